@@ -190,6 +190,24 @@ def test_the_event_of_a_group_with_a_space_has_the_keys_that_its_record_shows() 
     assert message.keys == ("my", "group") == tag_and_keys(message.properties.encode())[1]
 
 
+@given(st.lists(st.tuples(names, values), max_size=6), st.text("a \u00fc", min_size=1))
+def test_all_messages_of_the_broker_are_indexed_as_a_recovery_would(
+    pairs: list[tuple[str, str]], group: str
+) -> None:
+    text = "\x02".join(f"{name}\x01{value}" for name, value in pairs)
+    record = stored(f"{text}\x02REAL_TOPIC\x01R\x02REAL_QID\x010")
+    copy = delivered(record, host=HOST)
+    assert copy is not None
+    event = OffsetMoved(group, MovedQueue("b", 3, "T"), offset_new=5, offset_request=1)
+    for message in (
+        copy,
+        sent_back(record, topic="%RETRY%g", queue_id=0, delay_level=3, host=HOST),
+        moved_event(event, host=HOST, now_ms=1),
+    ):
+        found = message.tag_code, message.keys
+        assert found == tag_and_keys(message.properties.encode())
+
+
 OTHERS = st.lists(
     st.sampled_from(
         [
