@@ -108,7 +108,7 @@ async def test_the_time_of_now_is_the_newest_message_and_the_end_is_after_it(
     admin: AdminClient, producer: Producer
 ) -> None:
     await send(producer, 3)
-    now_ms = wall_ms()
+    now_ms = wall_ms() + 1  # messages stored in this millisecond would all be equally near
     moved = await admin.reset_offsets("g", "T", now_ms, is_new_group=True)
     assert (moved[QUEUE], await admin.search_offset(QUEUE, now_ms + 60_000)) == (2, 2)
     assert (await admin.reset_offsets("g", "T", END))[QUEUE] == 3
