@@ -231,3 +231,22 @@ def test_a_broker_with_a_broken_account_file_is_not_ok(call, monkeypatch):
     assert shown.err.startswith(
         "cometmq: broker broker-a (127.0.0.1:1) cannot use its account file /etc/accounts.yml: it"
     )
+
+
+def test_lag_counts_the_queues_of_a_broker_that_the_group_has_not_reached(run, cluster, tmp_path):
+    run("topic", "create", "Grown", "--queues", 1, "-b", "broker-a")
+    run("group", "create", "keepers")
+    run("produce", "Grown", "x", "--count", 3)
+    read = run("consume", "Grown", "-g", "keepers", "--from", "first", "--max", 3, "--timeout", 60)
+    assert read.status == 0
+    run("topic", "create", "Grown", "--queues", 1, "-b", "broker-b")
+    wait_until(lambda: "broker-b" in run("topic", "route", "Grown").out, 30, "the route")
+    assert run("produce", "Grown", "x", "--count", 40).status == 0
+    found = run("lag", "keepers", "--json").json
+    assert found["lag"] == 40
+    assert [it for it in found["queues"] if it["broker"] == "broker-b" and it["lag"]]
+    rows = {row["group"]: row["lag"] for row in run("lag", "--json").json}
+    assert rows["keepers"] == 40
+    page = tmp_path / "lag.html"
+    assert run("lag", "keepers", "--report", page).status == 0
+    assert ">40<" in page.read_text()

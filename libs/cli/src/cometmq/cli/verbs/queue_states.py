@@ -7,6 +7,7 @@ created again, the groups continue from these offsets and skip the messages befo
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -17,6 +18,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.offsets import lags_in
 from cometmq.client.clock import wall_ms
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.errors import (
     CometError,
     NoPermission,
@@ -59,17 +61,14 @@ async def queue_states(
 ) -> list[QueueState]:
     """Return the progress of a group in each of its queues.
 
-    Brokers report the topics in which the group has an offset. The retry topic is added, because
-    messages can wait there before the group has an offset in it. `admin` records the brokers that
-    are left out.
+    A queue without an offset counts as not consumed. `admin` records the brokers that are left out.
     """
     if topic is not None and group not in await admin.consuming_groups(topic):
         return []  # for a given topic, brokers report 0 for every group
     lags = lags_in(await admin.consume_stats(group, topic, is_missing_ok=True))
-    retry = retry_topic(group)
-    if topic is None and retry not in {found.queue.topic for found in lags}:
-        lags += lags_in(await admin.consume_stats(group, retry, is_missing_ok=True))
     masters = await admin.masters()
+    if topic is None:
+        lags += await _lags_without_offsets(admin, masters, group, lags)
     for name in sorted({found.queue.broker_name for found in lags} - masters.keys()):
         admin.without_master(name, ())  # it was removed meanwhile
     known = [found for found in lags if found.queue.broker_name in masters]
@@ -82,6 +81,28 @@ async def queue_states(
         else:
             states.append(outcome)
     return states
+
+
+async def _lags_without_offsets(
+    admin: AdminClient, masters: Mapping[str, BrokerAdmin], group: str, known: Sequence[QueueLag]
+) -> list[QueueLag]:
+    """Return the queues at the brokers that did not report a topic of the group.
+
+    A broker reports only the topics in which it has an offset of the group. Messages can wait at
+    brokers that the group has not reached yet, and in its retry topic.
+    """
+    lags: list[QueueLag] = []
+    for topic in sorted({found.queue.topic for found in known} | {retry_topic(group)}):
+        reported = {found.queue.broker_name for found in known if found.queue.topic == topic}
+        others = [master for name, master in masters.items() if name not in reported]
+        ask = partial(_consume_stats, group, topic)
+        for _, stats in await admin.ask_each(others, ask, skip=(TopicNotExist,)):
+            lags += lags_in(stats)
+    return lags
+
+
+async def _consume_stats(group: str, topic: str, master: BrokerAdmin) -> ConsumeStats:
+    return await master.consume_stats(group, topic)
 
 
 async def _outcomes(
