@@ -8,12 +8,13 @@ import subprocess
 import pytest
 
 from cometmq.cli.verbs import brokers
+from cometmq.client.admin import messages
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.clusters import ClusterMember
 from cometmq.client.admin.figures import read_figures
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import wait_until
-from cometmq.remoting.errors import AccessDenied, RequestTimeout, ServerError
+from cometmq.remoting.errors import AccessDenied, ConnectFailed, RequestTimeout, ServerError
 
 NAMES = ("broker-a", "broker-b")
 
@@ -129,10 +130,43 @@ def test_lag_names_a_broker_that_is_left_out_half_way(run, cluster, monkeypatch,
 
 
 def test_changes_name_the_broker_that_hangs_and_change_nothing(run, hung, cluster):
-    result = run("topic", "create", "Refunds")
-    assert (result.status, result.out) == (1, "")
-    assert cluster.addresses["broker-b"] in result.err
+    run("topic", "create", "Refunds").assert_refused(1, f"nothing was changed: {hung}")
     assert "Refunds" not in run("topic", "list").out
+
+
+@pytest.mark.parametrize(
+    ("error", "doubt"),
+    [(RequestTimeout("no answer"), "; broker-b may have changed, too"), (ConnectFailed("no"), "")],
+)
+def test_a_topic_that_is_created_at_some_brokers_only_is_reported(run, monkeypatch, error, doubt):
+    original = BrokerAdmin.create_topic
+
+    async def create_topic(self, config):
+        if self.name == "broker-b":
+            raise error
+        await original(self, config)
+
+    monkeypatch.setattr(BrokerAdmin, "create_topic", create_topic)
+    name = f"Half{type(error).__name__}"
+    result = run("topic", "create", name)
+    result.assert_refused(1, "broker broker-b (")
+    end = f"; changed: broker-a{doubt}; the other brokers have not changed\n"
+    assert result.err.endswith(end)
+
+
+def test_a_search_by_key_names_the_broker_that_hangs(run, cluster, monkeypatch):
+    monkeypatch.setattr(messages, "QUERY_TIMEOUT_MS", 3_000)
+    run("topic", "create", "Keyed", "--queues", 1)
+    assert run("produce", "Keyed", "found", "--count", 4, "-k", "order-17").status == 0
+    search = ("message", "find", "Keyed", "-k", "order-17")
+    wait_until(lambda: "broker-b" in run(*search).out, 30, "the index")
+    cluster.send("broker-b", signal.SIGSTOP)
+    try:
+        found = run(*search)
+    finally:
+        cluster.send("broker-b", signal.SIGCONT)
+    out = found.assert_named(f"broker broker-b ({cluster.addresses['broker-b']}) hangs: ")
+    assert "broker-a" in out
 
 
 @pytest.mark.parametrize("options", [(), ("-g", "copiers")], ids=["observer", "group"])
@@ -154,6 +188,33 @@ def test_consume_names_the_queues_of_a_broker_that_hangs(cluster, pipe_to, optio
         "cometmq: 2 queues (broker-b:0 broker-b:1) may not be read to the end: broker broker-b"
         f" ({address}) hangs: "
     ) in err.decode()
+
+
+def test_an_observer_prints_the_messages_of_the_others_if_a_broker_hangs_at_its_start(run, hung):
+    every = {str(number) for number in range(8)}
+    read = run("consume", "Orders", "--from", "first", "--timeout", 4)
+    printed = set(read.out.split())
+    assert printed
+    assert printed < every
+    queues = "2 queues (broker-b:0 broker-b:1)"
+    first, *_, last = read.err.splitlines()
+    assert first.startswith(f"cometmq: {queues} can only be read once the broker answers: {hung}")
+    read.assert_named(f"{queues} may not be read to the end: {hung}")
+    assert last.startswith(f"cometmq: {queues} may not")
+
+
+def test_an_observer_reads_a_broker_that_answers_later(cluster, hung, pipe_to):
+    args = ("consume", "Orders", "--from", "first", "--timeout", "15")
+    child = pipe_to(*args, "-n", cluster.namesrv)
+    assert b"can only be read once the broker answers" in child.stderr.readline()
+    cluster.send("broker-b", signal.SIGCONT)
+    out, err = child.communicate(timeout=90)
+    assert sorted(out.decode().split()) == [str(number) for number in range(8)]
+    assert child.returncode == 0, err
+
+
+def test_an_observer_names_the_broker_if_none_answers(run, hung):
+    run("consume", "Orders", "--queue", "broker-b:1").assert_refused(1, hung)
 
 
 def test_a_group_that_is_new_to_a_hung_broker_is_not_called_known(run, hung):

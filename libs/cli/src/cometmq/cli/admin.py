@@ -10,9 +10,10 @@ from cometmq.cli.outcome import MISSING, note_damage
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.errors import BrokerMissing, NoRoute
+from cometmq.client.errors import BrokerMissing, ClientError, NoRoute
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
+from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import (
     CometError,
     CommandError,
@@ -44,6 +45,7 @@ class CommandAdmin(AdminClient):
         super().__init__(namesrv, options=options)
         self._asked: set[str] = set()
         self._masters: set[str] = set()
+        self._changed: list[str] = []
 
     async def cluster(self) -> ClusterInfo:
         """Return all broker groups; raise BrokerMissing if none is registered."""
@@ -95,6 +97,33 @@ class CommandAdmin(AdminClient):
         if names is None:
             await super().masters(cluster)
         return await super().masters_to_change(cluster, names)
+
+    async def put_topic(self, config: TopicConfig, masters: Iterable[BrokerAdmin]) -> None:
+        """Create or change a topic; if a broker does not answer, say which brokers have changed."""
+        for master in masters:
+            try:
+                await super().put_topic(config, [master])
+            except TransportError as error:
+                done = f"changed: {', '.join(self._changed) or 'nothing'}"
+                if not isinstance(error, ConnectFailed):
+                    done += f"; {master.name} may have changed, too"
+                text = missing_text(master.name, master.address, error)
+                raise ClientError(f"{text}; {done}; the other brokers have not changed") from error
+            self._changed.append(master.name)
+
+    async def ask_all(
+        self, brokers: Iterable[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
+    ) -> list[tuple[BrokerAdmin, T]]:
+        """Query brokers concurrently, as before a change; name a broker that does not answer."""
+
+        async def asked(broker: BrokerAdmin) -> T:
+            try:
+                return await question(broker)
+            except TransportError as error:
+                text = missing_text(broker.name, broker.address, error)
+                raise ClientError(f"nothing was changed: {text}") from error
+
+        return await super().ask_all(brokers, asked)
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the route of a topic; raise BrokerMissing if no broker is registered."""

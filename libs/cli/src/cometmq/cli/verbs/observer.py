@@ -2,14 +2,27 @@
 """The observer of `cometmq consume`: reads queues and changes nothing on brokers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
+import typer
+
 from cometmq.cli import times
+from cometmq.cli.admin import missing_text
 from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import with_access
-from cometmq.cli.verbs.source import Ends, Faults, Positions, Printed, Source, queues_of, readable
+from cometmq.cli.verbs.source import (
+    UNANSWERED,
+    Ends,
+    Faults,
+    Positions,
+    Printed,
+    Source,
+    names_of,
+    queues_of,
+    readable,
+)
 from cometmq.client import (
     ClientOptions,
     InvalidArgument,
@@ -21,6 +34,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, broker_missing
+from cometmq.remoting.errors import TransportError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import TOOLS_GROUP
 
@@ -39,13 +53,46 @@ async def as_observer(
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
         queues = chosen_queues(await queues_of(admin, topic), topic, queue)
         brokers = await readable(admin, topic)
-        begins = {
-            chosen: await begin_of(brokers.get(chosen.broker_name), chosen, start, offset)
-            for chosen in queues
-        }
-    ends = Ends(namesrv, topic)
-    ends.begin(queues, brokers)
-    offsets = GivenOffsets(begins)
+
+        async def begin(chosen: MessageQueue) -> int:
+            return await begin_of(brokers.get(chosen.broker_name), chosen, start, offset)
+
+        offsets = GivenOffsets(queues, begin)
+        await _find_begins(offsets, queues, brokers)
+        ends = Ends(namesrv, topic)
+        ends.begin(queues, brokers)
+        async with _read(namesrv, topic, tag, offsets, ends) as source:
+            yield source
+
+
+async def _find_begins(
+    offsets: "GivenOffsets", queues: Iterable[MessageQueue], brokers: Mapping[str, BrokerAdmin]
+) -> None:
+    """Find where to begin in each queue, and name the brokers that do not answer.
+
+    The consumer asks those again and reads their queues later. Raise ClientError if no broker
+    answers.
+    """
+    silent: dict[str, str] = {}
+    for queue in queues:
+        name = queue.broker_name
+        if name in silent:
+            continue
+        try:
+            await offsets.read(queue)
+        except TransportError as error:
+            silent[name] = missing_text(name, brokers[name].address, error)
+    if silent and not silent.keys() ^ {queue.broker_name for queue in queues}:
+        raise ClientError("; ".join(silent.values()))
+    for name, text in silent.items():
+        names = names_of(queue for queue in queues if queue.broker_name == name)
+        typer.echo(f"cometmq: {names} can only be read once the broker answers: {text}", err=True)
+
+
+@asynccontextmanager
+async def _read(
+    namesrv: str, topic: str, tag: str, offsets: "GivenOffsets", ends: Ends
+) -> AsyncIterator[Source]:
     faults = Faults(topic)
     consumer = LitePullConsumer(
         TOOLS_GROUP,
@@ -54,7 +101,7 @@ async def as_observer(
         offsets=offsets,
         log=ObserverComplaints(faults),
     )
-    consumer.assign(begins, tag)
+    consumer.assign(offsets.positions, tag)
 
     async def positions() -> Positions:
         await consumer.commit()  # moves only `offsets`
@@ -82,7 +129,12 @@ class ObserverComplaints(Complaints):
         self._faults = faults
 
     def warning(self, event: str, /, **facts: object) -> None:
-        """Note a failing pull, and print the event."""
+        """Note a failing pull, and print the event.
+
+        Brokers whose first offsets are unknown have been named at the start.
+        """
+        if event == "offset.unknown" and str(facts.get("error")).partition(": ")[0] in UNANSWERED:
+            return
         self._faults.note(facts)
         super().warning(event, **facts)
 
@@ -125,17 +177,24 @@ async def begin_of(
 class GivenOffsets:
     """Start offsets of an observer; implements the offset store without storing anything."""
 
-    def __init__(self, begins: Mapping[MessageQueue, int]) -> None:
-        self._offsets = dict(begins)
+    def __init__(
+        self, queues: Iterable[MessageQueue], begin: Callable[[MessageQueue], Awaitable[int]]
+    ) -> None:
+        """`begin` finds the start offset of a queue."""
+        self._queues = list(queues)
+        self._begin = begin
+        self._offsets: dict[MessageQueue, int] = {}
 
     @property
     def positions(self) -> Positions:
-        """The current offsets."""
-        return self._offsets
+        """The current offsets; 0 for a queue whose start offset is not known yet."""
+        return {queue: self._offsets.get(queue, 0) for queue in self._queues}
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the start offset."""
-        return self._offsets.get(queue)
+        """Return the start offset; ask the broker for it if necessary."""
+        if queue not in self._offsets:
+            self._offsets[queue] = await self._begin(queue)
+        return self._offsets[queue]
 
     def position(self, queue: MessageQueue) -> int | None:
         """Return the current offset."""

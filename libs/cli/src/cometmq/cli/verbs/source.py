@@ -29,9 +29,10 @@ NAMES_MAX: Final = 8
 RECENT_S: Final = 15.0
 """Failed pulls that are older than this do not count; clients retry every 3 s."""
 
-_UNANSWERED: Final = frozenset(
+UNANSWERED: Final = frozenset(
     error.__name__ for error in (ConnectFailed, ConnectionLost, RequestTimeout)
 )
+"""Errors of brokers that did not answer, as logs name them."""
 
 Positions = Mapping[MessageQueue, int]
 
@@ -108,7 +109,7 @@ class Ends:
             except CometError as error:
                 why = missing_text(broker.name, broker.address, error)
                 rest = [*left, *queues[number:]]
-                found.lines[broker.name] = f"{_names(rest)} may not be read to the end: {why}"
+                found.lines[broker.name] = f"{names_of(rest)} may not be read to the end: {why}"
                 return
             position = positions.get(queue)
             if position is not None and position < end:
@@ -116,12 +117,12 @@ class Ends:
         denied = {it: faults[it] for it in queues if is_access_text(faults.get(it, ""))}
         if denied and not left:
             why = " ".join(dict.fromkeys(denied.values()))
-            found.lines[broker.name] = f"{_names(denied)} not read: pulls fail: {why}"
+            found.lines[broker.name] = f"{names_of(denied)} not read: pulls fail: {why}"
         if left:
             found.is_coming = True
             reasons = " ".join(dict.fromkeys(faults[queue] for queue in left if queue in faults))
             found.lines[broker.name] = (
-                f"{_names(left)} not read to the end: {counted(sum(left.values()), 'message')}"
+                f"{names_of(left)} not read to the end: {counted(sum(left.values()), 'message')}"
                 f" left, although broker {broker.name} ({broker.address}) answers; "
                 + (
                     f"pulls fail: {reasons}"
@@ -131,7 +132,7 @@ class Ends:
             )
 
 
-def _names(queues: Iterable[MessageQueue]) -> str:
+def names_of(queues: Iterable[MessageQueue]) -> str:
     """Return the queues as words: 1 queue (broker-a:0), 2 queues (broker-a:0 broker-a:1)."""
     names = [f"{queue.broker_name}:{queue.queue_id}" for queue in queues]
     shown = " ".join(names[:NAMES_MAX]) + " ..." * (len(names) > NAMES_MAX)
@@ -154,7 +155,7 @@ class Faults:
         name, number, at = (facts.get(key) for key in ("broker", "queue_id", "queue_offset"))
         if (
             facts.get("topic") == self._topic
-            and kind not in _UNANSWERED
+            and kind not in UNANSWERED
             and isinstance(name, str)
             and isinstance(number, int)
             and isinstance(at, int)

@@ -191,9 +191,8 @@ class MessageAdmin(AdminBase):
     async def _query(
         self, topic: str, ask: Callable[[BrokerAdmin], Awaitable[list[MessageExt]]]
     ) -> list[MessageExt]:
-        found: list[MessageExt] = []
-        for broker in await self._brokers_of(topic, timeout_ms=QUERY_TIMEOUT_MS):
-            found += await ask(broker)
+        brokers = await self._brokers_of(topic, timeout_ms=QUERY_TIMEOUT_MS)
+        found = [message for _, some in await self.ask_each(brokers, ask) for message in some]
         return sorted(found, key=lambda message: message.store_timestamp)
 
 
