@@ -240,6 +240,14 @@ def test_consume_names_the_queues_of_a_broker_that_dies(cluster, run, pipe_to):
     wait_until(lambda: run(*read).status == 0, 60, "readable again")
 
 
+def test_expected_brokers_that_are_not_registered_are_named(run):
+    assert run("cluster", "--expect", "broker-a", "--expect", "broker-b").status == 0
+    out = run("cluster", "--expect", "broker-c", "--expect", "broker-a").assert_named(
+        "broker broker-c is not registered: it is down, or uses other name servers; "
+    )
+    assert "broker-b" in out
+
+
 def test_consume_that_has_read_everything_ends_with_0(run):
     read = run("consume", "Orders", "--from", "first", "--timeout", 10)
     assert (read.status, len(read.out.splitlines())) == (0, 8)

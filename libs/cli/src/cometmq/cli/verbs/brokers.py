@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq cluster`: every broker with its role, rates, disk usage and send path."""
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Annotated, Final
 
 import typer
 
@@ -30,13 +31,27 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command("cluster")
 def show_cluster(
-    namesrv: Namesrv = DEFAULT_NAMESRV, cluster: Cluster = None, *, as_json: AsJson = False
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    cluster: Cluster = None,
+    expected: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--expect",
+            metavar="NAME",
+            help="Fail if no broker of this name is registered; may be repeated.",
+        ),
+    ] = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Show each broker's role, rates, disk usage and slave lag; exit status 1 if one fails.
 
     A broker fails if it does not answer or its account file is broken. A master also fails if it
     accepts no messages or its group lacks copies, and a slave if it has no master or cannot follow
     it. A slave's lag is the number of commit log bytes that its master has but it does not.
+
+    Name servers forget a broker as soon as its process has died: name the brokers that must be
+    there with --expect.
 
     A broker set aside with wipeWritePerm or brokerPermission is shown as read-only; this is no
     failure.
@@ -67,6 +82,7 @@ def show_cluster(
     ]
     print_rows(COLUMNS, rows, as_json=as_json)
     print_notes(it.note for it in read_only.values())
+    _note_absent(set(expected or ()) - {member.broker_name for member in members}, cluster)
     for name, slaves in leaderless.items():
         note_no_master(name, slaves)
     for member in members:
@@ -75,6 +91,16 @@ def show_cluster(
         else:
             _note_faults(member)
             _note_misspelt(member)
+
+
+def _note_absent(names: Iterable[str], cluster: str | None) -> None:
+    """Record the expected brokers that are not registered."""
+    inside = "" if cluster is None else f" in the cluster {cluster}"
+    for name in sorted(names):
+        MISSING[name] = (
+            f"broker {name} is not registered{inside}: it is down, or uses other name servers;"
+            " start it, or look at its log"
+        )
 
 
 def _note_faults(member: ClusterMember) -> None:

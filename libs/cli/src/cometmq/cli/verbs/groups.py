@@ -308,6 +308,9 @@ def delete(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Delete a consumer group; asks for confirmation.
 
+    A broker that is down keeps the group and brings it back when it starts; cluster --expect shows
+    whether all brokers are there.
+
     Fails if members are connected, because they would continue without offsets or create the group
     again.
     """

@@ -319,6 +319,9 @@ def delete(
 ) -> None:
     """Delete a topic and its messages; asks for confirmation.
 
+    A broker that is down keeps the topic and brings it back when it starts; cluster --expect shows
+    whether all brokers are there.
+
     Group offsets are kept, so a new topic of this name would not be read from its beginning.
     --reset-groups prevents that; it fails if members are connected, because they would commit the
     old offsets again.
