@@ -12,7 +12,7 @@ import pytest
 from cometmq.cli.verbs.store import EXIT_STATUS
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
-from cometmq.peers.processes import Child
+from cometmq.peers.processes import Child, wait_until
 from cometmq.store.inspection.verify import StoreState
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -262,6 +262,23 @@ def test_the_store_of_a_running_broker_can_be_looked_at(call, ask, suite, topic)
     ask("produce", topic, "seen", "-k", "k")
     assert call("store", "inspect", suite.data, "--json").json["records"] >= 1
     assert "seen" in call("store", "dump", suite.data, "-t", topic).out
+
+
+def test_a_dump_leaves_out_a_deleted_topic_of_the_same_name(call, ask, suite, topic):
+    ask("produce", topic, "old", "--count", 4)
+    assert ask("topic", "delete", topic, "--yes").status == 0
+    assert ask("topic", "create", topic, "--queues", 1).status == 0
+    assert ask("produce", topic, "new", "--count", 6).status == 0
+    dump = ("store", "dump", suite.data, "-t", topic, "--json")
+
+    def bodies():
+        return [line["body"] for line in call(*dump).lines if line["queue_id"] == 0]
+
+    wait_until(lambda: bodies() == ["new"] * 6, 60, "the queue on disk")
+    assert " of a deleted topic " in call(*dump).err
+    every = call(*dump, "--with-deleted")
+    assert [line["body"] for line in every.lines] == ["old"] * 4 + ["new"] * 6
+    assert every.err == ""
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "dump"])

@@ -10,6 +10,7 @@ from cometmq.store.testing.builders import StoreRig, make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 LOG = "/store/commitlog/" + "0" * 20
+QUEUE = "/store/consumequeue/T/0/" + "0" * 20
 SIZE_AT, BODY_AT = 0, 88
 
 
@@ -80,3 +81,49 @@ def test_a_healthy_store_has_no_damage_to_report(disk):
     found: list[Any] = []
     assert len(list(dump_queue("/store", "T", 0, disk=disk, on_damage=found.append))) == 10
     assert found == []
+
+
+def bodies_of_topic(disk):
+    gone: list[Any] = []
+    kept = [record.body for record in dump_log("/store", topic="T", on_gone=gone.append, disk=disk)]
+    return kept, [record.body for record in gone]
+
+
+def recreated(*, extra):
+    """Store messages in a topic, delete it, and store some in a new topic of its name."""
+    disk = MemoryDisk()
+    rig = StoreRig(disk)
+    for number in range(4):
+        rig.put(make_message("T", number % 2, b"old-%d" % number))
+    rig.put(make_message("Other", 0, b"other"))
+    rig.store.delete_topic("T")
+    for number in range(extra):
+        rig.put(make_message("T", 0, b"new-%d" % number))
+    return rig, disk
+
+
+def test_the_dump_of_a_topic_leaves_out_a_deleted_topic_of_its_name():
+    rig, disk = recreated(extra=1)
+    rig.store.close()
+    old = [b"old-%d" % number for number in range(4)]
+    assert bodies_of_topic(disk) == ([b"new-0"], old)
+    assert [record.body for record in dump_log("/store", topic="T", disk=disk)] == [*old, b"new-0"]
+
+
+def test_the_dump_of_a_deleted_topic_still_has_its_records():
+    rig, disk = recreated(extra=0)
+    rig.store.close()
+    assert bodies_of_topic(disk) == ([b"old-%d" % number for number in range(4)], [])
+
+
+def test_records_whose_queue_entries_are_not_built_yet_stay_in_the_dump():
+    """As in a copy of a running broker, whose queues end before its log."""
+    rig, disk = recreated(extra=1)
+    rig.work()
+    rig.put(make_message("T", 0, b"new-1"))
+    rig.put(make_message("T", 1, b"new-2"))
+    old = [b"old-%d" % number for number in range(4)]
+    assert QUEUE in disk.contents
+    assert bodies_of_topic(disk) == ([b"new-0", b"new-1", b"new-2"], old)
+    rig.store.close()
+    assert bodies_of_topic(disk) == ([b"new-0", b"new-1", b"new-2"], old)

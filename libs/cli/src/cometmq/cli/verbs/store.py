@@ -18,6 +18,7 @@ import typer
 from cometmq.cli.meter import Meter
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
 from cometmq.cli.times import shown
+from cometmq.cli.words import counted
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.remoting.message.record import MessageRecord
@@ -245,9 +246,19 @@ def dump(
     count_max: Annotated[
         int | None, typer.Option("--max", min=1, help="Maximum number of records.")
     ] = None,
+    with_deleted: Annotated[
+        bool,
+        typer.Option(
+            "--with-deleted",
+            help="Also print the records of a deleted topic that had the name of --topic.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per record.")] = False,
 ) -> None:
     """Print records in log order, or in the order of one queue.
+
+    If a topic was deleted and created again, --topic leaves out the records of the deleted one,
+    which are no longer in the queues. A line on standard error gives their number.
 
     Damaged records are reported on standard error, and the exit status is then 5. With --queue,
     records with damage only in the body are printed as well.
@@ -256,8 +267,14 @@ def dump(
     faults = DumpFaults(start)
     records: Iterator[MessageRecord]
     if queue is None:
-        found = dump_log(root, start, on_damage=faults.note_range, on_fault=faults.note)
-        records = (record for record in found if topic in (None, record.topic))
+        records = dump_log(
+            root,
+            start,
+            topic=topic,
+            on_gone=None if with_deleted else faults.note_gone,
+            on_damage=faults.note_range,
+            on_fault=faults.note,
+        )
     elif topic is None:
         raise _refused("--queue needs --topic")
     else:
@@ -269,6 +286,12 @@ def dump(
             sys.stdout.write(render(record) + "\n")
             if number % METER_STEP == 0:
                 meter.show(f"{number:,} records")
+    if faults.gone_count:
+        typer.echo(
+            f"cometmq: left out {counted(faults.gone_count, 'record')} of a deleted topic {topic},"
+            " which the queues no longer contain; to print them too: --with-deleted",
+            err=True,
+        )
     if faults.status:
         raise typer.Exit(faults.status)
     if number == 0 and (topic is not None or start is not None):
@@ -282,6 +305,11 @@ class DumpFaults:
     def __init__(self, start: int | None) -> None:
         self._start = start
         self.status = 0
+        self.gone_count = 0
+
+    def note_gone(self, _record: MessageRecord) -> None:
+        """Count a record of a deleted topic."""
+        self.gone_count += 1
 
     def note(self, text: str) -> None:
         """Print one case of damage."""

@@ -24,21 +24,26 @@ class DamagedEntry(NamedTuple):
     """Only the body does not match its CRC; the record is yielded."""
 
 
-def dump_log(
+def dump_log(  # noqa: PLR0913  # what to yield, what to report, and the store
     root: str,
     start: int | None = None,
     *,
+    topic: str | None = None,
+    on_gone: Callable[[MessageRecord], None] | None = None,
     on_damage: Callable[[Damage], None] = lambda _damage: None,
     on_fault: Callable[[str], None] = lambda _fault: None,
     disk: Disk | None = None,
     settings: StoreSettings | None = None,
 ) -> Iterator[MessageRecord]:
-    """Yield the records of the log, starting at a record boundary.
+    """Yield the records of the log, or of one topic, starting at a record boundary.
 
+    If `on_gone` is given, it is called instead for each record of the topic that the topic's queues
+    do not contain, as after the topic was deleted and created again.
     `on_damage` is called with each range that holds no valid record, in log order; `on_fault` with
     a description of each file that is damaged as a whole.
     """
     view = open_view(root, disk=disk, settings=settings)
+    queues = None if topic is None or on_gone is None else _TopicQueues(view, topic)
     reported = faults = 0
 
     def report() -> None:
@@ -54,13 +59,55 @@ def dump_log(
         report()
         view.parts.commit_log.set_end(view.files.end)
         record = view.read(scan.physical_offset)
-        if record is not None:
+        if record is None or topic not in (None, record.topic):
+            continue
+        if queues is not None and on_gone is not None and queues.lack(record):
+            on_gone(record)
+        else:
             yield record
     report()
     end = view.last_end
     if end is not None and view.files.first <= end < min(view.known_end, view.files.end):
         position = (end - view.files.first) % view.files.file_size
         on_damage(Damage(view.files.file_at(end).path, position, end, view.known_end))
+
+
+class _TopicQueues:
+    """The queues of a topic, to tell its records from those of a deleted topic of its name."""
+
+    def __init__(self, view: StoreView, topic: str) -> None:
+        self._view = view
+        view.measure_queues(view.files.end)
+        found = (queue for queue in view.parts.queues.queues.values() if queue.topic == topic)
+        self._queues = {queue.queue_id: queue for queue in found if queue.max_offset > 0}
+
+    def lack(self, record: MessageRecord) -> bool:
+        """Return whether the queues lack a record for which they would have an entry by now.
+
+        If the topic has no messages in any queue, that is unknown.
+        """
+        if not self._queues:
+            return False
+        queue = self._queues.get(record.queue_id)
+        at = record.physical_offset
+        if queue is None:
+            return at < self._view.safe_end
+        if self._place(queue, record.queue_offset) == at:
+            return False
+        last = self._place(queue, queue.max_offset - 1)
+        return at < self._view.safe_end or (last is not None and at < last)
+
+    def _place(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
+        """Return the log offset in an entry of a queue, or None if there is no entry."""
+        if not queue.min_offset <= queue_offset < queue.max_offset:
+            return None
+        try:
+            entry = queue.entry(queue_offset)
+        except DiskError as error:
+            if not self._view.is_deletion(error):
+                raise
+            return None
+        return None if entry is None else entry.physical_offset
 
 
 def dump_queue(
