@@ -258,6 +258,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "second; steps that fail until then are logged at debug level and counted in "
     "`failed_count`. The event is repeated every 30 s, and `broker.reachable` follows when the "
     "broker answers again.",
+    "client_id.duplicated": "Another member of the group has the same client id, mostly because "
+    "two processes on one host have the same `instance_name`: both receive the messages of the "
+    "same queues, and some queues are not consumed. The event is repeated every minute at most.",
     "heartbeat.failed": "A broker refused a heartbeat; the client sends the next one at its usual "
     "time.",
     "listener.abandoned": "`close` ended although `running_count` calls of the listener were still "

@@ -16,9 +16,15 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
+from cometmq.client.clock import monotonic_ms
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import Child, wait_until
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.settings import ClientSettings
 
 COMMAND_CPU_S_MAX = 3.0  # measured: 0.2 s, or 0.4 s without cached byte code
 
@@ -48,6 +54,29 @@ def test_groups_are_created_listed_and_deleted(ask):
     gone = ask("group", "describe", "payers")
     line = "no broker knows the consumer group payers: check the name, or create it: "
     gone.assert_refused(1, line)
+
+
+async def heartbeat(address, client_id, group):
+    """Send one heartbeat over a connection of its own, and return the connection's owner."""
+    client = RemotingClient(ClientSettings(), clock_ms=monotonic_ms)
+    beat = Heartbeat(client_id=client_id, consumer_data_set=[ConsumerData(group_name=group)])
+    body = encode_json(beat)
+    await client.invoke(address, RequestCode.HEART_BEAT, None, body, timeout_ms=60_000)
+    return client
+
+
+def test_members_with_the_same_client_id_are_pointed_out(suite, ask):
+    ask("group", "create", "twins")
+    with asyncio.Runner() as runner:
+        ids = ("10.0.0.1@same", "10.0.0.1@same", "10.0.0.1@other")
+        clients = [runner.run(heartbeat(suite.broker, it, "twins")) for it in ids]
+        shown = ask("group", "describe", "twins")
+        for client in clients:
+            runner.run(client.close())
+    (note,) = shown.err.splitlines()
+    assert "2 members have the client id 10.0.0.1@same (127.0.0.1:" in note
+    assert "instance_name" in note
+    assert shown.out.count("10.0.0.1@same") == 2
 
 
 def test_create_refuses_an_existing_group(ask):

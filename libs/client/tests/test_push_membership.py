@@ -16,10 +16,12 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
+from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateByConfig
 from cometmq.client.testing import DISCONNECT, HANG, MemoryBroker, MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -32,6 +34,8 @@ from cometmq.remoting.commands.callbacks import (
     ResetConsumerClientOffset,
 )
 from cometmq.remoting.errors import SubscriptionNotLatest, SystemBusy
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.settings import ClientSettings
 
 PULL = RequestCode.PULL_MESSAGE
 
@@ -47,6 +51,26 @@ async def test_members_share_the_queues_and_take_over(cluster: MemoryCluster) ->
             await eventually(lambda: len(first.queues) == len(second.queues) == 2)
             assert not set(first.queues) & set(second.queues)
         await eventually(lambda: len(first.queues) == 4)
+
+
+async def test_a_client_id_used_twice_is_reported(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = PushOptions(instance_name="same", client_ip="127.0.0.1")
+    twin = RemotingClient(ClientSettings(), clock_ms=monotonic_ms)
+    beat = Heartbeat(client_id="127.0.0.1@same", consumer_data_set=[ConsumerData(group_name="cg")])
+    async with consumer_of(cluster, Recorder(), options) as consumer:
+        assert len(consumer.queues) == 4
+        assert "client_id.duplicated" not in caplog.text
+        address, code = cluster.broker.address, RequestCode.HEART_BEAT
+        await twin.invoke(address, code, None, encode_json(beat), timeout_ms=60_000)
+        await eventually(lambda: len(consumer.queues) == 2)
+        await twin.close()
+        await eventually(lambda: len(consumer.queues) == 4)
+    texts = [record.getMessage() for record in caplog.records]
+    (line,) = [text for text in texts if text.startswith("client_id.duplicated")]
+    assert "group=cg client_id=127.0.0.1@same" in line
+    assert "instance_name of its own" in line
 
 
 async def test_offsets_are_stored_before_the_queues_are_shared_anew(cluster: MemoryCluster) -> None:

@@ -90,7 +90,10 @@ class ClientOptions(
     ] = ""
     instance_name: Annotated[
         str,
-        Meta(description="Part of the client id; DEFAULT is replaced by a unique name."),
+        Meta(
+            description="Part of the client id; DEFAULT is replaced by a unique name. Processes on "
+            "one host that consume in one group need different names."
+        ),
     ] = "DEFAULT"
     unit_name: Annotated[str | None, Meta(description="Suffix of the client id.")] = None
     unit_mode: Annotated[

@@ -136,7 +136,8 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
 
     async def question(admin: AdminClient) -> tuple[Members, list[str]]:
         members = await members_of(admin, group, await known_group(admin, group))
-        return members, skip_notes(group, await queue_states(admin, group))
+        notes = skip_notes(group, await queue_states(admin, group))
+        return members, notes + _duplicate_notes(members)
 
     found, notes = ask(namesrv, question)
     print_notes(notes)
@@ -180,6 +181,24 @@ def _facts(found: Members) -> dict[str, Cell]:
         "retries": config.retry_max_times,
         "retry_queues": config.retry_queue_nums,
     }
+
+
+def _duplicate_notes(found: Members) -> list[str]:
+    """Return a line for each client id that several members have: they compute the same share of
+    the queues, and no broker notices.
+    """
+    if found.online is None:
+        return []
+    addresses: dict[str, list[str]] = {}
+    for member in found.online.connection_set:
+        addresses.setdefault(member.client_id, []).append(member.client_addr)
+    return [
+        f"{len(at)} members have the client id {client_id} ({', '.join(at)}): in CLUSTERING, they"
+        " consume the same queues, and other queues are not consumed; give each process an"
+        " instance name (instance_name, Java: instanceName) of its own"
+        for client_id, at in addresses.items()
+        if len(at) > 1
+    ]
 
 
 def _print_section(title: str, rows: list[dict[str, Cell]]) -> None:

@@ -34,7 +34,7 @@ def get_consumer_connection_list(
     if not members:
         raise ConsumerNotOnline(f"the consumer group[{group}] not online")
     found = ConsumerConnections(
-        [Connection(peer.address, client_id) for client_id, (peer, _) in members.items()]
+        [Connection(peer.address, client_id) for client_id, peer in members]
     )
     newest: dict[str, SubscriptionData] = {}
     for _, data in members.values():

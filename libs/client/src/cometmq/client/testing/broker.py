@@ -69,6 +69,8 @@ _LESS_SAFE: Final = (
 _LOSSES: Final = (HANG, DISCONNECT, LOSE_ANSWER)
 
 _TEMPLATE_PERM: Final = int(Perm.READ | Perm.WRITE | Perm.INHERIT)
+Membership = tuple[str, Peer]
+"""A member of a group: as with real brokers, two connections with one client id are two members."""
 _Held = tuple[Call[pull.PullMessage], asyncio.TimerHandle]
 
 
@@ -84,7 +86,7 @@ class MemoryBroker:
         self.queues.create(reply_topic(CLUSTER_NAME), 1)
         self.send_ext = {"MSG_REGION": DEFAULT_REGION, "TRACE_ON": "true"}
         self.offsets: dict[tuple[str, str, int], int] = {}
-        self.groups: dict[str, dict[str, tuple[Peer, ConsumerData]]] = {}
+        self.groups: dict[str, dict[Membership, tuple[Peer, ConsumerData]]] = {}
         self.group_configs: dict[str, SubscriptionGroupConfig] = {}
         """The groups that were created by request; see `group_config`."""
         self.producers: dict[str, set[str]] = {}
@@ -300,10 +302,11 @@ class MemoryBroker:
             self.peers[heartbeat.client_id] = peer
         for data in heartbeat.consumer_data_set:
             members = self.groups.setdefault(data.group_name, {})
-            known = members.pop(heartbeat.client_id, None)  # the last heartbeat is the last item
-            members[heartbeat.client_id] = (peer, data)
+            key = heartbeat.client_id, peer
+            known = members.pop(key, None)  # the last heartbeat is the last item
+            members[key] = (peer, data)
             self.queues.create(retry_topic(data.group_name), 1)
-            if known is None or known[1] != data or known[0] is not peer:
+            if known is None or known[1] != data:
                 self.notify(data.group_name)
 
     def group_config(self, group: str) -> SubscriptionGroupConfig:
@@ -311,9 +314,9 @@ class MemoryBroker:
         found = self.group_configs.get(group)
         return SubscriptionGroupConfig(group_name=group) if found is None else found
 
-    def leave(self, group: str, client_id: str) -> None:
+    def leave(self, group: str, member: Membership) -> None:
         """Remove a member."""
-        if self.groups.get(group, {}).pop(client_id, None) is not None:
+        if self.groups.get(group, {}).pop(member, None) is not None:
             self.notify(group)
 
     def notify(self, group: str) -> None:
@@ -325,8 +328,8 @@ class MemoryBroker:
     def _forget(self, peer: Peer) -> None:
         self.peers = {client: known for client, known in self.peers.items() if known is not peer}
         for group, members in self.groups.items():
-            for client_id in [c for c, (member, _) in members.items() if member is peer]:
-                self.leave(group, client_id)
+            for member in [known for known in members if known[1] is peer]:
+                self.leave(group, member)
 
 
 def check_expression_type(kind: str | None) -> None:

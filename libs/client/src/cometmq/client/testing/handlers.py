@@ -168,7 +168,7 @@ def unregister_client(broker: MemoryBroker, call: Call[clients.UnregisterClient]
     """Remove a member of a group."""
     header = call.header
     if header.consumer_group is not None:
-        broker.leave(header.consumer_group, header.client_id)
+        broker.leave(header.consumer_group, (header.client_id, call.peer))
     if header.producer_group is not None:
         broker.producers.get(header.producer_group, set()).discard(header.client_id)
     return OK
@@ -181,7 +181,7 @@ def get_consumer_list_by_group(
     members = broker.groups.get(call.header.consumer_group)
     if not members:
         raise ServerError(f"no consumer for this group, {call.header.consumer_group}")
-    return Reply(body=encode_json(ConsumerIdList(sorted(members))))
+    return Reply(body=encode_json(ConsumerIdList(sorted(client_id for client_id, _ in members))))
 
 
 def consumer_send_msg_back(broker: MemoryBroker, call: Call[send.ConsumerSendMsgBack]) -> Reply:

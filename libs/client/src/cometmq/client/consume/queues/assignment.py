@@ -3,7 +3,9 @@
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Final
 
+from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import InvalidArgument
@@ -18,6 +20,9 @@ from cometmq.remoting.transport.tasks import describe
 
 TakeQueues = Callable[[str, Collection[MessageQueue]], Awaitable[bool]]
 """Takes exactly these queues of a topic; returns False if some could not be taken yet."""
+
+DUPLICATE_REMIND_MS: Final = 60_000
+"""Interval between warnings about a client id that stays duplicated."""
 
 
 class Assigner:
@@ -51,6 +56,7 @@ class Assigner:
         self._store = store
         self._topics = topics
         self._due = Wakeup()
+        self._duplicate_logged_ms: int | None = None
 
     def wake(self) -> None:
         """Rebalance now, because members or routes have changed."""
@@ -92,6 +98,8 @@ class Assigner:
         members = await self._members(broker_name)
         if not members:
             return None
+        if members.count(self._instance.client_id) > 1:
+            self._client_id_duplicated()
         try:
             mine = self._strategy.allocate(self._instance.client_id, queues, members)
             return self._readable(topic, mine, queues)
@@ -122,6 +130,25 @@ class Assigner:
                 topic, f"{len(unknown)} of its queues cannot be read, such as {unknown[0]}"
             )
         return [queue for queue in found if queue in known]
+
+    def _client_id_duplicated(self) -> None:
+        """Warn that members with the same client id compute the same share of the queues.
+
+        Compatibility: the share is computed as in Java, where this goes unnoticed.
+        """
+        now_ms, logged_ms = monotonic_ms(), self._duplicate_logged_ms
+        if logged_ms is not None and now_ms - logged_ms < DUPLICATE_REMIND_MS:
+            return
+        self._duplicate_logged_ms = now_ms
+        self._instance.log.warning(
+            "client_id.duplicated",
+            group=self._group,
+            client_id=self._instance.client_id,
+            advice="another member of the group has the same client id: both receive the messages "
+            "of the same queues, and some queues are not consumed. Give each process an "
+            "instance_name of its own; after a lost connection, the old one counts as a member for "
+            "up to two minutes",
+        )
 
     def _strategy_failed(self, topic: str, error: str) -> None:
         self._instance.log.error("strategy.failed", group=self._group, topic=topic, error=error)
