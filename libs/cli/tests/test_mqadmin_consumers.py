@@ -128,6 +128,9 @@ def test_a_group_is_moved(ask, topic, sent):
     assert {row["rollback_offset"] for row in moved} == {0}
     held = ask("resetOffsetByTimeOld", *common, "-s", "-1", "-f", "false", "--json").json
     assert {row["rollback_offset"] for row in held} == {0}
+    ask("resetOffsetByTime", *common, "-s", "1700000000").assert_refused(
+        2, "1700000000 milliseconds"
+    )
     ask("resetOffsetByTime", *common, "-s", "soon").assert_refused(2, "soon is not a time")
 
     assert ask("group", "reset", group, topic, "--to", "last", "--yes").status == 0

@@ -247,6 +247,21 @@ async def test_offsets_are_cloned(admin: AdminClient, producer: Producer) -> Non
         ),
         (lambda it: it.search_offset(QUEUE, "yesterday"), "timestamp_ms must be a whole number"),
         (lambda it: it.search_offset(QUEUE, END), "timestamp_ms must be .* at least 0, not -1"),
+        (
+            lambda it: it.reset_offsets("g", "T", 1_700_000_000),
+            r"timestamp_ms is in milliseconds since 1970, so 1700000000 is before any message",
+        ),
+        (lambda it: it.reset_members("g", "T", 1_700_000_000), "is in milliseconds"),
+        (lambda it: it.roll_back("g", "T", 1_700_000_000), "is in milliseconds"),
+        (lambda it: it.search_offset(QUEUE, 1_700_000_000), "is in milliseconds"),
+        (
+            lambda it: it.query_by_key("T", "k", end_ms=1_700_000_000),
+            "end_ms is in milliseconds",
+        ),
+        (
+            lambda it: anext(it.dead_letters("g", begin_ms=1_700_000_000)),
+            "begin_ms is in milliseconds",
+        ),
         (lambda it: it.search_offset(QUEUE, 1.7e9), "milliseconds, so this time is 1700000000000$"),
         (lambda it: it.broker(ADDRESS).search_offset("T", 0, 1.5), "so 1.5 s are 1500$"),
         (

@@ -121,6 +121,7 @@ def test_options_are_given_by_name() -> None:
         ({"concurrency": "3"}, "concurrency='3': it must be a whole number, not str"),
         ({"concurrency": 1001}, "concurrency=1001: it must be a whole number of at most 1000"),
         ({"orderly": 1}, "orderly=1: it must be True or False, not int"),
+        ({"consume_timestamp_ms": 1_700_000_000}, "consume_timestamp_ms is in milliseconds since"),
         ({"client_ip": 5}, "client_ip=5: it must be a string, not int"),
         ({"pull_timeout_ms": "60000"}, "pull_timeout_ms='60000': it must be a whole number, not"),
     ],

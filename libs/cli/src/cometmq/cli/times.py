@@ -6,13 +6,12 @@ from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from cometmq.client.arguments import EPOCH_S_MAX
 from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.spelling import did_you_mean
 
 LAST_MS: Final = 253_370_764_800_000
 """Start of the last year that a date can express; brokers accept no later time, either."""
-OLDEST_MS: Final = 100_000_000_000
-"""A time in 1973. Smaller numbers are seconds or offsets, which would silently mean `first`."""
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _MQADMIN: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -32,17 +31,15 @@ def shown(timestamp_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def parsed(
-    text: str, *, now_ms: int, words: Collection[str] = (), oldest_ms: int = OLDEST_MS
-) -> int:
+def parsed(text: str, *, now_ms: int, words: Collection[str] = ()) -> int:
     """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` (ago), or milliseconds as text.
 
     mqadmin's `2026-11-20#10:00:00:000` works, too. A time without a zone is local. The error names
-    `words`, which the caller accepts instead of a time. Milliseconds between 0 and `oldest_ms` are
-    refused.
+    `words`, which the caller accepts instead of a time. Milliseconds between 0 and EPOCH_S_MAX are
+    refused: they are seconds or offsets, which would silently mean `first`.
     """
     found_ms = _milliseconds(text, now_ms, words)
-    if text.isdigit() and 0 < found_ms < oldest_ms:
+    if text.isdigit() and 0 < found_ms < EPOCH_S_MAX:
         raise InvalidArgument(
             f"{text} milliseconds since 1970 are {shown(found_ms)}, before any message; seconds and"
             f" offsets are not accepted: give {_forms(words)}"

@@ -19,7 +19,8 @@ SHORT_MS: Final = 100
 """Shorter timeouts are legal, but probably a mistake."""
 
 _SECONDS_MAX: Final = 1_000_000
-_EPOCH_S_MAX: Final = 100_000_000_000  # seconds since 1970: the year 5138
+EPOCH_S_MAX: Final = 100_000_000_000
+"""The year 5138 in seconds since 1970, and a day in 1973 in milliseconds."""
 
 _WORDS: Final = (
     ("Expected `int` >= ", "it must be a whole number of at least "),
@@ -50,19 +51,26 @@ def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> in
 def timestamp(value: Any, *, low: int = 0, name: str = "timestamp_ms") -> int:
     """Return a point in time in milliseconds since 1970; raise InvalidArgument for anything else.
 
-    `low` may be a negative number that has a meaning of its own.
+    `low` may be a negative number that has a meaning of its own. Times between 0 and 1973 are
+    refused: they are seconds, and would silently mean the first message.
     """
     if isinstance(value, datetime):
         raise InvalidArgument(
             f"{name} must be a whole number of milliseconds since 1970, not {shown(value)}: give "
             "round(moment.timestamp() * 1000)"
         )
-    return whole(value, name, low=low)
+    moment_ms = whole(value, name, low=low)
+    if 0 < moment_ms < EPOCH_S_MAX:
+        raise InvalidArgument(
+            f"{name} is in milliseconds since 1970, so {moment_ms} is before any message: give "
+            "round(seconds * 1000)"
+        )
+    return moment_ms
 
 
 def in_seconds(name: str, value: object) -> str:
     """Return a hint for a time in milliseconds that was probably given in seconds, or ""."""
-    if not name.endswith("_ms") or not isinstance(value, float) or not 0 < value < _EPOCH_S_MAX:
+    if not name.endswith("_ms") or not isinstance(value, float) or not 0 < value < EPOCH_S_MAX:
         return ""
     seconds = f"{value:g} s are " if value < _SECONDS_MAX else "this time is "
     return f": it is in milliseconds, so {seconds}{round(value * 1000)}"

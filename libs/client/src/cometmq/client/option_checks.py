@@ -10,7 +10,7 @@ from typing import Final, get_args, get_type_hints
 
 import msgspec
 
-from cometmq.client.arguments import in_seconds, in_words
+from cometmq.client.arguments import in_seconds, in_words, timestamp
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_topic
 from cometmq.client.settings import ClientOptions, OptionsT
@@ -65,6 +65,7 @@ def checked(
     _check_fields("tls", found.tls)
     _check_tls(found.tls)
     _check_ip(found.client_ip)
+    timestamp(getattr(found, "consume_timestamp_ms", 0), name="invalid option consume_timestamp_ms")
     _check_topics(found)
     if not namesrv:
         return found

@@ -8,7 +8,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.known_groups import check_known
 from cometmq.client.admin.messages import MessageAdmin
 from cometmq.client.admin.topics import TopicAdmin
-from cometmq.client.arguments import whole_or
+from cometmq.client.arguments import timestamp
 from cometmq.client.errors import ClientError, InvalidArgument, no_route
 from cometmq.client.identity import unique_ids
 from cometmq.client.message import (
@@ -96,8 +96,9 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         if no broker knows the group.
         """
         check_group(group)
-        whole_or(0, begin_ms, "begin_ms", low=0)
-        whole_or(0, end_ms, "end_ms", low=0)
+        for name, moment_ms in (("begin_ms", begin_ms), ("end_ms", end_ms)):
+            if moment_ms is not None:
+                timestamp(moment_ms, name=name)
         topic = dead_letter_topic(group)
         if await self.namesrv.route(topic) is None:  # brokers create it for the first dead letter
             await check_known(self, group)

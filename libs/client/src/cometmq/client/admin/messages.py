@@ -14,7 +14,7 @@ from cometmq.client.admin.broker_messages import (
     PULL_COUNT_MAX,
 )
 from cometmq.client.admin.scope import AdminBase
-from cometmq.client.arguments import check_text, whole
+from cometmq.client.arguments import check_text, timestamp, whole
 from cometmq.client.errors import BrokerMissing, InvalidArgument
 from cometmq.client.message import MessageExt, check_received
 from cometmq.client.transfer.puller import Pulled, PullStatus
@@ -73,8 +73,8 @@ class MessageAdmin(AdminBase):
         """
         check_text(key, "key")
         whole(count_max, "count_max", low=1)
-        whole(begin_ms, "begin_ms")
-        whole(end_ms, "end_ms")
+        timestamp(begin_ms, name="begin_ms")
+        timestamp(end_ms, name="end_ms")
         found = await self._query(
             topic,
             lambda broker: broker.query(

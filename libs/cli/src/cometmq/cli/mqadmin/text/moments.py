@@ -26,7 +26,7 @@ def moment(text: str) -> int:
     if text in {"now", "-1"}:
         return END
     try:
-        return times.parsed(text, now_ms=wall_ms(), oldest_ms=0)
+        return times.parsed(text, now_ms=wall_ms())
     except InvalidArgument as error:
         raise wrong_usage(str(error)) from error
 
