@@ -25,6 +25,7 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport import ClientSettings, ServerSettings
+from cometmq.remoting.transport.addresses import NO_HOST
 from cometmq.remoting.transport.client import LATE_MS
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
@@ -227,7 +228,7 @@ async def test_a_late_loop_is_blamed_for_its_timeouts(start_server: Any, new_cli
     assert caught.value.loop_late_ms >= LATE_MS
     assert caught.match(
         rf"{address} did not answer .* within 2000 ms, but this program's event loop was late by "
-        rf"{caught.value.loop_late_ms} ms meanwhile.* asyncio.to_thread"
+        rf"{caught.value.loop_late_ms} ms meanwhile.* too many calls at once.* asyncio.to_thread"
     )
 
 
@@ -281,6 +282,17 @@ async def test_a_server_of_another_protocol_is_named(new_client: Any) -> None:
         address = f"127.0.0.1:{other.sockets[0].getsockname()[1]}"
         with pytest.raises(ConnectionLost, match="is not RocketMQ's protocol"):
             await new_client().invoke(address, QUERY, HEADER, timeout_ms=60_000)
+
+
+async def test_a_reset_without_a_peer_name_names_the_address(
+    start_server: Any, new_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system no longer names the peer of a connection that was reset at once."""
+    monkeypatch.setattr("cometmq.remoting.transport.protocol.peer_address", lambda _: ("", NO_HOST))
+    _, port = await start_server({QUERY: lambda _, call: call.peer.abort()})
+    address = f"127.0.0.1:{port}"
+    with pytest.raises(ConnectionLost, match=f"connection to {address} "):
+        await new_client().invoke(address, QUERY, HEADER, timeout_ms=60_000)
 
 
 async def test_nobody_listens(new_client: Any, unused_tcp_port: int) -> None:

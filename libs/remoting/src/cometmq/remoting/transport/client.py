@@ -232,6 +232,8 @@ class RemotingClient:
             if context is not None and isinstance(error, _NO_TLS):
                 reason = f"TLS failed ({reason}); {_tls_advice(error, self._settings.tls)}"
             raise ConnectFailed(f"no connection to {address}: {reason}") from error
+        if not peer.address:  # reset before the system could name the peer
+            peer.address = address
         self._peers[address] = peer
         return peer
 
@@ -264,8 +266,9 @@ def _reason(error: Exception) -> str:
 def _late_text(late_ms: int) -> str:
     return (
         f", but this program's event loop was late by {late_ms} ms meanwhile, so the answer may"
-        " have waited here: do not block the loop; run blocking code with `await"
-        " asyncio.to_thread(...)`, and make a blocking listener a plain function"
+        " have waited here: blocking code ran in the loop, or too many calls at once; run blocking"
+        " code with `await asyncio.to_thread(...)`, make a blocking listener a plain function, or"
+        " start fewer calls at once"
     )
 
 
