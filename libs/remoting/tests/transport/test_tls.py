@@ -55,6 +55,18 @@ async def test_enforcing_refuses_plain_connections(start_server: Any, new_client
         await plain.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
 
 
+async def test_a_later_request_on_a_refused_connection_gets_the_reason(
+    start_server: Any, new_client: Any
+) -> None:
+    """A client sends more requests before it has received the first refusal."""
+    _, port = await start_server(HANDLERS, server_settings(TlsMode.ENFORCING))
+    plain, address = new_client(), f"127.0.0.1:{port}"
+    for _ in range(3):
+        with pytest.raises(ServerError, match="TLS is required on this port"):
+            await plain.invoke(address, QUERY, HEADER, BODY, timeout_ms=60_000)
+    assert plain.stats().connections_opened == 1
+
+
 async def test_all_requests_of_a_plain_chunk_get_the_reason_before_the_end(
     start_server: Any,
 ) -> None:

@@ -18,10 +18,11 @@ from typing import Any, Final
 
 from cometmq.remoting.command import Call
 from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.transport.budget import TIGHT_WRITE_BYTES
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane, Part
-from cometmq.remoting.transport.protocol import TIGHT_WRITE_BYTES, PeerProtocol
+from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.types import Buffer
 
 FRAMES_PER_CALL: Final = 2

@@ -21,18 +21,21 @@ import msgspec
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply, Request, Response
 from cometmq.remoting.connection import Connection
-from cometmq.remoting.errors import (
-    CometError,
-    ConnectionLost,
-    Overloaded,
-    RemoteProtocolError,
-)
+from cometmq.remoting.errors import ConnectionLost, Overloaded, RemoteProtocolError
 from cometmq.remoting.raw import FLAG_ONEWAY, Body
 from cometmq.remoting.transport.addresses import NO_HOST, peer_address
+from cometmq.remoting.transport.budget import TIGHT_WRITE_BYTES
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
-from cometmq.remoting.transport.tls import NO_TLS_ALERT, TlsGate, TlsPipe, tls_advice
+from cometmq.remoting.transport.tasks import settle
+from cometmq.remoting.transport.tls import (
+    NO_TLS_ALERT,
+    REFUSED_LINGER_S,
+    TlsGate,
+    TlsPipe,
+    tls_advice,
+)
 from cometmq.remoting.types import Buffer
 
 _TLS_HANDSHAKE: Final = 0x16
@@ -43,10 +46,6 @@ _BACKLOG: Final = 2  # received requests are waiting for the next turn
 _LEAVING: Final = 4  # this end is stopping and accepts no more requests
 
 _CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
-# uvloop keeps a buffer whole until the kernel has taken all of it, and counts only the rest as
-# unsent. Writes of 4 MiB let a slow reader take twice the memory that the budget counts; writes of
-# this size avoid that, but cost pulls of 250 KB 40 % more processor time.
-TIGHT_WRITE_BYTES: Final = 256 * 1024
 
 
 class PeerProtocol(asyncio.Protocol):
@@ -60,6 +59,7 @@ class PeerProtocol(asyncio.Protocol):
         self._encode_reply = hub.codec.encoder.encode_reply
         self._flush_bytes = hub.settings.write_high_water_bytes
         self._gate = hub.tls
+        self._refusal = ""
         self._pipe: TlsPipe | None = None
         self._is_open = False
         self.close_reason = "was closed"
@@ -200,7 +200,7 @@ class PeerProtocol(asyncio.Protocol):
         opaque = self._connection.invoke(
             Request(code, header, body, ext),
             deadline_ms=deadline_ms,
-            done=functools.partial(_settle, future),
+            done=functools.partial(settle, future),
         )
         self._mark_dirty()
         self._arm(deadline_ms)
@@ -427,33 +427,37 @@ class PeerProtocol(asyncio.Protocol):
         self._transport.resume_reading()
 
     def _open_gate(self, gate: TlsGate, data: bytes) -> bool:
-        """Detect TLS by the first byte; return False to refuse the connection."""
-        self._gate = None
+        """Detect TLS by the first byte; return False on a refused connection."""
+        if self._refusal:
+            self._answer_refused(data)
+            return False
         is_tls = data[0] == _TLS_HANDSHAKE
         try:
             self._pipe = gate.open(is_tls=is_tls)
         except RemoteProtocolError as error:
-            if is_tls:
-                self._transport.write(NO_TLS_ALERT)
-            else:
-                self._answer_refused(data, str(error))
             self._hub.stats.protocol_errors += 1
             self._hub.log.warning("connection.refused", peer=self.address, error=str(error))
-            self._is_open = False
-            self._transport.close()
+            if is_tls:
+                self._transport.write(NO_TLS_ALERT)
+                self._is_open = False
+                self._transport.close()
+            else:
+                self._refusal = str(error)
+                self._answer_refused(data)
+                self._hub.loop.call_later(REFUSED_LINGER_S, self.close)
             return False
+        self._gate = None
         return True
 
-    def _answer_refused(self, data: bytes, reason: str) -> None:
+    def _answer_refused(self, data: bytes) -> None:
         """Answer any requests on a refused connection with the reason for the refusal.
 
-        Compatibility: RocketMQ closes the connection without a reply. Its clients report this
-        answer as the failure of their request before they see the connection close.
+        Compatibility: RocketMQ closes the connection without a reply.
         """
         with contextlib.suppress(RemoteProtocolError):
             for call in self._connection.receive(data, self._hub.clock_ms()):
                 if not call.flag & FLAG_ONEWAY:
-                    self.deliver(call, Reply(ResponseCode.SYSTEM_ERROR, remark=reason))
+                    self.deliver(call, Reply(ResponseCode.SYSTEM_ERROR, remark=self._refusal))
         self.flush()
 
     def _lost(self) -> ConnectionLost:
@@ -490,10 +494,3 @@ class PeerProtocol(asyncio.Protocol):
         self._connection.expire(self._hub.now_ms())
         if (next_ms := self._connection.next_deadline_ms) is not None:
             self._arm(next_ms)
-
-
-def _settle(future: "asyncio.Future[Response]", result: Response | CometError) -> None:
-    if isinstance(result, Response) and not future.done():
-        future.set_result(result)
-    elif isinstance(result, CometError) and not future.done():
-        future.set_exception(result)

@@ -5,6 +5,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from cometmq.remoting.command import Response
+from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG, Log
 
 RESTART_MS: Final = 1_000
@@ -121,3 +123,11 @@ def describe(error: BaseException) -> str:
     """Return `TypeName: text`, the form of all `error` facts in logs."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def settle(future: "asyncio.Future[Response]", result: Response | CometError) -> None:
+    """Pass an answer or error on to the task that waits for it, unless it was cancelled."""
+    if isinstance(result, Response) and not future.done():
+        future.set_result(result)
+    elif isinstance(result, CometError) and not future.done():
+        future.set_exception(result)

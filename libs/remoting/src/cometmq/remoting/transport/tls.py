@@ -86,6 +86,11 @@ TLS_REQUIRED: Final = (
     "for example tls.enable=true, or the option --tls of cometmq"
 )
 TLS_DISABLED: Final = "TLS is disabled on this port (tls.server.mode=disabled)"
+REFUSED_LINGER_S: Final = 1.0
+"""For how long a server still answers requests on a plain connection that it has refused.
+
+A close while requests are on their way to the server would fail them without the reason.
+"""
 NO_TLS_ALERT: Final = bytes((0x15, 3, 1, 0, 2, 2, 49))
 """The fatal alert `access_denied`, for a peer that starts TLS where it is off (RFC 5246, 7.2)."""
 
