@@ -32,6 +32,19 @@ async def test_a_refused_member_does_not_insist(
         assert cluster.broker.requests[MEMBERS] <= 6
 
 
+async def test_a_refused_heartbeat_is_named_as_the_cause(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker does not know the group, because it accepts no heartbeat of its members."""
+    cluster.broker.fail(HEARTBEAT, REFUSAL, times=1_000)
+    async with consumer_of(cluster, Recorder()):
+        await eventually(lambda: "rebalance.failed" in caplog.text)
+    texts = [record.getMessage() for record in caplog.records]
+    failed = [text for text in texts if text.startswith("rebalance.failed")]
+    assert all("AccessDenied: access denied: no" in text for text in failed)
+    assert "no consumer for this group" not in caplog.text
+
+
 async def test_a_refused_pull_waits_long(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

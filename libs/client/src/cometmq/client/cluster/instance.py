@@ -108,6 +108,8 @@ class ClientInstance:
         self.late_sends = LateSends(self, self.background, log)
         self.heartbeat_ms = monotonic_ms()
         """When the last heartbeat was sent."""
+        self.refusals: dict[str, AccessDenied] = {}
+        """Why brokers refused the last heartbeat, by address."""
         self._greeted: set[str] = set()
         self._heartbeat_due = Wakeup()
         self._user_count = 0
@@ -357,12 +359,14 @@ class ClientInstance:
             else:
                 self.log.warning("heartbeat.failed", peer=address, error=describe(error))
             if isinstance(error, AccessDenied):
+                self.refusals[address] = error
                 return True  # refused by a live broker: no early retry
             if isinstance(error, RequestTimeout):
                 # A cut cable closes no connection: drop it, so that pending requests fail over.
                 self.remoting.disconnect(address, describe(error))
             return False
         self._greeted.add(address)
+        self.refusals.pop(address, None)
         self.outages.end(address)
         return True
 

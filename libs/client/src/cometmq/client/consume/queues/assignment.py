@@ -156,6 +156,9 @@ class Assigner:
     async def _members(self, broker_name: str) -> list[str]:
         """Fetch the members of the group; if the broker does not know us yet, send a heartbeat
         first.
+
+        Raise AccessDenied if the broker refuses the heartbeat: it then knows no member of the
+        group, and its own answer would mislead.
         """
         instance = self._instance
         _, address = instance.routes.any_of(broker_name)
@@ -165,6 +168,8 @@ class Assigner:
             raise
         except ServerError:
             await instance.heartbeat()
+            if (refusal := instance.refusals.get(address)) is not None:
+                raise refusal from None
             return await self._ask_members(address)
 
     async def _ask_members(self, address: str) -> list[str]:
