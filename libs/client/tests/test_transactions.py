@@ -427,3 +427,9 @@ async def test_only_a_message_begins_a_transaction(cluster: MemoryCluster, messa
     async with producer(cluster) as transactions:
         with pytest.raises(InvalidArgument, match=r"send a Message\(topic, body\), not "):
             await transactions.begin(message)
+
+
+def test_a_state_is_printed_by_its_name_and_keeps_the_value_of_the_wire() -> None:
+    assert [str(state) for state in TransactionState] == ["COMMIT", "ROLLBACK", "UNKNOWN"]
+    assert f"{UNKNOWN:>8}" == " UNKNOWN"
+    assert UNKNOWN.value == "UNKNOW"

@@ -53,3 +53,7 @@ def test_the_type_follows_the_bits_and_old_clients_mean_zlib() -> None:
         assert compression_type(compression_bits(kind)) is kind
     with pytest.raises(CorruptRecord):
         compression_type(0x701)
+
+
+def test_a_kind_of_compression_is_printed_by_its_name() -> None:
+    assert f"{CompressionType.ZSTD} {CompressionType.ZSTD:d}" == "ZSTD 2"

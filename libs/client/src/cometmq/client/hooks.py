@@ -13,10 +13,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from cometmq.client.message import Message, MessageExt, SendResult
-from cometmq.client.shown import NamedNumber
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.types import NamedNumber
 
 
 class MessageKind(NamedNumber):
@@ -39,11 +39,20 @@ class ConsumeOutcome(NamedNumber):
 
 
 class TransactionState(StrEnum):
-    """The state of a local transaction; named as in the Java client."""
+    """The state of a local transaction; the values, such as UNKNOW, are the Java client's names.
+
+    `print(state)` shows our name, such as UNKNOWN.
+    """
 
     COMMIT = "COMMIT_MESSAGE"
     ROLLBACK = "ROLLBACK_MESSAGE"
     UNKNOWN = "UNKNOW"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        return format(self.name, spec)
 
 
 class SendContext(msgspec.Struct):

@@ -11,7 +11,7 @@ import msgspec
 
 from cometmq.client.errors import IllegalMessage, InvalidArgument
 from cometmq.client.namespace import NO_NAMESPACE, Namespace
-from cometmq.client.shown import NamedNumber, shown
+from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.flags import SysFlag
@@ -21,6 +21,7 @@ from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.message.record_layout import CRC_MASK
 from cometmq.remoting.names import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS
 from cometmq.remoting.spelling import SpelledFields
+from cometmq.remoting.types import NamedNumber
 
 NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 TOPIC_CHARS_MAX: Final = 127

@@ -8,6 +8,21 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """Objects whose bytes can be sliced, sent or hashed without a copy."""
 
 
+_NUMBER_TYPES: Final = frozenset("bcdoxXneEfFgG%")
+"""The last characters with which a format specification asks for a number."""
+
+
+class NamedNumber(IntEnum):
+    """Numbers of RocketMQ that are printed by their names, and compare as numbers."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        """Return the name; with the type of a number, such as `:d`, return the number."""
+        return format(int(self) if spec[-1:] in _NUMBER_TYPES else self.name, spec)
+
+
 class Serialization(IntEnum):
     """Encoding of a header; the frame's fifth byte holds its number."""
 

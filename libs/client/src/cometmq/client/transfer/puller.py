@@ -11,7 +11,6 @@ from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.message import DamagedMessage, MessageExt, received, unreadable
-from cometmq.client.shown import NamedNumber
 from cometmq.client.transfer.damage import (
     corrupt_text,
     damage_text,
@@ -34,6 +33,7 @@ from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, decode_record, decode_records
 from cometmq.remoting.names import ALL_TAGS
 from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.types import NamedNumber
 
 
 class PullStatus(NamedNumber):

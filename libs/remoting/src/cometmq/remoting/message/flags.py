@@ -8,8 +8,10 @@ through the plain loop of `_hash_units`.
 """
 
 from collections.abc import Sequence
-from enum import IntEnum, IntFlag
+from enum import IntFlag
 from typing import Final
+
+from cometmq.remoting.types import NamedNumber
 
 
 class SysFlag(IntFlag):
@@ -38,7 +40,7 @@ COMPRESSION_SHIFT: Final = 8
 LAYOUT_MASK: Final = 0x10 | 0x20 | 0x40 | 0x80
 
 
-class CompressionType(IntEnum):
+class CompressionType(NamedNumber):
     """Value of the compression bits; 0 with COMPRESSED set means ZLIB (old clients)."""
 
     UNSPECIFIED = 0
