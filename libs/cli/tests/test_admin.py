@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from cometmq.cli.mqadmin.text.moments import moment
 from cometmq.cli.times import parsed, shown
 from cometmq.client import (
     ConsumeFrom,
@@ -16,6 +17,7 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
+from cometmq.client.admin.broker_groups import END
 from cometmq.client.clock import monotonic_ms
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
@@ -375,6 +377,12 @@ def test_moments_are_read_and_shown():
     for text in ("9" * 20, "90d", "1969-12-31T00:00Z"):
         with pytest.raises(InvalidArgument, match="is out of range: give a time from 1970"):
             parsed(text, now_ms=5)
+
+
+def test_small_numbers_mean_the_first_message_in_mqadmins_commands():
+    assert moment("1") == moment("0") == 0
+    assert moment("1700000000123") == 1_700_000_000_123
+    assert moment("now") == moment("-1") == END
 
 
 def test_a_command_starts_quickly(suite):

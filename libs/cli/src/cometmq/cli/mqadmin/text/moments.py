@@ -8,6 +8,7 @@ import typer
 from cometmq.cli import times
 from cometmq.cli.connecting import wrong_usage
 from cometmq.client.admin.broker_groups import END
+from cometmq.client.arguments import EPOCH_S_MAX
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import InvalidArgument
 
@@ -22,9 +23,15 @@ End = Annotated[
 
 
 def moment(text: str) -> int:
-    """Return a time; `now` and -1 stand for the END of a queue."""
+    """Return a time; `now` and -1 stand for the END of a queue.
+
+    Scripts that were written for mqadmin give 1 or another small number for the first message. The
+    admin client would refuse it as a time in seconds; it becomes 0, which means the same.
+    """
     if text in {"now", "-1"}:
         return END
+    if text.isascii() and text.isdigit() and int(text) < EPOCH_S_MAX:
+        return 0
     try:
         return times.parsed(text, now_ms=wall_ms())
     except InvalidArgument as error:
