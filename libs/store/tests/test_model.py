@@ -3,6 +3,7 @@
 
 from functools import partial
 from typing import Any
+from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus, PutStatus
 from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.store.upkeep import checkpointer
 
 QUEUES = [("A", 0), ("A", 1), ("B", 0)]
 SETTINGS = small_settings(mapped_file_size_commit_log=1024)
@@ -22,6 +24,8 @@ SETTINGS = small_settings(mapped_file_size_commit_log=1024)
 class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self):
+        self.spills = mock.patch.multiple(checkpointer, SPILL_BYTES=500, SPILL_QUEUE_BYTES=100)
+        self.spills.start()
         self.disk = MemoryDisk()
         self.clock = SteppingClock()
         self.sent = []  # topic, queue id and body, in log order
@@ -68,6 +72,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(rounds=st.integers(1, 4))
     def work(self, rounds):
         self.rig.work(rounds)
+
+    @rule(rounds=st.integers(1, 3))
+    def work_between_checkpoints(self, rounds):
+        self.rig.work(rounds, elapsed_ms=10)
 
     @rule()
     def restart(self):
@@ -130,6 +138,7 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "rig"):
             return
+        self.spills.stop()
         self.rig.store.close()
         found = verify_store("/store", disk=self.disk, settings=SETTINGS)
         assert found.findings == []

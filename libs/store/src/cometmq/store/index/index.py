@@ -146,6 +146,10 @@ class Index:
             if file.is_growing and file.unflushed_count > 0
         ]
 
+    def plan_spill(self) -> list[IndexFlush]:
+        """Plan the writes of the entries that exist only in memory, without slots and headers."""
+        return [file.plan_spill() for file in self.files if file.is_growing]
+
     def mark_flushed(self, flushes: Iterable[IndexFlush]) -> None:
         """Release the entries that the flushes have written; full files stop growing."""
         by_file = {flush.file: flush for flush in flushes}

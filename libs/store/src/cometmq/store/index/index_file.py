@@ -68,10 +68,14 @@ class IndexFlush(NamedTuple):
     slots: list[SlotPages]
     header: IndexHeader | None
 
-    def run(self) -> None:
-        """Write and sync the entries, then the slots and the header."""
+    def write_entries(self) -> None:
+        """Write the entries without syncing them."""
         if self.entries:
             self.file.write(self.shape.entry_position(self.first_number), [self.entries])
+
+    def run(self) -> None:
+        """Write and sync the entries, then the slots and the header."""
+        self.write_entries()
         self.file.sync()
         for pages in self.slots:
             pages.write(self.file, self.shape.slot_position(0))
@@ -193,6 +197,13 @@ class IndexFile:
             if not table.is_sweeping:
                 table.begin_sweep(self.header)
             slots, header = table.step()
+        return self._flush(slots, header)
+
+    def plan_spill(self) -> IndexFlush:
+        """Plan the write of the entries alone; a later flush syncs and counts them."""
+        return self._flush([], None)
+
+    def _flush(self, slots: list[SlotPages], header: IndexHeader | None) -> IndexFlush:
         entries = bytes(self._unwritten)
         return IndexFlush(self.file, self.shape, self.written_count, entries, slots, header)
 

@@ -81,6 +81,10 @@ class FileSequence:
         assert self.first <= offset < self.end
         return self.files[(offset - self.first) // self.file_size]
 
+    def files_from(self, offset: int) -> list[DiskFile]:
+        """Return the files that hold data at or after this offset."""
+        return self.files[max(0, offset - self.first) // self.file_size :]
+
     def begin_at(self, start: int) -> None:
         """Set the start offset of the first file, which does not exist yet."""
         assert not self.files

@@ -5,7 +5,7 @@ A checkpoint writes the entries that queues and index hold only in memory, syncs
 records the offset up to which everything is on the disk. Recovery starts there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from cometmq.store.errors import DiskError
@@ -15,7 +15,7 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.recovery.checkpoint import Checkpoint, CheckpointFiles, Progress
 from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.upkeep.flush import Flusher
-from cometmq.store.upkeep.jobs import CheckpointJob, QueueWrite
+from cometmq.store.upkeep.jobs import CheckpointJob, QueueWrite, SpillJob, Written
 from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.writing.append import Batch
 
@@ -31,6 +31,16 @@ UNSAVED_COUNT_MAX: Final = 100_000
 """A follower that catches up pauses while more replicated records than this wait for a checkpoint;
 above half of it, the next checkpoint does not wait. A follower dispatches 500,000 records a second.
 Their entries take 40 bytes each, and twice that while a checkpoint writes them: 8 MB in all.
+"""
+
+SPILL_BYTES: Final = 32 << 20
+"""The part of the log whose entries may be in memory while no checkpoint runs. Checkpoints of a
+busy broker are seconds apart on a slow disk; 400,000 records a second have 16 MB of entries.
+"""
+
+SPILL_QUEUE_BYTES: Final = 16 << 10
+"""Added to SPILL_BYTES for each queue that has changed: writing a few entries costs as much as
+writing hundreds.
 """
 
 VERIFY_BYTES_MAX: Final = 64 << 20
@@ -53,6 +63,9 @@ class Checkpointer:
         "_last_ms",
         "_queues",
         "_sealer",
+        "_spill_offset",
+        "_spilled",
+        "_spilled_folders",
         "_timestamp",
         "_unsaved_count",
         "_verify_offset",
@@ -71,6 +84,10 @@ class Checkpointer:
         self._flusher = flusher
         self._sealer = sealer
         self._dirty: set[ConsumeQueue] = set()
+        # Queues with the first entry that a spill has written since the checkpoint.
+        self._spilled: dict[ConsumeQueue, int] = {}
+        self._spilled_folders: set[str] = set()
+        self._spill_offset = 0
         self._is_pressed = False
         self._unsaved_count = 0  # records dispatched since the checkpoint
         self._last_ms = 0
@@ -85,7 +102,7 @@ class Checkpointer:
         self._dirty = {queue for queue in self._queues.queues.values() if queue.tail_bytes}
         self._timestamp = last_timestamp
         self._verify_offset = start
-        self.dispatched_offset = end
+        self.dispatched_offset = self._spill_offset = end
 
     def note_commit(self, batch: Batch) -> None:
         """Record which queues a commit has changed."""
@@ -114,6 +131,8 @@ class Checkpointer:
     def forget(self, queue: ConsumeQueue) -> None:
         """Drop a deleted queue, so that the next checkpoint no longer counts it."""
         self._dirty.discard(queue)
+        self._spilled.pop(queue, None)
+        self._spilled_folders.discard(queue.files.folder)
         self.offset = -1  # makes a checkpoint due even if no message was stored
 
     def note_truncated(self, offset: int) -> None:
@@ -144,6 +163,7 @@ class Checkpointer:
     ) -> CheckpointJob:
         """Copy everything that the next checkpoint writes."""
         self._last_ms = now_ms
+        self._spill_offset = self.dispatched_offset
         index_flushes = self._index.plan_flush(is_closing=is_closing)
         index_name, index_count = self._index.position()
         # One timestamp for log and queues: the job writes both before it writes the checkpoint.
@@ -161,16 +181,58 @@ class Checkpointer:
             files=self._files,
             flush=self._flusher.plan(),
             seal=self._sealer.plan(progress.offset),
-            writes=[
-                QueueWrite(queue, queue.written_offset, queue.unwritten())
-                for queue in self._dirty
-                if queue.tail_bytes
-            ],
+            writes=self._queue_writes(),
+            written=self._spilled_files(),
             index_flushes=index_flushes,
             progress=progress,
             dispatched_count=self._unsaved_count,
             on_done=on_done,
         )
+
+    def _queue_writes(self) -> list[QueueWrite]:
+        return [
+            QueueWrite(queue, queue.written_offset, queue.unwritten())
+            for queue in self._dirty
+            if queue.tail_bytes
+        ]
+
+    def _spilled_files(self) -> Written:
+        # Retention may have removed files since the spill, so files are found again.
+        files = {}
+        for queue, first in self._spilled.items():
+            for file in queue.files.files_from(first * CQ_ENTRY_BYTES):
+                files[file.path] = file
+        return Written(files, set(self._spilled_folders))
+
+    @property
+    def must_spill(self) -> bool:
+        """Whether entries should leave memory before the next checkpoint is due."""
+        bytes_max = SPILL_BYTES + SPILL_QUEUE_BYTES * len(self._dirty)
+        return self.dispatched_offset - self._spill_offset > bytes_max
+
+    def plan_spill(self, on_done: Callable[[SpillJob, Exception | None], None]) -> SpillJob:
+        """Copy the entries that exist only in memory."""
+        self._spill_offset = self.dispatched_offset
+        return SpillJob(
+            writes=self._queue_writes(), index_flushes=self._index.plan_spill(), on_done=on_done
+        )
+
+    def take_over_spill(self, job: SpillJob) -> None:
+        """Release the entries that a finished spill has written."""
+        self._index.mark_flushed(job.index_flushes)
+        for queue, queue_offset, _ in job.writes:
+            if queue not in self._dirty:
+                continue  # its topic was deleted meanwhile
+            self._spilled.setdefault(queue, queue_offset)
+            if queue.files.folder in job.written.folders:
+                self._spilled_folders.add(queue.files.folder)
+        self._release(job.writes)
+
+    def _release(self, writes: Iterable[QueueWrite]) -> None:
+        for queue, queue_offset, entries in writes:
+            queue.mark_written(queue_offset + len(entries) // CQ_ENTRY_BYTES)
+            if not queue.tail_bytes:
+                self._dirty.discard(queue)
 
     def _next_verify_offset(self) -> int:
         if self.dispatched_offset - self._verify_offset > VERIFY_BYTES_MAX and self.offset >= 0:
@@ -180,10 +242,9 @@ class Checkpointer:
     def take_over(self, job: CheckpointJob, now_ms: int) -> None:
         """Release the entries that a finished job has written to the disk."""
         self._elapsed_ms = max(0, now_ms - self._last_ms)
-        for queue, queue_offset, entries in job.writes:
-            queue.mark_written(queue_offset + len(entries) // CQ_ENTRY_BYTES)
-            if not queue.tail_bytes:
-                self._dirty.discard(queue)
+        self._release(job.writes)
+        self._spilled.clear()
+        self._spilled_folders.clear()
         self._index.mark_flushed(job.index_flushes)
         self._flusher.note_flushed(job.flush)
         job.seal.done()

@@ -17,7 +17,7 @@ from cometmq.store.parts import Parts
 from cometmq.store.upkeep.checkpointer import Checkpointer, is_sync_failure
 from cometmq.store.upkeep.cleaner import Cleaner
 from cometmq.store.upkeep.flush import Flusher
-from cometmq.store.upkeep.jobs import CheckpointJob, CreateJob, Job, ProbeJob
+from cometmq.store.upkeep.jobs import CheckpointJob, CreateJob, Job, ProbeJob, SpillJob
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.write_state import Refusal
 
@@ -69,6 +69,8 @@ class Housekeeping:
         interval_ms = self._parts.settings.flush_interval_consume_queue
         if self._checkpointer.is_due(now_ms, interval_ms) and self._put_index_backlog():
             return self._checkpointer.plan(now_ms, self._note_checkpoint)
+        if self._checkpointer.must_spill:
+            return self._checkpointer.plan_spill(self._note_spilled)
         return self.cleaner.job(now_ms)
 
     def _note_done(self) -> None:
@@ -138,6 +140,12 @@ class Housekeeping:
         self._checkpointer.give_back(job)
         if is_sync_failure(error):
             self._fail_for_good(error)
+        else:
+            self._note_derived_failed(error)
+
+    def _note_spilled(self, job: SpillJob, error: Exception | None) -> None:
+        if error is None:
+            self._checkpointer.take_over_spill(job)
         else:
             self._note_derived_failed(error)
 

@@ -5,7 +5,7 @@ Invariants: a job holds copies, or objects that only jobs change, so `run` needs
 job runs at a time, apart from syncs of the log (`flush.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from cometmq.store.disk import Disk, DiskFile
@@ -42,6 +42,61 @@ class QueueWrite(NamedTuple):
     entries: bytes
 
 
+class Written(NamedTuple):
+    """Queue files that have been written but not synced, and folders that have a new file."""
+
+    files: dict[str, DiskFile]
+    folders: set[str]
+
+    def write(self, writes: Iterable[QueueWrite]) -> None:
+        """Write entries to the files of their queues."""
+        for queue, queue_offset, entries in writes:
+            file_count = len(queue.files.files)
+            for file in queue.write(queue_offset, entries):
+                self.files[file.path] = file
+            if len(queue.files.files) != file_count:
+                self.folders.add(queue.files.folder)
+
+    def sync(self, disk: Disk) -> None:
+        """Sync the files and folders."""
+        for file in self.files.values():
+            file.sync()
+        for folder in self.folders:
+            disk.sync_folder(folder)
+
+
+class SpillJob:
+    """Moves entries of queues and index from memory to the files, without syncing them.
+
+    The kernel writes them to the disk when it likes; the next checkpoint syncs them. Entries beyond
+    a checkpoint are not trusted by recovery, so a crash in between costs nothing.
+    """
+
+    name = "spill"
+
+    def __init__(
+        self,
+        *,
+        writes: Sequence[QueueWrite],
+        index_flushes: Sequence[IndexFlush],
+        on_done: Callable[["SpillJob", Exception | None], None],
+    ) -> None:
+        self._on_done = on_done
+        self.writes = writes
+        self.index_flushes = index_flushes
+        self.written = Written({}, set())
+
+    def run(self) -> None:
+        """Write the entries."""
+        self.written.write(self.writes)
+        for index_flush in self.index_flushes:
+            index_flush.write_entries()
+
+    def done(self, error: Exception | None) -> None:
+        """Report the outcome to the store."""
+        self._on_done(self, error)
+
+
 class CheckpointJob:
     """Writes everything up to one offset to the disk and then saves the checkpoint."""
 
@@ -55,6 +110,7 @@ class CheckpointJob:
         flush: FlushJob,
         seal: SealStep,
         writes: Sequence[QueueWrite],
+        written: Written,
         index_flushes: Sequence[IndexFlush],
         progress: Progress,
         dispatched_count: int,
@@ -62,13 +118,15 @@ class CheckpointJob:
     ) -> None:
         """Take copies of the data that is missing from the files.
 
-        `dispatched_count` is the number of replicated records that the job saves.
+        `written` are files that spills have written; the job syncs them, too. `dispatched_count` is
+        the number of replicated records that the job saves.
         """
         self._disk = disk
         self._files = files
         self._on_done = on_done
         self.flush = flush
         self.seal = seal
+        self._written = written
         self.writes = writes
         self.index_flushes = index_flushes
         self.progress = progress
@@ -78,18 +136,8 @@ class CheckpointJob:
         """Write and sync the log, queues and index, then the checkpoint."""
         self.flush.run()
         self.seal.run()  # not on the sync thread, because sends wait for it
-        written: dict[str, DiskFile] = {}
-        folders: set[str] = set()
-        for queue, queue_offset, entries in self.writes:
-            file_count = len(queue.files.files)
-            for file in queue.write(queue_offset, entries):
-                written[file.path] = file
-            if len(queue.files.files) != file_count:
-                folders.add(queue.files.folder)
-        for file in written.values():
-            file.sync()
-        for folder in folders:
-            self._disk.sync_folder(folder)
+        self._written.write(self.writes)
+        self._written.sync(self._disk)
         for index_flush in self.index_flushes:
             index_flush.run()
         self._files.save(self.progress)
