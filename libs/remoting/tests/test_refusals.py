@@ -39,6 +39,11 @@ def test_a_refusal_by_access_control_is_in_plain_words() -> None:
             "topic[T] not exist, apply first please!",
         ),
         ("no a.b.c here: x", "no a.b.c here: x"),
+        (
+            "java.lang.RuntimeException: Value ''5'' cannot be compared.",
+            "Value '5' cannot be compared.",
+        ),
+        ("a name like '' or '' is empty", "a name like '' or '' is empty"),
     ],
 )
 def test_what_java_adds_is_left_out(remark: str, plain: str) -> None:

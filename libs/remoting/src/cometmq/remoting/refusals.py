@@ -20,6 +20,9 @@ _FURTHER_READING: Final = re.compile(
     r"\s*(?:See|For more information, please visit the url,) http\S*(?: for further details\.)?"
 )
 
+_QUOTED_TWICE: Final = re.compile(r"''(?! )([^']+)(?<! )''")
+"""A text of an SQL92 condition, quotes included, in `Value ''5'' cannot be compared.`"""
+
 _ACCESS_DENIED: Final = "access denied"
 _MEANINGS: Final[dict[int, str]] = {
     ResponseCode.SYSTEM_ERROR: "the server failed or refused the request",
@@ -73,9 +76,9 @@ def is_access_refusal(remark: str) -> bool:
 
 
 def plain_remark(remark: str) -> str:
-    """Return a remark without Java class names, source positions and links."""
+    """Return a remark without Java class names, source positions, links and doubled quotes."""
     text = _JAVA_PLACE.sub("", _JAVA_CLASS.sub("", remark))
-    return _FURTHER_READING.sub("", text).strip()
+    return _QUOTED_TWICE.sub(r"'\1'", _FURTHER_READING.sub("", text).strip())
 
 
 def is_access_text(text: str) -> bool:
