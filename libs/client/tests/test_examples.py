@@ -52,6 +52,7 @@ async def test_an_example_runs(example: Path, cluster: MemoryCluster) -> None:
             process.kill()
     assert process.returncode == 0, errors.decode()
     assert EXPECTED.get(example.stem, "") in output.decode()
+    assert "topic.unknown" not in errors.decode()  # the example creates its topics
 
 
 def test_every_expectation_has_its_example() -> None:

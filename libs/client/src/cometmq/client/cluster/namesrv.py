@@ -124,13 +124,14 @@ class Namesrv:
         another."""
         failures: dict[str, TransportError] = {}
         error: TransportError | None = None
-        for _ in self.addresses:
-            address = self.addresses[self._chosen % len(self.addresses)]
+        first, addresses = self._chosen, self.addresses
+        for chosen in range(first, first + len(addresses)):
+            address = addresses[chosen % len(addresses)]
             try:
                 return await self._ask(address, code, header, body, ok)
             except TransportError as refusal:
                 failures[address] = error = refusal
-                self._chosen += 1
+                self._chosen = max(self._chosen, chosen + 1)  # other requests fail meanwhile
         reasons = "; ".join(
             _reason(address, refusal, self._timeout_ms) for address, refusal in failures.items()
         )

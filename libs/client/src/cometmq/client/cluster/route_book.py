@@ -33,6 +33,7 @@ from cometmq.client.errors import (
     no_route,
     read_only,
 )
+from cometmq.client.for_each import for_each
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
@@ -48,8 +49,16 @@ MISSING_SOON_COUNT: Final = 120
 MISSING_LATER_MS: Final = 5_000
 """Interval between route lookups for a subscribed topic that does not exist."""
 
+UNKNOWN_GRACE_MS: Final = 3_000
+"""How long a subscribed topic may be missing without a warning: many programs start a consumer just
+before the producer whose first message creates the topic.
+"""
+
 REPORT_AGAIN_MS: Final = 60_000
 """Interval between warnings about a subscribed topic that does not exist."""
+
+LOOKUPS_MAX: Final = 16
+"""How many routes are looked up at the same time."""
 
 
 class RouteBook:
@@ -82,7 +91,8 @@ class RouteBook:
         self._renewals = Renewals(background)
         self._due = Wakeup()
         self._missing_due = Wakeup()
-        self._reported_ms: dict[str, int] = {}
+        self._report_due_ms: dict[str, int] = {}
+        """When the next warning about a missing topic is due."""
         self._outdated: set[str] = set()
         self._has_brokers = True
         """Whether the name server knew any broker at the last lookup that found no route."""
@@ -282,33 +292,42 @@ class RouteBook:
 
     async def refresh_all(self, topics: Collection[str]) -> None:
         """Fetch several routes; missing ones are not an error."""
-        for topic in sorted(topics):
+        outage: list[NoNamesrv] = []
+
+        async def look_up(topic: str) -> None:
+            if outage:  # this lookup would fail too, after one more timeout per server
+                return
             try:
                 if await self.refresh(topic) is None:
                     await self._report_unknown(topic)
-            except (
-                NoNamesrv
-            ) as error:  # the others would fail too, after one more timeout per server
-                self._outages.note(NAMESRV, error)
-                return
+            except NoNamesrv as error:
+                outage.append(error)
             except CometError as error:
                 self._log.warning("route.unknown", topic=topic, error=describe(error))
 
+        await for_each(sorted(topics), look_up, running_max=LOOKUPS_MAX)
+        if outage:
+            self._outages.note(NAMESRV, outage[0])
+
     async def _report_unknown(self, topic: str) -> None:
         """Warn about an unknown topic, unless it is a retry topic, which brokers create later."""
-        now_ms = monotonic_ms()
-        reported_ms = self._reported_ms.get(topic)
-        is_repeated = reported_ms is not None and now_ms - reported_ms < REPORT_AGAIN_MS
-        if is_repeated or topic.startswith("%") or topic not in self._wanted():
+        if topic.startswith("%") or topic not in self._wanted():
             return
-        self._reported_ms[topic] = now_ms
-        if await self._namesrv.has_brokers():
+        now_ms = monotonic_ms()
+        due_ms = self._report_due_ms.get(topic)
+        if due_ms is not None and now_ms < due_ms:
+            return
+        self._report_due_ms[topic] = now_ms + REPORT_AGAIN_MS
+        if not await self._namesrv.has_brokers():
+            advice = no_brokers_text(self._namesrv.addresses)
+        elif due_ms is None:
+            self._report_due_ms[topic] = now_ms + UNKNOWN_GRACE_MS
+            return
+        else:
             advice = (
                 f"create it: cometmq topic create {topic} (or send to it, where brokers have "
                 "autoCreateTopicEnable)"
             )
-        else:
-            advice = no_brokers_text(self._namesrv.addresses)
         self._log.warning(
             "topic.unknown", topic=topic, advice=f"{advice}; the consumer waits for it"
         )
@@ -350,17 +369,19 @@ class RouteBook:
 
     def _take(self, route: Route) -> None:
         topic = route.topic
+        was_known = topic in self._routes or topic in self._defaults
         self._routes.pop(topic, None)
         self._defaults.pop(topic, None)
         newest = self._defaults if route.is_default else self._routes
         if not route.is_default:
             self._created.pop(topic, None)
-            self._reported_ms.pop(topic, None)
+            self._report_due_ms.pop(topic, None)
         newest[topic] = route  # at the end: its addresses are the newest
-        brokers: dict[str, Mapping[int, str]] = {}
-        for known in (*self._defaults.values(), *self._routes.values(), route):
-            brokers.update(known.brokers)
-        self._brokers = brokers
+        if was_known:
+            self._brokers = {}
+            for known in (*self._defaults.values(), *self._routes.values()):
+                self._brokers.update(known.brokers)
+        self._brokers.update(route.brokers)
         self._log.info("route.changed", topic=route.topic, brokers=sorted(route.brokers))
         self._changed(route)
 

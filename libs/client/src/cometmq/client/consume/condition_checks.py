@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
+from cometmq.client.for_each import for_each
 from cometmq.client.namespace import Namespace
 from cometmq.client.subscriptions import ExpressionType
 from cometmq.remoting.bodies.dialect import encode_json
@@ -19,6 +20,9 @@ from cometmq.remoting.errors import CometError, TransportError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet, describe
 from cometmq.remoting.versions import SQL_FILTER_MIN
+
+CHECKS_MAX: Final = 16
+"""How many conditions are checked at the same time."""
 
 _ROUTE_CHECK_S: Final = 0.5
 
@@ -54,11 +58,13 @@ class ConditionChecks:
 
         Conditions for unknown topics are checked later.
         """
-        for topic, wanted in list(self._subscriptions.items()):
+        known: list[SubscriptionData] = []
+        for topic, wanted in self._subscriptions.items():
             if self._instance.routes.get(topic) is None:
                 self.check_later(topic)
             elif wanted.expression_type == ExpressionType.SQL92:
-                await self._check(wanted)
+                known.append(wanted)
+        await for_each(known, self._check, running_max=CHECKS_MAX)
 
     def check_later(self, topic: str) -> None:
         """Check the condition for a topic, if there is one; a refusal is logged."""

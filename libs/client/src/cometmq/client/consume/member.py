@@ -67,6 +67,8 @@ class GroupMember(ABC, Generic[OptionsT]):
     """The base of push and pull members."""
 
     CONSUME_TYPE: ClassVar[str]
+    TOPICS_AT_ONCE: ClassVar[int] = 16
+    """How many topics are rebalanced at the same time."""
 
     def __init__(self, parts: MemberParts[OptionsT]) -> None:
         self._instance = parts.instance
@@ -102,6 +104,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             None if self.is_broadcasting else parts.strategy,
             topics=lambda: self.topics,
             interval_ms=parts.options.rebalance_interval_ms,
+            topics_at_once=self.TOPICS_AT_ONCE,
             take=self._share,
             store=self._store_before_sharing,
         )

@@ -27,6 +27,8 @@ class PlainPullGroup(GroupMember[PullOptions]):
     """A member that knows its share of the queues, pulls on request, and keeps offsets."""
 
     CONSUME_TYPE = CONSUME_ACTIVELY
+    TOPICS_AT_ONCE = 1
+    """Taking a queue only calls the application, which may call `queues_in_balance`."""
 
     def __init__(self, parts: MemberParts[PullOptions]) -> None:
         super().__init__(parts)

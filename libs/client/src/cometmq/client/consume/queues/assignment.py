@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rebalancing: divides the queues of the subscribed topics among the members of the group."""
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
@@ -9,6 +10,7 @@ from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.for_each import for_each
 from cometmq.client.shown import shown
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import decode_json
@@ -32,7 +34,7 @@ class Assigner:
     While members join and leave, two of them may briefly hold the same queue.
     """
 
-    def __init__(  # the parts of one member
+    def __init__(  # noqa: PLR0913  # the parts of one member
         self,
         instance: ClientInstance,
         group: str,
@@ -40,11 +42,12 @@ class Assigner:
         *,
         topics: Callable[[], Collection[str]],
         interval_ms: int,
+        topics_at_once: int,
         take: TakeQueues,
         store: Callable[[], Awaitable[None]],
     ) -> None:
-        """`take` is called once per topic in each round; `store` stores the offsets of the owned
-        queues.
+        """`take` is called once per topic in each round, for up to `topics_at_once` topics at the
+        same time; `store` stores the offsets of the owned queues.
 
         Without a `strategy`, as in broadcasting, the member takes all queues.
         """
@@ -52,6 +55,7 @@ class Assigner:
         self._group = group
         self._strategy = strategy
         self._interval_ms = interval_ms
+        self._topics_at_once = topics_at_once
         self._take = take
         self._store = store
         self._topics = topics
@@ -74,20 +78,24 @@ class Assigner:
 
     async def share(self) -> bool:
         """Rebalance every topic once; return False if a retry is needed soon."""
-        is_complete = True
-        for topic in sorted(self._topics()):
-            try:
-                mine = await self._mine(topic)
-                if mine is None or not await self._take(topic, mine):
-                    is_complete = False
-            except CometError as error:
-                is_complete = is_complete and isinstance(error, AccessDenied)
-                self._instance.outages.failed(
-                    "rebalance.failed", error, group=self._group, topic=topic
-                )
-        return is_complete
+        members = _Members(self._members)
+        are_complete: list[bool] = []
 
-    async def _mine(self, topic: str) -> list[MessageQueue] | None:
+        async def share(topic: str) -> None:
+            are_complete.append(await self._share(topic, members))
+
+        await for_each(sorted(self._topics()), share, running_max=self._topics_at_once)
+        return all(are_complete)
+
+    async def _share(self, topic: str, members: "_Members") -> bool:
+        try:
+            mine = await self._mine(topic, members)
+            return mine is not None and await self._take(topic, mine)
+        except CometError as error:
+            self._instance.outages.failed("rebalance.failed", error, group=self._group, topic=topic)
+            return isinstance(error, AccessDenied)
+
+    async def _mine(self, topic: str, members: "_Members") -> list[MessageQueue] | None:
         route = self._instance.routes.get(topic)
         if route is None:
             return []  # the instance fetches the route, and wakes us when it has arrived
@@ -95,13 +103,13 @@ class Assigner:
         if not queues or self._strategy is None:
             return queues
         broker_name = random.choice(sorted(route.brokers))  # noqa: S311  # spreads load
-        members = await self._members(broker_name)
-        if not members:
+        client_ids = await members.at(broker_name)
+        if not client_ids:
             return None
-        if members.count(self._instance.client_id) > 1:
+        if client_ids.count(self._instance.client_id) > 1:
             self._client_id_duplicated()
         try:
-            mine = self._strategy.allocate(self._instance.client_id, queues, members)
+            mine = self._strategy.allocate(self._instance.client_id, queues, client_ids)
             return self._readable(topic, mine, queues)
         except Exception as error:  # noqa: BLE001  # a strategy may be application code
             self._strategy_failed(topic, describe(error))
@@ -181,3 +189,25 @@ class Assigner:
             timeout_ms=instance.options.api_timeout_ms,
         )
         return sorted(decode_json(ConsumerIdList, response.body).consumer_id_list)
+
+
+class _Members:
+    """The members of the group as each broker knows them, asked once per round of rebalancing."""
+
+    def __init__(self, ask: Callable[[str], Awaitable[list[str]]]) -> None:
+        self._ask = ask
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._found: dict[str, list[str] | CometError] = {}
+
+    async def at(self, broker_name: str) -> list[str]:
+        """Return the sorted client ids that a broker knows; raise the error of the first call."""
+        async with self._locks.setdefault(broker_name, asyncio.Lock()):
+            if broker_name not in self._found:
+                try:
+                    self._found[broker_name] = await self._ask(broker_name)
+                except CometError as error:
+                    self._found[broker_name] = error
+        found = self._found[broker_name]
+        if isinstance(found, CometError):
+            raise found
+        return found

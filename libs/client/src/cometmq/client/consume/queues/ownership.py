@@ -83,6 +83,7 @@ class Ownership:
         self._background = background
         self._log = log
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._assigning = asyncio.Lock()
 
     async def claim(self, queues: Collection[MessageQueue]) -> list[MessageQueue]:
         """Return the queues that may be read now; the caller retries the others later."""
@@ -95,8 +96,9 @@ class Ownership:
             await self._locks.release(queues)
 
     async def taken(self, queues: Iterable[MessageQueue]) -> None:
-        """Call `on_assigned`."""
-        await self._tell("on_assigned", self._callbacks.assigned, queues)
+        """Call `on_assigned`, for one topic at a time."""
+        async with self._assigning:
+            await self._tell("on_assigned", self._callbacks.assigned, queues)
 
     async def told_revoked(self, queues: Iterable[MessageQueue]) -> None:
         """Call `on_revoked`, and wait up to a minute for it."""

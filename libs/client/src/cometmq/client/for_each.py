@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls a coroutine function for many items, a limited number of them at the same time."""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def for_each(
+    items: Collection[T], action: Callable[[T], Coroutine[Any, Any, None]], *, running_max: int
+) -> None:
+    """Call `action` for every item, begun in their order; at most `running_max` calls run at the
+    same time.
+
+    If a call raises, the others are cancelled, and its error is raised.
+    """
+    waiting = iter(items)
+
+    async def work() -> None:
+        for item in waiting:
+            await action(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(running_max, len(items))):
+                group.create_task(work())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
