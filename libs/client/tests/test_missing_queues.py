@@ -2,6 +2,7 @@
 """Offsets of missing queues are refused, because brokers answer 0 for them and store any offset."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -117,10 +118,39 @@ async def test_an_offset_beyond_the_end_is_not_committed(cluster: MemoryCluster)
         consumer.update_offset(other, 0)
         with pytest.raises(InvalidArgument, match="offset 4 is beyond the end of queue 0 of T at"):
             await consumer.commit()
-        assert cluster.committed("cg", "T") == {other: 0}
+        assert await consumer.fetch_offset(QUEUE_0) == 0
         await send(cluster, *texts(1))
+        await consumer.commit()  # storing 4 now would skip the new message
+        assert cluster.committed("cg", "T") == {other: 0}
+        consumer.update_offset(QUEUE_0, 4)
         await consumer.commit()
         assert cluster.committed("cg", "T") == {QUEUE_0: 4, other: 0}
+
+
+async def test_an_offset_that_was_dropped_at_an_interval_fails_the_next_commit(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = PullOptions(persist_offset_interval_ms=10)
+    async with PullConsumer("cg", cluster.namesrv, options=options) as consumer:
+        consumer.update_offset(QUEUE_0, 9)
+        await eventually(lambda: "the offset 9 is beyond the end" in caplog.text)
+        assert await consumer.fetch_offset(QUEUE_0) == 0
+        with pytest.raises(InvalidArgument, match="the offset 9 is beyond the end"):
+            await consumer.commit()
+        await consumer.commit()
+        consumer.update_offset(QUEUE_0, 8)
+        await eventually(lambda: "the offset 8 is beyond the end" in caplog.text)
+        consumer.update_offset(QUEUE_0, 0)
+        await consumer.commit()
+    assert caplog.text.count("is beyond the end") == 2
+
+
+@pytest.mark.parametrize("wrong", [-1, True, "3", 1.5, None])
+async def test_an_offset_is_a_whole_number(cluster: MemoryCluster, wrong: Any) -> None:
+    async with PullConsumer("cg", cluster.namesrv) as consumer:
+        with pytest.raises(InvalidArgument, match="offset must be a whole number of at least 0"):
+            consumer.update_offset(QUEUE_0, wrong)
+        assert await consumer.fetch_offset(QUEUE_0) == 0
 
 
 async def test_the_offset_of_a_missing_queue_is_not_committed(cluster: MemoryCluster) -> None:

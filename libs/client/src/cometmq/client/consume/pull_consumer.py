@@ -128,7 +128,8 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
         """Record the consumed offset, which is stored at intervals, by `commit`, and on close.
 
-        An offset beyond the end of the queue is not stored: `commit` raises InvalidArgument.
+        An offset beyond the end of the queue, or for a queue that does not exist, is dropped: the
+        next `commit` raises InvalidArgument.
         """
         queue, offset = self._namespace.wrap_queue(queue), whole(offset, "offset")
         self._plain().note_offset(queue, offset)
@@ -136,8 +137,8 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     async def commit(self) -> None:
         """Store all recorded offsets, and wait until they are stored.
 
-        An offset beyond the end of its queue, or for a queue that does not exist, is refused:
-        InvalidArgument is raised after the other offsets are stored.
+        Raise InvalidArgument, after the other offsets are stored, if an offset was dropped because
+        it is beyond the end of its queue, or its queue does not exist.
         """
         await self._plain().commit()
 

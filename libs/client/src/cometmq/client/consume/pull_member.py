@@ -34,6 +34,10 @@ class PlainPullGroup(GroupMember[PullOptions]):
         super().__init__(parts)
         self._shares: dict[str, frozenset[MessageQueue]] = {}
         self._noted: set[MessageQueue] = set()
+        self._refusals: dict[MessageQueue, InvalidArgument] = {}
+        """Why recorded offsets were dropped since the last `commit`, which raises one of them."""
+        self._logged: set[MessageQueue] = set()
+        """The queues whose refusals have been logged."""
         self._ends: dict[MessageQueue, int] = {}
         """The last known end of each queue."""
         options = self._options
@@ -98,10 +102,9 @@ class PlainPullGroup(GroupMember[PullOptions]):
         self._shares[topic] = now
         if lost := before - now:
             await self._ownership.told_revoked(lost)
-            refused = await self._refused(lost & self._noted)
-            for error in refused.values():
-                self._instance.outages.failed("offset.unsaved", error, group=self._group)
-            await self._ownership.commit(lost & self._noted - refused.keys())
+            await self._drop_refused(lost & self._noted)
+            self._log_refusals()
+            await self._ownership.commit(lost & self._noted)
             for queue in lost:
                 self._offsets.forget(queue)
             self._noted -= lost
@@ -151,40 +154,47 @@ class PlainPullGroup(GroupMember[PullOptions]):
     def note_offset(self, queue: MessageQueue, offset: int) -> None:
         """Record the consumed offset of the group."""
         self._noted.add(queue)
+        self._refusals.pop(queue, None)
+        self._logged.discard(queue)
         self._offsets.update(queue, offset, is_reset=True)
 
     async def commit(self) -> None:
         """Store all recorded offsets that may be stored; raise InvalidArgument for the others."""
+        await self._store()
+        refusals, self._refusals = self._refusals, {}
+        for error in refusals.values():
+            raise error
+
+    async def _store(self) -> None:
         for topic in {queue.topic for queue in self._noted}:
             with suppress(CometError):  # queues whose broker remains unknown fail below
                 await self._instance.routes.find(topic)
-        refused = await self._refused(self._noted)
-        await self._offsets.commit(self._noted - refused.keys())
-        for error in refused.values():
-            raise error
+        await self._drop_refused(self._noted)
+        await self._offsets.commit(self._noted)
 
-    async def _refused(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, InvalidArgument]:
-        """Return the errors of offsets that must not be stored.
+    async def _drop_refused(self, queues: Iterable[MessageQueue]) -> None:
+        """Drop the recorded offsets that must not be stored.
 
         A broker accepts an offset beyond the end of a queue, and any queue number; the group would
-        then skip messages.
+        then skip messages. For the same reason, such an offset must not wait until the queue has
+        grown.
         """
-        refused: dict[MessageQueue, InvalidArgument] = {}
         for queue in sorted(queues):
             try:
                 await self._check_offset(queue)
             except InvalidArgument as error:
-                refused[queue] = error
+                self._offsets.forget(queue)
+                self._noted.discard(queue)
+                self._refusals[queue] = error
             except CometError:  # the commit that follows reports it
                 continue
-        return refused
 
     async def _check_offset(self, queue: MessageQueue) -> None:
         offset = self._offsets.unsaved(queue)
         if offset is None or offset <= self._ends.get(queue, -1):
             return
         end = self._ends[queue] = await self._queue_offsets.max(queue)
-        if offset > end:
+        if offset > end and self._offsets.unsaved(queue) == offset:
             raise InvalidArgument(
                 f"the offset {offset} is beyond the end of queue {queue.queue_id} of {queue.topic} "
                 f"at {queue.broker_name}, and is not stored: give one of at most {end}, the end"
@@ -215,9 +225,17 @@ class PlainPullGroup(GroupMember[PullOptions]):
 
     async def _store_offsets(self) -> None:
         try:
-            await self.commit()
+            await self._store()
         except (CometError, OSError) as error:
             self._instance.outages.failed("offset.unsaved", error, group=self._group)
+        self._log_refusals()
+
+    def _log_refusals(self) -> None:
+        """Log each dropped offset once, because no call may follow that could raise its error."""
+        for queue in self._refusals.keys() - self._logged:
+            error = self._refusals[queue]
+            self._instance.outages.failed("offset.unsaved", error, group=self._group)
+        self._logged = set(self._refusals)
 
     def _style(self) -> PullStyle:
         options = self._options

@@ -91,15 +91,16 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
         """Record the consumed offset, which is stored at intervals, by `commit`, and on close.
 
-        An offset beyond the end of the queue is not stored: `commit` raises InvalidArgument.
+        An offset beyond the end of the queue, or for a queue that does not exist, is dropped: the
+        next `commit` raises InvalidArgument.
         """
         self._on_loop(lambda: self._inner.update_offset(queue, offset))
 
     def commit(self) -> None:
         """Store all recorded offsets, and wait until they are stored.
 
-        An offset beyond the end of its queue, or for a queue that does not exist, is refused:
-        InvalidArgument is raised after the other offsets are stored.
+        Raise InvalidArgument, after the other offsets are stored, if an offset was dropped because
+        it is beyond the end of its queue, or its queue does not exist.
         """
         self._run(self._inner.commit())
 
