@@ -3,10 +3,19 @@
 
 import pytest
 
-from cometmq.client import AdminClient, ClientError, InvalidArgument, Message, NoRoute, Producer
+from cometmq.client import (
+    AdminClient,
+    ClientError,
+    InvalidArgument,
+    Message,
+    NoRoute,
+    Producer,
+    SubscriptionGroupConfig,
+)
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of
+from cometmq.remoting.codes import RequestCode
 
 
 async def test_where_a_topic_is(cluster: MemoryCluster) -> None:
@@ -109,3 +118,19 @@ async def test_a_topic_with_connected_consumers_is_not_reset(cluster: MemoryClus
             assert "T" in await admin.topics()
         await admin.delete_topic("T", reset_groups=True)
         assert set(cluster.committed("cg", "T").values()) <= {0}
+
+
+async def test_a_group_with_connected_members_is_deleted_only_by_force(
+    cluster: MemoryCluster,
+) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        await admin.create_group(SubscriptionGroupConfig(group_name="cg"))
+        async with consumer_of(cluster, Recorder()):
+            with pytest.raises(ClientError, match=r"cg has a connected member.*is_forced=True"):
+                await admin.delete_group("cg")
+            assert cluster.broker.requests[RequestCode.DELETE_SUBSCRIPTIONGROUP] == 0
+            await admin.delete_group("cg", is_forced=True)
+            assert cluster.broker.requests[RequestCode.DELETE_SUBSCRIPTIONGROUP] == 1
+        await admin.create_group(SubscriptionGroupConfig(group_name="cg"))
+        await admin.delete_group("cg")
+        assert "cg" not in await admin.groups()

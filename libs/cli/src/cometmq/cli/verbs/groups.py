@@ -344,7 +344,7 @@ def delete(  # noqa: PLR0913  # one parameter per option
                 f" describe {group}), or give --force"
             )
         await confirm(f"Delete the consumer group {group}{members}?", is_confirmed=yes)
-        await admin.delete_group(group, remove_offsets=offsets, cluster=cluster)
+        await admin.delete_group(group, remove_offsets=offsets, cluster=cluster, is_forced=force)
         own = {retry_topic(group), dead_letter_topic(group)} if topics else set()
         found = sorted(own.intersection(await admin.topics()))
         for name in found:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of consumer groups and their members, at all brokers."""
 
+from cometmq.client.admin.kept_offsets import check_disconnected
 from cometmq.client.admin.known_groups import check_deletable, check_known
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_kind, checked_header, whole
@@ -44,16 +45,25 @@ class GroupAdmin(AdminBase):
         remove_offsets: bool = False,
         cluster: str | None = None,
         is_missing_ok: bool = False,
+        is_forced: bool = False,
     ) -> None:
         """Delete a consumer group at every master, optionally with its offsets.
 
         Before any change, raise BrokerMissing if a broker has no master. Unless `is_missing_ok` is
         set, also raise InvalidArgument if no master has the group's settings; with
-        `remove_offsets`, a committed offset suffices.
+        `remove_offsets`, a committed offset suffices. Unless `is_forced` is set, raise ClientError
+        if members are connected.
         """
         masters = (await self.masters_to_change(cluster)).values()
         if not is_missing_ok:
             await check_deletable(self, group, masters, cluster, with_offsets=remove_offsets)
+        if not is_forced:
+            await check_disconnected(
+                masters,
+                [group],
+                harm="would continue without offsets or create the group again",
+                way_out=", or give is_forced=True",
+            )
         for master in masters:
             await master.delete_group(group, remove_offsets=remove_offsets)
 

@@ -28,10 +28,14 @@ async def groups_in(admin: AdminBase, masters: Collection[BrokerAdmin], topic: s
     return found
 
 
-async def check_disconnected(masters: Collection[BrokerAdmin], groups: Iterable[str]) -> None:
-    """Raise ClientError if a group has connected members, because they would commit their old
-    offsets again.
-    """
+async def check_disconnected(
+    masters: Collection[BrokerAdmin],
+    groups: Iterable[str],
+    *,
+    harm: str = "would commit old offsets again",
+    way_out: str = "",
+) -> None:
+    """Raise ClientError if a group has connected members, because these would do some harm."""
     for group in sorted(groups):
         members: set[str] = set()
         for master in masters:
@@ -43,8 +47,8 @@ async def check_disconnected(masters: Collection[BrokerAdmin], groups: Iterable[
         if members:
             has = "a connected member" if len(members) == 1 else f"{len(members)} connected members"
             raise ClientError(
-                f"the consumer group {group} has {has}, which would commit old offsets again;"
-                f" stop the members first (cometmq group describe {group})"
+                f"the consumer group {group} has {has}, which {harm}; stop the members first"
+                f" (cometmq group describe {group}){way_out}"
             )
 
 
