@@ -158,9 +158,13 @@ class SendStatus(NamedNumber):
     """
 
     SEND_OK = ResponseCode.SUCCESS
+    """Stored as safely as the broker's settings require: by default, in the master's memory."""
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    """With SYNC_FLUSH: the disk of the master was not done within `syncFlushTimeout`."""
     FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    """With SYNC_MASTER: no slave has confirmed the message within `slaveTimeout`."""
     SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+    """With SYNC_MASTER: no slave is connected, or every slave is too far behind."""
 
 
 class SendResult(msgspec.Struct, frozen=True):
