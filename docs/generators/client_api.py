@@ -45,7 +45,9 @@ SERVERS: Final = {
 }
 """Classes that are not exported because only the clients create them."""
 
-HIDDEN: Final = frozenset({"KIND", "attached", "check_outside_calls", "note_failure"})
+HIDDEN: Final = frozenset(
+    {"INNER", "KIND", "OPTIONS", "attached", "check_outside_calls", "note_failure"}
+)
 """Public members that applications do not need."""
 
 ENUMS: Final = frozenset({"StrEnum", "IntEnum", "Enum", "NamedNumber"})

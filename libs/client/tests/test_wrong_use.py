@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cometmq import client
 from cometmq.client import (
     AdminClient,
     ClientError,
@@ -122,6 +123,40 @@ def test_callbacks_of_scheduled_pulls_need_the_right_form() -> None:
         ScheduledPull("cg", ADDRESS).register("T", print_nothing)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="is a coroutine function"):
         sync.ScheduledPull("cg", ADDRESS).register("T", coroutine)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda k: k.Producer(group="g", namesrvv=ADDRESS),
+            "argument namesrvv; did you mean namesrv?",
+        ),
+        (
+            lambda k: k.Producer("g", send_timeout_ms=1),
+            "no argument send_timeout_ms: give options=ProducerOptions(send_timeout_ms=...)",
+        ),
+        (
+            lambda k: k.TransactionProducer("g", check=print, retry_time=1),
+            "did you mean options=TransactionOptions(retry_times=...)?",
+        ),
+        (lambda k: k.PushConsumer("g", listener=print, orderly=True), "=PushOptions(orderly=...)"),
+        (lambda k: k.LitePullConsumer("g", auto_commit=True), "LitePullOptions(auto_commit=...)"),
+        (lambda k: k.PullConsumer("g", namespace="n"), "options=PullOptions(namespace=...)"),
+        (
+            lambda k: k.ScheduledPull("g", concurrencyy=1),
+            "ScheduledPull has no argument concurrencyy; did",
+        ),
+        (
+            lambda k: k.AdminClient(timeout=1),
+            "AdminClient has no argument timeout: its arguments are namesrv, options, log",
+        ),
+    ],
+)
+@pytest.mark.parametrize("module", [client, sync])
+def test_unknown_arguments_name_the_right_one(module: Any, make: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(text)):
+        make(module)
 
 
 # -- nothing to read --------------------------------------------------------------------------
@@ -391,13 +426,17 @@ async def test_admin_arguments(cluster: MemoryCluster) -> None:
     [
         (Message, "tags", "Message has no field tags; did you mean tag?"),
         (Message, "header", "Message has no field header: its fields are topic, body, tag, keys,"),
-        (SubscriptionGroupConfig, "group", "Config has no field group: its fields are broker_id,"),
-        (TopicConfig, "topic", "TopicConfig has no field topic: its fields are"),
+        (
+            SubscriptionGroupConfig,
+            "group",
+            "Config has no field group; a similar one is group_name",
+        ),
+        (TopicConfig, "topic", "TopicConfig has no field topic; a similar one is topic_name"),
         (SessionCredentials, "acces_key", "no field acces_key; did you mean access_key?"),
         (TlsSettings, "enabled", "TlsSettings has no field enabled; did you mean enable?"),
         (MessageSelector, "kinds", "no field kinds; did you mean kind?"),
         (ConsumeResult, "delay_levl", "no field delay_levl; did you mean delay_level?"),
-        (OrderlyResult, "pause", "OrderlyResult has no field pause: its fields are"),
+        (OrderlyResult, "pause", "OrderlyResult has no field pause; a similar one is pause_ms"),
     ],
 )
 def test_misspelt_fields_are_named_with_the_right_ones(

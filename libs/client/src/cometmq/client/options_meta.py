@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args, get_type_hints
 import msgspec
 
 from cometmq.client.errors import InvalidArgument
-from cometmq.remoting.spelling import closest
+from cometmq.remoting.spelling import did_you_mean, nearest
 
 
 class OptionsMeta(msgspec.StructMeta):
@@ -40,19 +40,18 @@ def _check_names(
 
 
 def _meant(kind: OptionsMeta, name: str) -> str:
-    """Return a hint: a similar name, our name for a Java option, or the class that has the
+    """Return a hint: our name for a Java option, a similar name, or the class that has the
     option.
     """
     for own, description in _descriptions(kind):
         if f"({name})" in description:
             return f": RocketMQ's {name} is {own} here"
-    found = closest(name, kind.__struct_fields__)
-    if found is not None:
-        return f"; did you mean {found}?"
+    if found := did_you_mean(name, kind.__struct_fields__):
+        return found
     others = [other.__name__ for other in _family(kind) if name in other.__struct_fields__]
     if others:
         return f": it is an option of {' and '.join(others)}"
-    return f": its options are {', '.join(sorted(kind.__struct_fields__))}"
+    return nearest(name, kind.__struct_fields__) or f": help({kind.__name__}) lists its options"
 
 
 def _descriptions(kind: OptionsMeta) -> Iterator[tuple[str, str]]:

@@ -3,9 +3,13 @@
 
 from collections.abc import Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+
+_SHOWN_MAX: Final = 3
+_LESS_SIMILAR: Final = 0.6
+"""The similarity of `timeout` and `send_timeout_ms`, or of `group` and `group_name`."""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
@@ -14,6 +18,19 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     by_lower = {other.lower(): other for other in sorted(known)}
     found: list[str] = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
     return by_lower[found[0]] if found else None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean ...?`, or the less similar names, or an empty string."""
+    known = list(known)
+    if found := did_you_mean(name, known):
+        return found
+    difflib = import_module("difflib")
+    names = difflib.get_close_matches(name.lower(), known, n=_SHOWN_MAX, cutoff=_LESS_SIMILAR)
+    *others, last = names or [""]
+    if others:
+        return f"; similar ones are {', '.join(others)} and {last}"
+    return f"; a similar one is {last}" if last else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -44,5 +61,5 @@ class SpelledFields(msgspec.StructMeta):
 
 def _no_field(kind: SpelledFields, name: str) -> str:
     fields = kind.__struct_fields__
-    advice = did_you_mean(name, fields) or f": its fields are {', '.join(fields)}"
+    advice = nearest(name, fields) or f": its fields are {', '.join(fields)}"
     return f"{kind.__name__} has no field {name}{advice}"

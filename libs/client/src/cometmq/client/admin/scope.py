@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
@@ -19,6 +19,7 @@ from cometmq.client.arguments import (
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.client.constructors import explaining
 from cometmq.client.errors import BrokerMissing, InvalidArgument, no_brokers, no_route
 from cometmq.client.log import AnyLog
 from cometmq.client.message import check_topic
@@ -36,7 +37,9 @@ class AdminBase(Client):
     """The base of admin clients; it finds the servers for each call."""
 
     KIND = "admin"
+    OPTIONS: ClassVar = ClientOptions
 
+    @explaining
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
     ) -> None:

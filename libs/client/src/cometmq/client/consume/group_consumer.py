@@ -9,6 +9,7 @@ from cometmq.client.admin.of_client import ClientAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
+from cometmq.client.constructors import explaining
 from cometmq.client.consume.condition_checks import ConditionChecks
 from cometmq.client.consume.delivery.observation import ConsumeWatch
 from cometmq.client.consume.member import GroupMember, MemberParts
@@ -63,6 +64,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     OPTIONS: type[OptionsT]
     """The class of the consumer's options; its defaults apply if none are given."""
 
+    @explaining
     def __init__(
         self,
         group: str,
@@ -127,7 +129,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         return callback
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Call a hook before and after each list of messages is consumed."""
+        """Call a hook before and after each list of messages; add it before the start."""
         self._check_unstarted()
         check_hook(hook, "before_consume", "after_consume")
         self._hooks.append(hook)

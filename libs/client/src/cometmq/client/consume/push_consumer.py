@@ -9,6 +9,7 @@ from cometmq.client.arguments import redelivery_level, timestamp, whole
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
+from cometmq.client.constructors import explaining
 from cometmq.client.consume.group_consumer import GroupConsumer
 from cometmq.client.consume.member import MemberParts
 from cometmq.client.consume.push_member import PushGroup
@@ -42,6 +43,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
 
     OPTIONS = PushOptions
 
+    @explaining
     def __init__(
         self,
         group: str,

@@ -16,6 +16,7 @@ from cometmq.client.application_calls import (
     is_cancelled,
 )
 from cometmq.client.arguments import whole, whole_or
+from cometmq.client.constructors import explaining
 from cometmq.client.consume.pull_consumer import PullConsumer
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
@@ -39,9 +40,11 @@ class ScheduledPull:
     Each queue has at most one call at a time, which is cancelled when the queue is revoked.
     """
 
+    OPTIONS: ClassVar = PullOptions
     _GRACE_MS: ClassVar[int | None] = CANCEL_GRACE_MS
     """Time limit for cancelled calls to end; None means no limit."""
 
+    @explaining
     def __init__(
         self,
         group: str,

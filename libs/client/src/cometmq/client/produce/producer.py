@@ -14,6 +14,7 @@ from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import Route
+from cometmq.client.constructors import explaining
 from cometmq.client.errors import ClientStateError, InvalidArgument, NoReply, SendFailed
 from cometmq.client.functions import check_hook
 from cometmq.client.hooks import ForbiddenHook, SendHook, SendHooks
@@ -50,7 +51,9 @@ class Producer(Client):
     """
 
     KIND = "producer"
+    OPTIONS: type[ProducerOptions] = ProducerOptions
 
+    @explaining
     def __init__(
         self,
         group: str,
@@ -79,13 +82,13 @@ class Producer(Client):
         self._room = asyncio.Semaphore(self.options.pending_sends_max)
 
     def add_hook(self, hook: SendHook) -> None:
-        """Call a hook before and after every attempt to send."""
+        """Call a hook before and after every attempt to send; add it before the start."""
         self._check_unstarted()
         check_hook(hook, "before_send", "after_send")
         self._hooks.append(hook)
 
     def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
-        """Add a hook that may refuse messages."""
+        """Add a hook that may refuse messages, before the start."""
         self._check_unstarted()
         check_hook(hook, "check")
         self._forbidden_hooks.append(hook)

@@ -21,6 +21,7 @@ from cometmq.client.arguments import whole_or
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.broker_requests import TransactionMember
 from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.constructors import explaining
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import EndContext, EndHook, EndHooks, TransactionState
@@ -135,8 +136,10 @@ class TransactionProducer(Producer, TransactionMember):
     `execute` and `check` may be coroutine functions, or plain functions, which run on threads.
     """
 
+    OPTIONS = TransactionOptions
     options: TransactionOptions
 
+    @explaining
     def __init__(
         self,
         group: str,
@@ -175,7 +178,7 @@ class TransactionProducer(Producer, TransactionMember):
         self._check_caller: StateCaller
 
     def add_end_hook(self, hook: EndHook) -> None:
-        """Call a hook whenever a transaction ends."""
+        """Call a hook whenever a transaction ends; add it before the start."""
         self._check_unstarted()
         check_hook(hook, "end_transaction")
         self._end_hooks.append(hook)

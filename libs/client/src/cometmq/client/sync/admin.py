@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final, NoReturn, TypeVar
 
 from cometmq import client
+from cometmq.client.constructors import explaining
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.log import AnyLog
@@ -29,6 +30,9 @@ class AdminClient(SyncClient[client.AdminClient]):
     `for message in admin.iterate(lambda a: a.dead_letters("group"))`.
     """
 
+    OPTIONS: Final = ClientOptions
+
+    @explaining
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
     ) -> None:

@@ -2,10 +2,11 @@
 """The blocking consumers; listeners are called on other threads."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from cometmq import client
 from cometmq.client.cluster.lifecycle import unusable
+from cometmq.client.constructors import explaining
 from cometmq.client.consume.group_consumer import GroupConsumer
 from cometmq.client.consume.push_consumer import ConsumerStats
 from cometmq.client.consume.queues.offsets import OffsetStore
@@ -78,7 +79,9 @@ class ReadingConsumer(MemberConsumer[GroupT], Generic[GroupT, OptionsT]):
 
     INNER: type[GroupT]
     """The asynchronous consumer."""
+    OPTIONS: type[OptionsT]
 
+    @explaining
     def __init__(
         self,
         group: str,
@@ -98,6 +101,9 @@ class ReadingConsumer(MemberConsumer[GroupT], Generic[GroupT, OptionsT]):
 class PushConsumer(SubscribingConsumer[client.PushConsumer]):
     """Calls a listener with messages on other threads, between `start` and `close`."""
 
+    OPTIONS: ClassVar = PushOptions
+
+    @explaining
     def __init__(
         self,
         group: str,
@@ -156,6 +162,7 @@ class LitePullConsumer(
     """Returns messages on request: `for message in consumer`."""
 
     INNER = client.LitePullConsumer
+    OPTIONS = LitePullOptions
 
     def assign(
         self,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cometmq import client
+from cometmq.client.constructors import explaining
 from cometmq.client.hooks import ForbiddenHook, SendHook
 from cometmq.client.log import AnyLog
 from cometmq.client.message import Message, MessageExt, SendResult
@@ -18,6 +19,9 @@ from cometmq.remoting.bodies.queues import MessageQueue
 class Producer(WorkingClient[client.Producer]):
     """Sends messages; several threads may use it at the same time."""
 
+    OPTIONS: type[ProducerOptions] = ProducerOptions
+
+    @explaining
     def __init__(
         self,
         group: str,

@@ -6,17 +6,18 @@ import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from cometmq import client
 from cometmq.client.application_calls import contained
+from cometmq.client.constructors import explaining
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_function, is_coroutine_function
 from cometmq.client.log import AnyLog
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import PullOptions
-from cometmq.client.subscriptions import ExpressionType
+from cometmq.client.subscriptions import ExpressionType, MessageSelector
 from cometmq.client.sync.consumers import MemberConsumer, ReadingConsumer
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.transfer.puller import Pulled
@@ -28,6 +29,7 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
     """Reads any queue from any offset: `consumer.pull(queue, offset)`."""
 
     INNER = client.PullConsumer
+    OPTIONS = PullOptions
 
     @classmethod
     def around(cls, inner: client.PullConsumer) -> Self:
@@ -46,7 +48,7 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
         offset: int,
         *,
         count_max: int | None = None,
-        expression: str = ALL_TAGS,
+        expression: str | MessageSelector = ALL_TAGS,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
         """Read a queue from an offset without waiting for messages."""
@@ -60,7 +62,7 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
         offset: int,
         *,
         count_max: int | None = None,
-        expression: str = ALL_TAGS,
+        expression: str | MessageSelector = ALL_TAGS,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
         """Like `pull`, but wait up to `suspend_ms` for the first message."""
@@ -128,6 +130,9 @@ class _ThreadsPull(client.ScheduledPull):
 class ScheduledPull:
     """Calls a function repeatedly for each owned queue, on other threads."""
 
+    OPTIONS: ClassVar = PullOptions
+
+    @explaining
     def __init__(
         self,
         group: str,

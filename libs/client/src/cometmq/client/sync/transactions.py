@@ -4,6 +4,7 @@
 from typing import Any
 
 from cometmq.client.application_calls import calling
+from cometmq.client.constructors import explaining
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_plain_function
 from cometmq.client.hooks import EndHook, TransactionState
@@ -69,6 +70,9 @@ class TransactionProducer(Producer):
     database session. `check` is called on another thread, or as a coroutine on the clients' loop.
     """
 
+    OPTIONS = TransactionOptions
+
+    @explaining
     def __init__(
         self,
         group: str,
