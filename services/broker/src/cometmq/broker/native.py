@@ -7,6 +7,7 @@ each record as the Python code. `services/broker/tests/test_native_ranges.py` co
 """
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Final
 
@@ -40,6 +41,12 @@ def reason_without(settings: BrokerSettings) -> str | None:
         return "nativeLaneEnable=false"
     if not IS_BUILT:
         return "cometmq-accel is not installed"
+    return _version_mismatch()
+
+
+@cache
+def _version_mismatch() -> str | None:
+    # Kept: `version` reads and parses a file, and a follower asks at each connection.
     if (found := version("cometmq-accel")) != (own := version("cometmq-broker")):
         return f"cometmq-accel {found} does not match the broker's version {own}"
     return None
