@@ -6,6 +6,7 @@ records the offset up to which everything is on the disk. Recovery starts there.
 """
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Final
 
 from cometmq.store.errors import DiskError
@@ -46,6 +47,8 @@ writing hundreds.
 VERIFY_BYTES_MAX: Final = 64 << 20
 """Distance from the verify offset to the progress: how much of the log recovery checks for damage.
 """
+
+_NAME: Final = attrgetter("topic", "queue_id")
 
 
 class Checkpointer:
@@ -192,7 +195,7 @@ class Checkpointer:
     def _queue_writes(self) -> list[QueueWrite]:
         return [
             QueueWrite(queue, queue.written_offset, queue.unwritten())
-            for queue in self._dirty
+            for queue in sorted(self._dirty, key=_NAME)  # a simulated run repeats this order
             if queue.tail_bytes
         ]
 
