@@ -17,6 +17,7 @@ from tests.sim.tables import SimDelay, SimTable
 from cometmq.broker.group.gate import Gate
 from cometmq.broker.membership.grouping import Grouping, Surroundings, join_group, open_state
 from cometmq.broker.once_per_turn import OncePerTurn
+from cometmq.broker.replication.group.tails import tail_path
 from cometmq.broker.replication.state import Following
 from cometmq.broker.role import Role, RoleState
 from cometmq.broker.settings import BrokerSettings
@@ -70,7 +71,11 @@ class Host:
             **settings,
         )
         self.surroundings = Surroundings(
-            self.files, lambda: f"boot{self.boot}", self.boottime_ms, self._new_incarnation
+            self.files,
+            lambda: f"boot{self.boot}",
+            self.boottime_ms,
+            self._new_incarnation,
+            lambda folder, _, offset, epoch: tail_path(folder, offset, epoch),
         )
         self._incarnation_count = 0
 

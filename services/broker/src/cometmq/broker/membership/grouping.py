@@ -22,6 +22,7 @@ from cometmq.broker.replication.group.reports import FollowerView
 from cometmq.broker.replication.group.sending import GroupSender
 from cometmq.broker.replication.group.table_feed import Replicated, TableFeed
 from cometmq.broker.replication.group.table_fetch import TableFetcher
+from cometmq.broker.replication.group.tails import keep_tail
 from cometmq.broker.replication.serving import TICK_INTERVAL_MS, LogServer
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
@@ -39,6 +40,7 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.runtime.boot import boot_id
 from cometmq.runtime.clock import boottime_ms
 from cometmq.runtime.tasks import every
+from cometmq.store.log.commit_log import LogView
 from cometmq.store.message_store import MessageStore
 
 CUT_FOLDER: Final = "cut"
@@ -55,6 +57,7 @@ class Surroundings(NamedTuple):
     boot_id: Callable[[], str] = boot_id
     boottime_ms: Callable[[], int] = boottime_ms
     new_incarnation: Callable[[], str] = _random_incarnation
+    keep_tail: Callable[[Path, LogView, int, int], Path] = keep_tail
 
 
 HOST: Final = Surroundings()
@@ -236,7 +239,8 @@ def _streams(
     """Build both ends of the replication stream: the role decides which of them runs."""
     folder = Path(broker.settings.store_path_root_dir).expanduser()
     follower = GroupFollower(
-        identity, broker.driver, epoch_log, feed, duties, cut_folder=folder / CUT_FOLDER,
+        identity, broker.driver, epoch_log, feed, duties,
+        keep_tail=partial(host.keep_tail, folder / CUT_FOLDER),
         worker=workers.config, settings=lambda: broker.settings, now_ms=host.boottime_ms,
         log=broker.log, status=broker.replication.following,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from cometmq.broker.replication.group.handshake import Identity
 from cometmq.broker.replication.group.reports import Heard
 from cometmq.broker.replication.group.sending import GroupSender
 from cometmq.broker.replication.group.table_feed import Replicated, TableFeed
+from cometmq.broker.replication.group.tails import keep_tail
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.broker.tables.topics import Topics, topic_file
@@ -110,7 +112,7 @@ class GroupNode(Node):
             self.epochs,
             self.tables,
             self,
-            cut_folder=self.folder / "cut",
+            keep_tail=partial(keep_tail, self.folder / "cut"),
             worker=self.workers.config,
             settings=lambda: self.settings,
             now_ms=self.clock.monotonic_ms,

@@ -13,7 +13,6 @@ followed is reported once for each reason, with the action to take.
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from cometmq.broker.native import open_header_follower
@@ -30,7 +29,7 @@ from cometmq.broker.replication.group.handshake import (
 )
 from cometmq.broker.replication.group.master_stream import MasterRefused, MasterStream
 from cometmq.broker.replication.group.table_feed import TableFeed
-from cometmq.broker.replication.group.tails import keep_tail
+from cometmq.broker.replication.group.tails import KeepTail
 from cometmq.broker.replication.records import FollowHeaders
 from cometmq.broker.replication.state import Following, FollowState
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
@@ -90,14 +89,14 @@ class GroupFollower:
         tables: TableFeed,
         events: MasterEvents,
         *,
-        cut_folder: Path,
+        keep_tail: KeepTail,
         worker: Worker,
         settings: Callable[[], BrokerSettings],
         now_ms: Callable[[], int],
         log: Log,
         status: Following | None = None,
     ) -> None:
-        """`worker` writes files; tails that are cut off the log are kept in `cut_folder`."""
+        """`worker` writes files; `keep_tail` saves each tail that is cut off the log."""
         self.driver = driver
         self.epochs = epochs
         self.tables = tables
@@ -109,7 +108,7 @@ class GroupFollower:
         """When the master was last heard from, by `now_ms`."""
         self._identity = identity
         self._events = events
-        self._cut_folder = cut_folder
+        self._keeps_tail = keep_tail
         self._worker = worker
         self._settings = settings
         self._log = log
@@ -306,8 +305,7 @@ class GroupFollower:
         view, epoch = self.commit_log.view_to_end(), last_epoch(self.epochs.history)
         facts = {"offset": offset, "end": view.end, "last_epoch": epoch}
         try:
-            job = partial(keep_tail, self._cut_folder, view, offset, epoch)
-            path = await self._worker.submit(job)
+            path = await self._worker.submit(partial(self._keeps_tail, view, offset, epoch))
         except (OSError, CometError) as error:
             self._log.warning("tail.not_kept", **facts, error=describe(error))
         else:

@@ -5,6 +5,7 @@ The bytes were never confirmed, but they may contain a message whose send timed 
 file named after its physical offset and its last epoch; it is a piece of a commit log.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +22,18 @@ bytes.
 
 _CHUNK_BYTES: Final = 1 << 20
 
+KeepTail = Callable[[LogView, int, int], Path]
+"""Keeps a log from an offset on; also takes its last epoch, and returns the file."""
+
+
+def tail_path(folder: Path, offset: int, epoch: int) -> Path:
+    return folder / f"{offset:020d}-{epoch}{SUFFIX}"
+
 
 def keep_tail(folder: Path, view: LogView, offset: int, epoch: int) -> Path:
     """Copy the log from an offset to its end; raise OSError or StoreError. Blocks."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{offset:020d}-{epoch}{SUFFIX}"
+    path = tail_path(folder, offset, epoch)
     with path.open("wb") as file:
         end = min(view.end, offset + BYTES_MAX)
         while offset < end:
