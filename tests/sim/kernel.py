@@ -9,12 +9,16 @@ processes continue. The callbacks of a dead loop never run.
 """
 
 import asyncio
+import contextlib
 import heapq
+import weakref
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final
+
+import msgspec
 
 TURN_S: Final = 0.0001
 """Longest usual time between an event and the turn of the process that handles it."""
@@ -69,17 +73,14 @@ class Scheduler:
         return is_done is not None and is_done()
 
 
-class Callback:
+class Callback(msgspec.Struct, eq=False):
     """A callback that is ready or scheduled for a time; a lightweight `asyncio.Handle`."""
 
-    __slots__ = ("args", "call", "context", "is_cancelled", "when_s")
-
-    def __init__(self, call: Any, args: tuple[Any, ...], context: Any, when_s: float = 0.0) -> None:
-        self.call = call
-        self.args = args
-        self.context = context
-        self.when_s = when_s
-        self.is_cancelled = False
+    call: Any
+    args: tuple[Any, ...]
+    context: Any
+    when_s: float = 0.0
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -111,6 +112,7 @@ class ProcessLoop:
         self._rate = rate
         self._failed = failed
         self._ready: deque[Callback] = deque()
+        self._tasks: list[weakref.ref[asyncio.Task[Any]]] = []
         self._is_armed = False
         self._is_paused = False
 
@@ -141,7 +143,9 @@ class ProcessLoop:
         return asyncio.Future(loop=self._self)
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> Any:
-        return asyncio.Task(coro, loop=self._self, name=name, context=context)
+        task = asyncio.Task(coro, loop=self._self, name=name, context=context)
+        self._tasks.append(weakref.ref(task))
+        return task
 
     async def create_connection(
         self, factory: Any, host: Any = None, port: Any = None, **_: Any
@@ -177,6 +181,16 @@ class ProcessLoop:
         self.is_dead = True
         self._ready.clear()
 
+    def close_tasks(self) -> None:
+        """Close the coroutines of all tasks, after the death of the process."""
+        assert self.is_dead
+        for reference in self._tasks:
+            task: Any = reference()
+            if task is not None and not task.done():
+                task._log_destroy_pending = False
+                with contextlib.suppress(BaseException):
+                    self.enter(task.get_coro().close)
+
     def enter(self, callback: Callable[[], Any]) -> Any:
         """Run a function as if from a callback of this process."""
         before = events._get_running_loop()
@@ -197,7 +211,10 @@ class ProcessLoop:
             return
         self._is_armed = True
         delay = self._random.random() * (SLOW_TURN_S if self.is_slow else TURN_S)
-        self._scheduler.after(delay, self._turn)
+        scheduler = self._scheduler  # as `after` does, but this is most of what a run schedules
+        scheduler._count += 1
+        event = (scheduler.now + delay, scheduler._count, self._turn, ())
+        heapq.heappush(scheduler._heap, event)
 
     def _turn(self) -> None:
         self._is_armed = False

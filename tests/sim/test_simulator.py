@@ -12,7 +12,25 @@ import pytest
 from tests.sim import mutations
 
 ROOT = Path(__file__).parents[2]
+SEED_WITH_A_TAIL = 37
+"""A seed in which a broker cuts off the end of its log."""
 TIMEOUT_S = 1_500  # for a loaded machine; an idle one takes seconds
+
+
+WITHOUT_FILES = f"""
+import sys
+from tests.sim.run import Runs, prepare, run_seed
+
+def refuse(event, arguments):
+    is_write = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
+    assert not is_write and event not in ("os.mkdir", "os.remove"), (event, arguments)
+
+prepare()
+sys.addaudithook(refuse)
+world = run_seed({SEED_WITH_A_TAIL}, Runs())
+assert world.outcome == "complete", world.violation
+print("\\n".join(world.history()))
+"""
 
 
 def simulate(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
@@ -30,6 +48,30 @@ def test_a_seed_repeats_its_run(seed):
     assert first.stdout == second.stdout
     assert first.stdout.count("\n") > 50
     assert first.returncode == 0, first.stdout
+
+
+def test_runs_on_several_cores_are_the_same_runs():
+    alone = simulate("--seeds", "0:20", "--digest", "--jobs", "1", hash_seed=1)
+    shared = simulate("--seeds", "0:20", "--digest", "--jobs", "2", hash_seed=2)
+    others = simulate("--seeds", "1:21", "--digest", "--jobs", "1", hash_seed=1)
+    first, second, third = (one.stdout.splitlines()[-1] for one in (alone, shared, others))
+    assert first.startswith("digest of all runs: ")
+    assert first == second != third
+
+
+def test_a_run_that_ends_early_says_how_to_continue():
+    run = simulate("--seeds", "5:500", "--seconds", "0.001", "--jobs", "1")
+    assert "10 seeds in " in run.stdout
+    assert run.stdout.endswith("to continue: .venv/bin/python -m tests.sim.run --seeds 15:500\n")
+
+
+def test_a_run_writes_no_files():
+    """Runs at the same time would otherwise affect one another."""
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FILES], cwd=ROOT, capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=True,
+    )  # fmt: skip
+    assert "tail.cut" in run.stdout
 
 
 @pytest.mark.parametrize("rule", mutations.ALL)

@@ -6,9 +6,8 @@ everything is repaired, and the group must become complete again, with identical
 every acknowledged message.
 """
 
-import asyncio
 import contextlib
-from functools import partial
+import hashlib
 from math import inf
 from random import Random
 from typing import Any, Final
@@ -112,6 +111,17 @@ class World:
             + "".join(f" {key}={_short(value)}" for key, value in facts.items())
             for now, name, event, facts in self._trace
         ]
+
+    def digest(self) -> str:
+        """Return a digest of all that the run has determined: its history, disks and chance."""
+        parts = [*self.history(), self.violation or self.outcome, str(self.scheduler.event_count)]
+        for name, host in sorted(self.hosts.items()):
+            for path, data in sorted(host.disk.contents.items()):
+                parts.append(f"{name} {path} {data.hex()}")
+            for small, content in sorted(host.files.contents.items()):
+                parts.append(f"{name} {small} {content.hex()}")
+        parts.append(str(self.random.getrandbits(64)))
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def failed(self, text: str) -> None:
         """Record a failure of the programs, and end the run."""
@@ -268,29 +278,19 @@ class World:
 
     def close(self) -> None:
         """End all tasks, so that nothing refers to this world afterwards."""
-        loops: list[Any] = [
-            one if isinstance(one, ProcessLoop) else one.loop for one in self.graveyard
-        ]
+        loops = [one if isinstance(one, ProcessLoop) else one.loop for one in self.graveyard]
         loops += [host.process.loop for host in self.hosts.values() if host.process is not None]
         loops += [one.loop for one in self.electors if one.loop is not None]
         self.outcome = self.outcome or "ended"
         for loop in loops:
             loop.kill()
         for loop in loops:
-            for task in asyncio.all_tasks(loop):
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                with contextlib.suppress(BaseException):
-                    loop.enter(partial(_close, task))
+            loop.close_tasks()
         self.graveyard.clear()
 
 
 SETTLE_IN_S: Final = 0.2
 """Time within which a master learns that its group has formed."""
-
-
-def _close(task: "asyncio.Task[Any]") -> None:
-    coroutine: Any = task.get_coro()
-    coroutine.close()
 
 
 def _short(value: Any) -> str:
