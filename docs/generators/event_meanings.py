@@ -45,6 +45,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "(`did_you_mean`), and lines without `=`, by FILE:LINE (`no_settings`). They have no "
         "effect. Logged after the start, so that it is noticed."
     ),
+    "settings.repeated": "The file gives these settings more than once, at these places; the last "
+    "value counts, as in RocketMQ.",
     "settings.unsaved": "An order on the control port changed settings, and the file cannot be "
     "written, as in a pod: they apply until the broker restarts.",
     "settings.unknown": "These names in the file are unknown settings; they are kept for tools. "

@@ -87,7 +87,7 @@ def test_a_name_server_says_where_it_serves_and_stops_on_a_signal(start, tmp_pat
 
 def test_a_mistyped_setting_of_a_broker_is_answered_with_the_right_one(start, tmp_path):
     (tmp_path / "broker.conf").write_text(
-        "brokerNam=orders\nsendMessageThreadPoolNums=4\nall of it\n"
+        "brokerNam=orders\nsendMessageThreadPoolNums=4\nall of it\nbrokerId=0\nbrokerId=0\n"
     )
     options = alone("broker", tmp_path / "data")
     child = start(*options, "-c", "broker.conf", ready="broker.ready")
@@ -95,8 +95,9 @@ def test_a_mistyped_setting_of_a_broker_is_answered_with_the_right_one(start, tm
     warning = events["settings.unknown"]
     assert warning["level"] == "warning"
     assert warning["did_you_mean"] == {"brokerNam": "brokerName"}
-    child.wait_for_log("settings.misspelt", START_TIMEOUT_S)
-    last = json.loads(child.log().splitlines()[-1])
+    child.wait_for_log("settings.repeated", START_TIMEOUT_S)
+    last, repeated = map(json.loads, child.log().splitlines()[-2:])
+    assert repeated["places"] == {"brokerId": ["broker.conf:4", "broker.conf:5"]}
     assert (last["event"], last["did_you_mean"]) == ("settings.misspelt", warning["did_you_mean"])
     assert last["no_settings"] == warning["no_settings"] == {"broker.conf:3": "all of it"}
 
@@ -124,7 +125,9 @@ def test_a_suite_shows_a_mistyped_setting_below_its_banner(start, tmp_path):
 def test_a_settings_file_of_another_program_is_refused(tmp_path, program, text, other):
     (tmp_path / "x.conf").write_text(text)
     line = refuse(*alone(program, tmp_path / "data"), "-c", "x.conf", cwd=tmp_path)
-    assert f"x.conf is a settings file of cometmq {other}: {text.partition('=')[0]} mean" in line
+    key = text.partition("=")[0]
+    assert f"x.conf is a settings file of cometmq {other}: {key} is no setting" in line
+    assert f"; run cometmq {other} -c x.conf, or give " in line
     assert not (tmp_path / "data").exists()
 
 

@@ -115,6 +115,20 @@ def test_lines_without_a_sign_are_probably_no_settings(tmp_path, text, prose):
     assert lines == [f"{place} is no setting, but {it!r}: {form}" for it in prose.values()]
 
 
+def test_a_setting_that_is_given_twice_is_named_with_both_lines(tmp_path):
+    loaded = load_text(tmp_path, "listenPort=1\ncolour=red\n\nlistenPort=2\ncolour=blue\n")
+    file = tmp_path / "broker.conf"
+    assert (loaded.value.listen_port, loaded.unknown) == (2, {"colour": "blue"})
+    assert loaded.doubts() == [
+        f"{name} is given more than once, in {file}:{first} and {file}:{last}; the last value"
+        " counts, as in RocketMQ"
+        for name, first, last in (("listenPort", 1, 4), ("colour", 2, 5))
+    ]
+    text = "[one]\nlistenPort = 7\n[two]\nlistenPort = 8\n"
+    (doubt,) = load_text(tmp_path, text, name="broker.toml").doubts()
+    assert doubt.startswith(f"listenPort is given more than once, in {tmp_path}/broker.toml;")
+
+
 def test_toml_with_tables_reads_like_properties(tmp_path):
     text = 'listenPort = 7\n[store]\nfileReservedTime = 9\ndeleteWhen = 4\nextra = "x"\n'
     loaded = load_text(tmp_path, text, name="broker.toml")

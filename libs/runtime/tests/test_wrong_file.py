@@ -48,7 +48,7 @@ def test_a_file_without_a_known_key_is_refused_with_similar_ones(tmp_path):
     with pytest.raises(SettingsError) as caught:
         check(tmp_path, "listen_prt=1\nclustrTest=x\n")
     assert str(caught.value) == (
-        f"{tmp_path / 'some.conf'} has no setting of namesrv, only listen_prt (did you mean"
+        f"{tmp_path / 'some.conf'} has no setting of cometmq namesrv, only listen_prt (did you mean"
         " listenPort?), clustrTest (did you mean clusterTest?); give the path of a settings file,"
         " or see the settings with cometmq namesrv --print-settings"
     )
@@ -58,9 +58,9 @@ def test_prose_is_refused_with_its_line_and_the_form_of_a_setting(tmp_path):
     with pytest.raises(SettingsError) as caught:
         check(tmp_path, "# a comment\n\nsome shopping list\n")
     assert str(caught.value) == (
-        f"{tmp_path / 'some.conf'} has no setting of namesrv, only 'some shopping list' in line 3"
-        " (a setting is NAME=VALUE, and a comment begins with #); give the path of a settings file,"
-        " or see the settings with cometmq namesrv --print-settings"
+        f"{tmp_path / 'some.conf'} has no setting of cometmq namesrv, only 'some shopping list' in"
+        " line 3 (a setting is NAME=VALUE, and a comment begins with #); give the path of a"
+        " settings file, or see the settings with cometmq namesrv --print-settings"
     )
 
 
@@ -71,5 +71,14 @@ def test_a_long_wrong_file_is_shown_in_part(tmp_path):
 
 
 def test_a_file_of_another_program_is_refused_even_if_it_has_known_keys(tmp_path):
-    with pytest.raises(SettingsError, match="is a settings file of cometmq broker: brokerName"):
-        check(tmp_path, "listenPort=1\nbrokerName=a\n")
+    file = tmp_path / "some.conf"
+    advice = f"run cometmq broker -c {file}, or give namesrv a file of its own"
+    for text, keys in (
+        ("brokerName=a\n", "brokerName is no setting"),
+        ("brokerName=a\nbrokerId=0\n", "brokerId, brokerName are no settings"),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            check(tmp_path, f"listenPort=1\n{text}")
+        assert str(caught.value) == (
+            f"{file} is a settings file of cometmq broker: {keys} of cometmq namesrv; {advice}"
+        )

@@ -72,14 +72,16 @@ def configured_program(
     them.
     """
 
-    def warn_misspelt() -> None:
+    def warn_of_mistakes() -> None:
         if suspects := settings.suspects():
             log.warning("settings.misspelt", **suspects)
+        if settings.repeated:
+            log.warning("settings.repeated", places=dict(settings.repeated))
 
     return program(
         build,
         log=log,
         http_port=settings.value.admin_http_port,
         http_setting=settings.label("adminHttpPort"),
-        on_ready=warn_misspelt,
+        on_ready=warn_of_mistakes,
     )

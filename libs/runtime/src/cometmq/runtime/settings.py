@@ -11,7 +11,7 @@ the key, the value, the allowed values and the source. All faults are reported t
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -57,6 +57,8 @@ class Content(NamedTuple):
     values: Given
     without_sign: Mapping[str, str] = {}
     """The text of each line without `=` or `:`, by its key."""
+    repeated: Mapping[str, list[str]] = {}
+    """The places of each key that is given more than once."""
 
 
 _EMPTY = Content({})
@@ -74,6 +76,8 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     """Where each unknown key is, as FILE:LINE."""
     prose: Mapping[str, str] = {}
     """The text of each line that is probably not meant as a setting, by its unknown key."""
+    repeated: Mapping[str, list[str]] = {}
+    """The places of each key that the file gives more than once; the last value counts."""
 
     def updated(self, changes: Mapping[str, str]) -> "Loaded[S]":
         """Return new settings with all changes applied; an invalid change rejects all of them.
@@ -115,17 +119,23 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         }
 
     def doubts(self) -> list[str]:
-        """Return a line for each key of the file that nearly matches a setting, and for each line
-        of prose.
+        """Return a line for each key of the file that nearly matches a setting or is given more
+        than once, and for each line of prose.
         """
         misspelt = [
             f"{name} in {self.places[name]} is no setting; did you mean {guess}?"
             for name, guess in self.misspelt().items()
         ]
-        return misspelt + [
+        repeated = [
+            f"{name} is given more than once, in {' and '.join(dict.fromkeys(places))}; the last"
+            " value counts, as in RocketMQ"
+            for name, places in self.repeated.items()
+        ]
+        prose = [
             f"{self.places[name]} is no setting, but {text!r}: {LINE_FORM}"
             for name, text in self.prose.items()
         ]
+        return misspelt + repeated + prose
 
     def knows(self, name: str) -> bool:
         """Return whether the key is a setting, or an unknown key of the file."""
@@ -188,15 +198,20 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         set_values = {name: text for name, text in kept.items() if text is not None}
         return properties.render({**self.unknown, **set_values})
 
-    def as_table(self) -> str:
-        """Render `name=value  # source` lines for operators; secrets are masked."""
+    def as_table(self, only: Collection[str] | None = None) -> str:
+        """Render `name=value  # source` lines for operators; secrets are masked.
+
+        `only` are the names of the settings to render; without it, all are.
+        """
         rows = []
         for field in fields_of(type(self.value)).values():
+            if only is not None and field.name not in only:
+                continue
             text = _text(field.read(self.value))
             shown = _HIDDEN if field.is_secret and text else text or ""
             rows.append((f"{field.name}={shown}", str(self.origins[field.name])))
         guesses = self.misspelt()
-        for name, text in self.unknown.items():
+        for name, text in self.unknown.items() if only is None else ():
             hint = f"; did you mean {guesses[name]}?" if name in guesses else ""
             if name in self.prose:
                 hint = f"; {LINE_FORM}"
@@ -252,6 +267,7 @@ def load(
             for name, text in content.without_sign.items()
             if name in unknown and closest(name, fields) is None
         },
+        repeated=content.repeated,
     )
 
 
@@ -309,25 +325,38 @@ def _read_file(file: Path) -> Content:
         text = data.decode("latin-1")  # Java's default for .properties
     try:
         if file.suffix == ".toml":
-            return Content(_flatten(tomllib.loads(text), Origin(FILE, str(file))))
-        found = {it.key: it for it in properties.parse_lines(text)}
+            return _content(_flatten(tomllib.loads(text), Origin(FILE, str(file))), {})
+        found = list(properties.parse_lines(text))
     except ValueError as error:
         raise SettingsError(f"cannot read {file}: {error}") from error
-    return Content(
-        {key: (it.value, Origin(FILE, f"{file}:{it.line}")) for key, it in found.items()},
-        {key: f"{key} {it.value}".strip() for key, it in found.items() if not it.has_sign},
-    )
+    values = ((it.key, (it.value, Origin(FILE, f"{file}:{it.line}"))) for it in found)
+    last = {it.key: it for it in found}
+    without_sign = {key: f"{key} {it.value}".strip() for key, it in last.items() if not it.has_sign}
+    return _content(values, without_sign)
 
 
-def _flatten(table: Mapping[str, Any], origin: Origin) -> Given:
+def _content(
+    pairs: Iterable[tuple[str, tuple[object, Origin]]], without_sign: Mapping[str, str]
+) -> Content:
+    """Collect the values of a file; if a key is repeated, the last one wins, as in RocketMQ."""
+    values: Given = {}
+    places: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values[name] = value
+        places.setdefault(name, []).append(value[1].place)
+    repeated = {name: found for name, found in places.items() if len(found) > 1}
+    return Content(values, without_sign, repeated)
+
+
+def _flatten(
+    table: Mapping[str, Any], origin: Origin
+) -> Iterator[tuple[str, tuple[object, Origin]]]:
     """Flatten a TOML table; nested tables only group keys."""
-    given: Given = {}
     for name, raw in table.items():
         if isinstance(raw, dict):
-            given |= _flatten(raw, origin)
+            yield from _flatten(raw, origin)
         else:
-            given[name] = (raw, origin)
-    return given
+            yield name, (raw, origin)
 
 
 def _build(settings_type: type[S], given: Given, faults: Faults, *, base: S | None = None) -> S:

@@ -39,17 +39,18 @@ def refuse_wrong_file(
     unknown = loaded.unknown.keys()
     for other, keys in OWN_KEYS.items():
         if other != name and (found := sorted(keys & unknown)):
+            verb = "is no setting" if len(found) == 1 else "are no settings"
             raise SettingsError(
-                f"{file} is a settings file of cometmq {other}: {', '.join(found)} mean nothing to"
-                f" {name}; give each program a file of its own"
+                f"{file} is a settings file of cometmq {other}: {', '.join(found)} {verb} of"
+                f" cometmq {name}; run cometmq {other} -c {file}, or give {name} a file of its own"
             )
     if unknown and not loaded.has_known_key and not unknown & kept:
         fields = fields_of(cast("type[msgspec.Struct]", type(loaded.value)))
         shown = [_shown(key, loaded, fields) for key in list(unknown)[:SHOWN_MAX]]
         rest = f" and {len(unknown) - SHOWN_MAX} more" if len(unknown) > SHOWN_MAX else ""
         raise SettingsError(
-            f"{file} has no setting of {name}, only {', '.join(shown)}{rest}; give the path of a"
-            f" settings file, or see the settings with cometmq {name} --print-settings"
+            f"{file} has no setting of cometmq {name}, only {', '.join(shown)}{rest}; give the path"
+            f" of a settings file, or see the settings with cometmq {name} --print-settings"
         )
 
 
