@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import re
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -139,15 +140,24 @@ async def test_only_ordered_topics_obey_a_broker_without_write_permission(tmp_pa
         assert reply.remark == "the broker[127.0.0.1] sending message is forbidden"
 
 
-def test_an_unwritable_store_answers_14_with_the_reasons(broker: Broker) -> None:
-    broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
+@pytest.mark.parametrize(
+    ("reasons", "text"),
+    [
+        ([Refusal.DISK_FULL], r" has a full disk \(\d+ % used\); free space there, and .*"),
+        ([Refusal.DISK_FULL, Refusal.LOG_WRITE_FAILED], " has a full disk .*"),
+        ([Refusal.SYNC_FAILED], " accepts no messages: sync-failed; look at its log"),
+    ],
+)
+def test_an_unwritable_store_answers_14_with_its_reason(
+    broker: Broker, reasons: list[Refusal], text: str
+) -> None:
+    for reason in reasons:
+        broker.store.write_state.set(reason, holds=True)
     reply = send(broker)
 
     assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert (reply.remark or "").startswith(
-        "service not available now. It may be caused by one of the following reasons: "
-        "the broker's disk is full [CL: "
-    )
+    begin = f"service not available now: broker {broker.settings.broker_name}"
+    assert re.fullmatch(re.escape(begin) + text, reply.remark or "")
     assert reply.ext == EXT
     assert broker.stats.put_failed_count == 1
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remarks for refused requests that contain values of this broker, in RocketMQ's words."""
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
+from cometmq.store.writing.write_state import Refusal
 
 
 def transaction_forbidden(host: str) -> str:
@@ -60,6 +62,20 @@ def not_the_master(group: str, role: str) -> str:
         f" {role}: an election or a switchover is under way, or another broker is the master; try"
         " again"
     )
+
+
+def store_refuses(broker_name: str, reasons: Collection[str], used_percent: int) -> str:
+    """Return the remark of a store that accepts no messages for reasons other than its role.
+
+    Compatibility: RocketMQ lists all reasons that it might have. Clients go by the code.
+    """
+    place = f"service not available now: broker {broker_name}"
+    if Refusal.DISK_FULL in reasons:
+        return (
+            f"{place} has a full disk ({used_percent} % used); free space there, and it accepts"
+            " messages again"
+        )
+    return f"{place} accepts no messages: {', '.join(sorted(reasons))}; look at its log"
 
 
 def service_not_available(used_ratio: float) -> str:

@@ -80,13 +80,18 @@ def group_refusal(broker: Broker) -> str | None:
     return None
 
 
+def _store_refusal(broker: Broker) -> str:
+    stats = broker.store.stats()
+    if Refusal.ROLE in stats.refusals or not stats.refusals:
+        return refusals.service_not_available(stats.disk_used_percent / 100)
+    name = broker.settings.broker_name
+    return refusals.store_refuses(name, stats.refusals, stats.disk_used_percent)
+
+
 def refusal(broker: Broker, status: PutStatus) -> tuple[int, str]:
     """Return the code and remark for a message that was not stored."""
     if status is PutStatus.SERVICE_NOT_AVAILABLE:
-        remark = group_refusal(broker)
-        if remark is None:
-            usage = broker.store.stats().disk_used_percent / 100
-            remark = refusals.service_not_available(usage)
+        remark = group_refusal(broker) or _store_refusal(broker)
         return int(ResponseCode.SERVICE_NOT_AVAILABLE), remark
     if status in _TOO_LONG:
         limit = broker.settings.max_message_size
