@@ -50,6 +50,8 @@ _KNOWN: Final = _IGNORED.union(JsonMessage.__struct_fields__)
 """The keys of a line. Any other key is refused, because a mistyped key could lose the tag or the
 body.
 """
+OWN_PROPERTIES: Final = {"TAGS": "tag", "KEYS": "keys", "DELAY": "delay_level"}
+"""The key of a line that sets each of these properties."""
 
 
 def render(message: MessageExt) -> bytes:
@@ -87,24 +89,53 @@ def parse(line: bytes, *, defaults: Message) -> Message:
     Raise InvalidArgument for a line that is not a message or has an unknown key.
     """
     try:
-        for key in _keys_decoder.decode(line):
-            if key not in _KNOWN:
-                hint = did_you_mean(key, JsonMessage.__struct_fields__)
-                raise InvalidArgument(f"a line has the unknown key {key}{hint}: {line[:80]!r}")
-        found = _decoder.decode(line)
-        if found.damaged:
+        message = _parsed(line, defaults)
+    except (InvalidArgument, msgspec.MsgspecError, ValueError) as error:
+        raise InvalidArgument(f"{_reason(error)}: {line[:80]!r}") from error
+    return message
+
+
+def _parsed(line: bytes, defaults: Message) -> Message:
+    for key in _keys_decoder.decode(line):
+        if key not in _KNOWN:
+            hint = did_you_mean(key, JsonMessage.__struct_fields__)
+            raise InvalidArgument(f"unknown key {key}{hint}")
+    found = _decoder.decode(line)
+    if found.damaged:
+        raise InvalidArgument(
+            "a damaged message, whose body differs from the one that was sent; to send it"
+            ' nevertheless, remove "damaged" from the line'
+        )
+    for name in found.properties:
+        if name in OWN_PROPERTIES:
             raise InvalidArgument(
-                "a line is a damaged message, whose body differs from the one that was sent; to"
-                f' send it nevertheless, remove "damaged" from the line: {line[:80]!r}'
+                f'properties must not have {name}; give the key "{OWN_PROPERTIES[name]}" instead'
             )
-        body = b64decode(found.body_base64, validate=True) if found.body_base64 else b""
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise InvalidArgument(f"a line is not a message: {error}: {line[:80]!r}") from error
     return Message(
         topic=defaults.topic,
-        body=body or (found.body or "").encode(),
+        body=_body(found),
         tag=found.tag or defaults.tag,
         keys=found.keys or defaults.keys,
         properties={**defaults.properties, **found.properties},
         delay_level=found.delay_level or defaults.delay_level,
     )
+
+
+def _body(found: JsonMessage) -> bytes:
+    if not found.body_base64:
+        return (found.body or "").encode()
+    try:
+        return b64decode(found.body_base64, validate=True)
+    except ValueError as error:
+        raise InvalidArgument(f"body_base64: {error}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return why a line is no message, beginning with the key whose value is wrong."""
+    if isinstance(error, InvalidArgument):
+        return str(error)
+    if not isinstance(error, msgspec.ValidationError):
+        return f"not JSON: {error}"
+    text, _, place = str(error).partition(" - at `$")
+    key = place.removeprefix(".").removesuffix("`")
+    return f"{key}: {text}" if key else f"not a message: {text}"

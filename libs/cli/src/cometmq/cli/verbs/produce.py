@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import typer
@@ -32,15 +32,44 @@ from cometmq.client import (
 )
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, NoRoute
-from cometmq.remoting.errors import CometError
+from cometmq.client.message import check_message, wire_properties
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import CometError, CommandError
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_PRODUCER"
 LOOKUP_S: Final = 2.0
 """Time limit for learning whether the topic exists; the sends do not depend on it."""
 
+_OWN_OPTIONS: Final = {"TAGS": "--tag", "KEYS": "--key", "DELAY": "--delay-level"}
+"""The option that sets each of these properties."""
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class Line(NamedTuple):
+    """A body, or a line of the input, with its place for error messages."""
+
+    number: int
+    text: bytes
+    noun: str = "line"
+    file: Path | None = None
+
+    @property
+    def place(self) -> str:
+        """Return the place: `body 3`, `line 3` or `line 3 of FILE`."""
+        inside = "" if self.file is None else f" of {self.file}"
+        return f"{self.noun} {self.number}{inside}"
+
+    def named_in(self, error: CometError) -> CometError:
+        """Return the error with the place in front, if it is about this message."""
+        if isinstance(error, InvalidArgument):
+            return type(error)(f"{self.place}: {error}")
+        is_illegal = isinstance(error, CommandError) and error.code == ResponseCode.MESSAGE_ILLEGAL
+        return ClientError(f"{self.place}: {error}") if is_illegal else error
+
 
 Bodies = Annotated[
     list[str] | None,
@@ -130,12 +159,10 @@ def produce(  # noqa: PLR0913  # one parameter per option
     """Send messages; exit with status 1 at the first one that is not stored."""
     if body and file:
         raise wrong_usage("give bodies or --file, not both")
-    defaults = Message(topic, b"", tag, key or (), _pairs(properties or ()), 0, delay_level)
-
-    def message_of(line: bytes) -> Message:
-        if json_lines:
-            return message_json.parse(line, defaults=defaults)
-        return msgspec.structs.replace(defaults, body=line)
+    defaults = Message(topic, b"-", tag, key or (), _pairs(properties or ()), 0, delay_level)
+    check_message(defaults, 1)
+    wire_properties(defaults)
+    message_of = partial(_message, defaults=defaults, is_json=json_lines)
 
     is_keyboard = not body and file is None and is_terminal(sys.stdin)
 
@@ -187,10 +214,26 @@ async def _to_report(error: CometError, topic: str, namesrv: str, sent: Sent) ->
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
-    for name, equals, _ in pairs:
+    for name, equals, value in pairs:
         if not name or not equals:
             raise wrong_usage(f"--property {name}: must be name=value")
+        if name in _OWN_OPTIONS:
+            raise wrong_usage(f"--property {name}={value}: give {_OWN_OPTIONS[name]} {value}")
+        if name in RESERVED_KEYS:
+            raise wrong_usage(
+                f"--property {name}={value}: RocketMQ sets this property itself; choose a different"
+                " name"
+            )
     return {name: value for name, _, value in pairs}
+
+
+def _message(line: Line, *, defaults: Message, is_json: bool) -> Message:
+    if not is_json:
+        return msgspec.structs.replace(defaults, body=line.text)
+    try:
+        return message_json.parse(line.text, defaults=defaults)
+    except InvalidArgument as error:
+        raise line.named_in(error) from error
 
 
 # -- sources ----------------------------------------------------------------------------------
@@ -198,27 +241,27 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 
 async def _lines(
     bodies: Sequence[str] | None, file: Path | None, count: int | None, stripped: Sent | None
-) -> AsyncIterator[bytes]:
+) -> AsyncIterator[Line]:
     """Yield the bodies, repeated up to `count`, or the lines of the file or of standard input.
 
     Lines are yielded without their ending; `stripped` counts those that end in CR LF.
     """
     if bodies:
-        for number in range(count or len(bodies)):
-            yield bodies[number % len(bodies)].encode("utf-8", "surrogateescape")
+        for index in range(count or len(bodies)):
+            number = index % len(bodies)
+            yield Line(number + 1, bodies[number].encode("utf-8", "surrogateescape"), "body")
         return
-    if file is None:
-        if is_terminal(sys.stdin):
-            typer.echo("Each line is a message; Ctrl-D to end.", err=True)
-        async for line in read_lines(sys.stdin.fileno()):
-            yield _without_cr(line, stripped)
-        return
-    descriptor = os.open(file, os.O_RDONLY)
+    if file is None and is_terminal(sys.stdin):
+        typer.echo("Each line is a message; Ctrl-D to end.", err=True)
+    descriptor = sys.stdin.fileno() if file is None else os.open(file, os.O_RDONLY)
+    number = 0
     try:
-        async for line in read_lines(descriptor):
-            yield _without_cr(line, stripped)
+        async for text in read_lines(descriptor):
+            number += 1
+            yield Line(number, _without_cr(text, stripped), file=file)
     finally:
-        os.close(descriptor)
+        if file is not None:
+            os.close(descriptor)
 
 
 def _without_cr(line: bytes, stripped: Sent | None) -> bytes:
@@ -229,17 +272,17 @@ def _without_cr(line: bytes, stripped: Sent | None) -> bytes:
 
 
 async def _messages(
-    lines: AsyncIterator[bytes],
-    message_of: Callable[[bytes], Message],
+    lines: AsyncIterator[Line],
+    message_of: Callable[[Line], Message],
     sent: Sent,
     count: int | None,
-) -> AsyncIterator[Message]:
+) -> AsyncIterator[tuple[Line, Message]]:
     made = 0
     async for line in lines:
-        if not line:
+        if not line.text:
             sent.skipped_count += 1
             continue
-        yield message_of(line)
+        yield line, message_of(line)
         made += 1
         if made == count:
             return
@@ -265,7 +308,7 @@ async def _look_at_topic(producer: Producer, topic: str, sent: Sent) -> None:
 
 async def _send_all(
     send_one: Callable[[Message], Awaitable[SendResult]],
-    messages: AsyncIterator[Message],
+    messages: AsyncIterator[tuple[Line, Message]],
     sent: Sent,
     *,
     rate: float | None,
@@ -280,11 +323,11 @@ async def _send_all(
     begin = monotonic()
     failures: list[CometError] = []
 
-    async def send(message: Message) -> None:
+    async def send(line: Line, message: Message) -> None:
         try:
             result = await send_one(message)
         except CometError as error:
-            failures.append(error)
+            failures.append(line.named_in(error))
             sent.uncertain_count += isinstance(error, MaybeStored)
             feeding.cancel()
             return
@@ -295,12 +338,12 @@ async def _send_all(
     async def feed() -> None:
         number = 0
         try:
-            async for message in messages:
+            async for line, message in messages:
                 await room.acquire()
                 pause_s = 0.0 if rate is None else begin + number / rate - monotonic()
                 if pause_s > 0:
                     await asyncio.sleep(pause_s)
-                group.create_task(send(message))
+                group.create_task(send(line, message))
                 await asyncio.sleep(0)  # starts it: a message that is refused ends the reading
                 number += 1
         except InvalidArgument as error:
