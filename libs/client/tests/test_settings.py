@@ -70,6 +70,7 @@ def test_a_pull_is_awaited_longer_than_it_is_held() -> None:
 
 def test_name_servers_are_separated_by_semicolons() -> None:
     assert parse_addresses(" a:1; http://b:2 ;") == ["a:1", "b:2"]
+    assert parse_addresses("a;[::1];[::1]:2") == ["a:9876", "[::1]:9876", "[::1]:2"]
     with pytest.raises(NoNamesrv):
         parse_addresses("")
 

@@ -57,6 +57,7 @@ TlsConfig = Annotated[
 
 EXIT_USAGE: Final = 2
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
+NAMESRV_HELP: Final = "Name servers, HOST:PORT;HOST:PORT; the default port is 9876."
 
 
 class Access(NamedTuple):

@@ -10,7 +10,13 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import typer
 
-from cometmq.cli.access import ACCESS, NAMESRV_VARIABLE, Access, namesrv_or_global
+from cometmq.cli.access import (
+    ACCESS,
+    NAMESRV_HELP,
+    NAMESRV_VARIABLE,
+    Access,
+    namesrv_or_global,
+)
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.input import read_lines
 from cometmq.client.errors import InvalidArgument
@@ -32,7 +38,7 @@ Namesrv = Annotated[
         "-n",
         "--namesrv",
         envvar=NAMESRV_VARIABLE,
-        help="Name servers, host:port;host:port.",
+        help=NAMESRV_HELP,
         callback=namesrv_or_global,
     ),
 ]

@@ -14,6 +14,7 @@ import typer
 from cometmq.cli.access import (
     ACCESS,
     ACCOUNT_DEFAULTS,
+    NAMESRV_HELP,
     Access,
     AccessKey,
     CredentialsFile,
@@ -144,9 +145,7 @@ Version = Annotated[
     ),
 ]
 
-GlobalNamesrv = Annotated[
-    str, typer.Option("-n", "--namesrv", help="Name servers, host:port;host:port.")
-]
+GlobalNamesrv = Annotated[str, typer.Option("-n", "--namesrv", help=NAMESRV_HELP)]
 GlobalJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 

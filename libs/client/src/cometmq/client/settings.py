@@ -76,7 +76,10 @@ class ClientOptions(
 
     namesrv: Annotated[
         str,
-        Meta(description="`host:port;host:port`; if empty, the variable NAMESRV_ADDR is used."),
+        Meta(
+            description="`host:port;host:port` (default port 9876); if empty, the variable"
+            " NAMESRV_ADDR is used."
+        ),
     ] = ""
     namesrv_url: Annotated[
         str,

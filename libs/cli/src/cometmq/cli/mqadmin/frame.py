@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVa
 import typer
 from typer.core import TyperCommand
 
-from cometmq.cli.access import namesrv_or_global
+from cometmq.cli.access import NAMESRV_HELP, namesrv_or_global
 from cometmq.cli.connecting import ask, wrong_usage
 from cometmq.cli.output import print_json
 from cometmq.cli.times import shown
@@ -43,7 +43,7 @@ Namesrv = Annotated[
         "--namesrvAddr",
         "--namesrv",
         envvar="NAMESRV_ADDR",
-        help="Name servers, host:port;host:port.",
+        help=NAMESRV_HELP,
         callback=namesrv_or_global,
     ),
 ]

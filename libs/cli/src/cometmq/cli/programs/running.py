@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import typer
 
-from cometmq.cli.access import namesrv_or_global
+from cometmq.cli.access import NAMESRV_HELP, namesrv_or_global
 from cometmq.cli.option_sets import OptionSet
 from cometmq.cli.output import print_notes
 from cometmq.remoting.errors import SettingsError
@@ -32,9 +32,7 @@ ConfigFile = Annotated[
 ]
 Namesrv = Annotated[
     str | None,
-    typer.Option(
-        "-n", "--namesrv", help="Name servers, host:port;host:port.", callback=namesrv_or_global
-    ),
+    typer.Option("-n", "--namesrv", help=NAMESRV_HELP, callback=namesrv_or_global),
 ]
 LogLevel = Annotated[
     str, typer.Option(help="Log level: debug, info, warning or error.", envvar="COMETMQ_LOG_LEVEL")

@@ -30,6 +30,7 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.client import RemotingClient
 
+DEFAULT_PORT: Final = 9876
 _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
@@ -44,14 +45,17 @@ async def find_addresses(text: str, url: str) -> list[str]:
 
 
 def parse_addresses(text: str) -> list[str]:
-    """Parse `host:port;host:port`; raise NoNamesrv if it is empty."""
+    """Parse `host:port;host:port`; a host without a port gets 9876, as in brokers.
+
+    Raise NoNamesrv if the text is empty.
+    """
     if not isinstance(text, str):
         raise InvalidArgument(
             "name servers must be a string such as '127.0.0.1:9876;127.0.0.2:9876', not "
             f"{shown(text)}"
         )
     found = [part.strip().removeprefix("http://") for part in text.split(";")]
-    addresses = [address for address in found if address]
+    addresses = [_with_port(address) for address in found if address]
     if not addresses:
         raise NoNamesrv(
             "no name server address: give one, as in Producer(group, '127.0.0.1:9876'), or set the "
@@ -64,6 +68,11 @@ def parse_addresses(text: str) -> list[str]:
                 "host:port;host:port"
             )
     return addresses
+
+
+def _with_port(address: str) -> str:
+    is_host = ":" not in address and not address.isdigit()
+    return f"{address}:{DEFAULT_PORT}" if is_host or address.endswith("]") else address
 
 
 def _reason(address: str, error: TransportError, timeout_ms: int) -> str:
