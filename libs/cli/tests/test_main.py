@@ -16,6 +16,7 @@ from cometmq.cli import main as cli
 from cometmq.cli.access import ACCESS, Access
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
+from cometmq.cli.programs.broker import IMPORTANT
 from cometmq.cli.suggestions import SUGGESTIONS
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
@@ -253,6 +254,18 @@ def test_settings_are_printed_with_their_sources(program, tmp_path):
 def test_the_printed_port_for_slaves_is_the_one_in_use(options, line, source):
     printed = invoke("broker", *options, "-p").output.splitlines()
     assert [it.split("#")[1].strip() for it in printed if it.split()[0] == line] == [source]
+
+
+def test_the_important_settings_of_a_broker_are_printed_as_by_rocketmq(tmp_path):
+    file = tmp_path / "x.conf"
+    file.write_text("fileReservedTime=7\nhaListenPort=7\nfromAnotherVersion=1\n")
+    result = invoke("broker", "-c", str(file), "-m")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.output.splitlines()]
+    assert {line[0].partition("=")[0] for line in lines} == IMPORTANT
+    assert ["fileReservedTime=7", "#", "file", f"{file}:1"] in lines
+    everything = invoke("broker", "-c", str(file), "-p").output.splitlines()
+    assert {line.partition("=")[0] for line in everything} > {"haListenPort", *IMPORTANT}
 
 
 def test_printing_settings_fails_for_a_mistyped_key(tmp_path):

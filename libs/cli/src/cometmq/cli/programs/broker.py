@@ -2,7 +2,9 @@
 """`cometmq broker`: run a broker in the foreground."""
 
 from functools import partial
+from typing import Annotated, Final
 
+import msgspec
 import typer
 
 from cometmq.broker.app import BrokerApp
@@ -19,6 +21,32 @@ from cometmq.cli.programs.running import (
 )
 from cometmq.runtime.settings import Loaded, load
 
+IMPORTANT: Final = frozenset(
+    {
+        *("accessMessageInMemoryMaxRatio", "aclEnable", "autoCreateSubscriptionGroup"),
+        *("autoCreateTopicEnable", "brokerClusterName", "brokerIP1", "brokerId", "brokerName"),
+        *("brokerRole", "cleanFileForciblyEnable", "commitIntervalCommitLog", "deleteWhen"),
+        *("fetchNamesrvAddrByAddressServer", "fileReservedTime", "flushCommitLogTimed"),
+        *("flushDiskType", "flushIntervalCommitLog", "haMasterAddress"),
+        *("maxTransferBytesOnMessageInDisk", "maxTransferBytesOnMessageInMemory"),
+        *("maxTransferCountOnMessageInDisk", "maxTransferCountOnMessageInMemory"),
+        *("messageIndexEnable", "messageIndexSafe", "msgTraceTopicName", "namesrvAddr"),
+        *("rejectTransactionMessage", "storePathCommitLog", "storePathRootDir"),
+        *("traceTopicEnable", "transactionCheckInterval", "transactionCheckMax"),
+        *("transactionTimeOut", "transientStorePoolEnable"),
+    }
+)
+"""The settings that RocketMQ marks as important (@ImportantField)."""
+
+PrintImportant = Annotated[
+    bool,
+    typer.Option(
+        "-m",
+        "--print-important",
+        help="Like -p, but only the settings that RocketMQ's mqbroker -m prints.",
+    ),
+]
+
 app = typer.Typer(add_completion=False)
 
 
@@ -29,6 +57,7 @@ def broker(
     config: ConfigFile = None,
     namesrv: Namesrv = None,
     *,
+    important: PrintImportant = False,
     running: RunOptions,
 ) -> None:
     """Run a broker in the foreground; SIGTERM and Ctrl-C stop it.
@@ -45,11 +74,14 @@ def broker(
             args=ctx.args,
         )
 
+    only = None if running.print_settings or not important else IMPORTANT
     run_program(
         "broker",
         settings,
         lambda loaded: partial(BrokerApp, loaded, config_path=config),
         config=config,
-        running=running,
-        shown=with_derived_port,
+        running=msgspec.structs.replace(
+            running, print_settings=running.print_settings or important
+        ),
+        table=lambda loaded: with_derived_port(loaded).as_table(only),
     )

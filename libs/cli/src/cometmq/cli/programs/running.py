@@ -55,8 +55,8 @@ class RunOptions(OptionSet, frozen=True, kw_only=True):
         typer.Option(
             "-p",
             "--print-settings",
-            help="Print each setting with its source and exit; the status is 1 if a line of the"
-            " file is probably a mistake.",
+            help="Print all settings, each with its source, and exit; the status is 1 if a line of"
+            " the file is probably a mistake.",
         ),
     ] = False
     log_level: LogLevel = "info"
@@ -105,18 +105,18 @@ def run_program(
     *,
     config: Path | None,
     running: RunOptions,
-    shown: Callable[[Loaded[S]], Loaded[S]] = lambda loaded: loaded,
+    table: Callable[[Loaded[S]], str] = Loaded.as_table,
     kept: frozenset[str] = frozenset(),
 ) -> None:
     """Load the settings and print them, or run the program until a signal stops it.
 
-    `kept` are the keys of `refuse_wrong_file`.
+    `table` renders the settings to print; `kept` are the keys of `refuse_wrong_file`.
     """
     with exit_on_bad_settings():
         settings = load()
         refuse_wrong_file(name, settings, config, kept=kept)
     if running.print_settings:
-        typer.echo(shown(settings).as_table(), nl=False)
+        typer.echo(table(settings), nl=False)
         lines = settings.doubts()
         print_notes(lines)
         raise typer.Exit(EXIT_FAILED if lines else EXIT_OK)
