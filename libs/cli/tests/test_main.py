@@ -207,6 +207,29 @@ def test_the_version_is_that_of_the_distribution():
     assert result.output.startswith("cometmq ")
 
 
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (("topic", "create"), "Missing argument 'topic'; see cometmq topic create --help\n"),
+        (("topic", "list", "--quick"), "No such option: --quick"),
+        (("produce", "T", "x", "--in-flight", "0"), "Invalid value for '--in-flight': 0 is not in"),
+        (("topic", "lst"), "No such command 'lst'."),
+        (("brokr",), "No such command 'brokr'."),
+        (("--nonsense",), "No such option: --nonsense"),
+    ],
+)
+def test_wrong_usage_is_one_line_that_names_the_help(call, args, line):
+    refused = call(*args)
+    refused.assert_refused(2, line)
+    assert "; see cometmq" in refused.err
+    assert refused.err.endswith(" --help\n")
+
+
+def test_a_group_without_a_command_prints_its_help(call):
+    shown = call("topic")
+    assert shown.err.startswith("Usage: cometmq topic ") or shown.out.startswith("Usage: cometmq")
+
+
 def test_a_mistyped_command_is_answered_with_the_right_one():
     result = invoke("brokr")
     assert result.exit_code == 2
@@ -214,8 +237,8 @@ def test_a_mistyped_command_is_answered_with_the_right_one():
 
 
 def test_an_error_that_a_person_can_mend_is_one_line(monkeypatch, capsys):
-    def fails():
-        raise RequestTimeout("127.0.0.1:9876 did not answer within 3 s")
+    def fails(**_):
+        raise RequestTimeout("127.0.0.1:9876 did not\nanswer within 3 s")
 
     monkeypatch.setattr(cli, "app", fails)
     with pytest.raises(SystemExit) as caught:

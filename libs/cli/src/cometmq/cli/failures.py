@@ -3,13 +3,13 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 import typer
 
 from cometmq.cli.access import ACCESS
 from cometmq.cli.outcome import MISSING
-from cometmq.remoting.errors import CometError, RequestTimeout
+from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
 from cometmq.remoting.refusals import is_access_text
 
 HINTS: Final[Mapping[str, str]] = {
@@ -53,11 +53,26 @@ def _hint(error: CometError) -> str:
 
 
 def print_error(error: CometError) -> None:
-    """Print an error that ends a command, or one of its attempts."""
-    typer.echo(f"cometmq: {error}{_hint(error)}", err=True)
+    """Print an error that ends a command, or one of its attempts; each wrong setting is a line."""
+    lines = str(error).splitlines()
+    for text in lines if isinstance(error, SettingsError) else [" ".join(lines)]:
+        typer.echo(f"cometmq: {text}{_hint(error)}", err=True)
+
+
+def print_wrong_usage(error: Any) -> None:
+    """Print click's error about options or arguments, and the command whose help to read.
+
+    A group that is called without a command prints its help.
+    """
+    if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    text = " ".join(error.format_message().split()).rstrip(".")
+    typer.echo(f"cometmq: {text}; see {error.ctx.command_path} --help", err=True)
 
 
 def print_missing() -> None:
     """Print the problems that did not end the command."""
     for line in MISSING.values():
-        typer.echo(f"cometmq: {line}{_access_hint(line)}", err=True)
+        text = " ".join(line.splitlines())
+        typer.echo(f"cometmq: {text}{_access_hint(line)}", err=True)

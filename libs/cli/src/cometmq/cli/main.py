@@ -24,7 +24,7 @@ from cometmq.cli.access import (
     TlsConfig,
     is_said,
 )
-from cometmq.cli.failures import print_error, print_missing
+from cometmq.cli.failures import print_error, print_missing, print_wrong_usage
 from cometmq.cli.lazy import EXIT_USAGE, CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
@@ -188,7 +188,7 @@ def _run() -> int:
     DAMAGES.clear()
     status: Any = 0
     try:
-        app()
+        status = app(standalone_mode=False) or 0  # click would print usage errors on four lines
     except SystemExit as end:
         status = end.code
     except OutputFailed:
@@ -197,5 +197,10 @@ def _run() -> int:
         print_error(error)
         is_usage = isinstance(error, SettingsError) or type(error).__name__ in USAGE
         status = 2 if is_usage else 1
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer does not export click's class
+            raise
+        print_wrong_usage(error)
+        status = EXIT_USAGE
     print_missing()
     return status or int(bool(MISSING or DAMAGES))
