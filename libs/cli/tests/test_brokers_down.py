@@ -60,6 +60,17 @@ def test_the_queues_of_a_topic_on_two_brokers_are_named_by_broker(run):
     assert run("topic", "create", "BothToo", "--queues", 2, "--json").json["queues"] == 4
 
 
+def test_topics_are_listed_with_their_queues_at_each_broker(run):
+    run("topic", "create", "Equal", "--queues", 3)
+    run("topic", "create", "Unequal", "--queues", 3, "-b", "broker-a")
+    run("topic", "create", "Unequal", "--queues", 5, "-b", "broker-b")
+    lines = [line.split() for line in run("topic", "list").out.splitlines()]
+    shown = {line[0]: " ".join(line[3:-1]) for line in lines}
+    assert (shown["Equal"], shown["Unequal"]) == ("3 at each 3 at each", "3+5 3+5")
+    rows = {row["topic"]: row["read_queues"] for row in run("topic", "list", "--json").json}
+    assert (rows["Equal"], rows["Unequal"]) == (6, 8)
+
+
 def test_existing_topics_are_reported_by_broker(run):
     assert run("topic", "create", "Partial", "--queues", 3, "-b", "broker-a").status == 0
     run("topic", "create", "Partial").assert_refused(

@@ -99,7 +99,9 @@ def list_topics(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List topics with their queues.
+    """List topics with their queues at each broker, in the order of the brokers.
+
+    With --json, the queues are the sum over the brokers.
 
     If a broker has no master, its slave's copy is shown, which may be 10 s old. The permission is
     that of the topic; a note names brokers that are read-only as a whole.
@@ -113,7 +115,7 @@ def list_topics(
             for topic, config in configs.items():
                 found.setdefault(topic, {})[broker.name] = config
         rows = [
-            _row(topic, "system" if topic in reserved else kind_of(topic), configs)
+            _row(topic, "system" if topic in reserved else kind_of(topic), configs, as_json=as_json)
             for topic, configs in sorted(found.items())
         ]
         return rows, [it.note for it in (await read_only_brokers(admin, brokers)).values()]
@@ -127,16 +129,23 @@ def list_topics(
     print_notes(notes)
 
 
-def _row(topic: str, kind: str, configs: dict[str, TopicConfig]) -> list[Cell]:
+def _row(topic: str, kind: str, configs: dict[str, TopicConfig], *, as_json: bool) -> list[Cell]:
     permissions = {permission_text(config.perm) for config in configs.values()}
     return [
         topic,
         kind,
         list(configs),
-        sum(config.read_queue_nums for config in configs.values()),
-        sum(config.write_queue_nums for config in configs.values()),
+        _queue_counts([it.read_queue_nums for it in configs.values()], as_json=as_json),
+        _queue_counts([it.write_queue_nums for it in configs.values()], as_json=as_json),
         "/".join(sorted(permissions)),
     ]
+
+
+def _queue_counts(counts: list[int], *, as_json: bool) -> Cell:
+    """Return the queue counts of a topic's brokers: `4`, `4 at each`, `4+2`; in JSON, their sum."""
+    if as_json or len(counts) == 1:
+        return sum(counts)
+    return f"{counts[0]} at each" if len(set(counts)) == 1 else "+".join(map(str, counts))
 
 
 # -- create, alter, delete --------------------------------------------------------------------
