@@ -145,24 +145,69 @@ def test_changes_name_the_broker_that_hangs_and_change_nothing(run, hung, cluste
     assert "Refunds" not in run("topic", "list").out
 
 
-@pytest.mark.parametrize(
-    ("error", "doubt"),
-    [(RequestTimeout("no answer"), "; broker-b may have changed, too"), (ConnectFailed("no"), "")],
-)
-def test_a_topic_that_is_created_at_some_brokers_only_is_reported(run, monkeypatch, error, doubt):
-    original = BrokerAdmin.create_topic
+CREATE_TOPIC = "create it there, too: cometmq topic create {} --queues 8 --perm rw -b broker-b"
+CREATE_GROUP = "create it there, too: cometmq group alter {} --retries 16"
+HALF_DONE = {
+    "create_topic": (("topic", "create", "{}"), "create the topic {}", CREATE_TOPIC),
+    "create_group": (("group", "create", "{}"), "create the group {}", CREATE_GROUP),
+    "delete_topic": (("topic", "delete", "{}", "-y"), "delete the topic {}", "repeat the command"),
+    "delete_group": (("group", "delete", "{}", "-y"), "delete the group {}", "repeat the command"),
+}
 
-    async def create_topic(self, config):
+
+@pytest.mark.parametrize("method", HALF_DONE)
+@pytest.mark.parametrize(
+    ("error", "outcome", "reason"),
+    [
+        (RequestTimeout("no answer"), "perhaps done", "hangs: no answer; look at its log"),
+        (ConnectFailed("no"), "not done", "is down: no; start it, or look at its log"),
+        (ServerError("it does not"), "not done", "refuses: the server failed or refused"),
+    ],
+)
+def test_a_change_that_fails_halfway_says_what_is_done_and_what_to_do(
+    run, monkeypatch, method, error, outcome, reason
+):
+    original = getattr(BrokerAdmin, method)
+
+    async def failing(self, *args, **options):
         if self.name == "broker-b":
             raise error
+        await original(self, *args, **options)
+
+    name = f"Half{type(error).__name__}{method}"
+    if method.startswith("delete"):
+        kind = method.removeprefix("delete_")
+        assert run(kind, "create", name).status == 0
+    monkeypatch.setattr(BrokerAdmin, method, failing)
+    args, what, advice = HALF_DONE[method]
+    result = run(*(arg.format(name) for arg in args))
+    begin = f"{what.format(name)}: done at broker-a, {outcome} at broker-b: broker broker-b ("
+    result.assert_refused(1, begin)
+    text = result.err.splitlines()[0]
+    assert f") {reason}" in text
+    assert text.endswith(f"; then {advice.format(name)}")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("group", "alter", "{}", "--retries", 3), ("updateSubGroup", "-g", "{}", "-c", "{cluster}")],
+)
+def test_a_group_that_is_changed_at_some_brokers_only_is_reported(run, monkeypatch, args):
+    name = f"HalfAltered{args[0]}"
+    assert run("group", "create", name).status == 0
+    original = BrokerAdmin.create_group
+
+    async def failing(self, config):
+        if self.name == "broker-b":
+            raise ConnectFailed("no")
         await original(self, config)
 
-    monkeypatch.setattr(BrokerAdmin, "create_topic", create_topic)
-    name = f"Half{type(error).__name__}"
-    result = run("topic", "create", name)
-    result.assert_refused(1, "broker broker-b (")
-    end = f"; changed: broker-a{doubt}; the other brokers have not changed\n"
-    assert result.err.endswith(end)
+    monkeypatch.setattr(BrokerAdmin, "create_group", failing)
+    words = [str(arg).format(name, cluster="DefaultCluster") for arg in args]
+    what = "change" if args[0] == "group" else "create"
+    run(*words).assert_refused(
+        1, f"{what} the group {name}: done at broker-a, not done at broker-b"
+    )
 
 
 def test_a_search_by_key_names_the_broker_that_hangs(run, cluster, monkeypatch):

@@ -10,10 +10,9 @@ from cometmq.cli.outcome import MISSING, note_damage
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.errors import BrokerMissing, ClientError, NoRoute
+from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument, NoRoute
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
-from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import (
     CometError,
     CommandError,
@@ -45,7 +44,8 @@ class CommandAdmin(AdminClient):
         super().__init__(namesrv, options=options)
         self._asked: set[str] = set()
         self._masters: set[str] = set()
-        self._changed: list[str] = []
+        self.resume: Callable[[Sequence[BrokerAdmin]], str] = lambda _: "repeat the command"
+        """Returns what to do at the brokers that a change has not reached."""
 
     async def cluster(self) -> ClusterInfo:
         """Return all broker groups; raise BrokerMissing if none is registered."""
@@ -98,18 +98,46 @@ class CommandAdmin(AdminClient):
             await super().masters(cluster)
         return await super().masters_to_change(cluster, names)
 
-    async def put_topic(self, config: TopicConfig, masters: Iterable[BrokerAdmin]) -> None:
-        """Create or change a topic; if a broker does not answer, say which brokers have changed."""
-        for master in masters:
+    async def change_each(
+        self,
+        brokers: Iterable[BrokerAdmin],
+        change: Callable[[BrokerAdmin], Awaitable[T]],
+        what: str,
+    ) -> list[T]:
+        """Change brokers one after another; if one fails, say which have changed and what to do."""
+        rest = list(brokers)
+        answers: list[T] = []
+        done: list[BrokerAdmin] = []
+        while rest:
             try:
-                await super().put_topic(config, [master])
-            except TransportError as error:
-                done = f"changed: {', '.join(self._changed) or 'nothing'}"
-                if not isinstance(error, ConnectFailed):
-                    done += f"; {master.name} may have changed, too"
-                text = missing_text(master.name, master.address, error)
-                raise ClientError(f"{text}; {done}; the other brokers have not changed") from error
-            self._changed.append(master.name)
+                answers.append(await change(rest[0]))
+            except InvalidArgument:
+                raise
+            except CometError as error:
+                if not done and not isinstance(error, TransportError):
+                    raise
+                raise self._half_done(what, done, rest, error) from error
+            done.append(rest.pop(0))
+        return answers
+
+    def _half_done(
+        self,
+        what: str,
+        done: Sequence[BrokerAdmin],
+        rest: Sequence[BrokerAdmin],
+        error: CometError,
+    ) -> ClientError:
+        """Return the error for a change that has failed at the first broker of `rest`."""
+        failed, *others = rest
+        is_unsure = isinstance(error, TransportError) and not isinstance(error, ConnectFailed)
+        places = {
+            "done": _names(done),
+            "perhaps done": _names([failed] if is_unsure else []),
+            "not done": _names(others if is_unsure else rest),
+        }
+        outcome = ", ".join(f"{how} at {names}" for how, names in places.items() if names)
+        reason = missing_text(failed.name, failed.address, error)
+        return ClientError(f"{what}: {outcome}: {reason}; then {self.resume(rest)}")
 
     async def ask_all(
         self, brokers: Iterable[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
@@ -174,6 +202,10 @@ class CommandAdmin(AdminClient):
         """
         if any(brokers and brokers <= MISSING.keys() for brokers in (self._asked, self._masters)):
             raise typer.Exit(1)
+
+
+def _names(brokers: Iterable[BrokerAdmin]) -> str:
+    return " and ".join(broker.name or broker.address for broker in brokers)
 
 
 def no_broker_text(namesrvs: Iterable[str]) -> str:

@@ -117,8 +117,8 @@ def update_sub_group(  # one parameter per option
     async def question(admin: AdminClient) -> list[str]:
         check_group(group)
         masters = await targets(admin, broker, cluster)
-        for master in masters:
-            await master.create_group(config)
+        what = f"create the group {group}"
+        await admin.change_each(masters, lambda it: it.create_group(config), what)
         return [master.address for master in masters]
 
     addresses = ask(namesrv, question)
@@ -144,8 +144,12 @@ def delete_sub_group(
 
     async def question(admin: AdminClient) -> list[str]:
         masters = await targets(admin, broker, cluster)
-        for master in masters:
-            await master.delete_group(group, remove_offsets=remove_offset == "true")
+        is_removing = remove_offset == "true"
+        await admin.change_each(
+            masters,
+            lambda it: it.delete_group(group, remove_offsets=is_removing),
+            f"delete the group {group}",
+        )
         if cluster is not None:
             for topic in (retry_topic(group), dead_letter_topic(group)):
                 await admin.delete_topic(topic, cluster=cluster, is_missing_ok=True)

@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from cometmq.cli import times
+from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
     Cluster,
@@ -226,8 +227,11 @@ def create(
         consume_broadcast_enable=broadcast,
     )
 
-    async def question(admin: AdminClient) -> None:
+    async def question(admin: CommandAdmin) -> None:
         check_group(group)
+        admin.resume = lambda _: (
+            f"create it there, too: cometmq group alter {group} --retries {retries}"
+        )
         masters = await admin.masters_to_change(cluster)
         existing = await configs_at(admin, masters, group, lambda it: it.groups())
         if not existing:
@@ -290,8 +294,11 @@ def alter(
             name: msgspec.structs.replace(existing.get(name, template), **changes)
             for name in masters
         }
-        for name, config in after.items():
-            await masters[name].create_group(config)
+        await admin.change_each(
+            [masters[name] for name in after],
+            lambda it: it.create_group(after[it.name]),
+            f"change the group {group}",
+        )
         return after
 
     rows: list[list[Cell]] = [

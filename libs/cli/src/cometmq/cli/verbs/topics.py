@@ -178,8 +178,12 @@ def create(
     checked_permission = _permission(perm)
     queue_count = QUEUES_DEFAULT if queues is None else queues
 
-    async def question(admin: AdminClient) -> tuple[list[str], dict[str, int]]:
+    async def question(admin: CommandAdmin) -> tuple[list[str], dict[str, int]]:
         check_topic(topic)
+        admin.resume = lambda rest: (
+            f"create it there, too: cometmq topic create {topic} --queues {queue_count}"
+            f" --perm {perm} " + " ".join(f"-b {it.name}" for it in rest)
+        )
         masters = await admin.masters_to_change(cluster, broker or None)
         existing = await configs_at(admin, masters, topic, lambda it: it.topics())
         if existing:
@@ -262,8 +266,11 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
             await _confirm_loss(lost, is_forced=force, is_confirmed=yes)
         elif unread:
             await _confirm_loss(unread_text(topic, unread), is_forced=force, is_confirmed=yes)
-        for name, config in after.items():
-            await admin.put_topic(config, [masters[name]])
+        await admin.change_each(
+            [masters[name] for name in after],
+            lambda it: it.create_topic(after[it.name]),
+            f"change the topic {topic}",
+        )
         return [
             [name, it.read_queue_nums, it.write_queue_nums, permission_text(it.perm)]
             for name, it in after.items()

@@ -35,8 +35,10 @@ class GroupAdmin(AdminBase):
         check_kind(config, SubscriptionGroupConfig, "config")
         check_group(config.group_name)
         _check_numbers(checked_header(config))
-        for master in (await self.masters_to_change(cluster)).values():
-            await master.create_group(config)
+        masters = (await self.masters_to_change(cluster)).values()
+        await self.change_each(
+            masters, lambda it: it.create_group(config), f"create the group {config.group_name}"
+        )
 
     async def delete_group(
         self,
@@ -64,8 +66,11 @@ class GroupAdmin(AdminBase):
                 harm="would continue without offsets or create the group again",
                 way_out=", or give is_forced=True",
             )
-        for master in masters:
-            await master.delete_group(group, remove_offsets=remove_offsets)
+        await self.change_each(
+            masters,
+            lambda it: it.delete_group(group, remove_offsets=remove_offsets),
+            f"delete the group {group}",
+        )
 
     async def consumer_connections(self, group: str) -> ConsumerConnections:
         """Return the connected members of a group; raise ConsumerNotOnline if there are none."""

@@ -52,13 +52,10 @@ async def check_disconnected(
             )
 
 
-async def clear_offsets(
-    masters: Iterable[BrokerAdmin], topic: str, groups: Collection[str]
-) -> None:
+async def clear_offsets(master: BrokerAdmin, topic: str, groups: Collection[str]) -> None:
     """Set the groups' committed offsets in a topic to 0; the topic may have been deleted."""
-    for master in masters:
-        table = (await master.consumer_offsets()).offset_table
-        for group in sorted(groups):
-            for queue_id, offset in sorted(table.get(f"{topic}@{group}", {}).items()):
-                if offset:
-                    await master.commit_offset(group, topic, queue_id, 0)
+    table = (await master.consumer_offsets()).offset_table
+    for group in sorted(groups):
+        for queue_id, offset in sorted(table.get(f"{topic}@{group}", {}).items()):
+            if offset:
+                await master.commit_offset(group, topic, queue_id, 0)

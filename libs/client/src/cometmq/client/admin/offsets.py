@@ -186,7 +186,8 @@ class OffsetAdmin(AdminBase):
         timestamp(timestamp_ms, low=END)
         masters = await self._masters_to_move(group, topic, is_new_group=is_new_group)
         found: dict[MessageQueue, int] = {}
-        for broker in masters:
+
+        async def reset(broker: BrokerAdmin) -> None:
             try:
                 await broker.consumer_connections(group)
             except ConsumerNotOnline:
@@ -194,6 +195,8 @@ class OffsetAdmin(AdminBase):
                 found.update({row.queue: row.rollback_offset for row in moved})
             else:
                 found.update(await _reset_at(broker, group, topic, timestamp_ms, is_forced))
+
+        await self.change_each(masters, reset, f"move the group {group} in {topic}")
         return dict(sorted(found.items()))
 
     async def reset_members(
@@ -244,11 +247,14 @@ class OffsetAdmin(AdminBase):
             raise InvalidArgument(f"{source} cannot be cloned to itself")
         cloned: dict[MessageQueue, int] = {}
         masters = await self._masters_to_move(destination, topic, is_new_group=is_new_group)
-        for broker in masters:
+
+        async def clone(broker: BrokerAdmin) -> None:
             table = (await broker.consumer_offsets()).offset_table
             for queue_id, offset in sorted(table.get(f"{topic}@{source}", {}).items()):
                 await broker.commit_offset(destination, topic, queue_id, offset)
                 cloned[MessageQueue(topic, broker.name, queue_id)] = offset
+
+        await self.change_each(masters, clone, f"move the group {destination} in {topic}")
         if not cloned:
             raise InvalidArgument(
                 f"the group {source} has no stored offset in the topic {topic}: nothing was cloned"

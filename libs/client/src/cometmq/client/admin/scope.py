@@ -167,6 +167,18 @@ class AdminBase(Client):
         """Log damage in messages that a broker returned; the call continues with the others."""
         self._log.error(event, error=text)
 
+    async def change_each(
+        self,
+        brokers: Iterable[BrokerAdmin],
+        change: Callable[[BrokerAdmin], Awaitable[T]],
+        what: str,
+    ) -> list[T]:
+        """Change brokers one after another; stop at the first error.
+
+        `what` names the change for a subclass that reports which brokers have changed.
+        """
+        return [await change(broker) for broker in brokers]
+
     async def ask_all(
         self, brokers: Iterable[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
     ) -> list[tuple[BrokerAdmin, T]]:

@@ -62,9 +62,11 @@ class TopicAdmin(AdminBase):
         before = {broker.name: table[topic] for broker, table in tables if topic in table}
         if queue_count is not None and not is_forced:
             _check_queues(topic, before, queue_count)
-        for name, master in masters.items():
-            config = _changed(before.get(name), topic, queue_count, perm)
-            await self.put_topic(config, [master])
+        await self.change_each(
+            masters.values(),
+            lambda it: it.create_topic(_changed(before.get(it.name), topic, queue_count, perm)),
+            f"create the topic {topic}",
+        )
         return list(masters)
 
     async def put_topic(self, config: TopicConfig, masters: Iterable[BrokerAdmin]) -> None:
@@ -100,11 +102,16 @@ class TopicAdmin(AdminBase):
         if reset_groups:
             groups = await groups_in(self, masters.values(), topic)
             await check_disconnected(masters.values(), groups)
-        for master in masters.values():
-            await master.delete_topic(topic)
+        await self.change_each(
+            masters.values(), lambda it: it.delete_topic(topic), f"delete the topic {topic}"
+        )
         await self.namesrv.delete_topic(topic, cluster=cluster)
         if reset_groups:
-            await clear_offsets(masters.values(), topic, groups)
+            await self.change_each(
+                masters.values(),
+                lambda it: clear_offsets(it, topic, groups),
+                f"reset the offsets in {topic}",
+            )
 
     async def _check_exists(
         self, topic: str, masters: Mapping[str, BrokerAdmin], cluster: str | None
