@@ -28,6 +28,9 @@ Options of `cometmq` itself may precede or follow the command, as in
 ```
 """
 
+DONE: Final = """\
+also when there is nothing to show; also when `produce` has stored messages without the confirmation
+of a slave or the disk: it prints the status, such as SLAVE_NOT_AVAILABLE, and what it means"""
 FAILED: Final = """\
 the cluster has no topic, group, broker, cluster, queue or message of this name; a server is down,
 hangs or refuses the request; a confirmation was declined; the output cannot be written;
@@ -37,7 +40,7 @@ an unknown command or option; a value, name or time that is malformed or out of 
 exclude or require each other; an input file that cannot be read; `--yes` is missing and there is
 no terminal to prompt on; a program that cannot start because of its settings, a port or a folder"""
 STATUSES: Final = (
-    ("0", "done", "also when there is nothing to show"),
+    ("0", "done", DONE.replace("\n", " ")),
     ("1", "failed", FAILED.replace("\n", " ")),
     ("2", "wrong usage, nothing was done", WRONG.replace("\n", " ")),
     ("3, 4, 5", "`store verify`", "the store is in use, needs recovery, is damaged"),

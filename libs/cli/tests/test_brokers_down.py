@@ -358,6 +358,18 @@ def test_a_broker_with_a_broken_account_file_is_not_ok(call, monkeypatch):
     )
 
 
+def test_a_sync_master_without_a_slave_is_not_ok(call, monkeypatch):
+    figures = read_figures({"slaveMissing": "not connected"})
+    member = ClusterMember("c", "broker-a", 0, "127.0.0.1:1", figures, None)
+    monkeypatch.setattr(brokers, "ask", lambda *_: ([member], {}))
+    shown = call("cluster", "--json")
+    (row,) = json.loads(shown.out)
+    assert (shown.status, row["state"]) == (1, "no second copy: slave not connected")
+    assert shown.err.startswith(
+        "cometmq: broker broker-a (127.0.0.1:1) is a SYNC_MASTER, but its slave is not connected:"
+    )
+
+
 def test_lag_counts_the_queues_of_a_broker_that_the_group_has_not_reached(run, cluster, tmp_path):
     run("topic", "create", "Grown", "--queues", 1, "-b", "broker-a")
     run("group", "create", "keepers")

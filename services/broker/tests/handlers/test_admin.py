@@ -9,6 +9,7 @@ import pytest
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import admin
 from cometmq.broker.handlers.runtime_info import duration_text, size_text
+from cometmq.broker.replication.state import Slave
 from cometmq.broker.settings_file import SettingsFile
 from cometmq.broker.testing import (
     FakePeer,
@@ -308,6 +309,40 @@ async def test_the_figures_name_the_reasons_why_messages_are_refused(
 
     table = decode_json(KVTable, bytes(answer.body)).table  # type: ignore[arg-type]
     assert table.get("writesRefused") == ("disk-full,sync-failed" if refusals else None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "acked", "missing"),
+    [
+        ({}, None, None),
+        ({"brokerRole": "SYNC_MASTER"}, None, "not connected"),
+        ({"brokerRole": "SYNC_MASTER"}, 900, None),
+        ({"brokerRole": "SYNC_MASTER"}, 100, "too far behind"),
+    ],
+)
+async def test_the_figures_of_a_sync_master_tell_why_it_has_no_second_copy(
+    settings: dict[str, str],
+    acked: int | None,
+    missing: str | None,
+    store_folder: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    stats = store.stats()._replace(max_offset=1_000)
+    monkeypatch.setattr(store, "stats", lambda: stats)
+    broker = memory_broker(
+        store, storePathRootDir=store_folder, haSlaveFallbehindMax="500", **settings
+    )
+    if acked is not None:
+        slave = Slave("127.0.0.1:2", acked_offset=acked, is_following=True)
+        broker.replication.slaves.connected.add(slave)
+
+    answer = await serve(
+        broker, Call(28, NoHeader(), peer=FakePeer()), admin.get_broker_runtime_info
+    )
+
+    table = decode_json(KVTable, bytes(answer.body)).table  # type: ignore[arg-type]
+    assert table.get("slaveMissing") == missing
 
 
 async def test_figures_of_puts_and_their_latencies(store_folder: str) -> None:

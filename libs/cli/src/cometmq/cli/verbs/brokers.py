@@ -47,8 +47,9 @@ def show_cluster(
     """Show each broker's role, rates, disk usage and slave lag; exit status 1 if one fails.
 
     A broker fails if it does not answer or its account file is broken. A master also fails if it
-    accepts no messages or its group lacks copies, and a slave if it has no master or cannot follow
-    it. A slave's lag is the number of commit log bytes that its master has but it does not.
+    accepts no messages, its group lacks copies, or it is a SYNC_MASTER without a slave; a slave
+    fails if it has no master or cannot follow it. A slave's lag is the number of
+    commit log bytes that its master has but it does not.
 
     Name servers forget a broker as soon as its process has died: name the brokers that must be
     there with --expect.
@@ -112,6 +113,12 @@ def _note_faults(member: ClusterMember) -> None:
         MISSING[member.address] = (
             f"slave {place} cannot follow its master: {reason}; {FOLLOW_REMEDY}"
         )
+    if reason := _missing_slave(member):
+        MISSING[f"{member.address}/slave"] = (
+            f"broker {place} is a SYNC_MASTER, but its slave is {reason}: it stores messages"
+            " without a second copy, and sends end with SLAVE_NOT_AVAILABLE; start the slave, or"
+            " look at its log"
+        )
     if file := _broken_accounts(member):
         MISSING[f"{member.address}/accounts"] = (
             f"broker {place} cannot use its account file {file}: it serves the accounts read"
@@ -169,6 +176,11 @@ def _refusal(member: ClusterMember) -> str:
     return member.figures.writes_refused if is_master and member.figures else ""
 
 
+def _missing_slave(member: ClusterMember) -> str:
+    """Return why a SYNC_MASTER has no second copy."""
+    return member.figures.slave_missing if member.figures else ""
+
+
 def _broken_accounts(member: ClusterMember) -> str:
     return member.figures.accounts_broken if member.figures else ""
 
@@ -217,6 +229,8 @@ def _state(member: ClusterMember, *, is_read_only: bool) -> str:
         return missing
     if reason := _unfit(member):
         return f"cannot follow: {reason}"
+    if reason := _missing_slave(member):
+        return f"no second copy: slave {reason}"
     if file := _broken_accounts(member):
         return f"account file broken: {file}"
     return "read-only" if is_read_only else "ok"

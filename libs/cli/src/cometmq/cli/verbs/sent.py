@@ -18,6 +18,15 @@ from cometmq.remoting.errors import CometError
 RESULTS_MAX: Final = 20
 """Up to this many results are listed; if there are more, only the count is shown."""
 
+_DOUBTS: Final = {
+    "FLUSH_DISK_TIMEOUT": "its disk had not confirmed them when it answered: look at its log",
+    "FLUSH_SLAVE_TIMEOUT": "no slave had confirmed a second copy when it answered: cometmq cluster"
+    " shows how far the slaves are behind",
+    "SLAVE_NOT_AVAILABLE": "no slave was close enough for a second copy when it answered: cometmq"
+    " cluster shows the slaves",
+}
+"""What a message with each status other than SEND_OK lacks."""
+
 
 class Sent(msgspec.Struct):
     """The outcome of a run."""
@@ -129,16 +138,12 @@ def _line_notes(sent: Sent) -> list[str]:
 
 
 def _unconfirmed_notes(sent: Sent) -> list[str]:
-    """Return the warning about messages that are stored less safely than requested."""
-    if not sent.unconfirmed:
-        return []
-    statuses = ", ".join(f"{name} {count:,}" for name, count in sorted(sent.unconfirmed.items()))
-    total = counted(sum(sent.unconfirmed.values()), "message")
-    line = (
-        f"{total} stored without the confirmation that the broker waits for ({statuses}):"
-        " when they were sent, only one machine was certain to have them; look at cometmq cluster"
-    )
-    return [line]
+    """Return a warning per status about messages that are stored less safely than requested."""
+    return [
+        f"{name}: the master has stored {counted(count, 'message')}, but {_DOUBTS[name]} (sending"
+        " again would store a message twice)"
+        for name, count in sorted(sent.unconfirmed.items())
+    ]
 
 
 def _topic_notes(sent: Sent) -> list[str]:

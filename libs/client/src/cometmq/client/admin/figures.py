@@ -72,6 +72,10 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     """Why the store refuses messages, such as `disk-full`; reported only by CometMQ's brokers."""
     not_following: str = ""
     """Why a slave cannot follow its master, such as `ahead`; reported only by CometMQ's brokers."""
+    slave_missing: str = ""
+    """Why a SYNC_MASTER has no slave for which sends wait, such as `not connected`; reported only
+    by CometMQ's brokers.
+    """
     accounts_broken: str = ""
     """The account file that the broker cannot use, and that would keep it from starting again;
     reported only by CometMQ's brokers.
@@ -110,6 +114,7 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         commit_log_disk_ratio=None if ratio < 0 else ratio,
         writes_refused=facts.get("writesRefused", ""),
         not_following=facts.get("replicationRefused", ""),
+        slave_missing=facts.get("slaveMissing", ""),
         accounts_broken=facts.get("accountsBroken", ""),
         accounts_misspelt=facts.get("accountsMisspelt", ""),
         log_max_offset=int(_number(facts, "commitLogMaxOffset")),

@@ -16,6 +16,7 @@ from cometmq.broker.group.members import parse_members
 from cometmq.broker.statistics.counters import WINDOWS_S
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.versions import CURRENT_VERSION
+from cometmq.store.settings import BrokerRole
 
 VERSION_DESC: Final = "V4_9_4"  # the name of CURRENT_VERSION
 WITHOUT_MEANING: Final = {  # parts that only RocketMQ has
@@ -33,6 +34,11 @@ SEND_PATH: Final = "sendPath"
 REPLICATION_REFUSED: Final = "replicationRefused"
 """Only CometMQ has this key, and only while a slave cannot follow its master; the value is the
 reason.
+"""
+
+SLAVE_MISSING: Final = "slaveMissing"
+"""Only CometMQ has this key, and only while a SYNC_MASTER has no slave for which sends wait; the
+value is the reason.
 """
 
 ACCOUNTS_BROKEN: Final = "accountsBroken"
@@ -118,6 +124,8 @@ def _store(broker: Broker) -> dict[str, str]:
     unfit = broker.replication.following.unfit
     if broker.is_slave and unfit is not None:
         refused[REPLICATION_REFUSED] = unfit.value
+    if reason := _missing_slave(broker, stats.max_offset):
+        refused[SLAVE_MISSING] = reason
     if broker.acl is not None and broker.acl.broken is not None:
         refused[ACCOUNTS_BROKEN] = str(broker.acl.broken)
     if broker.acl is not None and broker.acl.control.accounts.doubts:
@@ -130,6 +138,15 @@ def _store(broker: Broker) -> dict[str, str]:
         "dispatchBehindBytes": str(max(0, stats.max_offset - broker.store.confirm_offset)),
         "remainHowManyDataToFlush": size_text(max(0, stats.max_offset - stats.flushed_offset)),
     }
+
+
+def _missing_slave(broker: Broker, end: int) -> str:
+    """Return why sends would be answered with SLAVE_NOT_AVAILABLE; empty if they would not."""
+    settings, slaves = broker.settings, broker.replication.slaves
+    is_alone = settings.broker_role is BrokerRole.SYNC_MASTER and not settings.group_record
+    if not is_alone or slaves.may_replicate(end, settings.ha_slave_fallbehind_max):
+        return ""
+    return "too far behind" if slaves.following() else "not connected"
 
 
 def _group(broker: Broker) -> dict[str, str]:
