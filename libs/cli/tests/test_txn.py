@@ -65,12 +65,20 @@ def test_a_transaction_is_shown_by_id_and_by_place(ask, topic, begun):
 
 
 def test_missing_transactions_are_reported(ask, suite):
-    ask("txn", "show", "ABC").assert_refused(1, "no open transaction has the id ABC")
+    ask("txn", "show", "ABC").assert_refused(
+        1,
+        "no open transaction has the id ABC: it has ended, or the id is wrong; if it was committed,"
+        " its message is found by cometmq message show ABC -t TOPIC\n",
+    )
+    for command in (("show",), ("check",), ("resolve", "--commit", "--yes")):
+        refused = ask("txn", *command, "broker-a:x")
+        refused.assert_refused(2, "broker-a:x is neither a message id nor BROKER:OFFSET\n")
     ask("txn", "show", "nobody:3").assert_refused(1, "there is no master nobody; the masters are: ")
     (row,) = ask("cluster", "--json").json
     name = row["broker"]
     place = f"{name}:99999999"
-    ask("txn", "show", place).assert_refused(1, f"no open transaction has the id {place}")
+    missing = f"{name} has no half message at the offset 99999999: it never had one, or it has"
+    ask("txn", "show", place).assert_refused(1, missing)
 
 
 @pytest.mark.parametrize(("how", "delivered"), [("--commit", ["body 0"]), ("--rollback", [])])

@@ -212,9 +212,10 @@ def no_broker_text(namesrvs: Iterable[str]) -> str:
     """Return the error for a cluster without brokers, with a remedy."""
     addresses = ";".join(namesrvs)
     return (
-        f"no broker is registered at the name server {addresses}: all are down, are registered"
-        " elsewhere, or have not registered again since its start (try again in 30 s, the interval"
-        f" of registrations); start one with: cometmq broker -n '{addresses}'"
+        f"no broker is registered at the name server {addresses}: start one (cometmq broker -n"
+        f" '{addresses}'), or check the namesrvAddr of those that run; a broker registers when it"
+        " starts (namesrv.registered in its log), and again within 30 s after a restart of the name"
+        " server"
     )
 
 

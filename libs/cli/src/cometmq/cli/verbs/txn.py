@@ -245,21 +245,33 @@ async def open_at(admin: AdminClient, master: BrokerAdmin) -> AsyncIterator[Half
 
 async def _found(admin: AdminClient, transaction: str) -> tuple[BrokerAdmin, HalfMessage]:
     """Return a half message by its position, or an open one by its message id."""
-    name, _, offset = transaction.rpartition(":")
-    if name and offset.isdecimal():
-        (master,) = await _masters(admin, name)
-        try:
-            half = await master.half_message(int(offset))
-        except TopicNotExist:  # the broker has never had a transaction
-            half = None
-        if half is not None:
-            return master, half
-    else:
-        for master in await _masters(admin, None):
-            async for half in open_at(admin, master):
-                if half.message.message_id == transaction:
-                    return master, half
-    raise ClientError(f"no open transaction has the id {transaction}")
+    name, colon, offset = transaction.rpartition(":")
+    if colon:
+        if not (name and offset.isdecimal()):
+            raise wrong_usage(f"{transaction} is neither a message id nor BROKER:OFFSET")
+        return await _half_at(admin, name, int(offset))
+    for master in await _masters(admin, None):
+        async for half in open_at(admin, master):
+            if half.message.message_id == transaction:
+                return master, half
+    raise ClientError(
+        f"no open transaction has the id {transaction}: it has ended, or the id is wrong; if it was"
+        f" committed, its message is found by cometmq message show {transaction} -t TOPIC"
+    )
+
+
+async def _half_at(admin: AdminClient, name: str, offset: int) -> tuple[BrokerAdmin, HalfMessage]:
+    (master,) = await _masters(admin, name)
+    try:
+        half = await master.half_message(offset)
+    except TopicNotExist:  # the broker has never had a transaction
+        half = None
+    if half is None:
+        raise ClientError(
+            f"{name} has no half message at the offset {offset}: it never had one, or it has"
+            " deleted it with old messages; cometmq txn list shows the open transactions"
+        )
+    return master, half
 
 
 def _row(half: HalfMessage) -> list[Cell]:
