@@ -58,8 +58,8 @@ run: $(VENV)/.runtime ## Start a whole suite in the foreground; Ctrl-C stops it
 	@exec $(BIN)/cometmq standalone $(ARGS)
 
 .PHONY: demo
-demo: $(VENV)/.runtime ## Send the Python standard library through a broker and compare it
-	@$(BIN)/python -m cometmq.cli.demo
+demo: $(VENV)/.runtime ## Send the Python standard library through a broker and compare it (ARGS="--timeout S")
+	@$(BIN)/python -m cometmq.cli.demo $(ARGS)
 
 .PHONY: ha-demo
 ha-demo: setup ## Kill, freeze and switch over the masters of a broker group under load; a minute after setup

@@ -111,6 +111,16 @@ def test_a_part_of_the_library_goes_through_a_broker_and_back(capfd):
     out = capfd.readouterr().out
     assert "compared   300 of 300 files are equal" in out
     assert "2 processes of one group, with 4 and 4 queues" in out
+    assert "when all is compared, after 300 s at the latest" in out
+
+
+def test_a_demo_that_takes_too_long_says_so_and_names_the_option():
+    command = [sys.executable, "-u", "-m", "cometmq.cli.demo", "--timeout", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert done.stderr == (
+        "cometmq: the demo took longer than 3 s; on a slow machine: make demo ARGS='--timeout 9'\n"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

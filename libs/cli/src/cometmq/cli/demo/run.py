@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sequence of the demo: start a suite, send, consume in two processes, rebuild, compare."""
 
+import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -152,15 +154,19 @@ async def _send_line(producer: Producer, message: Message, name: str) -> None:
             return
 
 
-async def demo(files: Sequence[SourceFile]) -> bool:
-    """Run the demo; return whether every file came back unchanged."""
+async def demo(files: Sequence[SourceFile], limit_s: float = LIMIT_S) -> bool:
+    """Run the demo; return whether every file came back unchanged.
+
+    Raise TimeoutError if that takes longer than `limit_s` seconds.
+    """
     typer.echo("CometMQ demo: the Python standard library through a broker and back")
     run = Demo(files)
     megabytes = sum(file.byte_count for file in files) / 1e6
     typer.echo(f"  library    {len(files):,} modules, {run.line_count:,} lines, {megabytes:.1f} MB")
     with TemporaryDirectory(prefix="cometmq-demo-") as folder:
-        async with asyncio.timeout(LIMIT_S), children.suite(Path(folder)) as namesrv:
+        async with asyncio.timeout(limit_s), children.suite(Path(folder)) as namesrv:
             typer.echo(f"  suite      name server {namesrv}, data in {folder}")
+            typer.echo(f"  end        when all is compared, after {limit_s:g} s at the latest")
             await run.run(namesrv)
     faults = run.rebuilder.faults()
     for line in run.summary(faults):
@@ -168,24 +174,47 @@ async def demo(files: Sequence[SourceFile]) -> bool:
     return not faults
 
 
-async def _until_signalled() -> bool:
+async def _until_signalled(limit_s: float) -> bool:
     """Run the demo; SIGTERM and SIGHUP clean up like Ctrl-C."""
     task = asyncio.current_task()
     assert task is not None
     cancel_on_signals(task)
-    return await demo(library_files())
+    return await demo(library_files(), limit_s)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of seconds above 0")
+    return seconds
 
 
 def main() -> int:
     """Run the demo; return the exit status."""
+    parser = argparse.ArgumentParser(prog="make demo ARGS=...", description=__doc__)
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=LIMIT_S,
+        metavar="S",
+        help="give up after this many seconds (default: %(default)s)",
+    )
+    limit_s = parser.parse_args().timeout
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return 0 if runner.run(_until_signalled()) else 1
+            return 0 if runner.run(_until_signalled(limit_s)) else 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         typer.echo("interrupted; everything is stopped and removed", err=True)
         return EXIT_INTERRUPTED
     except TimeoutError:
-        typer.echo(f"cometmq: the demo took longer than {LIMIT_S} s", err=True)
+        typer.echo(
+            f"cometmq: the demo took longer than {limit_s:g} s; on a slow machine: make demo"
+            f" ARGS='--timeout {3 * limit_s:g}'",
+            err=True,
+        )
     except (CometError, OSError, BaseExceptionGroup) as error:
         line = one_line(error)
         if line is None:
