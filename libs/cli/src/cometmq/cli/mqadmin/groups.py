@@ -7,12 +7,15 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import (
+    Answers,
     BrokerAddr,
     ClusterName,
     Family,
     Namesrv,
     TrueFalse,
+    ask_each,
     check_target,
+    exit_if_any,
     print_done,
     targets,
 )
@@ -114,17 +117,18 @@ def update_sub_group(  # one parameter per option
         notify_consumer_ids_changed_enable=notify == "true",
     )
 
-    async def question(admin: AdminClient) -> list[str]:
+    async def question(admin: AdminClient) -> Answers[None]:
         check_group(group)
         masters = await targets(admin, broker, cluster)
-        what = f"create the group {group}"
-        await admin.change_each(masters, lambda it: it.create_group(config), what)
-        return [master.address for master in masters]
+        return await ask_each(masters, lambda one: one.create_group(config))
 
-    addresses = ask(namesrv, question)
+    done, failures = ask(namesrv, question)
+    addresses = list(done)
     lines = [f"create subscription group to {address} success." for address in addresses]
     lines.append(java_text.bracketed("SubscriptionGroupConfig", java_text.fields(config, FIELDS)))
-    print_done("\n".join(lines), {"group": config, "brokers": addresses}, as_json=as_json)
+    if addresses:
+        print_done("\n".join(lines), {"group": config, "brokers": addresses}, as_json=as_json)
+    exit_if_any(failures)
 
 
 @app.named("deleteSubGroup")
@@ -142,32 +146,33 @@ def delete_sub_group(
     """Delete a consumer group and, with -c, its retry and dead-letter topics."""
     check_target(broker, cluster)
 
-    async def question(admin: AdminClient) -> list[str]:
+    async def question(admin: AdminClient) -> Answers[None]:
         masters = await targets(admin, broker, cluster)
         is_removing = remove_offset == "true"
-        await admin.change_each(
-            masters,
-            lambda it: it.delete_group(group, remove_offsets=is_removing),
-            f"delete the group {group}",
+        found = await ask_each(
+            masters, lambda one: one.delete_group(group, remove_offsets=is_removing)
         )
-        if cluster is not None:
+        if cluster is not None and not found[1]:
             for topic in (retry_topic(group), dead_letter_topic(group)):
                 await admin.delete_topic(topic, cluster=cluster, is_missing_ok=True)
-        return [master.address for master in masters]
+        return found
 
-    addresses = ask(namesrv, question)
+    done, failures = ask(namesrv, question)
+    addresses = list(done)
     inside = "" if cluster is None else f" in cluster [{cluster}]"
     lines = [
         f"delete subscription group [{group}] from broker [{address}]{inside} success."
         for address in addresses
     ]
-    if cluster is not None:
+    if cluster is not None and not failures:
         lines += [
             f"delete topic [{topic}] from {place} success."
             for topic in (retry_topic(group), dead_letter_topic(group))
             for place in (f"cluster [{cluster}]", "NameServer")
         ]
-    print_done("\n".join(lines), {"deleted": group, "brokers": addresses}, as_json=as_json)
+    if addresses:
+        print_done("\n".join(lines), {"deleted": group, "brokers": addresses}, as_json=as_json)
+    exit_if_any(failures)
 
 
 @app.named("getConsumerConfig")

@@ -8,11 +8,12 @@ import typer
 from cometmq.cli import times
 from cometmq.cli.connecting import wrong_usage
 from cometmq.client.admin.broker_groups import END
-from cometmq.client.arguments import EPOCH_S_MAX
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import InvalidArgument
 
 FORMS: Final = "milliseconds since 1970, 2026-11-20#10:00:00:000 or 90m (ago)"
+
+FIRST_MS_MAX: Final = 1_000  # a time in the first second of 1970 means the first message
 
 Begin = Annotated[
     str | None, typer.Option("-b", "--beginTimestamp", help=f"Only messages stored since {FORMS}.")
@@ -25,12 +26,12 @@ End = Annotated[
 def moment(text: str) -> int:
     """Return a time; `now` and -1 stand for the END of a queue.
 
-    Scripts that were written for mqadmin give 1 or another small number for the first message. The
-    admin client would refuse it as a time in seconds; it becomes 0, which means the same.
+    Scripts that were written for mqadmin give 0 or 1 for the first message. Larger numbers before
+    1973 are refused, because they are seconds or offsets.
     """
     if text in {"now", "-1"}:
         return END
-    if text.isascii() and text.isdigit() and int(text) < EPOCH_S_MAX:
+    if text.isascii() and text.isdigit() and int(text) < FIRST_MS_MAX:
         return 0
     try:
         return times.parsed(text, now_ms=wall_ms())
