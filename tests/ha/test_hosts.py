@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.ha import state as states
+from cometmq.ha.durable import OsFiles
+from cometmq.ha.epochs import Entry, EpochFile, History, begun
 from cometmq.peers.ha.disk import Disk
 from cometmq.peers.ha.network import OURS, Network, both_ways
 from cometmq.peers.processes import wait_until
@@ -89,6 +92,24 @@ def test_a_full_disk_takes_writes_again_once_it_is_freed(disk: Disk):
     assert caught.value.errno == errno.ENOSPC
     disk.free()
     disk.store.write_bytes(bytes(1 << 20))
+
+
+def test_a_member_saves_its_state_and_its_history_on_a_full_disk(disk: Disk):
+    folder = disk.store
+    folder.mkdir()
+    state = states.created("orders", 1, "boot", lambda: "incarnation")
+    history: History = (Entry(1, 0),)
+    states.StateFile(folder, OsFiles()).save(state)
+    EpochFile(folder, OsFiles()).save(history)
+    disk.fill()
+    with pytest.raises(OSError, match="No space"):
+        (folder / "other").write_bytes(b"x")
+    for epoch in range(2, 20):
+        state, history = states.promised(state, epoch), begun(history, epoch, epoch)
+        states.StateFile(folder, OsFiles()).save(state)
+        EpochFile(folder, OsFiles()).save(history)
+        assert states.StateFile(folder, OsFiles()).load("orders", 1) == state
+        assert EpochFile(folder, OsFiles()).load() == history
 
 
 def test_writes_to_a_frozen_disk_wait(disk: Disk):

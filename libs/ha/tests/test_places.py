@@ -91,13 +91,14 @@ async def test_memory_delays_calls():
     assert writing.result().answer is Answer.APPLIED
 
 
-def test_a_replaced_file_has_the_new_content_and_no_second_name(tmp_path):
+def test_a_replaced_file_has_the_new_content_and_one_name(tmp_path):
     files = OsFiles()
     assert files.read(tmp_path / "state") is None
     files.replace(tmp_path / "state", b"one")
     files.replace(tmp_path / "state", b"two")
     assert files.read(tmp_path / "state") == b"two"
-    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    assert {path.name for path in tmp_path.iterdir()} == {"state", "state.new"}
+    assert (tmp_path / "state").stat().st_nlink == 1
 
 
 # ---- locations in settings -------------------------------------------------------------------

@@ -3,11 +3,18 @@
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The errors after which a write may succeed once there is space."""
+
+RESERVE_BYTES: Final = 4096
+"""Bytes by which a replaced file may grow on a full disk: a block of most file systems."""
+
+_MODE: Final = 0o666  # less the umask, as for `Path.open`
 
 
 class Files(Protocol):
@@ -62,12 +69,25 @@ class OsFiles:
             return None
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Replace the content durably. A crash may leave the temporary file `NAME.new`."""
-        beside = path.with_name(f"{path.name}.new")
-        with beside.open("wb") as file:
-            _write_through(file.fileno(), data)
-        beside.replace(path)
+        """Replace the content durably, on a full disk too.
+
+        The spare file `NAME.new` is written, and then swaps names with the file, so both keep their
+        blocks. A full disk can still refuse the first call, data that has grown by more than
+        `RESERVE_BYTES`, and any call on a file system that never writes in place (Btrfs, ZFS). A
+        crash may leave a second name of the old content, `NAME.old`.
+        """
+        spare = path.with_name(f"{path.name}.new")
+        previous = path.with_name(f"{path.name}.old")
+        previous.unlink(missing_ok=True)
+        _overwrite(spare, data)
+        with suppress(OSError):  # there is no file yet, or the file system has no hard links
+            os.link(path, previous)
+        spare.replace(path)
+        with suppress(FileNotFoundError):
+            previous.replace(spare)
         self.sync(path.parent)
+        with suppress(OSError):  # the disk is full; the spare has the blocks of the old content
+            _reserve(spare, len(data) + RESERVE_BYTES)
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder.
@@ -105,6 +125,31 @@ class OsFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _overwrite(spare: Path, data: bytes) -> None:
+    """Write the content of a spare file in place, and sync it."""
+    with _opened(spare) as descriptor:
+        os.ftruncate(descriptor, len(data))
+        _write_through(descriptor, data)
+
+
+def _reserve(spare: Path, size: int) -> None:
+    with _opened(spare) as descriptor:
+        os.posix_fallocate(descriptor, 0, size)
+
+
+@contextmanager
+def _opened(spare: Path) -> Iterator[int]:
+    """Open a spare file for writing without truncating it; create it if there is none."""
+    with suppress(FileNotFoundError):
+        if spare.stat().st_nlink > 1:  # a crash or a backup has given the content a second name
+            spare.unlink()
+    descriptor = os.open(spare, os.O_WRONLY | os.O_CREAT, _MODE)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _write_through(descriptor: int, data: bytes) -> None:
