@@ -24,6 +24,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CommandError, ServiceNotAvailable, SystemBusy
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.signature import FORWARDED
 
 HOUR_MS = 3_600_000
 DEPOSED = ServiceNotAvailable(f"{remarks.NOT_THE_MASTER} its group now")
@@ -42,6 +43,23 @@ async def test_a_refused_send_looks_for_the_new_master(
         cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, refusal)
         await producer.send(Message("T", b"y"))
         assert ("T" in lookups) is is_looked_up
+
+
+@pytest.mark.parametrize("is_forwarded", [True, False])
+async def test_a_send_that_was_forwarded_looks_for_the_master(
+    cluster: MemoryCluster, lookups: list[str], *, is_forwarded: bool
+) -> None:
+    options = ProducerOptions(poll_namesrv_interval_ms=HOUR_MS)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        await producer.send(Message("T", b"x"))
+        lookups.clear()
+        if is_forwarded:
+            cluster.broker.send_ext[FORWARDED] = "true"
+        await producer.send(Message("T", b"y"))
+        if is_forwarded:
+            await eventually(lambda: "T" in lookups)
+        await producer.send(Message("T", b"z"))
+        assert ("T" in lookups) is is_forwarded
 
 
 async def test_a_refused_lock_looks_for_the_new_master(

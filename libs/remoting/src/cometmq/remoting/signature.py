@@ -25,8 +25,8 @@ ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  # the name of a field
 SIGNATURE: Final = "Signature"
 FORWARDED: Final = "cometmqForwarded"
-"""Marks a request that a broker has forwarded to the master of its group; a broker adds this field
-to those that the client has signed.
+"""Marks a request that a broker has forwarded to the master of its group, and the master's answer;
+a broker adds this field to those that the client has signed.
 """
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 

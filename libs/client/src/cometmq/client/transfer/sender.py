@@ -56,6 +56,7 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.message.flags import TRANSACTION_PREPARED
 from cometmq.remoting.message.ids import UniqueIds
 from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.signature import FORWARDED
 
 STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
 _REPLY_OK: Final = STORED_CODES | {int(ResponseCode.SYSTEM_ERROR)}
@@ -294,6 +295,8 @@ class MessageSender:
             raise
         finally:
             flight.end()
+        if FORWARDED in response.ext:
+            instance.routes.outdated(queue.topic)
         self._note(queue.broker_name, begin_ms, failed=False)
         self.sent_count += 1
         if self._has_namespace:

@@ -267,7 +267,8 @@ class Gate:
     async def _forwarded(self, call: Call[Any], target: str, deadline_ms: int) -> Reply | None:
         """Send a request to the master; return None if it has not accepted it yet.
 
-        All fields are sent as they were received, because the client may have signed them.
+        All fields are sent as they were received, because the client may have signed them. The
+        answer is marked, so that our clients look up the master; others ignore the field.
         """
         left_ms = deadline_ms - self._now_ms()
         ext = {**call.ext, FORWARDED: "true"}
@@ -289,7 +290,8 @@ class Gate:
         except CometError as error:
             raise SystemBusy(f"the master {target} did not answer: {error}") from error
         self.forwarded_count += 1
-        return Reply(response.code, None, response.body, response.remark, response.ext)
+        ext = {**response.ext, FORWARDED: "true"}
+        return Reply(response.code, None, response.body, response.remark, ext)
 
     def _may_open(self, deadline_ms: int) -> bool:
         """Return whether a master that refuses requests, or cannot be reached, may be a new one

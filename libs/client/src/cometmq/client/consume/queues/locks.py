@@ -24,6 +24,7 @@ from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.signature import FORWARDED
 
 RENEW_MS: Final = 20_000
 VALID_MS: Final = 30_000
@@ -240,6 +241,8 @@ class QueueLocks:
                 self._body(queues),
                 timeout_ms=CALL_TIMEOUT_MS,
             )
+            if FORWARDED in response.ext:
+                instance.routes.outdated(queues[0].topic)
             granted = decode_json(LockBatchReply, response.body).lock_ok_mq_set
         except CometError as error:
             if names_former_master(error):
