@@ -1,7 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limit is the minimum of the machine's memory and all enclosing control groups' limits."""
+"""The limit is the minimum of the machine's memory and all enclosing control groups' limits. Freed
+memory returns to the kernel.
+"""
 
-from cometmq.runtime.memory import memory_limit_bytes, physical_bytes
+import subprocess
+import sys
+
+from cometmq.runtime.memory import KEPT_BYTES_MAX, memory_limit_bytes, physical_bytes
+
+USE_AND_FREE = """
+from pathlib import Path
+from cometmq.runtime.service import run
+from cometmq.runtime.worker import Worker
+
+def anonymous_bytes():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
+
+def use_and_free():
+    large = b"x" * (20 << 20)  # glibc's thresholds follow the largest buffer
+    del large
+    small = [b"x" * (900 << 10) for _ in range(16)]
+
+async def main(stop):
+    worker = Worker("worker")
+    await worker.submit(int)
+    before = anonymous_bytes()
+    await worker.submit(use_and_free)
+    print(anonymous_bytes() - before)
+    worker.close()
+
+raise SystemExit(run(main))
+"""
 
 
 def write(path, text):
@@ -39,3 +69,9 @@ def test_a_path_that_leads_out_of_the_root_is_not_followed(tmp_path):
     proc = write(tmp_path / "cgroup", "0::/../..\n")
     write(tmp_path / "fs/memory.max", "8192\n")
     assert memory_limit_bytes(tmp_path / "fs", proc) == 8192
+
+
+def test_a_program_returns_the_memory_that_a_thread_has_freed():
+    words = [sys.executable, "-c", USE_AND_FREE]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2 * KEPT_BYTES_MAX

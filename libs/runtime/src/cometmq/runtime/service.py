@@ -21,6 +21,7 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock, SystemClock
 from cometmq.runtime.hangup import is_ignored_hangup, leave_terminal
+from cometmq.runtime.memory import return_freed_memory
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -79,6 +80,7 @@ def run(
     clock: Clock | None = None,
 ) -> int:
     """Run a program until it ends or a signal stops it; return its exit status."""
+    return_freed_memory()
     stop: Stop | None = None
 
     async def guarded() -> None:
