@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write tables of benchmark results into the README and the pages of docs/."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,8 @@ from macro.workloads import MORE_IS_BETTER
 QUIET_CPUS_MAX: Final = report.OTHERS_CPUS_MAX
 PAGE: Final = report.BENCH.parent / "docs" / "performance.md"
 README: Final = report.BENCH.parent / "README.md"
+EQUAL_MAX: Final = 0.03
+"""Ratios closer to 1 than this are not a difference: two runs on one machine differ by more."""
 HEADLINES: Final = (
     "messages_per_s", "delivered_per_s", "anonymous_bytes", "disk_bytes", "recovery_s", "start_s",
     "catch_up_bytes_per_s", "slave_anonymous_bytes",
@@ -37,10 +40,7 @@ def markdown(result: report.Result) -> str:
         verdicts = [report.verdict(row, target).rpartition(" ") for target in row.targets]
         bounds = ", ".join(bound for bound, _, _ in verdicts)
         words = ", ".join(dict.fromkeys(word.lower() for _, _, word in verdicts))
-        others = "".join(
-            f" {'' if value is None else report.cell(value, divisor).strip()} |"
-            for value in row.rivals
-        )
+        others = _cells(row.rivals, divisor)
         lines.append(
             f"| {name} | {label} [{unit}] | {' | '.join(values)} | {ratio} |{others}"
             f" {bounds} | {words} |"
@@ -52,20 +52,38 @@ def markdown(result: report.Result) -> str:
     )
 
 
+def _cells(values: Sequence[float | None], divisor: float) -> str:
+    return "".join(
+        f" {'' if value is None else report.cell(value, divisor).strip()} |" for value in values
+    )
+
+
 def summary(result: report.Result) -> str:
     """Return the table for the README; it includes workloads in which CometMQ is worse."""
-    lines = ["| workload | figure | CometMQ | Java | ratio | |", "|---|---|---|---|---|---|"]
+    names = report.rivals_of(result["samples"])
+    rivals = "".join(f" {report.TITLES[name]} |" for name in names)
+    lines = [
+        f"| workload | figure | CometMQ | Java | ratio | |{rivals}",
+        "|---|---|---|---|---|---|" + "---|" * len(names),
+    ]
     for row in report.rows(result["samples"]):
         if row.metric not in HEADLINES or row.ratio is None:
             continue
         label, unit, divisor = report.UNITS[row.metric]
         values = [report.cell(value, divisor).strip() for value in (row.comet, row.java)]
-        is_better = row.ratio > 1 if row.metric in MORE_IS_BETTER else row.ratio < 1
+        others = _cells(row.rivals, divisor)
         lines.append(
             f"| {row.workload.title} | {label} [{unit}] | {' | '.join(values)} | {row.ratio:.2f} |"
-            f" {'better' if is_better else 'worse'} |"
+            f" {_judged(row.metric, row.ratio)} |{others}"
         )
     return "\n".join(lines)
+
+
+def _judged(metric: str, ratio: float) -> str:
+    if abs(ratio - 1) <= EQUAL_MAX:
+        return "equal"
+    is_better = ratio > 1 if metric in MORE_IS_BETTER else ratio < 1
+    return "better" if is_better else "worse"
 
 
 def publish_table(result: report.Result, path: Path = PAGE, readme: Path = README) -> None:

@@ -116,6 +116,18 @@ def test_a_workload_that_was_disturbed_says_so_on_the_page():
         assert ("used by other programs" in page.markdown(result)) is is_told
 
 
+def test_the_readme_has_the_other_servers_and_calls_small_differences_equal():
+    close = {**FAST, "messages_per_s": FAST["messages_per_s"] * 1.02}
+    sample = {"comet": [close], "java": [FAST], "redis": [SLOW], "nats": [FAST]}
+    options = {"rounds": 1, "seconds": 2.0}
+    result = report.make_result(
+        {"send-64x1": sample}, {}, options=options, measured_at="2026-02-02"
+    )
+    text = page.summary(result)
+    assert "| ratio | | Redis | NATS |" in text
+    assert "| 102,000 | 100,000 | 1.02 | equal | 40,000 | 100,000 |" in text
+
+
 def test_a_page_without_marks_is_named(tmp_path):
     path = tmp_path / "performance.md"
     path.write_text("no marks")
