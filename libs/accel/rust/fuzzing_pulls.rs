@@ -211,12 +211,16 @@ pub fn run(seed: u64, frames: u64) -> Seen {
             push_frame(&mut chunk, &mut random);
         }
         mutate(&mut chunk, &mut random);
+        let whole_count = pulls.stage_chunk(&chunk, 3, 1 << 16);
         pulls.staged.clear();
-        let mut at = 0;
+        let (mut at, mut frame_count) = (0, 0);
         while let Next::Whole(frame) = frame_at(&chunk, at, 1 << 16) {
             pulls.stage(&chunk, &frame);
             at = frame.end;
+            frame_count += 1;
         }
+        let is_whole = at == chunk.len() && pulls.staged.len() == frame_count && frame_count <= 3;
+        assert_eq!(whole_count, if is_whole { frame_count } else { 0 });
         so_far.staged += check(&mut world, &pulls, &chunk, &mut caches, &template);
     }
     so_far

@@ -4,18 +4,17 @@
 use std::collections::HashMap;
 
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::pull::answer::{PlainTemplate, Template};
 use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Limits, LogView, Queue, Source};
-use crate::pull::sql::{Condition, Program, Test};
-use crate::pull::stage::{Context, Pull, Pulls, Reader, Staged, answer};
+use crate::pull::stage::{Context, Pull, Pulls, Reader, Renewal, Staged, answer};
 use crate::python::array;
+use crate::python_conditions::program;
 
 const QUEUES_MAX: usize = 1 << 14;
-const NAMES_MAX: usize = 8;
 /// Larger buffers are freed after the call.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
@@ -33,6 +32,7 @@ pub struct PullLane {
     locks: Vec<Py<PyAny>>,
     template: Template,
     plain: PlainTemplate,
+    frame_bytes_max: usize,
     limits: Limits,
     caches: Caches,
     view: Option<Py<PyAny>>,
@@ -53,8 +53,14 @@ struct Total {
     bytes: usize,
 }
 
-/// What Python has to count and to store after a call.
-struct Effects<'py> {
+/// One call that answers requests, and what Python has to count and to store after it.
+struct Work<'a, 'py> {
+    py: Python<'py>,
+    view: &'a Bound<'py, PyAny>,
+    out: Vec<u8>,
+    body: Vec<u8>,
+    /// Number of entries that filters may still examine.
+    budget: i64,
     totals: Bound<'py, PyList>,
     commits: Bound<'py, PyList>,
     renewed: Bound<'py, PyList>,
@@ -92,24 +98,18 @@ impl Source for PythonSource<'_, '_> {
     }
 }
 
-type Answers<'py> = (
-    Bound<'py, PyBytes>,
-    usize,
-    usize,
-    usize,
-    bool,
-    Bound<'py, PyList>,
-    Bound<'py, PyList>,
-    Bound<'py, PyList>,
-    i64,
-);
+/// Totals of the readers, offsets to commit, renewed locks, and the rest of the budget.
+type Effects<'py> = (Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>, i64);
+type Answers<'py> = (Bound<'py, PyBytes>, usize, usize, usize, bool, Effects<'py>);
+type AnsweredRows<'py> = (Bound<'py, PyList>, usize, usize, isize, Effects<'py>);
 
 #[pymethods]
 impl PullLane {
     #[new]
-    #[pyo3(signature = (*, cache_bytes, count_max, bytes_max, memory_bytes, json, binary_head, flag, remark, names, plain_json, plain_binary, queues, read_log, read_entries))]
+    #[pyo3(signature = (*, frame_bytes_max, cache_bytes, count_max, bytes_max, memory_bytes, json, binary_head, flag, remark, names, plain_json, plain_binary, queues, read_log, read_entries))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn new(
+        frame_bytes_max: usize,
         cache_bytes: usize,
         count_max: i64,
         bytes_max: usize,
@@ -132,6 +132,7 @@ impl PullLane {
             locks: vec![],
             template: Template { json, binary_head, flag, remark, names },
             plain: PlainTemplate { json: plain_json, binary: plain_binary },
+            frame_bytes_max,
             limits: Limits { count_max, bytes_max, memory_bytes },
             caches: Caches::new(cache_bytes),
             view: None,
@@ -237,88 +238,152 @@ impl PullLane {
         count: usize,
         room: isize,
         view: &Bound<'py, PyAny>,
-        mut budget: i64,
+        budget: i64,
     ) -> PyResult<Answers<'py>> {
         let end = first.checked_add(count).filter(|&end| end <= self.pulls.staged.len());
         let end = end.ok_or_else(|| PyIndexError::new_err("more requests than are staged"))?;
+        let mut work = self.begin(py, view, budget)?;
+        let (at, is_odd) = self.answer_staged(&mut work, first, end, room)?;
+        let frames = PyBytes::new(py, &work.out);
+        let next = if at < end { self.frame(at)? } else { (0, 0) };
+        Ok((frames, at - first, next.0, next.1, is_odd, self.finish(work)?))
+    }
+
+    /// Answers chunks of several connections, from a given row on, and stops at a request that
+    /// Python must answer, at a chunk that contains anything but plain requests, when the answers
+    /// to a chunk exceed `room` bytes, or when all answers exceed `bytes_max`.
+    #[allow(clippy::too_many_arguments)] // once per call: an object for them costs time
+    fn answer_rows<'py>(
+        &mut self,
+        py: Python<'py>,
+        rows: &Bound<'py, PyList>,
+        first: usize,
+        count_max: usize,
+        room: isize,
+        bytes_max: usize,
+        view: &Bound<'py, PyAny>,
+        budget: i64,
+    ) -> PyResult<AnsweredRows<'py>> {
+        let mut work = self.begin(py, view, budget)?;
+        let answers = PyList::empty(py);
+        let (mut row, mut received, mut sent, mut rest) = (first, 0, 0, -1);
+        while row < rows.len() && sent <= bytes_max {
+            let item = rows.get_item(row)?;
+            let item = item.cast::<PyTuple>()?;
+            let data = item.get_item(1)?;
+            let data = data.cast::<PyBytes>()?.as_bytes();
+            work.out.clear();
+            let count = self.pulls.stage_chunk(data, count_max, self.frame_bytes_max);
+            let (at, _) = self.answer_staged(&mut work, 0, count, room)?;
+            if at > 0 {
+                sent += work.out.len();
+                answers.append((item.get_item(0)?, PyBytes::new(py, &work.out), at))?;
+            }
+            if at < count || count == 0 {
+                let start = if at < count { self.frame(at)?.0 } else { 0 };
+                received += start;
+                rest = start as isize;
+                break;
+            }
+            received += data.len();
+            row += 1;
+        }
+        Ok((answers, received, row, rest, self.finish(work)?))
+    }
+}
+
+impl PullLane {
+    fn begin<'a, 'py>(
+        &mut self,
+        py: Python<'py>,
+        view: &'a Bound<'py, PyAny>,
+        budget: i64,
+    ) -> PyResult<Work<'a, 'py>> {
         self.look_at(py, view)?;
-        let (mut out, mut body) = (std::mem::take(&mut self.out), std::mem::take(&mut self.body));
+        let (mut out, body) = (std::mem::take(&mut self.out), std::mem::take(&mut self.body));
         out.clear();
-        let mut effects = Effects {
+        Ok(Work {
+            py,
+            view,
+            out,
+            body,
+            budget,
             totals: PyList::empty(py),
             commits: PyList::empty(py),
             renewed: PyList::empty(py),
             total: Total::default(),
             reader: 0,
-        };
-        let (mut at, mut is_odd) = (first, false);
-        while at < end && out.len() as isize <= room {
-            let is_answered = match self.pulls.staged[at] {
-                Staged::Pull(pull) => {
-                    let found = self.one(py, &pull, view, (&mut out, &mut body, &mut budget))?;
-                    if let Some(found) = found {
-                        self.note(py, &pull, found, &mut effects)?;
-                    }
-                    found.is_some()
-                }
-                Staged::Renewal(renewal) => {
-                    let known = self.pulls.renewals.answer(renewal.number);
-                    if let Some(body) = known {
-                        self.plain.push(&mut out, renewal.opaque, renewal.serialization, body);
-                        effects.renewed.append(&self.locks[renewal.number as usize])?;
-                    }
-                    known.is_some()
-                }
-            };
-            if !is_answered {
-                is_odd = true;
-                break;
-            }
-            at += 1;
-        }
-        self.add_total(py, &effects)?;
-        let frames = PyBytes::new(py, &out);
+        })
+    }
+
+    fn finish<'py>(&mut self, mut work: Work<'_, 'py>) -> PyResult<Effects<'py>> {
+        self.add_total(&mut work)?;
+        let Work { out, body, totals, commits, renewed, budget, .. } = work;
         if out.capacity() + body.capacity() <= KEPT_BYTES_MAX {
             (self.out, self.body) = (out, body);
         }
-        let next = if at < end { self.frame(at)? } else { (0, 0) };
-        let Effects { totals, commits, renewed, .. } = effects;
-        Ok((frames, at - first, next.0, next.1, is_odd, totals, commits, renewed, budget))
+        Ok((totals, commits, renewed, budget))
     }
-}
 
-impl PullLane {
-    /// Answers one pull; returns the number and the size of its messages.
-    fn one(
+    /// Answers staged requests; returns the index of the first that is not answered, and whether
+    /// Python must answer it.
+    fn answer_staged(
         &mut self,
-        py: Python<'_>,
-        pull: &Pull,
-        view: &Bound<'_, PyAny>,
-        rooms: (&mut Vec<u8>, &mut Vec<u8>, &mut i64),
-    ) -> PyResult<Option<(usize, usize)>> {
+        work: &mut Work<'_, '_>,
+        first: usize,
+        end: usize,
+        room: isize,
+    ) -> PyResult<(usize, bool)> {
+        let mut at = first;
+        while at < end && work.out.len() as isize <= room {
+            let is_answered = match self.pulls.staged[at] {
+                Staged::Pull(pull) => self.answer_pull(work, &pull)?,
+                Staged::Renewal(renewal) => self.answer_renewal(work, &renewal)?,
+            };
+            if !is_answered {
+                return Ok((at, true));
+            }
+            at += 1;
+        }
+        Ok((at, false))
+    }
+
+    fn answer_renewal(&self, work: &mut Work<'_, '_>, renewal: &Renewal) -> PyResult<bool> {
+        let Some(body) = self.pulls.renewals.answer(renewal.number) else {
+            return Ok(false);
+        };
+        self.plain.push(&mut work.out, renewal.opaque, renewal.serialization, body);
+        work.renewed.append(&self.locks[renewal.number as usize])?;
+        Ok(true)
+    }
+
+    fn answer_pull(&mut self, work: &mut Work<'_, '_>, pull: &Pull) -> PyResult<bool> {
+        let py = work.py;
         let Some((_, topic)) = self.names.get(pull.reader as usize) else {
-            return Ok(None);
+            return Ok(false);
         };
         let key = (topic, pull.asked.queue_id);
         let Some(object) = self.queues.bind(py).get_item(key)? else {
-            return Ok(None);
+            return Ok(false);
         };
         let queue = self.queue(py, &object)?;
         let mut source = PythonSource {
             py,
-            view,
+            view: work.view,
             queue: &object,
             read_log: &self.read_log,
             read_entries: &self.read_entries,
         };
         let Some(reader) = self.pulls.readers.get(pull.reader as usize) else {
-            return Ok(None);
+            return Ok(false);
         };
         let context = Context { queue, log: &self.log, limits: self.limits, source: &mut source };
-        let (out, body, budget) = rooms;
-        let found =
-            answer(pull, reader, context, &mut self.caches, &self.template, (out, body, budget));
-        Ok(found.map(|found| (found.count, body.len())))
+        let rooms = (&mut work.out, &mut work.body, &mut work.budget);
+        let found = answer(pull, reader, context, &mut self.caches, &self.template, rooms);
+        if let Some(found) = found {
+            self.note(work, pull, found.count)?;
+        }
+        Ok(found.is_some())
     }
 
     fn queue(&mut self, py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Queue> {
@@ -367,107 +432,28 @@ impl PullLane {
         Ok(())
     }
 
-    /// Adds an answered pull, which found a number and a size of messages, to the effects.
-    fn note(
-        &self,
-        py: Python<'_>,
-        pull: &Pull,
-        (messages, bytes): (usize, usize),
-        effects: &mut Effects<'_>,
-    ) -> PyResult<()> {
-        if pull.reader != effects.reader {
-            self.add_total(py, effects)?;
-            (effects.total, effects.reader) = (Total::default(), pull.reader);
+    /// Adds an answered pull, whose messages are in `body`, to the effects.
+    fn note(&self, work: &mut Work<'_, '_>, pull: &Pull, messages: usize) -> PyResult<()> {
+        if pull.reader != work.reader {
+            self.add_total(work)?;
+            work.reader = pull.reader;
         }
-        effects.total.pulls += 1;
-        effects.total.messages += messages;
-        effects.total.bytes += bytes;
+        work.total.pulls += 1;
+        work.total.messages += messages;
+        work.total.bytes += work.body.len();
         if let Some(offset) = pull.asked.commit_offset {
             let (group, topic) = &self.names[pull.reader as usize];
-            effects.commits.append((group, topic, pull.asked.queue_id, offset))?;
+            work.commits.append((group, topic, pull.asked.queue_id, offset))?;
         }
         Ok(())
     }
 
-    fn add_total(&self, py: Python<'_>, effects: &Effects<'_>) -> PyResult<()> {
-        let total = effects.total;
+    fn add_total(&self, work: &mut Work<'_, '_>) -> PyResult<()> {
+        let total = std::mem::take(&mut work.total);
         if total.pulls == 0 {
             return Ok(());
         }
-        let (group, topic) = &self.names[effects.reader as usize];
-        effects.totals.append((
-            topic.clone_ref(py),
-            group.clone_ref(py),
-            total.pulls,
-            total.messages,
-            total.bytes,
-        ))
+        let (group, topic) = &self.names[work.reader as usize];
+        work.totals.append((topic, group, total.pulls, total.messages, total.bytes))
     }
-}
-
-/// Returns whether a record matches a condition, or `None` if only Python can decide.
-#[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // arguments of a Python function are owned
-pub fn matches(
-    names: Vec<String>,
-    condition: &Bound<'_, PyTuple>,
-    record: &[u8],
-) -> PyResult<Option<bool>> {
-    Ok(program(names, condition)?.matches(record).ok())
-}
-
-fn program(names: Vec<String>, condition: &Bound<'_, PyTuple>) -> PyResult<Program> {
-    if names.len() > NAMES_MAX {
-        return Err(PyValueError::new_err(format!("more than {NAMES_MAX} properties")));
-    }
-    let condition = read_condition(condition, names.len())?;
-    Ok(Program { names: names.into_iter().map(String::into_bytes).collect(), condition })
-}
-
-/// Parses a condition in the form that `filters/sql/program.py` writes.
-fn read_condition(said: &Bound<'_, PyTuple>, name_count: usize) -> PyResult<Condition> {
-    let kind: String = said.get_item(0)?.extract()?;
-    let name = || {
-        let index: usize = said.get_item(1)?.extract()?;
-        if index < name_count { Ok(index) } else { Err(PyIndexError::new_err("no such property")) }
-    };
-    let part = |item: Bound<'_, PyAny>| read_condition(item.cast::<PyTuple>()?, name_count);
-    Ok(match kind.as_str() {
-        "and" | "or" => {
-            let parts = said.get_item(1)?.try_iter()?.map(|item| part(item?));
-            Condition::Logic(kind == "and", parts.collect::<PyResult<_>>()?)
-        }
-        "not" => Condition::Not(Box::new(part(said.get_item(1)?)?)),
-        "cast" => Condition::Cast(name()?),
-        "null" => Condition::Null(name()?),
-        "in" => {
-            let texts: Vec<String> = said.get_item(2)?.extract()?;
-            let texts = texts.into_iter().map(String::into_bytes).collect();
-            Condition::Within(name()?, texts, said.get_item(3)?.extract()?)
-        }
-        "text" => Condition::Text(name()?, said.get_item(2)?.extract::<String>()?.into_bytes()),
-        "truth" => Condition::Truth(name()?, said.get_item(2)?.extract()?),
-        "integer" => {
-            let range = if said.get_item(4)?.extract()? {
-                (i64::MIN, i64::MAX)
-            } else {
-                (i32::MIN.into(), i32::MAX.into())
-            };
-            Condition::Integer(name()?, read_test(said)?, said.get_item(3)?.extract()?, range)
-        }
-        "double" => Condition::Double(name()?, read_test(said)?, said.get_item(3)?.extract()?),
-        _ => return Err(PyValueError::new_err(format!("no such condition: {kind}"))),
-    })
-}
-
-fn read_test(said: &Bound<'_, PyTuple>) -> PyResult<Test> {
-    let symbol: String = said.get_item(2)?.extract()?;
-    Ok(match symbol.as_str() {
-        "==" => Test::Equal,
-        "<" => Test::Less,
-        "<=" => Test::LessOrEqual,
-        ">" => Test::Greater,
-        ">=" => Test::GreaterOrEqual,
-        _ => return Err(PyValueError::new_err(format!("no such comparison: {symbol}"))),
-    })
 }

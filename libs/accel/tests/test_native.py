@@ -278,9 +278,10 @@ class PullWorld:
         self.answer_to_read = lambda data: data
         pieces, plain = pulled_pieces(0, "FOUND"), plain_pieces(0)
         options = {
-            "cache_bytes": 1 << 20, "count_max": 32, "bytes_max": 1 << 18, "memory_bytes": 1 << 30,
-            "json": list(pieces.json), "binary_head": pieces.binary_head, "flag": pieces.flag,
-            "remark": pieces.remark, "names": list(pieces.names), "queues": {("T", 0): self.queue},
+            "frame_bytes_max": 1 << 20, "cache_bytes": 1 << 20, "count_max": 32,
+            "bytes_max": 1 << 18, "memory_bytes": 1 << 30, "json": list(pieces.json),
+            "binary_head": pieces.binary_head, "flag": pieces.flag, "remark": pieces.remark,
+            "names": list(pieces.names), "queues": {("T", 0): self.queue},
             "plain_json": list(plain.json), "plain_binary": list(plain.binary),
             "read_log": self.read_log, "read_entries": self.read_entries,
         }  # fmt: skip
@@ -331,7 +332,8 @@ def test_a_pull_is_answered_with_the_records_from_its_offset_on():
     assert world.learn()
     assert not world.learn()
     data = world.head(1)
-    frames, done, start, end, is_odd, totals, commits, renewed, left = world.answer(data)
+    frames, done, start, end, is_odd, effects = world.answer(data)
+    totals, commits, renewed, left = effects
     raw = decode_header(0, frames[8 : 8 + int.from_bytes(frames[5:8], "big")])
     assert (raw.code, raw.opaque, raw.remark) == (0, 9, "FOUND")
     assert raw.ext == {
@@ -414,6 +416,34 @@ def test_answers_stop_above_the_room_and_filters_choose():
     assert world.lane.answer(1, 2, 1 << 20, view, 99)[0] == frames * 2
 
 
+def test_chunks_of_several_connections_are_answered_until_one_is_not_plain():
+    world = PullWorld()
+    world.learn()
+    pull, late, other = world.head(), world.head(99), world.head(consumerGroup="other")
+    view = View(0, 276, 1 << 20)
+    frames = world.answer(pull)[0]
+
+    def answer(*chunks, first=0, count_max=3, room=1 << 20, bytes_max=1 << 20):
+        rows = [(number, chunk) for number, chunk in enumerate(chunks)]
+        rows, *place, effects = world.lane.answer_rows(
+            rows, first, count_max, room, bytes_max, view, 99
+        )
+        count = sum(count for *_, count in rows)
+        assert [one for _, one, _ in rows] == [frames * count for *_, count in rows]
+        assert effects[0] == ([("T", "g", count, 3 * count, 276 * count)] if count else [])
+        assert effects[1] == [("g", "T", 0, 1)] * count
+        return [(peer, count) for peer, _, count in rows], *place
+
+    size = len(pull)
+    assert answer(pull, pull * 2) == ([(0, 1), (1, 2)], 3 * size, 2, -1)
+    assert answer(pull, pull * 2, first=1) == ([(1, 2)], 2 * size, 2, -1)
+    assert answer(pull, pull + late, pull) == ([(0, 1), (1, 1)], 2 * size, 1, size)
+    for chunk in (pull + other, pull + pull[:9], b"", pull * 4, send(), late):
+        assert answer(pull, chunk, pull) == ([(0, 1)], size, 1, 0)
+    assert answer(pull, pull, bytes_max=1) == ([(0, 1)], size, 1, -1)
+    assert answer(pull * 2, pull, room=1) == ([(0, 1)], size, 0, size)
+
+
 def test_filters_examine_no_more_entries_than_they_may():
     world = PullWorld()
     world.learn(codes=[0])
@@ -422,7 +452,7 @@ def test_filters_examine_no_more_entries_than_they_may():
     for budget, done, left in ((9, 2, 3), (6, 2, 0), (5, 1, -1), (2, 0, -1), (0, 0, -1)):
         world.stage(data * 2)
         answered = world.lane.answer(0, 2, 1 << 20, view, budget)
-        assert (answered[1], answered[4], answered[8]) == (done, done < 2, left)
+        assert (answered[1], answered[4], answered[5][3]) == (done, done < 2, left)
 
 
 @pytest.mark.parametrize("serialization", Serialization)
@@ -441,7 +471,7 @@ def test_a_request_for_locks_gets_the_answer_of_its_twin(serialization):
     assert not world.lane.learn_renewal(int(serialization), head, b"queues", b"other", [])
     assert world.stage(request(b"others", 1))[0][0] == 0
     data = world.head() + request(b"queues", 70_000)
-    frames, done, _, _, is_odd, totals, _, renewed, _ = world.answer(data)
+    frames, done, _, _, is_odd, (totals, _, renewed, _) = world.answer(data)
     assert (done, is_odd, len(totals)) == (2, False, 1)
     assert [id(one) for one in renewed] == [id(locks)]
     answer = frames[4 + int.from_bytes(frames[:4], "big") :]
@@ -451,7 +481,7 @@ def test_a_request_for_locks_gets_the_answer_of_its_twin(serialization):
     world.stage(data)
     world.lane.forget_renewals()
     answered = world.lane.answer(0, 2, 1 << 20, View(0, 276, 1 << 20), 99)
-    assert (answered[1], answered[4], answered[7]) == (1, True, [])
+    assert (answered[1], answered[4], answered[5][2]) == (1, True, [])
 
 
 def test_impossible_pulls_raise():

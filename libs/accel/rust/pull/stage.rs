@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::frames::Frame;
+use crate::frames::{Frame, Next, frame_at};
 use crate::pull::answer::{Answer, Template};
 use crate::pull::renewals::Renewals;
 use crate::pull::request::{Asked, read_pull};
@@ -136,6 +136,23 @@ impl Pulls {
                 renewal.number = FORGOTTEN;
             }
         }
+    }
+
+    /// Stages a chunk of at most `count_max` plain pulls and known renewals, in place of the last
+    /// chunk; returns their number, or 0 if the chunk contains anything else.
+    pub fn stage_chunk(&mut self, data: &[u8], count_max: usize, frame_bytes_max: usize) -> usize {
+        self.staged.clear();
+        let mut at = 0;
+        while at < data.len() {
+            let Next::Whole(frame) = frame_at(data, at, frame_bytes_max) else {
+                return 0;
+            };
+            if self.staged.len() == count_max || !self.stage(data, &frame) {
+                return 0;
+            }
+            at = frame.end;
+        }
+        self.staged.len()
     }
 
     /// Stages a frame if it is a plain pull by a known reader or a known renewal; returns whether

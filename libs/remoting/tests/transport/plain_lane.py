@@ -12,7 +12,7 @@ from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
-from cometmq.remoting.transport.lane import Answered, Part, StagedRows
+from cometmq.remoting.transport.lane import Answered, AnsweredRows, Part, StagedRows
 
 PLAIN = 9001
 """The code of the requests that `PlainLane` takes."""
@@ -75,6 +75,11 @@ class NoLane:
 
     def answer(self, _first: int, _count: int, _room: int) -> Answered:
         raise AssertionError("nothing is staged")
+
+    def answer_rows(
+        self, _rows: list[tuple[Any, bytes]], _first: int, _count_max: int, _room: int
+    ) -> AnsweredRows | None:
+        return None
 
     def drop(self) -> None:
         return

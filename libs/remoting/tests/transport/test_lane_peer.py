@@ -18,7 +18,7 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.lane import Answered, Part, StagedRows
+from cometmq.remoting.transport.lane import Answered, AnsweredRows, Part, StagedRows
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
@@ -76,6 +76,7 @@ class World:
         self.staged: list[tuple[LanePeer, int]] = []
         self.quick: list[tuple[int, int, int]] = []
         self.quick_count = 0
+        self.row_count = 0  # QUICK requests that `answer_rows` has answered
         self.taken_count = 0
         self.drop_count = 0
         self.has_changed = False
@@ -179,6 +180,26 @@ class World:
             self.quick_count += 1
             done += 1
         return b"".join(out), done, 0, 0, False
+
+    def answer_rows(
+        self, rows: Sequence[tuple[Any, bytes]], first: int, count_max: int, room: int
+    ) -> AnsweredRows:
+        answers: list[tuple[Any, bytes, int]] = []
+        received = 0
+        for index, (peer, data) in enumerate(rows[first:], first):
+            before = len(self.staged)
+            (count, _, _, end), *_ = self.stage(peer, data, count_max) or [(0, 0, 0, 0)]
+            del self.staged[before:]
+            if count >= 0 or end < len(data):
+                return answers, received, index, 0
+            frames, done, start, _, _ = self.answer(0, -count, room)
+            self.row_count += done
+            if done:
+                answers.append((peer, frames, done))
+            if done < -count:
+                return answers, received + start, index, start
+            received += len(data)
+        return answers, received, len(rows), -1
 
     def drop(self) -> None:
         self.drop_count += bool(self.staged)
@@ -297,6 +318,23 @@ def test_what_a_lane_leaves_over_is_served_between_its_answers():
     assert world.served == list(range(9))
     assert world.quick_count == 5
     assert world.peer.buffered_bytes == 11
+
+
+@pytest.mark.parametrize(
+    ("high_water_bytes", "row_count"),
+    [
+        (1 << 20, 5),  # 2, 4, and after 8 has shown the habit again, 10, 12, 14
+        (200, 3),  # 2, 10, 12: the answers to 2 and 12 exceed the bound
+    ],
+)
+def test_direct_input_leaves_a_chunk_where_the_lane_does(high_water_bytes, row_count):
+    chunks = [(0,), (2, 4, 5, 6), (8,), (10,), (12, 14)]
+    steps = [(b"".join(request(QUICK, one) for one in chunk), "") for chunk in chunks]
+    bounds = ServerSettings(write_high_water_bytes=high_water_bytes, write_low_water_bytes=100)
+    world = play(steps, bounds, has_lane=True, is_direct=True)
+    assert world.served == [one for chunk in chunks for one in chunk]
+    assert world.row_count == row_count
+    assert outcome(world) == outcome(play(steps, bounds, has_lane=False))
 
 
 def test_a_peer_that_does_not_read_gets_the_rest_later():

@@ -4,8 +4,8 @@ without the lane.
 """
 
 import asyncio
-import json
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,10 +19,12 @@ from cometmq.broker.filters.sql import compile_sql
 from cometmq.broker.handlers import VIP_EXCLUDED
 from cometmq.broker.lanes import pull_lane
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
+from cometmq.broker.testing.scripted import ScriptedBroker, Wire, frames_of
 from cometmq.broker.testing.scripts import Step, frame
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
+from cometmq.remoting.transport.lane import AnsweredRows
+from cometmq.remoting.transport.lane_peer import PULLS, SENDS, LanePeer
 from cometmq.store.log.damage import DamagedRange
 
 from .pull_script import EXPRESSIONS, PEERS, TOPICS, Script
@@ -82,17 +84,44 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
             broker.broker.locks.expire(now_ms=broker.clock.monotonic_ms())
 
 
+class Arrived:
+    """Chunks of several connections that direct input serves together, in their order."""
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self._broker = broker
+        self._chunks: list[tuple[LanePeer, bytes]] = []
+
+    def add(self, peer: LanePeer, wire: Wire, data: bytes) -> None:
+        if peer.habit == SENDS or any(peer is one for one, _ in self._chunks):
+            self.serve()
+        if not peer.is_open or wire.is_closing():
+            return
+        self._chunks.append((peer, data))
+        if peer.habit != PULLS:
+            self.serve()
+
+    def serve(self) -> None:
+        chunks, self._chunks = self._chunks, []
+        direct = self._broker.hub.direct
+        if direct is not None:
+            direct.serve(chunks)
+        for peer, data in chunks if direct is None else []:
+            peer.data_received(data)
+
+
 async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
+    arrived = Arrived(broker)
     for topic, queue_nums in TOPICS.items():
         broker.broker.topics.create(topic, queue_nums=queue_nums)
     for _ in range(PEERS):
         broker.connect()
     for step in steps:
         peer, wire = broker.connections[step.peer]
+        if step.action != "receive":
+            arrived.serve()
         match step.action:
             case "receive":
-                if peer.is_open and not wire.is_closing():
-                    peer.data_received(step.data)
+                arrived.add(peer, wire, step.data)
             case "settle":
                 await broker.settle()
             case "pause":
@@ -160,8 +189,10 @@ CASES = {
 }  # fmt: skip
 
 
-def run(case: dict[str, str], steps: list[Step], *, lane: bool) -> tuple[dict[str, Any], int]:
-    async def main(root: str) -> tuple[dict[str, Any], int]:
+def run(
+    case: dict[str, str], steps: list[Step], *, lane: bool, is_direct: bool = False
+) -> tuple[dict[str, Any], int, int]:
+    async def main(root: str) -> tuple[dict[str, Any], int, int]:
         options: Any = {
             "storePathRootDir": root,  # for the tables; the store is in memory
             "brokerIP1": "10.1.2.3", "maxHashSlotNum": "2000", "maxIndexNum": "100000",
@@ -169,7 +200,7 @@ def run(case: dict[str, str], steps: list[Step], *, lane: bool) -> tuple[dict[st
             "enablePropertyFilter": "true",
         }  # fmt: skip
         options |= case | {"nativeLaneEnable": str(lane).lower()}
-        broker = ScriptedBroker(**options)
+        broker = ScriptedBroker(is_direct=is_direct, **options)
         wires: list[Any] = []
         connect = broker.connect
 
@@ -179,23 +210,48 @@ def run(case: dict[str, str], steps: list[Step], *, lane: bool) -> tuple[dict[st
             return connected
 
         broker.connect = connect_and_keep  # type: ignore[method-assign]
+        shared = count_shared(broker)
         await play(broker, steps)
         state = state_of(broker, wires, root)
         count = broker.lane.pull_count if broker.lane else 0
         broker.broker.store.close()
-        return state, count
+        return state, count, shared()
 
     with tempfile.TemporaryDirectory() as root:
         return asyncio.run(main(root))
 
 
-def compare(case: dict[str, str], steps: list[Step]) -> int:
-    """Run both brokers, compare them, and return how many pulls the lane answered."""
-    without, _ = run(case, steps, lane=False)
-    with_lane, count = run(case, steps, lane=True)
-    for name, value in without.items():
-        assert with_lane[name] == value, name
-    return count
+def count_shared(broker: ScriptedBroker) -> Callable[[], int]:
+    """Return a function that counts the connections whose requests were answered by a call that
+    answered several connections.
+    """
+    counts: list[int] = []
+    if broker.lane is not None:
+        answer_rows = broker.lane.answer_rows
+
+        def answer(*arguments: Any) -> AnsweredRows | None:
+            answered = answer_rows(*arguments)
+            counts.append(0 if answered is None else len(answered[0]))
+            return answered
+
+        broker.lane.answer_rows = answer  # type: ignore[method-assign, assignment]
+    return lambda: sum(count for count in counts if count > 1)
+
+
+def compare(case: dict[str, str], steps: list[Step]) -> tuple[int, int]:
+    """Compare a broker without the lane to one with it, and to one with direct input as well;
+    return how many pulls the lane answered, and with how many connections it shared a call.
+    """
+    without, *_ = run(case, steps, lane=False)
+    counts = []
+    for is_direct in (False, True):
+        with_lane, *more = run(case, steps, lane=True, is_direct=is_direct)
+        for name, value in without.items():
+            assert with_lane[name] == value, name
+        counts.append(more)
+    (count, _), (direct_count, shared_count) = counts
+    assert count == direct_count
+    return count, shared_count
 
 
 @pytest.fixture(autouse=True)
@@ -214,11 +270,12 @@ def whole_searches(monkeypatch):
 @pytest.mark.parametrize("seed", range(3))
 def test_plain_pulls_give_the_same_broker_through_the_lane(name, seed):
     script = Script(seed, oddity=0)
-    count = compare(CASES[name], script.write(turns=30))
+    count, shared_count = compare(CASES[name], script.write(turns=30))
     if name == "off":
-        assert count == 0
+        assert count == shared_count == 0
     else:
         assert count > 0.6 * script.pull_count
+        assert shared_count > 0
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -344,93 +401,46 @@ def test_the_vip_port_refuses_pulls():
         asyncio.run(main(root))
 
 
-def lock_frame(client: str, queue_id: int, opaque: int) -> bytes:
-    body = {
-        "clientId": client, "consumerGroup": "g",
-        "mqSet": [{"brokerName": "b", "queueId": queue_id, "topic": "Orders"}],
-    }  # fmt: skip
-    return frame(RequestCode.LOCK_BATCH_MQ, {}, json.dumps(body).encode(), opaque=opaque)
-
-
-class Locking:
-    """Sends requests for locks, and counts those that reach the table of locks by a handler."""
-
-    def __init__(self, root: str, **options: Any) -> None:
-        self.broker = ScriptedBroker(storePathRootDir=root, brokerIP1="10.1.2.3", **options)
-        self.peer, self.wire = self.broker.connect()
-        self.handled = 0
-        self.opaque = 0
-        locks = self.broker.broker.locks
-        self._lock = locks.lock
-        locks.lock = self.lock  # type: ignore[method-assign]
-
-    def lock(self, *arguments: Any, **options: Any) -> Any:
-        self.handled += 1
-        return self._lock(*arguments, **options)
-
-    async def ask(self, client: str, queue_id: int) -> tuple[bool, int]:
-        """Return whether the lock was granted, and how often a handler was called."""
-        before, self.opaque = self.handled, self.opaque + 1
-        self.wire.sent.clear()
-        self.peer.data_received(lock_frame(client, queue_id, self.opaque))
-        await self.broker.settle()
-        ((serialization, head, body),) = frames_of(bytes(self.wire.sent))
-        answer = decode_header(serialization, head)
-        assert (answer.code, answer.opaque) == (ResponseCode.SUCCESS, self.opaque)
-        return b'"queueId"' in body, self.handled - before
-
-
-def test_renewals_are_native_until_a_lock_changes_hands():
-    async def main(root: str) -> None:
-        locking = Locking(root)
-        clock = locking.broker.clock
-        assert await locking.ask("one", 0) == (True, 1)
-        clock.advance(LOCK_LIFE_MS)
-        assert await locking.ask("one", 0) == (True, 0)
-        clock.advance(LOCK_LIFE_MS)
-        assert await locking.ask("two", 0) == (False, 1)  # the native renewal counted
-        assert await locking.ask("one", 0) == (True, 0)
-        assert await locking.ask("two", 1) == (True, 1)
-        assert await locking.ask("one", 0) == (True, 1)
-        assert await locking.ask("one", 0) == (True, 0)
-        clock.advance(LOCK_LIFE_MS + 1)
-        assert await locking.ask("two", 0) == (True, 1)
-        assert await locking.ask("one", 0) == (False, 1)
-
-    with tempfile.TemporaryDirectory() as root:
-        asyncio.run(main(root))
-
-
-def test_a_lock_released_in_the_same_chunk_is_not_renewed():
-    async def main(root: str) -> None:
-        locking = Locking(root)
-        await locking.ask("one", 0)
-        renewal = lock_frame("one", 0, 7)
-        release = lock_frame("one", 0, 8).replace(b'"code":41', b'"code":42')
-        locking.peer.data_received(renewal + release + renewal)
-        await locking.broker.settle()
-        assert locking.handled == 2
-        assert locking.broker.broker.locks.count == 1
-
-    with tempfile.TemporaryDirectory() as root:
-        asyncio.run(main(root))
-
-
-def test_handlers_serve_all_requests_for_locks_in_a_broker_group():
-    async def main(root: str) -> None:
-        locking = Locking(root, groupRecord="file:///nowhere")
-        assert await locking.ask("one", 0) == (True, 1)
-        assert await locking.ask("one", 0) == (True, 1)
-
-    with tempfile.TemporaryDirectory() as root:
-        asyncio.run(main(root))
-
-
 class PanickingLog:
     def view(self) -> None:
         from cometmq import accel  # optional
 
         raise accel.PanicException("a bug")
+
+
+def test_a_panic_in_a_call_for_several_connections_leaves_their_pulls_to_handlers():
+    script = Script(1, oddity=0)
+    script.send(200)
+    ext = {
+        "consumerGroup": "g", "topic": "Orders", "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "3", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+
+    async def main(root: str) -> list[tuple[int, int]]:
+        options: Any = {"storePathRootDir": root, "brokerIP1": "10.1.2.3"}
+        broker = ScriptedBroker(is_direct=True, **options)
+        await play(broker, script.steps)
+        assert broker.lane is not None
+        shared, direct = count_shared(broker), broker.hub.direct
+        assert direct is not None
+        counts = []
+        for number in range(4):
+            if number == 3:
+                broker.lane._pulls._log = PanickingLog()  # type: ignore[assignment]
+            for _, wire in broker.connections:
+                wire.sent.clear()
+            direct.serve([(peer, frame(11, ext, opaque=7)) for peer, _ in broker.connections])
+            await broker.settle()
+            counts.append((broker.lane.pull_count, shared()))
+            (answer,) = {bytes(wire.sent) for _, wire in broker.connections}
+            assert len(frames_of(answer)) == 1
+        return counts
+
+    with tempfile.TemporaryDirectory() as root:
+        counts = asyncio.run(main(root))
+    # A handler answers the first pull, and only then do the other connections show their habit.
+    assert counts == [(3, 0), (7, 3), (11, 7), (11, 7)]
 
 
 def test_after_a_panic_handlers_serve_all_pulls():

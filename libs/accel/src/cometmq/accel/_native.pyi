@@ -2,7 +2,7 @@
 """Types of the native module; the code is in `rust/`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, Protocol, TypeAlias, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -120,6 +120,13 @@ class SendLane:
     def unplaced(self, first: int, count: int) -> LaneAnswers:
         """Return answers to sends that will not be stored."""
 
+PullEffects: TypeAlias = tuple[
+    list[tuple[str, str, int, int, int]], list[tuple[str, str, int, int]], list[Any], int
+]
+"""Topic, group, pulls, messages and bytes of each reader; group, topic, queue id and offset of each
+commit; the locks of each renewal; what is left of the budget of filters.
+"""
+
 class _View(Protocol):
     @property
     def first(self) -> int: ...
@@ -137,6 +144,7 @@ class PullLane:
     def __new__(
         cls,
         *,
+        frame_bytes_max: int,
         cache_bytes: int,
         count_max: int,
         bytes_max: int,
@@ -213,25 +221,29 @@ class PullLane:
 
     def answer(
         self, first: int, count: int, room: int, view: _View, budget: int
-    ) -> tuple[
-        bytes,
-        int,
-        int,
-        int,
-        bool,
-        list[tuple[str, str, int, int, int]],
-        list[tuple[str, str, int, int]],
-        list[Any],
-        int,
-    ]:
+    ) -> tuple[bytes, int, int, int, bool, PullEffects]:
         """Answer staged requests until one is for Python, or the answers exceed `room` bytes.
 
         Filters may examine `budget` entries in all; above that, pulls with filters are for Python.
 
         Return the frames, the number of answered requests, begin and end of the next one's frame
-        (0: none), whether that is for Python; topic, group, pulls, messages and bytes of each
-        reader; group, topic, queue id and offset of each commit; the locks of each renewal; what is
-        left of the budget.
+        (0: none), whether that is for Python, and the effects.
+        """
+
+    def answer_rows(
+        self,
+        rows: list[tuple[Any, bytes]],
+        first: int,
+        count_max: int,
+        room: int,
+        bytes_max: int,
+        view: _View,
+        budget: int,
+    ) -> tuple[list[tuple[Any, bytes, int]], int, int, int, PullEffects]:
+        """Answer chunks of several connections, as `cometmq.remoting.transport.lane` describes;
+        begin no other chunk once all answers exceed `bytes_max`. For `budget` see `answer`.
+
+        What was staged before is forgotten.
         """
 
 def matches(names: Sequence[str], condition: tuple[Any, ...], record: bytes) -> bool | None:

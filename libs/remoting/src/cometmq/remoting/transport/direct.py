@@ -3,8 +3,8 @@
 
 With one request in flight per connection, each message costs its connection a read, a write and
 more than twenty Python calls around them. Direct input reads from all readable sockets with one
-call, and stages their plain sends with another; direct output sends all answers of a commit with
-one call.
+call, stages their plain sends with another, and answers their plain pulls with a third; direct
+output sends all answers of a commit, or all answers to these pulls, with one call.
 
 Invariants
     The transport owns the connection: it accepts it, closes it, and sends the output that the
@@ -19,12 +19,12 @@ Hot path: `_read` and `flush` run once per turn of the loop, their loops once pe
 
 import asyncio
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
-from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, LanePeer
+from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, PULLS, SENDS, LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
 
@@ -165,21 +165,37 @@ class DirectIO:
 
     def serve(self, chunks: list[Chunk]) -> None:
         """Serve what has arrived on several connections, one chunk each."""
-        plain: list[Chunk] = []
+        sends: list[Chunk] = []
+        pulls: list[Chunk] = []
         others: list[Chunk] = []
+        frames_max = self._hub.calls_max * FRAMES_PER_CALL
+        in_flight_max = self._settings.in_flight_per_connection_max - frames_max
         for chunk in chunks:
-            (plain if chunk[0].sends_plainly else others).append(chunk)
-        if plain:
-            others += self._stage_safely(plain)
+            peer = chunk[0]
+            if peer.habit == SENDS:
+                sends.append(chunk)
+            elif peer.habit == PULLS and peer.in_flight <= in_flight_max:
+                pulls.append(chunk)
+            else:
+                others.append(chunk)
+        if sends:
+            others += self._safely(self._stage, sends)
+        if pulls:
+            others += self._safely(self._answer, pulls)
         for peer, data in others:
-            try:
-                peer.data_received(data)
-            except Exception as error:  # noqa: BLE001  # the other chunks must not be lost
-                self._abort(peer, error)
+            self._serve_one(peer, data)
 
-    def _stage_safely(self, chunks: list[Chunk]) -> list[Chunk]:
+    def _serve_one(self, peer: LanePeer, data: bytes) -> None:
         try:
-            return self._stage(chunks)
+            peer.data_received(data)
+        except Exception as error:  # noqa: BLE001  # the other chunks must not be lost
+            self._abort(peer, error)
+
+    def _safely(
+        self, step: Callable[[list[Chunk]], list[Chunk]], chunks: list[Chunk]
+    ) -> list[Chunk]:
+        try:
+            return step(chunks)
         except Exception as error:  # noqa: BLE001  # the chunks of other connections must not be lost
             for peer, _ in chunks:
                 self._abort(peer, error)
@@ -214,6 +230,45 @@ class DirectIO:
                 peer.has_received = True
                 stats.bytes_received += len(data)
         return left
+
+    def _answer(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Let the lane answer the chunks, in order; return those that the connections must serve.
+
+        A chunk that the lane leaves in the middle is served before the next one.
+        """
+        hub, stats, settings, first = self._hub, self._hub.stats, self._settings, 0
+        while first < len(chunks) and not hub.budget.is_tight:
+            room = settings.in_flight_max - stats.in_flight
+            answered = self._lane.answer_rows(
+                chunks,
+                first,
+                max(0, min(hub.calls_max * FRAMES_PER_CALL, room)),
+                settings.write_high_water_bytes,
+            )
+            if answered is None:
+                break
+            rows, received_bytes, first, start = answered
+            stats.bytes_received += received_bytes
+            self._reply_now(rows)
+            if start >= 0:
+                peer, data = chunks[first]
+                first += 1
+                self._serve_one(peer, data[start:])
+        return chunks[first:]
+
+    def _reply_now(self, rows: Sequence[Answers]) -> None:
+        """Send the answers to requests that were not in flight."""
+        count = 0
+        for row in rows:
+            peer = row[0]
+            peer.has_received = True
+            count += row[2]
+            if peer.direct_fd < 0 or peer.is_dirty:
+                peer.append_output(row[1])
+            else:
+                self._answers.append(row)
+        self._hub.stats.requests += count
+        self.flush()
 
     def _abort(self, peer: LanePeer, error: Exception) -> None:
         """End a connection after a bug, as its transport would."""

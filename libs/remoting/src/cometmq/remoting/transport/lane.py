@@ -26,6 +26,13 @@ StagedRows: TypeAlias = tuple[int, int, Sequence[int]]
 answers that it will get; -1 for a chunk of which nothing is staged.
 """
 
+AnsweredRows: TypeAlias = tuple[Sequence[tuple[Any, bytes, int]], int, int, int]
+"""The connections with the frames of their answers and the number of these, the number of received
+bytes that are answered, the index of the first chunk that is not answered completely, and where its
+first unanswered request begins: -1 if `answer_rows` stopped because enough bytes were due, or if
+all chunks are answered.
+"""
+
 
 class Staging(Protocol):
     """The part of a connection that a lane uses."""
@@ -78,6 +85,16 @@ class Lane(Protocol):
 
         `first` counts the requests of all negative parts of the chunk. Unanswered requests remain
         staged, and the caller may ask for them again.
+        """
+
+    def answer_rows(
+        self, rows: list[tuple[Any, bytes]], first: int, count_max: int, room: int
+    ) -> AnsweredRows | None:
+        """Answer the chunks of several connections in order, beginning with the row `first`.
+
+        Stop at a chunk that contains anything but requests that `answer` serves, or more than
+        `count_max` of them, at a request that a handler must serve, and in a chunk whose answers
+        exceed `room` bytes. Return None, with nothing answered, if handlers must serve all of them.
         """
 
     def drop(self) -> None:

@@ -33,6 +33,12 @@ count as long turns.
 
 NO_FD: Final = -1
 
+MIXED: Final = 0
+SENDS: Final = 1
+"""Only sends that the lane took."""
+PULLS: Final = 2
+"""Only requests that the lane answered at once."""
+
 
 class LanePeer(PeerProtocol):
     """A connection to a server that may have a lane."""
@@ -47,8 +53,8 @@ class LanePeer(PeerProtocol):
         self.direct_fd = NO_FD
         """The socket, while in addition its transport has no unsent output."""
         self.is_polled = False
-        self.sends_plainly = False
-        """Whether the last chunk contained only sends that the lane took, and nothing is held."""
+        self.habit = MIXED
+        """What the last chunk contained; the next one probably contains the same."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -97,9 +103,14 @@ class LanePeer(PeerProtocol):
 
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to `count` requests that the lane has taken."""
+        if self._is_open:
+            self._dispatcher.note_answered(self, count)
+            self.append_output(data)
+
+    def append_output(self, data: bytes) -> None:
+        """Send whole frames after the pending output."""
         if not self._is_open:
             return
-        self._dispatcher.note_answered(self, count)
         connection = self._connection
         connection.out.append(data)
         connection.out_bytes += len(data)
@@ -113,7 +124,7 @@ class LanePeer(PeerProtocol):
     def _receive_for(self, lane: Lane, data: bytes) -> None:
         if self._may_join:
             self._join_direct()
-        self.sends_plainly = False
+        self.habit = MIXED
         if self._held:
             self._held += data
             return
@@ -130,7 +141,7 @@ class LanePeer(PeerProtocol):
         elif len(parts) == 1 and parts[0][0] > 0 and parts[0][3] == len(data):
             has_room = self._dispatcher.has_room(self, parts[0][0])
             if has_room and self._put(lane, parts[0]):
-                self.sends_plainly = not (self.is_limited or self._pauses)
+                self._note_habit(SENDS)
             else:
                 lane.drop()
                 self._receive(data)
@@ -144,7 +155,9 @@ class LanePeer(PeerProtocol):
         if not self._dispatcher.has_room(self, -part[0]):
             self._receive(data)
             return
-        end = self._answer(lane, data, part, 0)
+        end, is_plain = self._answer(lane, data, part, 0)
+        if is_plain:
+            self._note_habit(PULLS)
         if end < part[3]:
             self._backlog = self._connection.receive_whole(data[end:], self._hub.clock_ms())
         self._end_chunk()
@@ -204,7 +217,7 @@ class LanePeer(PeerProtocol):
                 if not self._put(lane, part):
                     return index
             elif part[0] < 0:
-                end = self._answer(lane, data, part, pulled_count)
+                end, _ = self._answer(lane, data, part, pulled_count)
                 if end < part[3]:
                     parts[index] = (part[0], 0, end, part[3])
                     return index
@@ -216,13 +229,14 @@ class LanePeer(PeerProtocol):
                     return index
         return len(parts)
 
-    def _answer(self, lane: Lane, data: bytes, part: Part, first: int) -> int:
+    def _answer(self, lane: Lane, data: bytes, part: Part, first: int) -> tuple[int, bool]:
         """Let the lane answer requests immediately; pass the requests that it leaves to handlers.
 
-        Return the position of the first frame that is not served because the peer must catch up.
+        Return the position of the first frame that is not served because the peer must catch up,
+        and whether the lane has answered all requests.
         """
         connection, hub, dispatcher = self._connection, self._hub, self._dispatcher
-        last = first - part[0]
+        last, is_plain = first - part[0], True
         while first < last:
             bytes_max = self._flush_bytes
             if hub.budget.is_tight:
@@ -237,21 +251,26 @@ class LanePeer(PeerProtocol):
                 if connection.out_bytes > bytes_max:
                     self.flush()
                     if not self.is_writable:
-                        return start or part[3]
+                        return start or part[3], False
             if is_odd:
                 first += 1
+                is_plain = False
                 dispatcher.serve(self, connection.receive_whole(data[start:end], hub.clock_ms()))
                 if not self.is_writable:
-                    return end
-        return part[3]
+                    return end, False
+        return part[3], is_plain
 
     def _join_direct(self) -> None:
         self._may_join = False
         if self._pipe is None and self._hub.direct is not None and not self._pauses:
             self._hub.direct.join(self, self._transport)
 
+    def _note_habit(self, habit: int) -> None:
+        if not (self.is_limited or self._pauses):
+            self.habit = habit
+
     def _pause(self, reason: int) -> None:
-        self.sends_plainly = False
+        self.habit = MIXED
         super()._pause(reason)
 
     def _stop_reading(self) -> None:

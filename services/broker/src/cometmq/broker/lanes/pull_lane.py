@@ -30,19 +30,26 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import plain_pieces, pulled_pieces
-from cometmq.remoting.transport.lane import Answered
+from cometmq.remoting.transport.lane import Answered, AnsweredRows, Staging
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.queues.pulls import read_entries, read_log
 from cometmq.store.results import GetStatus
 
 if TYPE_CHECKING:
     from cometmq.accel import PullLane
+    from cometmq.accel._native import PullEffects
 
 TURN_EXAMINED_MAX: Final = 4_096
 """Entries that the filters of all pulls may examine in one turn of the loop: about 1 ms for SQL.
 Above this limit, pulls with filters are left to the handler, which spreads searches over several
 turns.
+"""
+
+CALL_BYTES_MAX: Final = 128 << 10
+"""One call answers no more chunks once the answers exceed this size, so that they are sent before
+the next ones are made.
 """
 
 TIMED_MASK: Final = 7
@@ -140,15 +147,43 @@ class BrokerPulls:
             return b"", 0, *native.frame(first), True
         self._follow_locks()
         self._follow_store()
-        is_timed = self._chunk_count & TIMED_MASK == 0
-        started_s = perf_counter() if is_timed else 0.0
+        started_s = self._start_s()
         try:
-            data, done, start, end, is_odd, totals, commits, renewed, left = native.answer(
+            data, done, start, end, is_odd, effects = native.answer(
                 first, count, room, self._log.view(), self._budget
             )
         except accel.PanicException as error:
             self.fail(error)
             return b"", 0, *native.frame(first), True
+        self._apply(effects, started_s)
+        return data, done, start, end, is_odd
+
+    def answer_rows(
+        self, rows: list[tuple[Staging, bytes]], first: int, count_max: int, room: int
+    ) -> AnsweredRows | None:
+        """Answer the requests of several connections; see `cometmq.remoting.transport.lane`."""
+        native = self.staging()
+        if native is None or not self._broker.offsets.has_room((len(rows) - first) * count_max):
+            return None
+        started_s = self._start_s()
+        try:
+            answers, received_bytes, end, start, effects = native.answer_rows(
+                rows, first, count_max, room, CALL_BYTES_MAX, self._log.view(), self._budget
+            )
+        except accel.PanicException as error:
+            self.fail(error)
+            return None
+        self._apply(effects, started_s)
+        return answers, received_bytes, end, start
+
+    def _start_s(self) -> float:
+        """Return the time if the next chunk is to be timed, otherwise 0."""
+        return 0.0 if self._chunk_count & TIMED_MASK else perf_counter()
+
+    def _apply(self, effects: "PullEffects", started_s: float) -> None:
+        """Store and count the effects of answered requests."""
+        broker = self._broker
+        totals, commits, renewed, left = effects
         if left <= 0 < self._budget:
             asyncio.get_running_loop().call_soon(self._refill)
         self._budget = left
@@ -157,20 +192,15 @@ class BrokerPulls:
                 broker.offsets.commit(*commit)
         for locks in renewed:
             broker.locks.renew(locks, now_ms=broker.clock.monotonic_ms())
-        count = message_count = 0
-        for topic, group, pull_count, messages, size in totals:
-            count += pull_count
-            message_count += messages
-            broker.stats.count_get(topic, group, messages, size, pull_count)
-        if count:
+        if totals:
+            count, message_count = broker.stats.count_gets(totals)
             self._chunk_count += 1
             self._untimed_count += count
-            if is_timed:
+            if started_s:
                 broker.stats.pull_seconds.observe(perf_counter() - started_s, self._untimed_count)
                 self._untimed_count = 0
             self._store.count(count, message_count)
             self.request_count += count
-        return data, done, start, end, is_odd
 
     def _refill(self) -> None:
         self._budget = TURN_EXAMINED_MAX
@@ -217,6 +247,7 @@ def _build(broker: Broker) -> "PullLane":
     pieces = pulled_pieces(ResponseCode.SUCCESS, GetStatus.FOUND.name)
     plain = plain_pieces(ResponseCode.SUCCESS)
     return accel.PullLane(
+        frame_bytes_max=FRAME_BYTES_MAX,
         cache_bytes=broker.settings.native_cache_bytes,
         count_max=limits.count_max,
         bytes_max=limits.bytes_max,

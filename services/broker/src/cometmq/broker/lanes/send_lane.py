@@ -36,7 +36,7 @@ from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, V4_HOST_BYTES
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
-from cometmq.remoting.transport.lane import Answered, Part, StagedRows, Staging
+from cometmq.remoting.transport.lane import Answered, AnsweredRows, Part, StagedRows, Staging
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.layout import is_topic
@@ -146,6 +146,11 @@ class BrokerLane:
 
     def answer(self, first: int, count: int, room: int) -> Answered:
         return self._pulls.answer(first, count, room)
+
+    def answer_rows(
+        self, rows: list[tuple[Staging, bytes]], first: int, count_max: int, room: int
+    ) -> AnsweredRows | None:
+        return self._pulls.answer_rows(rows, first, count_max, room)
 
     def put(self, count: int, staged_bytes: int) -> int | None:
         """Accept the next staged requests."""

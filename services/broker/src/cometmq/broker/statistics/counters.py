@@ -180,15 +180,34 @@ class BrokerStats:
             stats.request_count += request_count
         self.put_count += put_count
 
-    def count_get(self, topic: str, group: str, count: int, size: int, pull_count: int = 1) -> None:
-        """Count messages that were returned by `pull_count` pulls."""
-        self.found_count += pull_count
+    def count_get(self, topic: str, group: str, count: int, size: int) -> None:
+        """Count messages that were returned by one pull."""
+        self.found_count += 1
         self.get_count += count
         self.get_bytes += size
         stats = self.group(topic, group)
-        stats.pull_count += pull_count
+        stats.pull_count += 1
         stats.get_count += count
         stats.get_bytes += size
+
+    def count_gets(self, totals: Iterable[tuple[str, str, int, int, int]]) -> tuple[int, int]:
+        """Count topic, group, pulls, messages and bytes of several groups; return the number of
+        pulls and of messages.
+        """
+        groups, all_pulls, all_messages = self.groups, 0, 0
+        for topic, group, pull_count, count, size in totals:
+            stats = groups.get((topic, group))
+            if stats is None or not stats.is_active:
+                stats = self.group(topic, group)
+            all_pulls += pull_count
+            all_messages += count
+            self.get_bytes += size
+            stats.pull_count += pull_count
+            stats.get_count += count
+            stats.get_bytes += size
+        self.found_count += all_pulls
+        self.get_count += all_messages
+        return all_pulls, all_messages
 
     def count_delayed(self, queue_id: int, count: int, size: int) -> None:
         """Count messages whose delay begins, in addition to `count_put`."""
