@@ -319,6 +319,33 @@ def test_filters_of_one_turn_examine_a_bounded_number_of_entries(monkeypatch):
     assert all(0 < count < 10 for count in counts)
 
 
+def test_filters_may_examine_as_many_entries_in_every_turn(monkeypatch):
+    monkeypatch.setattr(pull_lane, "TURN_EXAMINED_MAX", 500)
+    script = Script(1, oddity=0)
+    script.send(1200)
+    ext = {
+        "consumerGroup": "g", "topic": "Orders", "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "1000", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": "TagA", "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+
+    async def main(root: str) -> list[int]:
+        options: Any = {"storePathRootDir": root, "brokerIP1": "10.1.2.3"}
+        broker = ScriptedBroker(**options)
+        await play(broker, script.steps)
+        assert broker.lane is not None
+        counts = []
+        for number in range(12):
+            before = broker.lane.pull_count
+            broker.connections[0].peer.data_received(frame(11, ext, opaque=number))
+            counts.append(broker.lane.pull_count - before)
+            await broker.settle()
+        return counts
+
+    with tempfile.TemporaryDirectory() as root:
+        assert asyncio.run(main(root)) == [0, *[1] * 11]
+
+
 def test_pulls_are_left_to_the_gate_of_a_group_while_it_forbids_reads():
     script = Script(1, oddity=0)
     steps = script.write(turns=10)

@@ -184,7 +184,7 @@ class BrokerPulls:
         """Store and count the effects of answered requests."""
         broker = self._broker
         totals, commits, renewed, left = effects
-        if left <= 0 < self._budget:
+        if left < self._budget == TURN_EXAMINED_MAX:
             asyncio.get_running_loop().call_soon(self._refill)
         self._budget = left
         if commits and broker.is_master and not broker.is_diverting:
