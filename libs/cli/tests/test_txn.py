@@ -7,7 +7,9 @@ import shutil
 import pytest
 
 from cometmq.client import Message, TransactionOptions, TransactionProducer, TransactionState, sync
+from cometmq.client.admin import AdminClient
 from cometmq.peers.processes import wait_until
+from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.store.disk import OsDisk
 from cometmq.txn_checker.ledger import Ledger
 
@@ -126,6 +128,42 @@ def test_a_check_has_the_producer_asked(ask, suite, topic, begun):
         wait_until(lambda: begun[0] not in _open(ask, topic), 60, "the end")
         assert ask("txn", "check", half, "--json").json["ended"] is True
     assert asked == [begun[0]]
+
+
+async def _examine_all(namesrv):
+    """Commit the ends of both queues, as a txn-checker does once every transaction has ended."""
+    async with AdminClient(namesrv) as admin:
+        (master,) = (await admin.masters()).values()
+        for topic in (HALF_TOPIC, OP_HALF_TOPIC):
+            await master.commit_offset(CHECK_GROUP, topic, 0, await master.max_offset(topic, 0))
+
+
+@pytest.mark.parametrize("state", [TransactionState.COMMIT, TransactionState.ROLLBACK])
+def test_a_transaction_that_ended_long_ago_is_not_asked_about(
+    call, running_cluster, tmp_path, state
+):
+    """A broker forgets the ends of transactions below the checker's offset."""
+    asked = []
+
+    def check(message):
+        asked.append(message.message_id)
+        return TransactionState.COMMIT
+
+    with running_cluster(tmp_path) as cluster:
+        cluster.start_broker("vm")
+        assert call("topic", "create", "Ended", "-n", cluster.namesrv).status == 0
+        asyncio.run(_begin(cluster.namesrv, "Ended", "pg", 1, end_with=state))
+        asyncio.run(_examine_all(cluster.namesrv))
+        assert cluster.children["vm"].stop(60) == 0
+        cluster.start_broker("vm")
+        with sync.TransactionProducer("pg", cluster.namesrv, check=check) as producer:
+            producer.queues("Ended")
+            answer = call("txn", "check", "vm:0", "--json", "-n", cluster.namesrv)
+            assert (answer.json["ended"], answer.json["asked"]) == (True, None)
+            wait = ("--from", "first", "--json", "--timeout", 2, "-n", cluster.namesrv)
+            delivered = len(call("consume", "Ended", *wait).lines)
+    assert asked == []
+    assert delivered == (state is TransactionState.COMMIT)
 
 
 def _half(ask, transaction):

@@ -143,9 +143,12 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
             offset = pulled.next_offset
 
     async def ask_transaction_state(self, half: HalfMessage) -> AskTransactionStateReply:
-        """Make the broker ask a producer for the transaction's state now; RocketMQ's own brokers do
-        not support this request.
+        """Make the broker ask a producer for the transaction's state now, unless it has ended;
+        RocketMQ's own brokers do not support this request.
         """
+        # A broker forgets old ends: it would ask again, and store a second copy of the message.
+        if not await self.is_open(half):
+            return AskTransactionStateReply(is_ended=True)
         message = half.message
         header = AskTransactionState(message.physical_offset, half.offset)
         reply = (await self.invoke(Code.ASK_TRANSACTION_STATE, header)).header
