@@ -5,6 +5,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 
 from cometmq.client import Message
 from cometmq.client.testing import MemoryCluster, eventually
@@ -26,6 +27,25 @@ async def main() -> None:
     async with consumer:
         await until_signal()
     print("left", flush=True)
+
+asyncio.run(main())
+"""
+
+BLOCKING = """
+import asyncio, time
+from cometmq.client import ConsumeFrom, PushConsumer, PushOptions, until_signal
+
+async def main() -> None:
+    async def listener(messages: list) -> None:
+        print("begun", flush=True)
+        time.sleep(60)
+
+    consumer = PushConsumer(
+        "cg", listener=listener, options=PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    )
+    consumer.subscribe("T")
+    async with consumer:
+        await until_signal()
 
 asyncio.run(main())
 """
@@ -82,9 +102,11 @@ print("done", flush=True)
 
 
 async def run_program(
-    cluster: MemoryCluster, text: str, end: signal.Signals | None = None
+    cluster: MemoryCluster, text: str, end: signal.Signals | None = None, *, count: int = 1
 ) -> tuple[int | None, str, str]:
-    """Run a program, signal it after its first line; return its status, output and errors."""
+    """Run a program, signal it `count` times after its first line; return its status, output and
+    errors.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -99,7 +121,9 @@ async def run_program(
             first = b""
             if end is not None:
                 first = await process.stdout.readline()
-                process.send_signal(end)
+                for _ in range(count):
+                    process.send_signal(end)
+                    await asyncio.sleep(0.1)  # pending signals of one kind are merged
             output, errors = await process.communicate()
     finally:
         if process.returncode is None:
@@ -113,6 +137,24 @@ async def test_a_push_consumer_drains_on_sigterm(cluster: MemoryCluster) -> None
     assert (status, output, errors) == (0, "begun\nleft\n", "")
     assert cluster.committed("cg", "T")[QUEUE_0] == 1
     assert not cluster.broker.groups["cg"]
+
+
+async def test_a_second_sigterm_ends_a_program_whose_listener_blocks(
+    cluster: MemoryCluster,
+) -> None:
+    await send(cluster, Message("T", b"x"))
+    began = time.monotonic()
+    status, _, _ = await run_program(cluster, BLOCKING, signal.SIGTERM, count=2)
+    assert (status, time.monotonic() - began < 50) == (-signal.SIGTERM, True)
+
+
+async def test_repeated_sigints_end_a_program_whose_listener_blocks(cluster: MemoryCluster) -> None:
+    """The first is ours, the second cancels asyncio.run's task, and the third interrupts it."""
+    await send(cluster, Message("T", b"x"))
+    began = time.monotonic()
+    status, _, errors = await run_program(cluster, BLOCKING, signal.SIGINT, count=3)
+    assert (status, time.monotonic() - began < 50) == (-signal.SIGINT, True)
+    assert "KeyboardInterrupt" in errors
 
 
 async def test_iterating_ends_on_sigint(cluster: MemoryCluster) -> None:

@@ -11,6 +11,7 @@ async with consumer:
 """
 
 import asyncio
+import contextvars
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,28 +31,29 @@ async def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
 def on_signal(
     callback: Callable[[], object], *, signals: Sequence[signal.Signals] = END_SIGNALS
 ) -> Iterator[None]:
-    """Call a function on the loop when a signal arrives, instead of taking the default action.
+    """Call a function on the loop when a signal arrives, instead of taking the usual action.
 
-    A second signal of the same kind takes the default action, so that users can end the process at
-    once. This works only in the main thread, where Python handles signals.
+    A second signal takes the usual action, even while a listener blocks the loop, so that users can
+    end the process. This works only in the main thread, where Python handles signals.
     """
     loop = asyncio.get_running_loop()
+    context = contextvars.copy_context()  # a signal may interrupt a listener, with its own context
     before = {number: signal.getsignal(number) for number in signals}
     is_first = True
 
     def restore() -> None:
         for number, handler in before.items():
-            loop.remove_signal_handler(number)
             signal.signal(number, handler)
 
-    def told() -> None:
+    # Not loop.add_signal_handler: a blocked loop would take the second signal for the first.
+    def told(*_: object) -> None:
         nonlocal is_first
         is_first = False
         restore()
-        callback()
+        loop.call_soon_threadsafe(callback, context=context)
 
     for number in signals:
-        loop.add_signal_handler(number, told)
+        signal.signal(number, told)
     try:
         yield
     finally:
