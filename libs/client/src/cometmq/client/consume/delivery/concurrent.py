@@ -22,6 +22,7 @@ from cometmq.client.consume.delivery.send_back import (
     UNREADABLE,
     with_reconsume_times,
 )
+from cometmq.client.consume.delivery.turns import LoopTurns
 from cometmq.client.consume.queues.calls_in_flight import Calls
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.listener import ConsumeResult, ListenerCaller
@@ -34,7 +35,6 @@ RETRY_HERE_MS: Final = 5_000
 
 LATE_COUNT_MAX: Final = 16
 LATE_LEVEL: Final = 3
-_TURN_COUNT: Final = 64  # batches that one task may consume before it yields to the loop
 
 
 class GivesBack(Protocol):
@@ -78,6 +78,7 @@ class Delivery:
         self._background: TaskSet | None = None
         self._worker_count = 0
         self._calls = Calls()
+        self._turns = LoopTurns()
         self._is_stopping = False
         self._rates = rates
 
@@ -135,13 +136,14 @@ class Delivery:
                 self._leave(process_queue, [message])
 
     async def _work(self) -> None:
-        done_count, all_calls = 0, self._calls
+        all_calls, turns = self._calls, self._turns
         # Without this condition, a listener that suppresses its cancellation would keep the task
         # alive.
         while not self._is_stopping:
             batch = await self._ready.get()
             if batch is None:
                 return
+            await turns.share()
             if not self._may_begin(batch.process_queue):
                 continue
             queue_calls = batch.process_queue.calls
@@ -152,9 +154,6 @@ class Delivery:
             finally:
                 queue_calls.ended()
                 all_calls.ended()
-            done_count += 1
-            if done_count % _TURN_COUNT == 0:
-                await asyncio.sleep(0)
 
     def _may_begin(self, process_queue: ProcessQueue) -> bool:
         return not (self._is_stopping or process_queue.is_dropped)

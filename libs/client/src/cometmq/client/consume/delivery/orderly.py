@@ -23,6 +23,7 @@ from cometmq.client.consume.delivery.send_back import (
     UNREADABLE,
     with_reconsume_times,
 )
+from cometmq.client.consume.delivery.turns import LoopTurns
 from cometmq.client.consume.queues.calls_in_flight import Calls
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.listener import ListenerCaller, OrderlyAction, OrderlyResult
@@ -117,6 +118,7 @@ class OrderlyDelivery:
         self._rates = rates
         self._log = log
         self._calls = Calls()
+        self._loop_turns = LoopTurns()
         self._is_stopping = False
         self._turns: WeakKeyDictionary[ProcessQueue, _Turn] = WeakKeyDictionary()
         self._one_at_a_time: WeakValueDictionary[MessageQueue, asyncio.Lock] = WeakValueDictionary()
@@ -173,6 +175,7 @@ class OrderlyDelivery:
             # By queue rather than process queue: if a queue is assigned again, the old call may
             # still be running.
             lock = self._one_at_a_time.setdefault(held.queue, asyncio.Lock())
+            await self._loop_turns.share()
             while turn.waiting and self._may_begin(held):
                 try:
                     pause_ms = await self._next_list(held, turn, lock)
@@ -180,6 +183,7 @@ class OrderlyDelivery:
                     pause_ms = self._failed(held, error)
                 if pause_ms:
                     await asyncio.sleep(pause_ms / 1000)
+                await self._loop_turns.share()
         finally:
             turn.is_served = False
 
