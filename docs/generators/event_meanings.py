@@ -306,8 +306,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offsets.shared": "Another process with the same client id writes the offset file of this "
     "broadcasting group; the process that stops last decides where both continue.",
     "offset.unsaved": "Committed offsets did not reach the broker; the client tries again.",
-    "producer.undrained": "`close` stopped waiting although `running_count` sends were still "
-    "running.",
+    "producer.undrained": "`close` stopped waiting although `running_count` sends and requests "
+    "were still running.",
     "pull.failed": "A pull at `queue_offset` failed; the client tries again after a pause. If the "
     "record there is corrupt, `error` says what to do.",
     "queues.locked_elsewhere": "Orderly consumption: a different member has held the locks of "

@@ -13,7 +13,6 @@ from cometmq.client.arguments import too_short, whole, whole_or
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
-from cometmq.client.cluster.routes import Route
 from cometmq.client.constructors import explaining
 from cometmq.client.errors import ClientStateError, InvalidArgument, NoReply, SendFailed
 from cometmq.client.functions import check_hook
@@ -35,6 +34,11 @@ from cometmq.remoting.names import DEFAULT_PRODUCER_GROUP
 
 NO_ARGUMENT: Final = object()
 """Marks a request without a selector argument; its queue is chosen as for any other message."""
+
+_CLOSED_UNANSWERED: Final = (
+    "this producer was closed before the reply to the request arrived: the request is stored, and "
+    "a consumer may have served it"
+)
 
 
 class ProducerStats(msgspec.Struct, frozen=True):
@@ -80,6 +84,7 @@ class Producer(Client):
         self._trace: SendTraceHook | None = None
         self._sender: MessageSender | None = None
         self._room = asyncio.Semaphore(self.options.pending_sends_max)
+        self._replies: set[asyncio.Future[MessageExt]] = set()  # awaited by requests
 
     def add_hook(self, hook: SendHook) -> None:
         """Call a hook before and after every attempt to send; add it before the start."""
@@ -129,15 +134,23 @@ class Producer(Client):
         await instance.heartbeat()
 
     async def _drain(self) -> None:
-        """Wait until no send is in flight, by acquiring the whole semaphore."""
+        """Wait until no send is in flight, by acquiring the whole semaphore, and no request waits
+        for its reply; fail the requests that are left.
+        """
         running_count = self.options.pending_sends_max
         try:
             async with asyncio.timeout(self.options.send_timeout_ms / 1000):
                 while running_count:
                     await self._room.acquire()
                     running_count -= 1
+                if self._replies:
+                    await asyncio.wait(self._replies)
         except TimeoutError:
+            running_count += len(self._replies)
             self._log.warning("producer.undrained", group=self.group, running_count=running_count)
+        for reply in self._replies:
+            if not reply.done():
+                reply.set_exception(ClientStateError(_CLOSED_UNANSWERED))
 
     # -- sending ------------------------------------------------------------------------------
 
@@ -159,16 +172,8 @@ class Producer(Client):
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
-            if queue is not None:
-                return await self._send_to(queue, prepared, timeout_ms)
-            return await sender.send(prepared, timeout_ms=timeout_ms)
-
-    async def _send_to(
-        self, queue: MessageQueue, prepared: Prepared, timeout_ms: int
-    ) -> SendResult:
-        sender = self._sending()
-        queue = self._queue_for(queue, prepared)
-        return await sender.send(prepared, timeout_ms=timeout_ms, queue=queue)
+            chosen = None if queue is None else self._queue_for(queue, prepared)
+            return await sender.send(prepared, timeout_ms=timeout_ms, queue=chosen)
 
     def _queue_for(self, queue: MessageQueue, prepared: Prepared) -> MessageQueue:
         """Return the queue with the full name of its topic; raise InvalidArgument for a queue of a
@@ -209,14 +214,13 @@ class Producer(Client):
         never arrive. For the same reason, until a broker is known to have the topic, wait for the
         broker's answer as `send` does, and raise NoRoute if the topic does not exist.
         """
-        sender = self._sending()
+        sender, routes = self._sending(), self._running().routes
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
             timeout_ms = self.options.send_timeout_ms
             deadline_ms = monotonic_ms() + timeout_ms
             route = await sender.route_once(prepared.topic, timeout_ms=timeout_ms)
             chosen = None if queue is None else self._queue_for(queue, prepared)
-            routes = self._running().routes
             if not routes.is_created(prepared.topic):
                 left_ms = _left_ms(deadline_ms)
                 await sender.send(prepared, timeout_ms=left_ms, queue=chosen)
@@ -243,9 +247,8 @@ class Producer(Client):
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         async with self._room:
             prepared = sender.outgoing.prepare_batch(messages)
-            if queue is not None:
-                return await self._send_to(queue, prepared, timeout_ms)
-            return await sender.send(prepared, timeout_ms=timeout_ms)
+            chosen = None if queue is None else self._queue_for(queue, prepared)
+            return await sender.send(prepared, timeout_ms=timeout_ms, queue=chosen)
 
     def split_batch(
         self, messages: Iterable[Message], *, bytes_max: int | None = None
@@ -299,20 +302,27 @@ class Producer(Client):
         """
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         deadline_ms = monotonic_ms() + timeout_ms
-        pending = self._running().replies.expect(count_max=self.options.pending_requests_max)
+        sender, instance = self._sending(), self._running()
+        pending = instance.replies.expect(count_max=self.options.pending_requests_max)
         async with pending as (correlation_id, reply):
             extra = request_properties(correlation_id, self.client_id, timeout_ms)
             try:
                 async with self._room:
-                    prepared = await self._sending().outgoing.prepare(message, extra=extra)
-                    route = await self._route_of_request(prepared, deadline_ms)
+                    prepared = await sender.outgoing.prepare(message, extra=extra)
+                    left_ms = _left_ms(deadline_ms)
+                    route = await sender.route_once(prepared.topic, timeout_ms=left_ms)
+                    await _be_known(instance, deadline_ms)
                     if argument is not NO_ARGUMENT:
-                        chosen = self._sending().choose_by(selector, route, message, argument)
-                        queue = self._namespace.unwrap_queue(chosen)
-                    await self._send_by(deadline_ms, prepared, queue)
+                        queue = sender.choose_by(selector, route, message, argument)
+                    elif queue is not None:
+                        queue = self._queue_for(queue, prepared)
+                    left_ms = _left_ms(deadline_ms)
+                    await sender.send(prepared, timeout_ms=left_ms, queue=queue)
             except SendFailed:
                 if not reply.done():  # the request may have been served, and only its answer lost
                     raise
+            self._replies.add(reply)
+            reply.add_done_callback(self._replies.discard)
             with suppress(TimeoutError):
                 async with asyncio.timeout((deadline_ms - monotonic_ms()) / 1000):
                     return await reply
@@ -320,28 +330,6 @@ class Producer(Client):
             f"no reply to the request to the topic {message.topic} in {timeout_ms} ms: it is "
             f"stored, but no consumer of the topic has replied in time{too_short(timeout_ms)}"
         )
-
-    async def _route_of_request(self, prepared: Prepared, deadline_ms: int) -> Route:
-        """Return the route of a request, once every broker can route the reply to us.
-
-        If a broker hangs, stop waiting at the deadline; the request may be sent to a different
-        broker.
-        """
-        left_ms = _left_ms(deadline_ms)
-        route = await self._sending().route_once(prepared.topic, timeout_ms=left_ms)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_left_ms(deadline_ms) / 1000):
-                await self._running().be_known()
-        return route
-
-    async def _send_by(
-        self, deadline_ms: int, prepared: Prepared, queue: MessageQueue | None
-    ) -> None:
-        left_ms = _left_ms(deadline_ms)
-        if queue is not None:
-            await self._send_to(queue, prepared, left_ms)
-        else:
-            await self._sending().send(prepared, timeout_ms=left_ms)
 
     async def reply(self, request: MessageExt, body: bytes) -> SendResult:
         """Reply to a consumed request; raise NotARequest for any other message.
@@ -362,6 +350,15 @@ class Producer(Client):
         self._running()
         assert self._sender is not None
         return self._sender
+
+
+async def _be_known(instance: ClientInstance, deadline_ms: int) -> None:
+    """Wait until every broker can route a reply to us; at the deadline, leave a hung broker alone,
+    because the request may be sent to a different one.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_left_ms(deadline_ms) / 1000):
+            await instance.be_known()
 
 
 def _left_ms(deadline_ms: int) -> int:
