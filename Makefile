@@ -19,29 +19,46 @@ help: ## Show this list
 # Both sets share $(VENV). The runtime set is only ever added to it, so that `make run` never removes
 # the developers' tools, and nothing vanishes under a suite that runs from it; the developers' lock
 # holds the runtime set with the same versions.
+#
+# `.unfinished` is there from the start of an installation to its end. An environment with it was
+# interrupted, so it is replaced: pip takes a half-copied package for an installed one. SIGINT has its
+# default action while the environment is created, because venv would print a traceback at Ctrl-C.
 define create_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "CometMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@! test -e $(1) || { test ! -e $(1)/.unfinished && $(1)/bin/python -m pip --version >/dev/null 2>&1; } || \
+		{ echo "Replacing $(1): its installation was not finished"; rm -rf $(1); }
+	@mkdir -p $(1) && touch $(1)/.unfinished
+	@test -x $(1)/bin/python || $(PYTHON) -c 'import signal, sys, venv; \
+		signal.signal(signal.SIGINT, signal.SIG_DFL); venv.main(sys.argv[1:])' $(1)
 endef
 
-$(VENV)/.runtime: requirements-runtime.lock $(RUNTIME:%=%/pyproject.toml)
+define finish_venv
+	@touch $(2)
+	@rm -f $(1)/.unfinished
+endef
+
+# Every set of an interrupted environment is installed again.
+UNFINISHED := $(wildcard $(VENV)/.unfinished)
+$(VENV)/.unfinished: ;
+
+$(VENV)/.runtime: requirements-runtime.lock $(RUNTIME:%=%/pyproject.toml) $(UNFINISHED)
 	@echo "Installing what CometMQ needs to run into $(VENV): less than 60 MB, about ten seconds"
-	$(create_venv)
+	$(call create_venv,$(VENV))
 	@$(BIN)/python -m pip install --quiet --no-compile --no-deps --require-hashes --requirement requirements-runtime.lock
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(RUNTIME:%=-e ./%)
-	@touch $@
+	$(call finish_venv,$(VENV),$@)
 
-$(VENV)/.ready: requirements.lock $(MEMBERS:%=%/pyproject.toml)
+$(VENV)/.ready: requirements.lock $(MEMBERS:%=%/pyproject.toml) $(UNFINISHED)
 	@echo "Installing the developers' tools into $(VENV): about 350 MB"
-	$(create_venv)
+	$(call create_venv,$(VENV))
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet 'uv>=0.9'
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --requirement requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps $(MEMBERS:%=-e ./%)
 	@$(BIN)/python -m compileall -q $(wildcard $(MEMBERS:%=./%/src))
-	@touch $(VENV)/.runtime $@
+	$(call finish_venv,$(VENV),$(VENV)/.runtime $@)
 
 .PHONY: setup
 setup: $(VENV)/.ready ## Install the developers' tools too, from the lock (ACCEL=no: without the native path, ACCEL=yes: not without it)
@@ -153,10 +170,10 @@ SPARK_BIN := spark/.venv/bin
 
 spark/.venv/.ready: $(VENV)/.ready spark/requirements.lock spark/pyproject.toml
 	@command -v java >/dev/null || { apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless >/dev/null; }
-	@test -x $(SPARK_BIN)/python || $(PYTHON) -m venv spark/.venv
+	$(call create_venv,spark/.venv)
 	@$(BIN)/uv pip sync --quiet --python $(SPARK_BIN)/python --require-hashes spark/requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(SPARK_BIN)/python --no-deps $(MEMBERS:%=-e ./%) -e ./spark
-	@touch $@
+	$(call finish_venv,spark/.venv,$@)
 
 .PHONY: spark-setup
 spark-setup: spark/.venv/.ready ## Create the environment of the Spark package

@@ -5,12 +5,10 @@ import json
 import re
 import subprocess
 import tomllib
-from pathlib import Path
 
 import pytest
+from tests.packages.trees import MARKER, ROOT, copy_of_repository, make
 
-ROOT = Path(__file__).resolve().parents[2]
-MARKER = ".venv/.runtime"
 SIZE_MAX = 60_000_000
 LIST_PACKAGES = """
 import importlib.metadata, json
@@ -36,14 +34,6 @@ def locked(name):
     }
 
 
-def make(tree, *words):
-    done = subprocess.run(
-        ["make", *words], cwd=tree, capture_output=True, text=True, check=False, timeout=600
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def packages(tree):
     command = [tree / ".venv/bin/python", "-c", LIST_PACKAGES]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -52,16 +42,7 @@ def packages(tree):
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """Return a copy of the repository in which `make run` has installed the run-time packages."""
-    folder = tmp_path_factory.mktemp("tree")
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in names.splitlines():
-        if re.match(r"(Makefile|requirements.*|LICENSE|libs/.*|services/.*)$", name):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            if (ROOT / name).is_symlink():
-                (folder / name).symlink_to((ROOT / name).readlink())
-            elif (ROOT / name).exists():
-                (folder / name).write_bytes((ROOT / name).read_bytes())
+    folder = copy_of_repository(tmp_path_factory.mktemp("tree"))
     make(folder, MARKER)
     return folder
 
@@ -127,10 +108,10 @@ def test_make_run_keeps_the_developers_tools(tree):
 
 
 def test_make_test_fulfils_make_run():
-    """The recipe that installs all packages touches both markers, so nothing is installed twice."""
+    """The recipe that installs all packages makes both markers, so nothing is installed twice."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = re.search(
         r"^\$\(VENV\)/\.ready:.*?(?=^\S+ *:|\Z|^$)", text, flags=re.MULTILINE | re.DOTALL
     )
     assert recipe
-    assert "touch $(VENV)/.runtime $@" in recipe[0]
+    assert "finish_venv,$(VENV),$(VENV)/.runtime $@)" in recipe[0]
