@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands name brokers that are down or hang, and print the results of the others."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import subprocess
 import pytest
 
 from cometmq.cli.verbs import brokers
-from cometmq.client.admin import messages
+from cometmq.client.admin import AdminClient, messages
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.clusters import ClusterMember
 from cometmq.client.admin.figures import read_figures
@@ -186,6 +187,41 @@ def test_a_change_that_fails_halfway_says_what_is_done_and_what_to_do(
     text = result.err.splitlines()[0]
     assert f") {reason}" in text
     assert text.endswith(f"; then {advice.format(name)}")
+
+
+def test_a_topic_is_not_deleted_while_a_broker_hangs(run, hung):
+    run("topic", "delete", "Orders", "--yes").assert_refused(1, f"nothing was changed: {hung}")
+    assert "broker-a" in run("topic", "describe", "Orders").out
+
+
+def test_a_topic_that_one_broker_of_its_route_lacks_is_shown_with_advice(run, cluster, call):
+    """Name servers keep the queues of a topic at a broker that has deleted it."""
+    run("topic", "create", "Torn", "--queues", 2)
+    run("produce", "Torn", *map(str, range(8)))
+
+    async def delete_at_b():
+        async with AdminClient(cluster.namesrv) as admin:
+            await admin.broker(cluster.addresses["broker-b"]).delete_topic("Torn")
+
+    asyncio.run(delete_at_b())
+    place = f"broker broker-b ({cluster.addresses['broker-b']})"
+    line = f"{place} does not have the topic Torn, although the name server lists it there"
+    described = run("topic", "describe", "Torn")
+    assert "4 messages" in described.assert_named(line)
+    assert "cometmq topic delete Torn;" in described.err
+    assert described.err.endswith("cometmq topic create Torn -b broker-b\n")
+    shown = run("consume", "Torn", "--from", "first", "--timeout", 6)
+    assert len(shown.out.splitlines()) == 4
+    assert "broker-b" in shown.err
+    grouped = run("consume", "Torn", "-g", "torn", "--from", "first", "--timeout", 6)
+    assert len(grouped.out.splitlines()) == 4
+    assert "delete the topic again, or create it there" in grouped.err
+    assert "broker-a" in run("lag", "torn").out
+    assert run("topic", "create", "Torn", "-b", "broker-b", "--queues", 2).status == 0
+    assert run("topic", "describe", "Torn").status == 0
+    asyncio.run(delete_at_b())
+    assert run("topic", "delete", "Torn", "--yes").status == 0
+    run("topic", "describe", "Torn").assert_refused(1, "no broker has the topic Torn")
 
 
 def test_a_group_that_is_changed_at_some_brokers_only_is_reported(run, monkeypatch):

@@ -21,6 +21,7 @@ from cometmq.remoting.errors import (
     ServerError,
     ServiceNotAvailable,
     SystemBusy,
+    TopicNotExist,
     TransportError,
 )
 
@@ -178,6 +179,16 @@ class CommandAdmin(AdminClient):
         MISSING.setdefault(
             f"{broker.address} refuses",
             f"broker {place} refuses: {error}; look at its log and its /readyz",
+        )
+
+    def without_topic(self, broker: BrokerAdmin, topic: str, _error: TopicNotExist) -> None:
+        """Record that the command continues without a broker of a topic's route."""
+        MISSING.setdefault(
+            f"{broker.address} has no {topic}",
+            f"broker {broker.name} ({broker.address}) does not have the topic {topic}, although the"
+            " name server lists it there, as after a delete that failed halfway; to delete it"
+            f" everywhere: cometmq topic delete {topic}; to have it there again: cometmq topic"
+            f" create {topic} -b {broker.name}",
         )
 
     def damaged(self, _event: str, text: str) -> None:

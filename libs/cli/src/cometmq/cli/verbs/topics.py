@@ -346,6 +346,7 @@ def delete(
     async def question(admin: AdminClient) -> list[str]:
         await check_exists(admin, topic)
         masters = (await admin.masters_to_change(cluster)).values()
+        await admin.ask_all(masters, lambda it: it.topics())  # before any change
         groups = list(await offsets_by_group(admin, masters, topic))
         if reset_groups:
             await check_disconnected(masters, groups)  # before the user is asked

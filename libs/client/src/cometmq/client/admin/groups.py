@@ -107,8 +107,7 @@ class GroupAdmin(AdminBase):
     async def consuming_groups(self, topic: str) -> list[str]:
         """Return the groups that consume a topic or have an offset in it."""
         found: set[str] = set()
-        brokers = await self._brokers_of(topic)
-        for _, groups in await self.ask_each(brokers, lambda it: it.groups_of(topic)):
+        for _, groups in await self.ask_brokers_of(topic, lambda it: it.groups_of(topic)):
             found.update(groups)
         return sorted(found)
 
@@ -118,8 +117,8 @@ class GroupAdmin(AdminBase):
         Raise InvalidArgument if no broker knows the group.
         """
         found: list[QueueTimeSpan] = []
-        brokers = await self._brokers_of(topic)
-        for _, spans in await self.ask_each(brokers, lambda it: it.time_spans(topic, group)):
+        answers = await self.ask_brokers_of(topic, lambda it: it.time_spans(topic, group))
+        for _, spans in answers:
             found += spans
         if not any(span.consume_time_stamp > 0 for span in found):
             await check_known(self, group)  # brokers answer for any group

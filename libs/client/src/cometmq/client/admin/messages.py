@@ -191,8 +191,8 @@ class MessageAdmin(AdminBase):
     async def _query(
         self, topic: str, ask: Callable[[BrokerAdmin], Awaitable[list[MessageExt]]]
     ) -> list[MessageExt]:
-        brokers = await self._brokers_of(topic, timeout_ms=QUERY_TIMEOUT_MS)
-        found = [message for _, some in await self.ask_each(brokers, ask) for message in some]
+        answers = await self.ask_brokers_of(topic, ask, timeout_ms=QUERY_TIMEOUT_MS)
+        found = [message for _, some in answers for message in some]
         return sorted(found, key=lambda message: message.store_timestamp)
 
 

@@ -27,7 +27,7 @@ from cometmq.client.option_checks import checked
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, TopicRoute
-from cometmq.remoting.errors import AccessDenied, CometError, TransportError
+from cometmq.remoting.errors import AccessDenied, CometError, TopicNotExist, TransportError
 from cometmq.remoting.message.flags import Perm
 
 T = TypeVar("T")
@@ -163,6 +163,12 @@ class AdminBase(Client):
         """Raise for a broker that refused; a subclass may override this to continue instead."""
         raise error
 
+    def without_topic(self, _broker: BrokerAdmin, _topic: str, error: TopicNotExist) -> None:
+        """Raise for a broker that is in the route of a topic but does not have it; a subclass may
+        override this to continue instead.
+        """
+        raise error
+
     def damaged(self, event: str, text: str) -> None:
         """Log damage in messages that a broker returned; the call continues with the others."""
         self._log.error(event, error=text)
@@ -213,6 +219,35 @@ class AdminBase(Client):
                 self.refused(broker, outcome)
             else:
                 answers.append((broker, outcome))
+        return answers
+
+    async def ask_brokers_of(
+        self,
+        topic: str,
+        question: Callable[[BrokerAdmin], Awaitable[T]],
+        *,
+        timeout_ms: int | None = None,
+    ) -> list[tuple[BrokerAdmin, T]]:
+        """Query one broker of each replica group in the route of a topic, as `ask_each` does.
+
+        `without_topic` is called for a broker that does not have the topic. If no broker has it,
+        raise TopicNotExist.
+        """
+        refusals: list[tuple[BrokerAdmin, TopicNotExist]] = []
+
+        async def asked(broker: BrokerAdmin) -> T:
+            try:
+                return await question(broker)
+            except TopicNotExist as error:
+                refusals.append((broker, error))
+                raise
+
+        brokers = await self._brokers_of(topic, timeout_ms=timeout_ms)
+        answers = await self.ask_each(brokers, asked, skip=(TopicNotExist,))
+        for broker, error in refusals:
+            if not answers:
+                raise error
+            self.without_topic(broker, topic, error)
         return answers
 
     async def masters_of(self, topic: str) -> list[BrokerAdmin]:

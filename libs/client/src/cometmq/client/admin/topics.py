@@ -134,8 +134,7 @@ class TopicAdmin(AdminBase):
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the begin offset, end offset and last store time of each queue."""
         found: dict[MessageQueue, TopicOffset] = {}
-        brokers = await self._brokers_of(topic)
-        for _, stats in await self.ask_each(brokers, lambda it: it.topic_stats(topic)):
+        for _, stats in await self.ask_brokers_of(topic, lambda it: it.topic_stats(topic)):
             found.update(stats.offset_table)
         return dict(sorted(found.items()))
 

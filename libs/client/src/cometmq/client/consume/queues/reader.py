@@ -17,7 +17,7 @@ from cometmq.client.transfer.puller import Pulled, Puller, PullStatus
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.errors import AccessDenied, CometError, CommandError
+from cometmq.remoting.errors import AccessDenied, CometError, CommandError, TopicNotExist
 from cometmq.remoting.log import Log
 
 NOT_READY_CODES: Final = frozenset(
@@ -32,6 +32,10 @@ REFUSED_DELAY_MS: Final = 10_000
 """Delay after a refusal by access control, which only an administrator can resolve."""
 _FIRST_DELAY_MS: Final = 100  # doubled at each consecutive failure
 _FULL_CHECK_MS: Final = 1_000
+_WITHOUT_TOPIC: Final = (
+    "the name server lists the topic at this broker, as after a delete that failed halfway; delete"
+    " the topic again, or create it there"
+)
 
 Sink = Callable[[ProcessQueue, list[MessageExt]], None]
 
@@ -270,6 +274,7 @@ class Reader:
             broker=queue.broker_name,
             queue_id=queue.queue_id,
             queue_offset=self.process_queue.next_offset,
+            **({"advice": _WITHOUT_TOPIC} if isinstance(error, TopicNotExist) else {}),
         )
         if isinstance(error, AccessDenied):
             return REFUSED_DELAY_MS
