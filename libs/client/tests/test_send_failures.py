@@ -23,6 +23,7 @@ from cometmq.client import (
     sync,
 )
 from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster, eventually
+from cometmq.client.transfer import sender
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import (
@@ -323,6 +324,35 @@ async def test_a_silent_broker_costs_no_more_than_the_timeout(cluster: MemoryClu
         with pytest.raises(RequestTimeout, match="no broker has confirmed the message"):
             await producer.send(Message("T", b"x"), timeout_ms=1_000)
     assert cluster.broker.requests[SEND] == 2
+
+
+async def test_the_broker_that_used_the_time_up_is_named(
+    pair: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retry with 2 ms left would fail at the healthy broker, which the error would then name."""
+    now_ms, left_ms, asked = 0, 2, []
+
+    async def waits(
+        _: object, queue: MessageQueue, _prepared: object, *, timeout_ms: int
+    ) -> SendResult:
+        nonlocal now_ms
+        now_ms += timeout_ms - left_ms
+        asked.append(queue.broker_name)
+        raise RequestTimeout(f"{queue.broker_name} did not answer within {timeout_ms} ms")
+
+    pair.create_topic("T")
+    monkeypatch.setattr(sender, "monotonic_ms", lambda: now_ms)
+    async with Producer("pg", pair.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+        monkeypatch.setattr(sender.MessageSender, "send_to", waits)
+        with pytest.raises(SendTimeout, match="gave up after 1 attempt in 2998 ms"):
+            await producer.send(Message("T", b"x"), timeout_ms=3_000)
+        now_ms, left_ms = 0, 50
+        asked.clear()
+        with pytest.raises(SendTimeout) as caught:
+            await producer.send(Message("T", b"x"), timeout_ms=3_000)
+    assert len(set(asked)) == 2
+    assert str(caught.value).endswith(f": {asked[0]} did not answer within 3000 ms")
 
 
 async def test_sends_succeed_while_one_of_two_brokers_is_down(pair: MemoryCluster) -> None:

@@ -26,6 +26,9 @@ from cometmq.remoting.errors import (
 _UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
 """Errors after which the broker may have stored the message."""
 
+RETRY_LEFT_MS_MIN: Final = 10
+"""A retry with less time could not be confirmed, but might store the message a second time."""
+
 _LASTING: Final = frozenset(
     (
         ResponseCode.TOPIC_NOT_EXIST,
@@ -49,9 +52,17 @@ class Attempts(msgspec.Struct, gc=False):
     gone: RequesterGone | None = None
     """The requester of a reply that a broker has stored, but could not push."""
 
+    def may_begin(self, count_max: int, left_ms: int) -> bool:
+        """Return whether a further attempt is allowed and has enough time."""
+        return self.count < count_max and left_ms >= (RETRY_LEFT_MS_MIN if self.count else 1)
+
     def note(self, error: Exception) -> None:
-        """Record why an attempt failed."""
-        self.failure = error
+        """Record why an attempt failed.
+
+        Of several timeouts, the first is reported: later attempts had only the rest of its time.
+        """
+        if not (isinstance(error, RequestTimeout) and isinstance(self.failure, RequestTimeout)):
+            self.failure = error
         if isinstance(error, RequesterGone):
             self.gone = error
         if isinstance(error, CommandError) and error.code in _LASTING:

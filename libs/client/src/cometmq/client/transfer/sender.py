@@ -145,7 +145,7 @@ class MessageSender:
         begin_ms = monotonic_ms()
         attempts = 1 if queue is not None else 1 + self._options.retry_times
         tried = Attempts([])
-        while tried.count < attempts and (left_ms := timeout_ms - (monotonic_ms() - begin_ms)) > 0:
+        while tried.may_begin(attempts, left_ms := timeout_ms - (monotonic_ms() - begin_ms)):
             tried.count += 1
             route = self._instance.routes.get_for_sending(prepared.topic)
             if route is None or not route.publish_queues:
