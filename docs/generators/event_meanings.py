@@ -262,7 +262,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker answers again.",
     "client_id.duplicated": "Another member of the group has the same client id, mostly because "
     "two processes on one host have the same `instance_name`: both receive the messages of the "
-    "same queues, and some queues are not consumed. The event is repeated every minute at most.",
+    "same queues, and some queues are not consumed. The event is logged after `rebalance_interval_ms`, because the "
+    "broker may still have this member's own old connection, and repeated every minute at most.",
     "heartbeat.failed": "A broker refused a heartbeat; the client sends the next one at its usual "
     "time.",
     "listener.abandoned": "`close` ended although `running_count` calls of the listener were still "

@@ -56,7 +56,7 @@ async def test_members_share_the_queues_and_take_over(cluster: MemoryCluster) ->
 async def test_a_client_id_used_twice_is_reported(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = PushOptions(instance_name="same", client_ip="127.0.0.1")
+    options = PushOptions(instance_name="same", client_ip="127.0.0.1", rebalance_interval_ms=100)
     twin = RemotingClient(ClientSettings(), clock_ms=monotonic_ms)
     beat = Heartbeat(client_id="127.0.0.1@same", consumer_data_set=[ConsumerData(group_name="cg")])
     async with consumer_of(cluster, Recorder(), options) as consumer:
@@ -65,12 +65,30 @@ async def test_a_client_id_used_twice_is_reported(
         address, code = cluster.broker.address, RequestCode.HEART_BEAT
         await twin.invoke(address, code, None, encode_json(beat), timeout_ms=60_000)
         await eventually(lambda: len(consumer.queues) == 2)
+        await eventually(lambda: "client_id.duplicated" in caplog.text)
         await twin.close()
         await eventually(lambda: len(consumer.queues) == 4)
     texts = [record.getMessage() for record in caplog.records]
     (line,) = [text for text in texts if text.startswith("client_id.duplicated")]
     assert "group=cg client_id=127.0.0.1@same" in line
     assert "instance_name of its own" in line
+
+
+async def test_the_old_connection_of_a_member_is_not_reported(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a freeze, a broker sees the new connection before it closes the old one."""
+    options = PushOptions(instance_name="same", client_ip="127.0.0.1")
+    old = RemotingClient(ClientSettings(), clock_ms=monotonic_ms)
+    beat = Heartbeat(client_id="127.0.0.1@same", consumer_data_set=[ConsumerData(group_name="cg")])
+    async with consumer_of(cluster, Recorder(), options) as consumer:
+        for _ in range(2):
+            address, code = cluster.broker.address, RequestCode.HEART_BEAT
+            await old.invoke(address, code, None, encode_json(beat), timeout_ms=60_000)
+            await eventually(lambda: len(consumer.queues) == 2)
+        await old.close()
+        await eventually(lambda: len(consumer.queues) == 4)
+    assert "client_id.duplicated" not in caplog.text
 
 
 async def test_offsets_are_stored_before_the_queues_are_shared_anew(cluster: MemoryCluster) -> None:

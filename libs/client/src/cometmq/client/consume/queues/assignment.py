@@ -60,6 +60,7 @@ class Assigner:
         self._store = store
         self._topics = topics
         self._due = Wakeup()
+        self._duplicate_since_ms: int | None = None
         self._duplicate_logged_ms: int | None = None
 
     def wake(self) -> None:
@@ -108,6 +109,8 @@ class Assigner:
             return None
         if client_ids.count(self._instance.client_id) > 1:
             self._client_id_duplicated()
+        else:
+            self._duplicate_since_ms = None
         try:
             mine = self._strategy.allocate(self._instance.client_id, queues, client_ids)
             return self._readable(topic, mine, queues)
@@ -142,9 +145,16 @@ class Assigner:
     def _client_id_duplicated(self) -> None:
         """Warn that members with the same client id compute the same share of the queues.
 
+        This is not done before the next regular round: when this member has reconnected, the broker
+        may not have closed its old connection yet.
+
         Compatibility: the share is computed as in Java, where this goes unnoticed.
         """
         now_ms, logged_ms = monotonic_ms(), self._duplicate_logged_ms
+        if self._duplicate_since_ms is None:
+            self._duplicate_since_ms = now_ms
+        if now_ms - self._duplicate_since_ms < self._interval_ms:
+            return
         if logged_ms is not None and now_ms - logged_ms < DUPLICATE_REMIND_MS:
             return
         self._duplicate_logged_ms = now_ms
