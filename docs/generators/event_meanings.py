@@ -166,6 +166,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "disk.filling": "Above diskMaxUsedSpaceRatio: expired files are deleted at any hour.",
     "disk.full": "Above diskSpaceWarningLevelRatio: sends are refused.",
     "disk.freed": "Below diskSpaceWarningLevelRatio again: sends are accepted.",
+    "files.sacrificed": "Above diskSpaceCleanForciblyRatio: the oldest files were deleted before "
+    "fileReservedTime, so groups that had not read them skip their messages. `count` and `bytes` "
+    "cover the time since the last such event; it is logged every ten minutes at most.",
     "file.create_failed": "The next log file could not be created ahead of time; the broker "
     "retries every second.",
     "file.padded": "The newest file was shorter than the configured size and was extended to it.",
@@ -262,8 +265,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker answers again.",
     "client_id.duplicated": "Another member of the group has the same client id, mostly because "
     "two processes on one host have the same `instance_name`: both receive the messages of the "
-    "same queues, and some queues are not consumed. The event is logged after `rebalance_interval_ms`, because the "
-    "broker may still have this member's own old connection, and repeated every minute at most.",
+    "same queues, and some queues are not consumed. The event is logged after "
+    "`rebalance_interval_ms`, because the broker may still have this member's own old "
+    "connection, and repeated every minute at most.",
     "heartbeat.failed": "A broker refused a heartbeat; the client sends the next one at its usual "
     "time.",
     "listener.abandoned": "`close` ended although `running_count` calls of the listener were still "

@@ -7,7 +7,7 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.settings import StoreSettings
-from cometmq.store.testing.builders import START_MS, StoreRig, make_message, small_settings
+from cometmq.store.testing.builders import START_MS, Events, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.retention import Decision, DiskState, decide, is_delete_hour
 
@@ -26,12 +26,37 @@ AGES = [NOW_MS - 100 * HOUR_MS, NOW_MS - 73 * HOUR_MS, NOW_MS - 71 * HOUR_MS]
 @pytest.mark.parametrize(
     ("used", "when", "asked", "expected"),
     [
-        (50, NOT_NOW, False, Decision(0, is_full=False, is_above_clean_ratio=False)),
-        (50, str(hour_of(NOW_MS)), False, Decision(2, is_full=False, is_above_clean_ratio=False)),
-        (50, NOT_NOW, True, Decision(2, is_full=False, is_above_clean_ratio=False)),
-        (76, NOT_NOW, False, Decision(2, is_full=False, is_above_clean_ratio=True)),
-        (86, NOT_NOW, False, Decision(3, is_full=False, is_above_clean_ratio=True)),
-        (91, NOT_NOW, False, Decision(3, is_full=True, is_above_clean_ratio=True)),
+        (
+            50,
+            NOT_NOW,
+            False,
+            Decision(0, is_full=False, is_above_clean_ratio=False, expired_count=0),
+        ),
+        (
+            50,
+            str(hour_of(NOW_MS)),
+            False,
+            Decision(2, is_full=False, is_above_clean_ratio=False, expired_count=2),
+        ),
+        (
+            50,
+            NOT_NOW,
+            True,
+            Decision(2, is_full=False, is_above_clean_ratio=False, expired_count=2),
+        ),
+        (
+            76,
+            NOT_NOW,
+            False,
+            Decision(2, is_full=False, is_above_clean_ratio=True, expired_count=2),
+        ),
+        (
+            86,
+            NOT_NOW,
+            False,
+            Decision(3, is_full=False, is_above_clean_ratio=True, expired_count=2),
+        ),
+        (91, NOT_NOW, False, Decision(3, is_full=True, is_above_clean_ratio=True, expired_count=2)),
     ],
 )
 def test_the_retention_table(used, when, asked, expected):
@@ -155,6 +180,36 @@ def test_a_full_disk_deletes_before_it_expires(disk):
     rig.work(30)
     assert rig.store.commit_log.min_offset > 0
     assert rig.store.stats().disk_used_percent == 86
+
+
+def test_files_that_are_deleted_before_they_expire_are_reported(disk):
+    events = Events()
+    settings = small_settings(disk_space_clean_forcibly_ratio=85, delete_when=NOT_NOW)
+    rig = StoreRig(disk, settings, log=events)
+    for _ in range(300):
+        rig.put(make_message())
+    disk.used_percent = 86
+    rig.work(60)
+    (warning,) = events.of("files.sacrificed")
+    assert warning["used_percent"] == 86
+    assert 0 < warning["bytes"] <= rig.store.commit_log.min_offset
+    assert "cleanFileForciblyEnable=false" in warning["advice"]
+    for _ in range(300):
+        rig.put(make_message())
+    rig.work(700)
+    warnings = events.of("files.sacrificed")
+    assert len(warnings) == 2
+    assert sum(one["bytes"] for one in warnings) == rig.store.commit_log.min_offset
+
+
+def test_expired_files_are_deleted_without_a_warning(disk):
+    events = Events()
+    rig = StoreRig(disk, small_settings(delete_when=NOT_NOW), log=events)
+    expire(rig, disk, 300)
+    disk.used_percent = 86
+    rig.work(60)
+    assert events.of("files.expired")
+    assert events.of("files.sacrificed") == []
 
 
 def test_queues_follow_the_log_when_asked(disk):

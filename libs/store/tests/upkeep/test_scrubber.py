@@ -3,16 +3,14 @@
 
 import errno
 from random import Random
-from typing import Any
 
 import pytest
 
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.log.checksums import BLOCK_BYTES
-from cometmq.store.message_store import MessageStore
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
-from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
+from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.scrubber import RATE_MIN, DamagedMessages, described
 
@@ -22,32 +20,14 @@ COUNT = 150
 BODY_BYTES = BLOCK_BYTES // 15
 
 
-class Events:
-    """A log that records the events it receives."""
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, dict[str, Any]]] = []
-
-    def __getattr__(self, level: str) -> Any:
-        return lambda event, **facts: self.lines.append((event, facts))
-
-    def of(self, event: str) -> list[dict[str, Any]]:
-        return [facts for name, facts in self.lines if name == event]
-
-
 @pytest.fixture
 def disk():
     return MemoryDisk()
 
 
 def opened(disk, settings=SETTINGS, boot_id="this boot", clock=None):
-    rig = StoreRig.__new__(StoreRig)
-    rig.clock = clock or SteppingClock()
-    events: Any = Events()
-    rig.store = MessageStore.open(
-        settings, disk=disk, clock_ms=rig.clock, log=events, boot_id=boot_id
-    )
-    return rig, events
+    events = Events()
+    return StoreRig(disk, settings, clock, log=events, boot_id=boot_id), events
 
 
 def filled(disk, **options):

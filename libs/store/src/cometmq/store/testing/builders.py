@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages, settings, and a driver that runs a store's jobs synchronously."""
 
+from typing import Any
+
 import msgspec
 
+from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.ids import pack_host
 from cometmq.remoting.message.new_message import NewMessage
@@ -83,6 +86,20 @@ def make_message(  # noqa: PLR0913  # every field has a default
     )
 
 
+class Events:
+    """A log that records the events it receives."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def __getattr__(self, level: str) -> Any:
+        return lambda event, **facts: self.lines.append((event, facts))
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        """Return the details of each occurrence of an event."""
+        return [facts for name, facts in self.lines if name == event]
+
+
 class StoreRig:
     """A store with a clock, driven the way a broker drives it."""
 
@@ -93,10 +110,17 @@ class StoreRig:
         clock: SteppingClock | None = None,
         *,
         read_range: ReadRange | None = None,
+        log: Log = NO_LOG,
+        boot_id: str = "",
     ) -> None:
         self.clock = clock or SteppingClock()
         self.store = MessageStore.open(
-            settings, disk=disk, clock_ms=self.clock, read_range=read_range
+            settings,
+            disk=disk,
+            clock_ms=self.clock,
+            read_range=read_range,
+            log=log,
+            boot_id=boot_id,
         )
 
     def put(self, message: NewMessage) -> PutResult:

@@ -17,9 +17,10 @@ from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.upkeep.jobs import Job, RemoveJob
-from cometmq.store.upkeep.retention import FILES_PER_ROUND_MAX, DiskState, decide
+from cometmq.store.upkeep.retention import FILES_PER_ROUND_MAX, Decision, DiskState, decide
 from cometmq.store.writing.write_state import Refusal
 
+SACRIFICED_REMIND_MS: Final = 600_000
 ROUNDS_ASKED_FOR: Final = 20  # rounds that a delete request remains active, as in RocketMQ
 
 
@@ -36,6 +37,8 @@ class Cleaner:
         self._must_trim = False
         self._doomed: list[str] = []
         self._was_above_ratio = False
+        self._sacrificed_count = 0
+        self._sacrificed_logged_ms = -SACRIFICED_REMIND_MS
         self.used_percent = 0
 
     def ask(self) -> None:
@@ -118,6 +121,10 @@ class Cleaner:
         )
         self._rounds_asked_for = max(0, self._rounds_asked_for - 1)
         self._note_levels(is_full=decision.is_full, is_above=decision.is_above_clean_ratio)
+        self._forget_files(decision)
+        self._report_sacrificed(now_ms)
+
+    def _forget_files(self, decision: Decision) -> None:
         count = min(decision.delete_count, self._synced_count())
         if not count:
             return
@@ -127,6 +134,7 @@ class Cleaner:
         self._doomed += paths + self._parts.checksums.take_paths(starts)
         self._must_trim = True
         self._parts.log.info("files.expired", count=len(paths), first=paths[0])
+        self._sacrificed_count += max(0, len(paths) - decision.expired_count)
 
     def _synced_count(self) -> int:
         files = self._commit_log.files
@@ -141,6 +149,23 @@ class Cleaner:
         if is_above and not self._was_above_ratio:
             self._parts.log.warning("disk.filling", used_percent=self.used_percent)
         self._was_above_ratio = is_above
+
+    def _report_sacrificed(self, now_ms: int) -> None:
+        """Warn that files were deleted before they expired; an interval's files are summed up."""
+        since_ms = self._sacrificed_logged_ms
+        is_due = has_passed(SACRIFICED_REMIND_MS, since_ms=since_ms, now_ms=now_ms)
+        if not (self._sacrificed_count and is_due):
+            return
+        self._parts.log.warning(
+            "files.sacrificed",
+            count=self._sacrificed_count,
+            bytes=self._sacrificed_count * self._commit_log.files.file_size,
+            used_percent=self.used_percent,
+            advice="above diskSpaceCleanForciblyRatio, the oldest files are deleted before"
+            " fileReservedTime, with messages that nobody has read: free space, or use a larger"
+            " disk; cleanFileForciblyEnable=false refuses new messages instead",
+        )
+        self._sacrificed_count, self._sacrificed_logged_ms = 0, now_ms
 
     def trimmed_minimums(self) -> list[tuple[ConsumeQueue, int]]:
         """Find the new first offset of each queue; blocks."""

@@ -28,6 +28,8 @@ class Decision(NamedTuple):
     delete_count: int
     is_full: bool
     is_above_clean_ratio: bool
+    expired_count: int
+    """How many of the files to delete have expired; the others are deleted to make room."""
 
 
 def decide(
@@ -47,12 +49,9 @@ def decide(
     )
     is_above = used > settings.disk_max_used_space_ratio
     is_due = is_asked_for or is_above or is_delete_hour(settings.delete_when, now_ms)
-    count = 0
-    if is_forced:
-        count = min(len(disk.end_timestamps), FILES_PER_ROUND_MAX)
-    elif is_due:
-        count = _expired_count(settings, disk, now_ms)
-    return Decision(count, used > settings.disk_space_warning_level_ratio, is_above)
+    expired_count = _expired_count(settings, disk, now_ms) if is_forced or is_due else 0
+    count = min(len(disk.end_timestamps), FILES_PER_ROUND_MAX) if is_forced else expired_count
+    return Decision(count, used > settings.disk_space_warning_level_ratio, is_above, expired_count)
 
 
 def _expired_count(settings: StoreSettings, disk: DiskState, now_ms: int) -> int:
