@@ -86,7 +86,7 @@ def test_existing_topics_are_reported_by_broker(run):
     )
     rows = run("topic", "alter", "Partial", "--queues", 5, "-b", "broker-b", "--json").json
     assert [(row["broker"], row["read_queues"]) for row in rows] == [("broker-b", 5)]
-    rows = run("topic", "alter", "Partial", "--perm", "r", "--json").json
+    rows = run("topic", "alter", "Partial", "--perm", "r", "--yes", "--json").json
     assert [(row["read_queues"], row["permission"]) for row in rows] == [(3, "r"), (5, "r")]
 
 

@@ -382,7 +382,7 @@ def test_a_reader_that_leaves_ends_consume(suite, ask, topic):
 
 @pytest.mark.parametrize("options", [(), ("-g", "readers")], ids=["observer", "group"])
 def test_a_topic_that_consumers_may_not_read_is_refused(ask, topic, options):
-    assert ask("topic", "alter", topic, "--perm", "w").status == 0
+    assert ask("topic", "alter", topic, "--perm", "w", "--yes").status == 0
     refused = ask("consume", topic, "--timeout", 5, *options)
     refused.assert_refused(1, f"consumers may not read the topic {topic}: see cometmq topic route")
     assert refused.err.endswith(f"cometmq topic alter {topic} --perm rw\n")

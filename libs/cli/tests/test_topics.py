@@ -95,6 +95,19 @@ def test_queues_are_taken_away_only_by_force_and_with_their_names(ask, topic):
     assert listed(ask, topic)["read_queues"] == 1
 
 
+def test_clients_are_cut_off_only_after_a_question(ask, topic):
+    (member,) = ask("cluster", "--json").json
+    at = f"its queues at {member['broker']}"
+    sends, reads = f"producers can no longer send to {at}", f"consumers can no longer read {at}"
+    for perm, cut_off in (("r", sends), ("w", reads), ("none", f"{sends}; {reads}")):
+        change = ("topic", "alter", topic, "--perm", perm)
+        ask(*change).assert_refused(2, f"{topic}: {cut_off}. Continue?")
+        assert listed(ask, topic)["permission"] == "rw"
+        assert ask(*change, "--yes").status == 0
+        assert listed(ask, topic)["permission"] == perm
+        assert ask("topic", "alter", topic, "--perm", "rw").status == 0  # cuts off nobody
+
+
 def test_queues_that_nobody_would_read_are_refused_and_named(ask, topic, tmp_path):
     (member,) = ask("cluster", "--json").json
     queues = f"{member['broker']}:2 to {member['broker']}:3"

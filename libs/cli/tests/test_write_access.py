@@ -80,7 +80,7 @@ def test_a_broker_whose_setting_forbids_sends_is_named(run, cluster, topic):
 
 
 def test_a_read_only_topic_is_no_read_only_broker(run, topic):
-    assert run("topic", "alter", topic, "--perm", "r").status == 0
+    assert run("topic", "alter", topic, "--perm", "r", "--yes").status == 0
     refused = run("produce", topic, "x")
     assert run("topic", "alter", topic, "--perm", "rw").status == 0
     refused.assert_refused(1, f"the topic {topic} accepts no messages: broker-a has no write")

@@ -15,6 +15,7 @@ from cometmq.remoting.bodies.route import QueueData
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import TopicNotExist
+from cometmq.remoting.message.flags import Perm
 
 C = TypeVar("C")
 
@@ -104,6 +105,21 @@ async def hidden_queues(
         counts = {queue.queue_id: it.max_offset - it.min_offset for queue, it in stats.items()}
         hidden += [HiddenQueue(name, number, counts.get(number, 0)) for number in range(first, end)]
     return hidden
+
+
+def cut_off_text(
+    topic: str, before: Mapping[str, TopicConfig], after: Mapping[str, TopicConfig]
+) -> str:
+    """Return which clients a change of the permission cuts off from a topic, or an empty text."""
+    parts: list[str] = []
+    for flag, loss in (
+        (Perm.WRITE, "producers can no longer send to"),
+        (Perm.READ, "consumers can no longer read"),
+    ):
+        names = [name for name in after if before[name].perm & ~after[name].perm & flag]
+        if names:
+            parts.append(f"{loss} its queues at {', '.join(names)}")
+    return f"{topic}: {'; '.join(parts)}" if parts else ""
 
 
 # -- queues that are written and not read -----------------------------------------------------

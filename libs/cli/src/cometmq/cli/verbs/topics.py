@@ -23,6 +23,7 @@ from cometmq.cli.verbs.topic_changes import (
     Change,
     check_exists,
     configs_at,
+    cut_off_text,
     hidden_queues,
     newly_unread,
     unread_notes,
@@ -239,7 +240,7 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
     Consumers do not see messages in a queue that is not read. To add queues, use --queues, which
     changes read and write queues together. To remove queues without losing messages, set
     --write-queues, wait until the groups have consumed the other queues, and then set --read-queues
-    with --force.
+    with --force. A permission that takes reading or writing away asks for confirmation.
     """
     change = Change(
         read_queues if read_queues is not None else queues,
@@ -266,6 +267,8 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
             await _confirm_loss(lost, is_forced=force, is_confirmed=yes)
         elif unread:
             await _confirm_loss(unread_text(topic, unread), is_forced=force, is_confirmed=yes)
+        elif cut_off := cut_off_text(topic, before, after):
+            await confirm(f"{cut_off}. Continue?", is_confirmed=yes)
         await admin.change_each(
             [masters[name] for name in after],
             lambda it: it.create_topic(after[it.name]),
