@@ -226,7 +226,7 @@ types: setup ## Type check, strict
 
 .PHONY: imports
 imports: setup ## Import contracts between the layers
-	PYTHONPATH=spark/src $(BIN)/lint-imports
+	PYTHONPATH=spark/src:libs/accel/src $(BIN)/lint-imports
 
 .PHONY: docs
 docs: setup ## Generate the reference pages
