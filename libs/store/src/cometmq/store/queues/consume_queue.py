@@ -5,9 +5,11 @@ Layout (docs/protocol/store.md#consume-queue): physical offset int64, record siz
 int64. Entry n lies at byte n * 20 of the queue.
 
 Invariants: entries [0, max_offset) are visible. The newest of them may exist only in memory, in
-`_tail`; the next checkpoint writes them, and recovery can rebuild them from the log. Entries
-[max_offset, next_offset) are assigned to records that readers may not see yet: first the entries in
-`_held`, whose records are in the log but not confirmed, then the entries of the next commit.
+`_tail`; the next checkpoint writes them, and recovery can rebuild them from the log. If many of
+them collect before that, a spill writes them without a sync (`upkeep/checkpointer.py`:
+`must_spill`). Entries [max_offset, next_offset) are assigned to records that readers may not see
+yet: first the entries in `_held`, whose records are in the log but not confirmed, then the entries
+of the next commit.
 
 Hot path: `stage` once per message (budget 0.3 us), `publish` once per queue and commit, `plan` once
 per pull; bench/micro/bench_consume_queue.py.

@@ -4,8 +4,20 @@
 The native code serves pulls that have the same group, topic and subscription as a pull that the
 handler has just answered with messages. It reads recent messages only, from a bounded cache of
 blocks that it fills through the store. Once per chunk, this module checks whether anything has
-changed that the admission of a pull depends on. After any change, the lane serves pulls of a kind
-only when a handler has admitted one of them again.
+changed that the admission of a pull depends on.
+
+A handler serves a pull instead if
+- the broker has no lane (`send_lane.open_lane`), the lane has failed or has no cache
+  (`nativeCacheBytes=0`), or the port refuses some codes;
+- in a broker group, consumers may not see the ends of queues now (`Gate.may_read`);
+- no handler has admitted a pull of this kind since the last change of settings, topics, groups,
+  consumers or filters;
+- its filter has more than CODES_MAX tags, or an SQL expression without a native program (`learn`);
+- its header is unusual, or the topic does not have its queue (`pull/request.rs`, `pull/stage.rs`);
+- it would find nothing, or needs data that is damaged, not recent or not in memory, or its SQL
+  condition meets a value that the native code leaves to Python (`pull/select.rs`, `pull/sql.rs`);
+- the filters have examined TURN_EXAMINED_MAX entries in this turn of the loop, or commits could
+  exceed the bound of the table of offsets.
 
 The requests with which an orderly consumer renews its locks differ only in their opaque. The lane
 serves them like pulls: after a handler has granted all queues of such a request, and until a lock
