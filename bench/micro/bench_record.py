@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time the message record, its ids and its hashes; budgets are in the modules' docstrings."""
+"""Time message records, ids and hashes; the modules' docstrings state the budgets."""
 
 from timing import compare_and_print
 

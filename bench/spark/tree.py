@@ -71,7 +71,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of `stat` from the state on, or an empty list if the process has exited."""
+    """Return the fields of `stat` after the name, or an empty list if the process has exited."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

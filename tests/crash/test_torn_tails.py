@@ -21,7 +21,7 @@ CUTS_PER_KILL: Final = 4
 
 
 def next_record(store: Path, queue_offset: int) -> tuple[Path, int, bytes]:
-    """Return the last file, the end of the log in it, and a record that would fit there."""
+    """Return the log's last file, the offset where the log ends, and a record to append there."""
     records, end = read_log(store)
     path = max(path for path in (store / "commitlog").iterdir() if int(path.name) <= end)
     message = NewMessage(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker group of real processes: brokers, two electors, a kill -9 and a switchover."""
+"""A broker group of real processes, with two electors, survives a kill -9 and a switchover."""
 
 import json
 import subprocess

@@ -64,7 +64,7 @@ async def test_a_torn_file_is_replaced_by_its_copy(tmp_path: Path) -> None:
 async def test_a_damaged_file_does_not_replace_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash between the two renames of a save must leave one readable file."""
+    """A crash between the two renames of one save must leave a readable file."""
     path = tmp_path / "offsets.json"
     store = LocalOffsets(path)
     for offset in (7, 8):

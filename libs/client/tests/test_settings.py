@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of clients: bounds, precedence and addresses of name servers."""
+"""Client options: bounds, precedence, and the addresses of name servers."""
 
 import inspect
 import re

@@ -133,7 +133,7 @@ logs = st.lists(rows, min_size=1, max_size=60).map(lay_out)
 
 
 def contents(rig, disk):
-    """Return the visible state of a store, and its files after closing it."""
+    """Close a store; return the state that was visible before, and the store's files."""
     store = rig.store
     queues = {
         key: (store.min_offset(*key), store.max_offset(*key)) for key in sorted(store.queue_ids())

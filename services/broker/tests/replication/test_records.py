@@ -23,7 +23,7 @@ RECORD_MAX = 1 << 20
 
 
 def master_log(count: int = 150) -> tuple[bytes, list[int]]:
-    """Return a log of several files, and the offsets at which its records and blanks begin."""
+    """Return a log that spans several files, and the offsets where its records and blanks begin."""
     disk = MemoryDisk()
     rig = StoreRig(disk)
     for number in range(count):

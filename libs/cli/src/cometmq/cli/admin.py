@@ -220,7 +220,7 @@ def _names(brokers: Iterable[BrokerAdmin]) -> str:
 
 
 def no_broker_text(namesrvs: Iterable[str]) -> str:
-    """Return the error for a cluster without brokers, with a remedy."""
+    """Return the error text for a cluster without brokers; it names the remedy."""
     addresses = ";".join(namesrvs)
     return (
         f"no broker is registered at the name server {addresses}: start one (cometmq broker -n"

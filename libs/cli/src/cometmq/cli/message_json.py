@@ -47,7 +47,7 @@ _IGNORED: Final = frozenset(
     }
 )
 _KNOWN: Final = _IGNORED.union(JsonMessage.__struct_fields__)
-"""The keys of a line. Any other key is refused, because a mistyped key could lose the tag or the
+"""The keys of a line. Any other key is rejected, because a mistyped key could lose the tag or the
 body.
 """
 OWN_PROPERTIES: Final = {"TAGS": "tag", "KEYS": "keys", "DELAY": "delay_level"}

@@ -82,7 +82,7 @@ def too_short(timeout_ms: int) -> str:
 
 
 def check_seconds(value: object, name: str) -> None:
-    """Raise InvalidArgument unless `value` is a number above 0; NaN is refused."""
+    """Raise InvalidArgument unless `value` is a number above 0; NaN is rejected."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise InvalidArgument(f"{name} must be a number of seconds above 0, not {shown(value)}")
 

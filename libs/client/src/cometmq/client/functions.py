@@ -36,7 +36,7 @@ def check_function(
 
 
 def check_plain_function(function: object, name: str, *parameters: str) -> None:
-    """Like `check_function`, but also refuse coroutine functions, because no event loop is running
+    """Like `check_function`, but also reject coroutine functions, because no event loop is running
     here.
     """
     check_function(function, name, *parameters, kinds="not async")

@@ -3,7 +3,7 @@
 
 Invariants
     An exception in a send or consume hook is logged and has no other effect. A forbidden hook
-    refuses a message by raising, and the exception reaches the caller of `send`.
+    rejects a message by raising, and the exception reaches the caller of `send`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -137,7 +137,7 @@ class ForbiddenHook(Protocol):
     """Decides whether a message may be sent."""
 
     def check(self, context: SendContext) -> None:
-        """Raise, preferably InvalidArgument, to refuse the message."""
+        """Raise, preferably InvalidArgument, to reject the message."""
 
 
 class ConsumeHook(Protocol):

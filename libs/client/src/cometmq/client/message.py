@@ -52,7 +52,7 @@ _host_text = lru_cache(maxsize=1024)(host_text)  # 0.9 us less per message
 
 
 class Message(msgspec.Struct, metaclass=SpelledFields):
-    """A message to send; sending neither changes nor keeps it."""
+    """A message to send; the producer neither changes it nor keeps a reference to it."""
 
     topic: str
     body: bytes

@@ -43,7 +43,7 @@ def checked(
     """Return the options with `namesrv` filled in; raise InvalidArgument if one is out of bounds.
 
     The argument and the option `namesrv` may both be given only if they name the same servers. If
-    `is_exact`, options of a different client are refused even if they derive from `kind`. msgspec
+    `is_exact`, options of a different client are rejected even if they derive from `kind`. msgspec
     checks bounds only on conversion, not on construction, so the options are converted here.
     """
     if not isinstance(options, kind) or (is_exact and type(options) is not kind):
@@ -78,7 +78,7 @@ def checked(
 
 
 def _check_fields(name: str, value: msgspec.Struct | None) -> None:
-    """Raise InvalidArgument for a field of the wrong type in the value of an option.
+    """Raise InvalidArgument if the value of an option has a field of the wrong type.
 
     The text never contains the field's value, which may be a secret.
     """

@@ -121,7 +121,7 @@ class StartFollowing(msgspec.Struct, frozen=True):
 
 
 class BeginEpoch(msgspec.Struct, frozen=True):
-    """Fetch tables, append the epoch's entry at the end of the log, save both, and dispatch.
+    """Fetch tables, let the epoch begin at the end of the log, save both, and dispatch the log.
 
     `Opened` follows. Tables are fetched if `tables` is ahead of the member's own, and only from
     that incarnation. Other events pass meanwhile; one that ends `Role.PROMOTING` ends the action.

@@ -73,7 +73,7 @@ class GetStatus(IntEnum):
 
 
 class GetResult(msgspec.Struct):
-    """Records of a queue, in order, and the offset to continue at.
+    """Records from a queue, in order, and the offset of the next read.
 
     If `is_cold`, the bytes are not in memory and nothing was read. `load()` reads them and may
     block, so call it on a worker thread. The result of `load()` is never cold.

@@ -86,7 +86,7 @@ class BrokerApp:
         own_account: Account | None = None,
         record: RecordPort | None = None,
     ) -> None:
-        """Store the arguments; nothing is opened before `start`.
+        """Store the arguments; `start` opens everything.
 
         `own_account` is an account for programs in the same process, in addition to the accounts in
         the files. `record` overrides the record store that the settings name.

@@ -61,7 +61,7 @@ class SpanStore(Protocol):
 
 
 def may_run_natively(settings: BrokerSettings, host: bytes) -> bool:
-    """Return whether the native code may deliver delayed messages of a broker at this address."""
+    """Return whether native code may deliver the delayed messages of a broker with this address."""
     return reason_without(settings) is None and len(host) == V4_HOST_BYTES
 
 

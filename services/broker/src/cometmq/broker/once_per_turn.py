@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combines the work of several events in one turn of the event loop."""
+"""Does work once per turn of the event loop, even if several events ask for it."""
 
 import asyncio
 from collections.abc import Callable

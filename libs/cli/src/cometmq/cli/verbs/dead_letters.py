@@ -24,7 +24,7 @@ REPLAY_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}DLQ_REPLAY"
 
 
 class Selection(OptionSet, frozen=True, kw_only=True):
-    """The options that select dead letters of a group."""
+    """The options that select some of a group's dead letters."""
 
     tag: Annotated[str | None, typer.Option("--tag", help="Only messages with this tag.")] = None
     key: Annotated[str | None, typer.Option("--key", help="Only messages with this key.")] = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses names of consumer groups that no broker knows, which are usually misspelt."""
+"""Rejects names of consumer groups that no broker knows, which are usually misspelt."""
 
 from collections.abc import Collection
 from typing import Final

@@ -85,7 +85,7 @@ class Outages:
             )
 
     def end(self, peer: str) -> None:
-        """End an outage, if there is one, and log that the server answers again."""
+        """End an outage, if there is one, and log that the server can be reached again."""
         outage = self._open.pop(peer, None)
         if outage is None:
             return

@@ -245,7 +245,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         return wanted
 
     async def unsubscribe(self, topic: str) -> None:
-        """Stop receiving messages of a topic."""
+        """Stop receiving messages from a topic."""
         check_topic(topic)
         topic = self._namespace.wrap(topic)
         if self._subscriptions.pop(topic, None) is not None and self._member is not None:

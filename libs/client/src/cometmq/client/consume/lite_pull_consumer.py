@@ -215,8 +215,8 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     def _readers_of(
         self, queues: MessageQueue | Iterable[MessageQueue]
     ) -> list[tuple[MessageQueue, Reader]]:
-        """Return the readers of assigned queues; raise InvalidArgument, before any change, if one
-        of the queues is not assigned.
+        """Return the readers of these queues; raise InvalidArgument, before anything changes, if
+        one of them is not assigned.
         """
         member = self._polled()
         return [(queue, member.reader(queue)) for queue in self._full_names(queues)]

@@ -93,7 +93,7 @@ class Producer(Client):
         self._hooks.append(hook)
 
     def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
-        """Add a hook that may refuse messages, before the start."""
+        """Add a hook that may reject messages, before the start."""
         self._check_unstarted()
         check_hook(hook, "check")
         self._forbidden_hooks.append(hook)

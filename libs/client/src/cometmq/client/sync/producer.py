@@ -97,7 +97,7 @@ class Producer(WorkingClient[client.Producer]):
         self._inner.add_hook(hook)
 
     def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
-        """Add a hook that may refuse messages."""
+        """Add a hook that may reject messages."""
         self._inner.add_forbidden_hook(hook)
 
     def new_message_id(self) -> str:

@@ -64,7 +64,7 @@ STEPS_OF_A_WALK: Final = 150
 
 
 def random_bounds(random: Random) -> Bounds:
-    """Return random bounds that are too large for full exploration, with up to four copies."""
+    """Return random bounds, with up to four copies, that are too large to explore fully."""
     nodes = random.choice([2, 3, 3, 4])
     is_majority = nodes > 2 and random.random() < 0.35
     return Bounds(

@@ -37,7 +37,7 @@ class Disk:
         return self.folders[path]
 
     def sync(self, folder: Path) -> None:
-        """Make all changes of the folder's names durable."""
+        """Make all changes to the folder durable."""
         for parent, name, data in self.changes:
             if parent == folder:
                 self._make_durable(parent, name, data)

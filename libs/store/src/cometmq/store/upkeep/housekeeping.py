@@ -192,7 +192,7 @@ class Housekeeping:
         self.cleaner.doom(self._parts.queues.remove_topic(topic))
 
     def finish(self) -> bool:
-        """Write everything to the disk; return whether that succeeded."""
+        """Write everything to the disk; return whether all writes succeeded."""
         # The kernel may have dropped dirty pages: only recovery can determine what reached the
         # disk.
         if self._write_state.has(Refusal.SYNC_FAILED):

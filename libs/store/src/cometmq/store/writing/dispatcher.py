@@ -107,7 +107,8 @@ class Dispatcher:
         return last.rows
 
     def read(self, data: bytes, position: int, base: int, *, check_crc: bool) -> RecordRange | None:
-        """Read many plain records at once; None if there are none, or if Python must read them.
+        """Read many plain records at once; return None if there are none, or if Python must read
+        them.
 
         The first byte of `data` lies at offset `base` of the log.
         """

@@ -186,7 +186,7 @@ class FilterSubscriptions:
         return encode_json(FilterFile(by_topic))
 
     def noted_changes(self) -> list[bytes]:
-        """Return the noted filters in pieces of bounded size, because expressions may be long."""
+        """Return the noted filters in pieces of limited size, because expressions may be long."""
         return list(self._pieces(list(self._noted)))
 
     def whole(self) -> Iterator[bytes]:

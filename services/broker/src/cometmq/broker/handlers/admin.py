@@ -60,7 +60,7 @@ async def save_table(broker: Broker, table: Saved) -> None:
 
 
 async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Change mutable settings; apply either all changes of the request or none.
+    """Change mutable settings; apply all changes in the request, or none.
 
     Compatibility: RocketMQ accepts a new value for any of its keys, even for one that it reads only
     at startup, such as a path. Here such a key is refused with the reason. Both ignore unknown

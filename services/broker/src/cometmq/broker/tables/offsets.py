@@ -97,7 +97,7 @@ class Offsets:
         self._noted[key] = {queue_id: offset}
 
     def overwrite(self, table: OffsetTable) -> None:
-        """Copy the offsets of another table; groups and topics missing from that table are
+        """Copy the offsets from another table; leave the groups and topics that it lacks
         unchanged.
         """
         for key, queues in table.items():

@@ -66,8 +66,8 @@ class Objects:
         )
 
     def start(self, namespaces: Sequence[str]) -> None:
-        """Learn all claims in these namespaces, or in all, in the background; passes begin once
-        they are known.
+        """Load the claims in these namespaces in the background (none given: in all namespaces);
+        passes begin once the claims are known.
 
         Otherwise, the younger of two objects might change a topic that the older one owns.
         """

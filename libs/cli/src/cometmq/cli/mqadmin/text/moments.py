@@ -27,7 +27,7 @@ def moment(text: str) -> int:
     """Return a time; `now` and -1 stand for the END of a queue.
 
     Scripts that were written for mqadmin give 0 or 1 for the first message. Larger numbers before
-    1973 are refused, because they are seconds or offsets.
+    1973 are rejected, because they are seconds or offsets.
     """
     if text in {"now", "-1"}:
         return END
