@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The timeout of a send covers the lookup of its route, even if a name server hangs."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from time import monotonic
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.client import (
@@ -95,3 +98,51 @@ async def test_lookups_go_on_so_that_the_next_server_is_asked(
         await eventually(lambda: producer._running().routes.get_for_sending("Unknown"))
         sent.append(await producer.send(MESSAGE, timeout_ms=60_000))
     assert sent[0].queue.topic == "Unknown"
+
+
+BLOCKED_S = 2.5
+BLOCKED = ProducerOptions(send_timeout_ms=1_000)
+
+
+async def _send_and_block(producer: Producer, errors: list[CometError]) -> None:
+    """Block the loop while sends wait for a route."""
+
+    async def send() -> None:
+        try:
+            await producer.send(MESSAGE)
+        except CometError as error:
+            errors.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(send())
+        await asyncio.sleep(0)
+        _block()
+
+
+def _block() -> None:
+    time.sleep(BLOCKED_S)
+
+
+async def test_time_for_which_the_loop_is_blocked_does_not_count(cluster: MemoryCluster) -> None:
+    errors: list[CometError] = []
+    async with Producer("pg", cluster.namesrv, options=BLOCKED) as producer:
+        await _send_and_block(producer, errors)
+    assert errors == []
+    assert len(cluster.messages("Unknown")) == 3
+
+
+async def test_a_blocked_loop_is_named_as_a_possible_cause(
+    cluster: MemoryCluster, hung: str
+) -> None:
+    errors: list[CometError] = []
+    options = msgspec.structs.replace(BLOCKED, api_timeout_ms=60_000)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        producer.use_namesrv(hung)
+        await _send_and_block(producer, errors)
+        producer.use_namesrv(cluster.namesrv)
+    for error in errors:
+        assert isinstance(error, NoNamesrv)
+        assert "within 1 s, but this program's event loop was late by " in str(error)
+        assert "hung" not in str(error)
+    assert len(errors) == 3

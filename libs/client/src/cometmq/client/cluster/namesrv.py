@@ -31,6 +31,7 @@ from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.client import RemotingClient
 
 DEFAULT_PORT: Final = 9876
+HUNG: Final = " (hung, or another program?)"
 _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
@@ -80,7 +81,7 @@ def _reason(address: str, error: TransportError, timeout_ms: int) -> str:
     if isinstance(error, RequestTimeout) and not error.loop_late_ms:
         return (
             f"{address} accepts connections, but does not answer within {timeout_ms / 1000:g} s"
-            " (hung, or another program?)"
+            f"{HUNG}"
         )
     return str(error) if address in str(error) else f"{address}: {error}"
 
@@ -105,6 +106,11 @@ class Namesrv:
         self._timeout_ms = timeout_ms
         self._chosen = 0
         self.replace(addresses)
+
+    @property
+    def loop_late_ms(self) -> int:
+        """How late the event loop ran in total since the client was started."""
+        return self._remoting.loop_late_ms
 
     def replace(self, addresses: Sequence[str]) -> bool:
         """Switch to these name servers; return False if they are already in use."""

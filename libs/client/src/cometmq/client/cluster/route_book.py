@@ -7,11 +7,12 @@ Invariants
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping
 from typing import Final
 
 from cometmq.client.clock import monotonic_ms
-from cometmq.client.cluster.namesrv import Namesrv
+from cometmq.client.cluster.namesrv import HUNG, Namesrv
 from cometmq.client.cluster.outages import NAMESRV, Outages
 from cometmq.client.cluster.renewals import Renewals
 from cometmq.client.cluster.routes import (
@@ -39,6 +40,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import AUTO_CREATE_TOPIC
+from cometmq.remoting.transport.client import late_text
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
 SETTLE_MS: Final = 1_000
@@ -212,13 +214,22 @@ class RouteBook:
         is_found: Callable[[], bool],
         wait_ms: int,
     ) -> None:
+        """Wait for a shared lookup; time for which the event loop was late does not count."""
+        share = functools.partial(self._renewals.share, key, look_up, is_found=is_found)
+        late_before_ms, late_ms = self._namesrv.loop_late_ms, 0
         try:
-            await self._renewals.share(key, look_up, is_found=is_found, wait_ms=wait_ms)
+            try:
+                await share(wait_ms=wait_ms)
+            except TimeoutError:
+                late_ms = self._namesrv.loop_late_ms - late_before_ms
+                if not late_ms:
+                    raise
+                await share(wait_ms=min(wait_ms, late_ms))
         except TimeoutError as error:
             addresses = ", ".join(sorted(self._namesrv.addresses))
             raise NoNamesrv(
-                f"no name server answers: {addresses}: no answer within {wait_ms / 1000:g} s (hung,"
-                " or another program?)"
+                f"no name server answers: {addresses}: no answer within {wait_ms / 1000:g} s"
+                + (late_text(late_ms) if late_ms else HUNG)
             ) from error
 
     async def find_master(self, broker_name: str, topic: str, *, wait_ms: int) -> str:

@@ -92,7 +92,7 @@ class RemotingClient:
         self._connecting: dict[str, asyncio.Lock] = {}
         self._check_timer: asyncio.TimerHandle | None = None
         self._check_due_ms = 0
-        self._late_ms = 0
+        self.loop_late_ms = 0
         """How late the checks ran in total; delays below LATE_MS are left out."""
         self._is_closed = False
 
@@ -113,7 +113,7 @@ class RemotingClient:
         was not sent, and ConnectionLost or RequestTimeout if the server may have served it.
         """
         deadline = self._hub.loop.time() + timeout_ms / 1000
-        late_before_ms = self._late_ms
+        late_before_ms = self.loop_late_ms
         try:
             peer = await self._connected(address, timeout_ms)
             if peer.pending_count >= self._settings.in_flight_max:
@@ -122,10 +122,10 @@ class RemotingClient:
             left_ms = max(1, int((deadline - self._hub.loop.time()) * 1000))
             response = await peer.invoke(code, header, body, timeout_ms=left_ms, ext=ext)
         except RequestTimeout as error:
-            late_ms = self._late_ms - late_before_ms
+            late_ms = self.loop_late_ms - late_before_ms
             late = RequestTimeout(
                 f"{address} did not answer {request_name(int(code))} within {timeout_ms} ms"
-                + (_late_text(late_ms) if late_ms else "")
+                + (late_text(late_ms) if late_ms else "")
             )
             late.address, late.loop_late_ms = address, late_ms
             raise late from error
@@ -245,7 +245,7 @@ class RemotingClient:
         now_ms = self._hub.now_ms()
         late_ms = now_ms - self._check_due_ms
         if late_ms >= LATE_MS:  # noted before the requests below expire
-            self._late_ms += late_ms
+            self.loop_late_ms += late_ms
         self._check_later()
         for peer in tuple(self._hub.peers):
             peer.check(now_ms)
@@ -263,7 +263,10 @@ def _reason(error: Exception) -> str:
     return os.strerror(number) if number else str(error)
 
 
-def _late_text(late_ms: int) -> str:
+def late_text(late_ms: int) -> str:
+    """Return the end of an error text about a timeout, after `RemotingClient.loop_late_ms` has
+    grown.
+    """
     return (
         f", but this program's event loop was late by {late_ms} ms meanwhile, so the answer may"
         " have waited here: blocking code ran in the loop, or too many calls at once; run blocking"
