@@ -45,7 +45,9 @@ class ProducerStats(msgspec.Struct, frozen=True):
     """Counters of a producer since it was started."""
 
     sent_count: int
+    """Requests that a broker accepted, and one-way requests sent; a batch counts as one."""
     failed_count: int
+    """Sends that failed with a broker's refusal or SendFailed; a batch counts as one."""
 
 
 class Producer(Client):
