@@ -201,6 +201,7 @@ async def test_a_new_group_reads_from_the_slave(cluster: MemoryCluster, start: C
     async with consumer_of(cluster, heard, options=options):
         await eventually(lambda: cluster.broker.held_count >= 4)
         count = 0 if start is ConsumeFrom.LAST_OFFSET else len(sent)
+        await eventually(lambda: len(heard.messages) >= count)
         assert len(heard.messages) == count
 
 
