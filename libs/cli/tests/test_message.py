@@ -3,6 +3,8 @@
 
 import pytest
 
+from cometmq.peers.processes import wait_until
+
 
 @pytest.fixture
 def sent(ask, topic):
@@ -25,6 +27,16 @@ def test_a_message_is_shown_by_both_ids(ask, topic, sent):
     shown = ask("message", "show", one["offset_message_id"], "-t", topic, "--json").json
     assert shown.pop("groups") == []
     assert shown == one
+
+
+def test_a_blank_separates_keys(ask, topic):
+    assert ask("produce", topic, "body", "-k", "red blue", "-k", "green").status == 0
+
+    def is_found():
+        found = [ask("message", "find", topic, "-k", key) for key in ("red", "blue", "green")]
+        return all(one.status == 0 for one in found)
+
+    wait_until(is_found, 30, "the index")
 
 
 def test_the_groups_of_a_message_are_shown(ask, topic, sent):

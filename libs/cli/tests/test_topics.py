@@ -67,6 +67,14 @@ def test_a_topic_cannot_have_the_name_of_a_broker(ask):
     refused.assert_refused(1, f"{member['broker']} is the name of a broker, which has a topic")
 
 
+@pytest.mark.parametrize(("prefix", "purpose"), [("%RETRY%", "retries"), ("%DLQ%", "dead letters")])
+def test_create_says_that_a_topic_belongs_to_a_group(ask, prefix, purpose):
+    created = ask("topic", "create", f"{prefix}buyers", "--queues", 1)
+    assert created.status == 0
+    assert created.err.startswith(f"cometmq: {prefix}buyers is the topic of the {purpose} of the")
+    assert created.err.endswith("cometmq group create buyers\n")
+
+
 def test_create_refuses_an_existing_topic(ask, topic):
     before = ask("topic", "list", "--json").json
     (member,) = ask("cluster", "--json").json

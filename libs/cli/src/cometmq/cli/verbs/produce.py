@@ -91,7 +91,8 @@ File = Annotated[
 ]
 Tag = Annotated[str | None, typer.Option("--tag", help="Tag of the messages.")]
 Keys = Annotated[
-    list[str] | None, typer.Option("-k", "--key", help="Message key; may be repeated.")
+    list[str] | None,
+    typer.Option("-k", "--key", help="Message key; may be repeated. 'a b' is two keys."),
 ]
 Properties = Annotated[
     list[str] | None, typer.Option("-p", "--property", help="Property NAME=VALUE; may be repeated.")
@@ -159,7 +160,8 @@ def produce(  # noqa: PLR0913  # one parameter per option
     """Send messages; exit with status 1 at the first one that is not stored."""
     if body and file:
         raise wrong_usage("give bodies or --file, not both")
-    defaults = Message(topic, b"-", tag, key or (), _pairs(properties or ()), 0, delay_level)
+    keys = " ".join(key or ())
+    defaults = Message(topic, b"-", tag, keys, _pairs(properties or ()), 0, delay_level)
     check_message(defaults, 1)
     wire_properties(defaults)
     message_of = partial(_message, defaults=defaults, is_json=json_lines)

@@ -68,6 +68,7 @@ NewReadQueues = Annotated[
 NewWriteQueues = Annotated[
     int | None, typer.Option(min=1, max=QUEUES_MAX, help="Queues that producers send to.")
 ]
+_PURPOSES: Final = {RETRY_PREFIX: "retries", DLQ_PREFIX: "dead letters"}
 _PERMISSIONS: Final = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.WRITE, "none": 0}
 
 
@@ -211,8 +212,22 @@ def create(
         "permission": perm,
     }
     print_facts(facts, as_json=as_json)
+    print_notes(_group_topic_notes(topic))
     if offsets:
         print_notes([outlived_note(topic, offsets)])
+
+
+def _group_topic_notes(topic: str) -> list[str]:
+    """Return a note for a topic that brokers create themselves for a consumer group."""
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if topic.startswith(prefix):
+            group = topic.removeprefix(prefix)
+            note = (
+                f"{topic} is the topic of the {_PURPOSES[prefix]} of the group {group}; brokers"
+                f" create it when it is needed; to create the group: cometmq group create {group}"
+            )
+            return [note]
+    return []
 
 
 @app.command()
