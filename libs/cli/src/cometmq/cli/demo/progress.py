@@ -9,11 +9,10 @@ from typing import Final
 
 import msgspec
 
-from cometmq.cli.demo.errors import DemoFailed
+from cometmq.cli.demo.errors import stalled
 
 REFRESH_S: Final = 0.25
 PRINT_S: Final = 2.0
-STALL_S: Final = 30.0
 BAR_CHARS: Final = 30
 
 
@@ -24,8 +23,8 @@ class Counts(msgspec.Struct, frozen=True):
     received: int
 
 
-async def show_progress(total: int, counts: Callable[[], Counts]) -> None:
-    """Show the counts until all is received; raise DemoFailed after STALL_S without progress."""
+async def show_progress(total: int, counts: Callable[[], Counts], stall_s: float) -> None:
+    """Show the counts until all is received; raise DemoFailed after `stall_s` without progress."""
     is_terminal = sys.stdout.isatty()
     begin = moved = monotonic()
     before = shown = counts()
@@ -36,8 +35,11 @@ async def show_progress(total: int, counts: Callable[[], Counts]) -> None:
         now, current = monotonic(), counts()
         moved = now if current != before else moved
         before = current
-        if now - moved > STALL_S:
-            raise DemoFailed(f"nothing moved for {STALL_S:.0f} s: {current}")
+        if now - moved > stall_s:
+            text = (
+                f"{current.sent:,} of {total:,} messages were sent, {current.received:,} received"
+            )
+            raise stalled(text, stall_s)
         if now >= due and current != shown:
             due, shown = now + interval_s, current
             _show(_line(current, total, now - begin), is_terminal=is_terminal)
