@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the elector: the group they describe, and the error texts of invalid ones."""
+"""Elector settings: the group they describe, and the error texts for invalid ones."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checksums of the log: the bytes they cover, and faults that do not count as damage to the log."""
+"""Log checksums: the bytes they cover, and faults that do not count as damage to the log."""
 
 import errno
 from random import Random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the client, in addition to the broker's own refusals (`CommandError`).
+"""Client errors, in addition to the broker's own refusals (`CommandError`).
 
 Their codes match the Java client's, so that its documentation applies.
 """

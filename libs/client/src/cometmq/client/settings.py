@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of clients, with the defaults of the Java client 4.9.4; durations are in milliseconds."""
+"""Client options, with the defaults of the Java client 4.9.4; durations are in milliseconds."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
@@ -145,7 +145,7 @@ class ClientOptions(
 
 
 class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a producer."""
+    """Options for a producer."""
 
     default_topic: Annotated[
         str, Meta(description="Template of topics created by a send (createTopicKey).")
@@ -210,7 +210,7 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a transactional producer."""
+    """Options for a transactional producer."""
 
     execute_concurrency: Annotated[
         int,
@@ -314,7 +314,7 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a push consumer."""
+    """Options for a push consumer."""
 
     concurrency: Annotated[
         int,
@@ -411,7 +411,7 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a lite pull consumer."""
+    """Options for a lite pull consumer."""
 
     pull_count_max: Annotated[int, Meta(ge=1, le=1024, description="Messages per pull.")] = 10
     suspend_ms: Annotated[
@@ -439,7 +439,7 @@ class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown
 
 
 class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a pull consumer; prefetching options have no effect."""
+    """Options for a pull consumer; prefetching options have no effect."""
 
     suspend_ms: Annotated[
         int, Meta(ge=1, description="How long brokers hold a blocking pull without messages.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of a store, grouped by the phase in which they occur.
+"""Store errors, grouped by the phase in which they occur.
 
 Opening a store raises LockHeld, CorruptStore or DiskError. A running store handles DiskErrors
 itself: callers get a status, and the store refuses writes.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of topics and groups: which are legal, reserved or forbidden.
+"""Topic and group names: which are legal, reserved or forbidden.
 
 Names become directories and JSON keys, so every name that a client chooses is checked here before
 anything is created for it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of an elector, for metrics and tests."""
+"""An elector's figures, for metrics and tests."""
 
 from collections import Counter
 
@@ -25,6 +25,6 @@ class ElectorStats(msgspec.Struct):
     orders: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     """Orders by kind and outcome."""
     writes: Counter[str] = msgspec.field(default_factory=Counter)
-    """Writes of the record, by outcome."""
+    """Writes to the record, by outcome."""
     last_outage_ms: int = 0
     """Time from the loss of a master to the opening of the next, as this elector saw it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the operator."""
+"""The operator's settings."""
 
 import socket
 from typing import Annotated, Final

@@ -32,7 +32,7 @@ RECENT_S: Final = 15.0
 UNANSWERED: Final = frozenset(
     error.__name__ for error in (ConnectFailed, ConnectionLost, RequestTimeout)
 )
-"""Errors of brokers that did not answer, as logs name them."""
+"""The errors, as logs name them, that mean that a broker did not answer."""
 
 Positions = Mapping[MessageQueue, int]
 

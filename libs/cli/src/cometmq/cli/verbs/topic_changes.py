@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of topics and groups at each broker, and messages that they hide from consumers."""
+"""Topic and group settings at each broker, and messages that they hide from consumers."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TypeVar

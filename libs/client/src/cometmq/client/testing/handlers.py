@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of clients, as served by the in-memory broker."""
+"""Client requests, as served by the in-memory broker."""
 
 from collections.abc import Mapping
 from operator import attrgetter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of topics, groups and brokers."""
+"""Statistics about topics, groups and brokers."""
 
 import msgspec
 

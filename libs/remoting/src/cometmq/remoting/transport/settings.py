@@ -90,7 +90,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
-    """Limits of a server."""
+    """Limits for a server."""
 
     connections_max: int = 10_000
     in_flight_per_connection_max: int = 16_384
@@ -105,7 +105,7 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
 
 
 class ClientSettings(ConnectionSettings, frozen=True, kw_only=True):
-    """Limits of a client."""
+    """Limits for a client."""
 
     reads_while_unsent: bool = True
     connect_timeout_ms: int = 3_000

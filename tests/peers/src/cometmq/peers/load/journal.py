@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Journals of deliveries, written by consumers and read while they are being written.
+"""Delivery journals, written by consumers and read while they are being written.
 
 Our consumers write a line per event, `KIND NANOSECONDS TOPIC BROKER QUEUE [OFFSET [KEY-NUMBER]]`,
 so that a kill loses nothing. Java consumers print JSON, and their client's log shows the offset

@@ -56,7 +56,7 @@ class Guards(Protocol):
 
 
 class OrderlyLimits(msgspec.Struct, frozen=True):
-    """The options of orderly delivery."""
+    """The options for orderly delivery."""
 
     batch_count_max: int
     suspend_queue_ms: int
