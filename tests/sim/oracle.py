@@ -34,6 +34,7 @@ class Oracle:
         self._shown: dict[int, int] = {}  # epoch -> end that its master has shown
         self._seen: dict[str, int] = {}  # incarnation -> end that its readers have seen
         self._checked: dict[str, int] = {}  # incarnation -> compared bytes of its log
+        self._copied: dict[str, int] = {}  # incarnation -> end that enough copies have
         self._locked_epoch = 0
         self.read_count = 0
 
@@ -42,6 +43,7 @@ class Oracle:
         duties: Any = process.grouping.duties
         duties.lead = partial(self._lead, process, duties.lead)
         duties.confirmed = partial(self._confirm, process, duties.confirmed)
+        duties.acknowledged = partial(self._acknowledge, process, duties.acknowledged)
 
     # Events
 
@@ -79,6 +81,24 @@ class Oracle:
                     self._check_has(other, f"is master while {process.name} confirms {offset}")
         confirm(offset)
 
+    def _acknowledge(self, process: "BrokerProcess", acknowledge: Any, offset: int) -> None:
+        """Check the size of the set when the copies have a message.
+
+        Its answer may follow later, after the master's own sync; the set may have shrunk by then,
+        but the copies have the message.
+        """
+        record = self._world.place.current
+        least = process.host.settings.min_in_sync
+        if record is not None and record.record.epoch == process.broker.role.epoch:
+            is_set = record.record.policy == "all-in-sync"
+            if is_set and len(record.record.in_sync) < least:
+                self._world.violated(
+                    f"{process.name} acknowledges while the set has fewer than {least}"
+                )
+        name = str(process.member.me.incarnation)
+        self._copied[name] = max(offset, self._copied.get(name, 0))
+        acknowledge(offset)
+
     def answered(self, process: "BrokerProcess", call: Call[str], result: Any) -> None:
         """Check an answer that is being sent to a client."""
         match call.code:
@@ -103,15 +123,10 @@ class Oracle:
                 f"{process.name} acknowledges {body!r} at {offset}, confirmed is"
                 f" {len(self.confirmed)}: {bytes(self.confirmed[offset:end])!r}"
             )
-        record = self._world.place.current
-        epoch = process.broker.role.epoch
-        least = process.host.settings.min_in_sync
-        if record is not None and record.record.epoch == epoch:
-            is_set = record.record.policy == "all-in-sync"
-            if is_set and len(record.record.in_sync) < least:
-                self._world.violated(
-                    f"{process.name} acknowledges while the set has fewer than {least}"
-                )
+        if end > self._copied.get(str(process.member.me.incarnation), 0):
+            self._world.violated(
+                f"{process.name} acknowledges {body!r} at {offset} before the copies have it"
+            )
         self.acknowledged[offset] = body
 
     def _lock(self, process: "BrokerProcess") -> None:
