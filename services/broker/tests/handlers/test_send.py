@@ -145,7 +145,10 @@ async def test_only_ordered_topics_obey_a_broker_without_write_permission(tmp_pa
     [
         ([Refusal.DISK_FULL], r" has a full disk \(\d+ % used\); free space there, and .*"),
         ([Refusal.DISK_FULL, Refusal.LOG_WRITE_FAILED], " has a full disk .*"),
-        ([Refusal.SYNC_FAILED], " accepts no messages: sync-failed; look at its log"),
+        (
+            [Refusal.SYNC_FAILED],
+            r" accepts no messages: sync-failed \(disk \d+ % used\); look at its log",
+        ),
     ],
 )
 def test_an_unwritable_store_answers_14_with_its_reason(

@@ -75,7 +75,10 @@ def store_refuses(broker_name: str, reasons: Collection[str], used_percent: int)
             f"{place} has a full disk ({used_percent} % used); free space there, and it accepts"
             " messages again"
         )
-    return f"{place} accepts no messages: {', '.join(sorted(reasons))}; look at its log"
+    return (
+        f"{place} accepts no messages: {', '.join(sorted(reasons))} (disk {used_percent} % used);"
+        " look at its log"
+    )
 
 
 def service_not_available(used_ratio: float) -> str:
