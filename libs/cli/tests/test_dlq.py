@@ -18,6 +18,12 @@ def dead(ask, suite, topic):
     for number in range(5):
         keys = ("--key", f"k{number}", "--tag", "odd" if number % 2 else "even")
         ask("produce", topic, f"body {number}", *keys)
+    bury(ask, suite, topic, group)
+    return group
+
+
+def bury(ask, suite, topic, group):
+    """Turn the topic's five messages into dead letters of the group."""
     asyncio.run(_give_up(suite.namesrv, topic, group, 5))
 
     def buried():
@@ -25,7 +31,6 @@ def dead(ask, suite, topic):
         return [row for row in rows if row["group"] == group and row["messages"] == 5]
 
     wait_until(buried, 300, "dead letters")
-    return group
 
 
 async def _give_up(namesrv, topic, group, count):
@@ -155,6 +160,29 @@ def test_a_second_replay_continues_where_the_first_ended(ask, topic, dead):
     assert replay()[:2] == (0, 5), "a repetition does not move the position back"
     assert ask("printMsg", "-t", other).out.count("MSGID: ") == 9
     assert "DLQ_REPLAY" not in ask("group", "list").out + ask("lag").out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("group", "delete", "{}", "--topics", "--yes"),
+        ("deleteSubGroup", "-g", "{}", "-c", "DefaultCluster", "-r", "true"),
+        ("topic", "delete", "%DLQ%{}", "--yes"),
+    ],
+)
+def test_dead_letters_that_follow_a_deletion_are_new_to_a_replay(ask, suite, topic, dead, command):
+    replay = ("dlq", "replay", dead, "--topic", f"{topic}-other", "-y", "--json")
+    ask("topic", "create", f"{topic}-other", "--queues", 1)
+    assert ask(*replay).json["messages"] == 5
+    deleted = ask(*(word.format(dead) for word in command))
+    assert deleted.status == 0
+    assert "DLQ_REPLAY" not in deleted.out + deleted.err
+    reset = ("group", "reset", dead, topic, "--to", "first", "--yes")
+    if command[0] == "topic":
+        assert ask(*reset).status == 0
+    bury(ask, suite, topic, dead)
+    again = ask(*replay).json
+    assert (again["messages"], again["replayed_before"]) == (5, 0)
 
 
 def test_dead_letters_are_replayed_to_a_topic(ask, topic, dead):

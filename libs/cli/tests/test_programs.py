@@ -310,6 +310,23 @@ def test_the_second_port_of_a_broker_is_distinguished(tmp_path):
     assert f"cannot listen on *:{port} (the second port of the broker): Address already" in line
 
 
+def test_the_port_for_slaves_of_a_suite_is_checked_as_its_file_sets_it(tmp_path):
+    data = tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = ("standalone", "--data", data, "--namesrv-port", 0, "--http-port", -1)
+        place = f"127.0.0.1:{port} (the port for slaves): Address already in use"
+        derived = refuse(*options, "--broker-port", port - 1, cwd=tmp_path)
+        assert place in derived
+        assert derived.endswith(f"--broker-port, or haListenPort in {data}/broker.conf")
+        (tmp_path / "suite.conf").write_text(f"haListenPort={port}\n")
+        explicit = refuse(
+            *options, "--broker-port", port + 20, "-c", tmp_path / "suite.conf", cwd=tmp_path
+        )
+        assert place in explicit
+        assert explicit.endswith("suite.conf:1")
+
+
 def test_a_setting_of_a_file_or_variable_is_named_as_it_was_given(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     (tmp_path / "broker.conf").write_text(f"listenPort=0\nstorePathRootDir={tmp_path}/file\n")

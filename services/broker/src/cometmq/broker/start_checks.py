@@ -53,18 +53,24 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
     faults.raise_all()
 
 
-def check_environment(loaded: Loaded[BrokerSettings], ports: Ports) -> None:
-    """Refuse ports and addresses that cannot be used, before creating any folder."""
+def check_environment(
+    loaded: Loaded[BrokerSettings], ports: Ports, *, ha_setting: str | None = None
+) -> None:
+    """Refuse ports and addresses that cannot be used, before creating any folder.
+
+    `ha_setting` names the way to choose the port for slaves, if the program has no option for it.
+    """
     settings = loaded.value
+    main_setting = loaded.label("listenPort")
     for port, setting, note in (
-        (ports.main, "listenPort", ""),
-        (ports.vip or 0, "listenPort", VIP_NOTE),
-        (ports.ha, "haListenPort", HA_NOTE),
+        (ports.main, main_setting, ""),
+        (ports.vip or 0, main_setting, VIP_NOTE),
+        (ports.ha, ha_setting or loaded.label("haListenPort"), HA_NOTE),
     ):
         check_port(
             settings.bind_address,
             port,
-            setting=loaded.label(setting),
+            setting=setting,
             host_setting=loaded.label("bindAddress"),
             note=note,
         )

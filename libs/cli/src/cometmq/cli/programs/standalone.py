@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from cometmq.broker.app import BrokerApp, acl_path
-from cometmq.broker.registration.addresses import choose_ports, host_port, is_own_address
+from cometmq.broker.registration.addresses import (
+    choose_ports,
+    explicit_ha_port,
+    host_port,
+    is_own_address,
+)
 from cometmq.broker.start_checks import check_environment, check_settings
 from cometmq.cli.output import print_notes
 from cometmq.cli.programs.running import (
@@ -178,7 +183,13 @@ def _check_environment(suite: Suite, log: Log) -> None:
     check_settings(suite.broker)
     OsDisk().check_unlocked(Layout(broker).lock)
     check_port(namesrv.bind_address, namesrv.listen_port, setting="--namesrv-port")
-    check_environment(suite.broker, choose_ports(broker.listen_port, "", ha_port=None))
+    ha_port = explicit_ha_port(suite.broker)
+    check_environment(
+        suite.broker,
+        choose_ports(broker.listen_port, "", ha_port=ha_port),
+        # Without haListenPort, the port is the one after the broker's.
+        ha_setting=None if ha_port else f"--broker-port, or haListenPort in {suite.broker_file}",
+    )
     check_port(namesrv.bind_address, suite.http_port, setting="--http-port")
     if not is_own_address(suite.host.strip("[]")):
         log.warning("address.foreign", host=suite.host)

@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -17,10 +17,7 @@ from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt
 from cometmq.remoting.errors import TransportError
-from cometmq.remoting.names import SYSTEM_GROUP_PREFIX, dead_letter_topic
-
-REPLAY_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}DLQ_REPLAY"
-"""Holds the positions of `dlq replay`; system groups do not appear in lists and lag."""
+from cometmq.remoting.names import DLQ_REPLAY_GROUP, dead_letter_topic
 
 
 class Selection(OptionSet, frozen=True, kw_only=True):
@@ -89,7 +86,7 @@ class Choice(msgspec.Struct, frozen=True):
 class Replayed:
     """How far earlier replays have sent the dead letters of a group.
 
-    The positions are committed offsets of `REPLAY_GROUP` in the dead-letter topic.
+    The positions are committed offsets of `DLQ_REPLAY_GROUP` in the dead-letter topic.
     """
 
     def __init__(self, admin: AdminClient, group: str, *, is_ignored: bool) -> None:
@@ -105,7 +102,7 @@ class Replayed:
         """Read the positions; queues whose broker does not answer are left out."""
         for queue in await self._admin.queues(self._topic):
             with suppress(TransportError):  # reading the messages reports it
-                offset = await self._admin.committed_offset(REPLAY_GROUP, queue) or 0
+                offset = await self._admin.committed_offset(DLQ_REPLAY_GROUP, queue) or 0
                 is_of_older_topic = offset > await self._admin.max_offset(queue)
                 self._begins[queue] = 0 if is_of_older_topic else offset
 
@@ -125,7 +122,7 @@ class Replayed:
         """Commit the positions that have advanced."""
         while self._ends:
             queue, end = next(iter(self._ends.items()))
-            await self._admin.commit_offset(REPLAY_GROUP, queue, end)
+            await self._admin.commit_offset(DLQ_REPLAY_GROUP, queue, end)
             del self._ends[queue]
 
     def _queue(self, message: MessageExt) -> MessageQueue:

@@ -40,7 +40,13 @@ from cometmq.client.settings import ProducerOptions
 from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
-from cometmq.remoting.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, is_system_topic
+from cometmq.remoting.names import (
+    DLQ_PREFIX,
+    DLQ_REPLAY_GROUP,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    is_system_topic,
+)
 
 QUEUES_MAX: Final = 16_384
 QUEUES_DEFAULT: Final = 8
@@ -365,7 +371,8 @@ def delete(
         await check_exists(admin, topic)
         masters = (await admin.masters_to_change(cluster)).values()
         await admin.ask_all(masters, lambda it: it.topics())  # before any change
-        groups = list(await offsets_by_group(admin, masters, topic))
+        found = await offsets_by_group(admin, masters, topic)
+        groups = [group for group in found if group != DLQ_REPLAY_GROUP]  # reset with the topic
         if reset_groups:
             await check_disconnected(masters, groups)  # before the user is asked
         elif groups:

@@ -18,7 +18,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
-from cometmq.remoting.names import ORDER_NAMESPACE
+from cometmq.remoting.names import DLQ_PREFIX, DLQ_REPLAY_GROUP, ORDER_NAMESPACE
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 PERM_MAX: Final = 15
@@ -87,8 +87,9 @@ class TopicAdmin(AdminBase):
         """Delete a topic at every master and name server.
 
         Brokers keep the offsets of consumer groups, as in RocketMQ: if the topic is created again,
-        a group skips the messages before its old offset. `reset_groups` sets these offsets to 0.
-        With `is_missing_ok`, it also does so for a topic that was deleted earlier.
+        a group skips the messages before its old offset. `reset_groups` sets these offsets to 0;
+        the positions of `dlq replay` in a dead-letter topic are always set to 0. With
+        `is_missing_ok`, it also does so for a topic that was deleted earlier.
 
         Before any change, raise NoRoute if the topic does not exist, unless `is_missing_ok` is set.
         Raise BrokerMissing if a broker has no master, because the topic would reappear with that
@@ -106,7 +107,9 @@ class TopicAdmin(AdminBase):
             masters.values(), lambda it: it.delete_topic(topic), f"delete the topic {topic}"
         )
         await self.namesrv.delete_topic(topic, cluster=cluster)
-        if reset_groups:
+        if topic.startswith(DLQ_PREFIX):
+            groups.add(DLQ_REPLAY_GROUP)
+        if groups:
             await self.change_each(
                 masters.values(),
                 lambda it: clear_offsets(it, topic, groups),
