@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lag --watch` shows the lag again and again."""
 
+import asyncio
+import gc
 import json
 import os
 import pty
@@ -12,6 +14,8 @@ import pytest
 import typer
 
 from cometmq.cli import watching
+from cometmq.cli.connecting import EXIT_INTERRUPTED
+from cometmq.cli.connecting import run as run_command
 from cometmq.cli.outcome import MISSING
 from cometmq.client.errors import ClientError
 from cometmq.peers.comet import PROGRAM
@@ -131,3 +135,23 @@ def test_a_terminal_is_redrawn(suite):
 def test_a_report_is_not_watched(call):
     refused = call("lag", "--report", "x.html", "--watch", 1)
     refused.assert_refused(2, "give --report or --watch, not both")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_signal_waits_until_the_event_loop_of_a_command_is_complete():
+    made = []
+
+    def loop_factory():
+        signal.raise_signal(signal.SIGINT)
+        made.append(asyncio.new_event_loop())
+        return made[0]
+
+    async def main():
+        made.append(None)  # never reached
+
+    with pytest.raises(typer.Exit) as ended:
+        run_command(main(), loop_factory=loop_factory)
+    gc.collect()  # would report a coroutine that has not begun
+    assert ended.value.exit_code == EXIT_INTERRUPTED
+    (loop,) = made
+    loop.close()

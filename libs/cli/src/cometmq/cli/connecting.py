@@ -2,6 +2,7 @@
 """Options, event loop and errors of all commands that connect to servers."""
 
 import asyncio
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from importlib import import_module
@@ -131,15 +132,30 @@ def run(
         cancel_on_signals(task)
         return await main
 
+    guard = guarded()
     try:
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
-            return runner.run(guarded())
+        with _new_runner(loop_factory) as runner:
+            return runner.run(guard)
     except (KeyboardInterrupt, asyncio.CancelledError) as error:
         raise typer.Exit(EXIT_INTERRUPTED) from error
     except BaseExceptionGroup as errors:
         raise _first(errors) from errors
     except InvalidArgument as error:
         raise wrong_usage(str(error)) from error
+    finally:
+        guard.close()  # neither has begun if a signal came first
+        main.close()
+
+
+def _new_runner(loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> asyncio.Runner:
+    """Create an event loop; a signal waits until it is complete and can be closed."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        runner = asyncio.Runner(loop_factory=loop_factory)
+        runner.get_loop()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return runner
 
 
 async def confirm(question: str, *, is_confirmed: bool) -> None:
