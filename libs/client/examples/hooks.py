@@ -38,7 +38,7 @@ async def main() -> None:
     async with producer:
         await producer.send(Message("Orders", b"one book"))
         try:
-            await producer.send_ordered(Message("Secrets", b"psst"), "key")
+            await producer.send(Message("Secrets", b"psst"))
         except InvalidArgument as error:
             print(error)
 

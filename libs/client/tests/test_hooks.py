@@ -1,17 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from cometmq.client import (
+    BrokerMissing,
+    ClientError,
     ConsumeFrom,
     ConsumeResult,
     Message,
     MessageExt,
     Producer,
-    ProducerOptions,
     PushConsumer,
     PushOptions,
+    TransactionProducer,
+    TransactionState,
+    sync,
 )
-from cometmq.client.errors import ClientStateError, InvalidArgument, SendFailed
+from cometmq.client.errors import (
+    ClientStateError,
+    IllegalMessage,
+    InvalidArgument,
+    NoRoute,
+    SendFailed,
+)
 from cometmq.client.hooks import (
     ConsumeContext,
     ConsumeOutcome,
@@ -19,7 +32,8 @@ from cometmq.client.hooks import (
     SendContext,
     SendHook,
 )
-from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing import LOSE_ANSWER, MemoryCluster, eventually
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.log import NO_LOG, Log
@@ -110,16 +124,113 @@ async def test_a_hook_that_raises_changes_nothing(cluster: MemoryCluster) -> Non
 
 
 async def test_a_forbidden_message_is_not_sent(cluster: MemoryCluster) -> None:
-    producer = Producer("pg", cluster.namesrv, options=ProducerOptions(retry_times=0))
+    producer = Producer("pg", cluster.namesrv)
     producer.add_forbidden_hook(Forbidding())
     async with producer:
-        with pytest.raises(SendFailed, match="no tags, please: red") as caught:
+        with pytest.raises(InvalidArgument, match="no tags, please: red"):
             await producer.send(Message("T", b"x", tag="red"))
-        with pytest.raises(InvalidArgument, match="no tags"):
-            await producer.send_ordered(Message("T", b"x", tag="red"), 1)
         await producer.send(Message("T", b"x"))
-    assert isinstance(caught.value.__cause__, InvalidArgument)
     assert cluster.broker.requests[RequestCode.SEND_MESSAGE_V2] == 1
+
+
+class Refusing:
+    """Raises its errors in turn, and counts the attempts."""
+
+    def __init__(self, *errors: Exception | None) -> None:
+        self._errors = errors
+        self.count = 0
+
+    def check(self, _: SendContext) -> None:
+        error = self._errors[min(self.count, len(self._errors) - 1)]
+        self.count += 1
+        if error is not None:
+            raise error
+
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+MESSAGE = Message("T", b"x")
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "send": lambda producer: producer.send(MESSAGE),
+    "queue": lambda producer: producer.send(MESSAGE, queue=QUEUE),
+    "batch": lambda producer: producer.send_batch([MESSAGE, MESSAGE]),
+    "batch to a queue": lambda producer: producer.send_batch([MESSAGE, MESSAGE], queue=QUEUE),
+    "ordered": lambda producer: producer.send_ordered(MESSAGE, "key"),
+    "oneway": lambda producer: producer.send_oneway(MESSAGE),
+    "oneway to a queue": lambda producer: producer.send_oneway(MESSAGE, queue=QUEUE),
+    "request": lambda producer: producer.request(MESSAGE),
+    "request to a queue": lambda producer: producer.request(MESSAGE, queue=QUEUE),
+    "request by argument": lambda producer: producer.request(MESSAGE, argument="key"),
+    "transaction": lambda producer: producer.send_in_transaction(MESSAGE),
+}
+"""Every form of send, with an asynchronous or a blocking producer."""
+REFUSALS = [
+    InvalidArgument("no"),
+    IllegalMessage("no"),
+    ClientStateError("no"),
+    NoRoute("no"),
+    ClientError("no"),
+]
+
+
+def commit(*_: object) -> TransactionState:
+    return TransactionState.COMMIT
+
+
+@pytest.mark.parametrize("is_created", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: type(refusal).__name__)
+async def test_the_refusal_of_a_hook_is_raised_at_once(
+    cluster: MemoryCluster, refusal: ClientError, form: str, is_created: bool
+) -> None:
+    if is_created:
+        cluster.create_topic("T")
+    hook = Refusing(refusal)
+    producer = TransactionProducer("pg", cluster.namesrv, check=commit, execute=commit)
+    producer.add_forbidden_hook(hook)
+    async with producer:
+        with pytest.raises(type(refusal)) as caught:
+            await FORMS[form](producer)
+        stats = producer.stats()
+    assert caught.value is refusal
+    assert (hook.count, stats.sent_count, stats.failed_count) == (1, 0, 1)
+    assert not cluster.messages("T")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_refusal_of_a_hook_is_raised_at_once_by_blocking_producers(form: str) -> None:
+    hook = Refusing(InvalidArgument("no"))
+    with MemoryCluster() as cluster:
+        cluster.create_topic("T")
+        producer = sync.TransactionProducer("pg", cluster.namesrv, check=commit, execute=commit)
+        producer.add_forbidden_hook(hook)
+        with producer, pytest.raises(InvalidArgument, match="no"):
+            FORMS[form](producer)
+        assert not cluster.messages("T")
+    assert hook.count == 1
+
+
+async def test_a_hook_may_refuse_a_message_for_now(cluster: MemoryCluster) -> None:
+    hook = Refusing(BrokerMissing("later"), None)
+    producer = Producer("pg", cluster.namesrv)
+    producer.add_forbidden_hook(hook)
+    async with producer:
+        await producer.send(MESSAGE)
+    assert hook.count == 2
+    assert len(cluster.messages("T")) == 1
+
+
+async def test_a_refusal_does_not_hide_that_the_message_may_be_stored(
+    cluster: MemoryCluster,
+) -> None:
+    refusal = InvalidArgument("no")
+    producer = Producer("pg", cluster.namesrv)
+    producer.add_forbidden_hook(Refusing(None, refusal))
+    cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, LOSE_ANSWER)
+    async with producer:
+        with pytest.raises(SendFailed, match="which may be stored") as caught:
+            await producer.send(MESSAGE)
+    assert caught.value.__cause__ is refusal
+    assert len(cluster.messages("T")) == 1
 
 
 class Consumed:

@@ -3,7 +3,8 @@
 
 Invariants
     An exception in a send or consume hook is logged and has no other effect. A forbidden hook
-    rejects a message by raising, and the exception reaches the caller of `send`.
+    rejects a message by raising, and the exception reaches the caller of `send` without retries,
+    unless it is an `Outage` or a `CommandError` whose code is retried.
 """
 
 from collections.abc import Iterable, Sequence
@@ -137,7 +138,10 @@ class ForbiddenHook(Protocol):
     """Decides whether a message may be sent."""
 
     def check(self, context: SendContext) -> None:
-        """Raise, preferably InvalidArgument, to reject the message."""
+        """Raise, preferably InvalidArgument, to reject the message.
+
+        An `Outage` is retried like a broker's: raise it if the same message may be accepted later.
+        """
 
 
 class ConsumeHook(Protocol):

@@ -47,7 +47,9 @@ class ProducerStats(msgspec.Struct, frozen=True):
     sent_count: int
     """Requests that a broker accepted, and one-way requests sent; a batch counts as one."""
     failed_count: int
-    """Sends that failed with a broker's refusal or SendFailed; a batch counts as one."""
+    """Sends that a broker or a forbidden hook refused, or that failed with SendFailed; a batch
+    counts as one.
+    """
 
 
 class Producer(Client):
@@ -167,8 +169,9 @@ class Producer(Client):
 
         Without `queue`, the producer chooses a queue; after a failure, it retries at a different
         broker. Raise InvalidArgument, before the first attempt, for a message that cannot be sent;
-        the broker's CommandError if it refuses the message; and SendFailed after the last attempt.
-        If `may_be_stored` of SendFailed is true, a broker may have the message.
+        the broker's CommandError or a forbidden hook's error if it refuses the message; and
+        SendFailed after the last attempt. If `may_be_stored` of SendFailed is true, a broker may
+        have the message.
         """
         sender = self._sending()
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")

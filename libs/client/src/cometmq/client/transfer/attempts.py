@@ -18,6 +18,7 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import (
     CommandError,
     ConnectionLost,
+    Outage,
     RemoteProtocolError,
     RequestTimeout,
     TopicNotExist,
@@ -25,6 +26,12 @@ from cometmq.remoting.errors import (
 
 _UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
 """Errors after which the broker may have stored the message."""
+
+PASSING: Final = (Outage, RemoteProtocolError, RequesterGone)
+"""Errors other than a broker's refusal after which another attempt may succeed.
+
+Any other ClientError is a forbidden hook's refusal, which every attempt would meet.
+"""
 
 RETRY_LEFT_MS_MIN: Final = 10
 """A retry with less time could not be confirmed, but might store the message a second time."""

@@ -32,7 +32,7 @@ from cometmq.client.namespace import Namespace
 from cometmq.client.request_reply import requester_gone
 from cometmq.client.settings import ProducerOptions
 from cometmq.client.shown import shown
-from cometmq.client.transfer.attempts import Attempts
+from cometmq.client.transfer.attempts import PASSING, Attempts
 from cometmq.client.transfer.outgoing import REPLY_CODES, Outgoing, Prepared
 from cometmq.client.transfer.queue_selection import LatencyFaults, QueueSelector, RoundRobin
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -68,9 +68,7 @@ _START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
 _ILLEGAL_QUEUE: Final = re.compile(
     r"request queueId\[\d+\] is illegal, .*\bwriteQueueNums=(\d+)", re.DOTALL
 )
-"""The remark about a queue that the topic does not have; transient failures share its code
-1.
-"""
+"""The remark about a queue that the topic does not have; its code, 1, is also a transient one."""
 _FULL_PAUSE_S: Final = 0.002
 _BUSY_PAUSE_MS: Final = 100  # doubled at each attempt
 
@@ -139,8 +137,8 @@ class MessageSender:
     ) -> SendResult:
         """Choose a queue and send to it; after a failure, retry at a queue of a different broker.
 
-        If `queue` is given, send to it once, without retries. Raise the broker's error if it
-        refuses the message, and SendFailed if all attempts fail in other ways.
+        If `queue` is given, send to it once, without retries. Raise the error of the broker or the
+        forbidden hook that refuses the message, and SendFailed if all attempts fail otherwise.
         """
         begin_ms = monotonic_ms()
         attempts = 1 if queue is not None else 1 + self._options.retry_times
@@ -158,9 +156,8 @@ class MessageSender:
                 result = await self.send_to(chosen, prepared, timeout_ms=left_ms)
             except (TransportError, ClientError, RemoteProtocolError, CommandError) as error:
                 tried.note(error)
-                is_chosen = queue is not None
                 is_futile = tried.is_futile(one.broker_name for one in route.publish_queues)
-                if is_futile or not self._may_retry(error, is_chosen=is_chosen):
+                if is_futile or not self._may_retry(error, is_chosen=queue is not None):
                     if tried.may_be_stored or tried.gone is not None:
                         break  # this refusal does not cover an earlier attempt
                     self._refused(error, chosen)
@@ -243,7 +240,7 @@ class MessageSender:
         queue.
         """
         if not isinstance(error, CommandError):
-            return not (is_chosen and isinstance(error, InvalidArgument))
+            return isinstance(error, PASSING)
         if is_chosen and _ILLEGAL_QUEUE.match(error.remark):
             return False
         if isinstance(error, AccessDenied):  # its code is one of the transient failures
@@ -253,8 +250,8 @@ class MessageSender:
         return error.code in self._options.retry_codes
 
     def _refused(self, error: Exception, queue: MessageQueue) -> NoReturn:
-        """Raise the broker's refusal, NoRoute if there is no such topic, or InvalidArgument if the
-        topic does not have the queue.
+        """Raise the broker's or a hook's refusal, NoRoute if there is no such topic, or
+        InvalidArgument if the topic does not have the queue.
         """
         self.failed_count += 1
         if isinstance(error, TopicNotExist):
@@ -316,8 +313,10 @@ class MessageSender:
         begin_ms = monotonic_ms()
         try:
             await self._send_oneway(queue, prepared, timeout_ms)
-        except Outage as error:
+        except (ClientError, Outage) as error:
             self.failed_count += 1
+            if not isinstance(error, Outage):
+                raise  # a hook's refusal
             tried = Attempts([queue.broker_name], 1)
             tried.note(error)
             raise tried.gave_up(prepared.topic, monotonic_ms() - begin_ms, timeout_ms) from error
