@@ -266,7 +266,7 @@ async def test_a_failed_send_ends_waiting_for_input_and_leaves_the_others_in_fli
     sent = Sent()
     async with asyncio.timeout(60):
         with pytest.raises(ClientError, match="refused"):
-            await _send_all(send_one, messages(), sent, rate=None, in_flight=8)
+            await _send_all(send_one, messages(), sent, Patience(0), rate=None, in_flight=8)
     assert (sent.count, sent.unconfirmed) == (1, {"SLAVE_NOT_AVAILABLE": 1})
 
 
@@ -329,7 +329,7 @@ async def test_messages_that_may_be_stored_are_counted():
 
     sent = Sent()
     with pytest.raises(MaybeStored):
-        await _send_all(send_one, messages(), sent, rate=None, in_flight=8)
+        await _send_all(send_one, messages(), sent, Patience(0), rate=None, in_flight=8)
     assert (sent.count, sent.uncertain_count) == (0, 2)
     assert [note.partition(":")[0] for note in failure_notes(sent)] == ["2 messages may be stored"]
 

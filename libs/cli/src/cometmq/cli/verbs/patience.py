@@ -2,6 +2,7 @@
 """Retries a command's sends while servers are down or busy, until a deadline."""
 
 import asyncio
+from contextlib import suppress
 from ssl import SSLError
 from time import monotonic
 from typing import Final
@@ -38,6 +39,7 @@ class Patience:
         self._has_stored = False
         self._is_outage_named = False
         self._had_no_namesrv = False
+        self._stopped = asyncio.Event()
 
     async def send(self, producer: Producer, message: Message) -> SendResult:
         """Store a message; raise ClientError if it is not stored in time.
@@ -54,25 +56,38 @@ class Patience:
             except CometError as error:
                 was_answered = not (isinstance(error, SendFailed) and error.may_be_stored)
                 may_be_stored = may_be_stored or not was_answered
-                may_pass = bool(self._limit_s) and self._may_pass(error)
+                has_time = bool(self._limit_s) and not self._stopped.is_set()
+                may_pass = has_time and self._may_pass(error)
                 left_s = deadline - monotonic()
-                if not may_pass or left_s <= 0:
-                    limit = f"; gave up after {self._limit_s:g} s (--timeout)" if may_pass else ""
-                    if may_be_stored:
-                        text = _uncertain_text(message, error) if was_answered else str(error)
-                        raise MaybeStored(text + limit) from error
-                    if not may_pass:
-                        raise
-                    if isinstance(error, NoNamesrv):  # keeps its class and cause: `main` adds hints
-                        raise NoNamesrv(f"{error}{limit}") from error.__cause__
-                    raise ClientError(f"{error}{limit}") from error
-                self._name_outage(error)
-            else:
-                self._has_stored = True
-                self._is_outage_named = False
-                return result
-            await asyncio.sleep(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+                if may_pass and left_s > 0:
+                    self._name_outage(error)
+                    await self._pause(min(pause_s, left_s))
+                    pause_s = min(2 * pause_s, PAUSE_S_MAX)
+                    if not self._stopped.is_set():
+                        continue
+                    may_pass = False
+                limit = f"; gave up after {self._limit_s:g} s (--timeout)" if may_pass else ""
+                if may_be_stored:
+                    text = _uncertain_text(message, error) if was_answered else str(error)
+                    raise MaybeStored(text + limit) from error
+                if not may_pass:
+                    raise
+                if isinstance(error, NoNamesrv):  # keeps its class and cause: `main` adds hints
+                    raise NoNamesrv(f"{error}{limit}") from error.__cause__
+                raise ClientError(f"{error}{limit}") from error
+            self._has_stored = True
+            self._is_outage_named = False
+            return result
+
+    def stop(self) -> None:
+        """Let each pending send end with its current attempt, or at once if it is pausing."""
+        self._stopped.set()
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait for some seconds, or until the retries are stopped."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._stopped.wait()
 
     def _may_pass(self, error: CometError) -> bool:
         """Return whether waiting may help.

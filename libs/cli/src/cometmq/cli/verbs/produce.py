@@ -5,6 +5,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -181,12 +182,14 @@ def produce(  # noqa: PLR0913  # one parameter per option
 
         try:
             async with (
-                Producer(GROUP, namesrv, options=options, log=NO_LOG) as producer,
                 live(progress, wanted=not is_keyboard),
+                Producer(GROUP, namesrv, options=options, log=NO_LOG) as producer,
+                _abandoned_if_unanswered(sent),
             ):
                 await _look_at_topic(producer, topic, sent)
-                send = partial(Patience(timeout).send, producer)
-                await _send_all(send, messages, sent, rate=rate, in_flight=in_flight)
+                patience = Patience(timeout)
+                send = partial(patience.send, producer)
+                await _send_all(send, messages, sent, patience, rate=rate, in_flight=in_flight)
         except CometError as error:
             print_notes(failure_notes(sent))
             raise await _to_report(error, topic, namesrv, sent) from error.__cause__
@@ -312,6 +315,7 @@ async def _send_all(
     send_one: Callable[[Message], Awaitable[SendResult]],
     messages: AsyncIterator[tuple[Line, Message]],
     sent: Sent,
+    patience: Patience,
     *,
     rate: float | None,
     in_flight: int,
@@ -320,10 +324,14 @@ async def _send_all(
 
     After the first failure, no more messages are read. Once the sends in flight have ended, raise
     the first failure of a message that may be stored or, if there is none, the first failure.
+
+    When cancelled, stop reading, and raise CancelledError once the current attempts have ended.
+    When cancelled again, end at once, and count the pending sends as uncertain.
     """
     room = asyncio.Semaphore(in_flight)
     begin = monotonic()
     failures: list[CometError] = []
+    pending: set[asyncio.Task[None]] = set()
 
     async def send(line: Line, message: Message) -> None:
         try:
@@ -333,6 +341,9 @@ async def _send_all(
             sent.uncertain_count += isinstance(error, MaybeStored)
             feeding.cancel()
             return
+        except asyncio.CancelledError:
+            sent.uncertain_count += 1
+            raise
         finally:
             room.release()
         sent.add(result, message.delay_level)
@@ -345,7 +356,9 @@ async def _send_all(
                 pause_s = 0.0 if rate is None else begin + number / rate - monotonic()
                 if pause_s > 0:
                     await asyncio.sleep(pause_s)
-                group.create_task(send(line, message))
+                task = group.create_task(send(line, message))
+                pending.add(task)
+                task.add_done_callback(pending.discard)
                 await asyncio.sleep(0)  # starts it: a message that is refused ends the reading
                 number += 1
         except InvalidArgument as error:
@@ -353,6 +366,44 @@ async def _send_all(
 
     async with asyncio.TaskGroup() as group:
         feeding = group.create_task(feed())
+        await _ended(feeding, pending, patience)
+    _raise_first(failures)
+
+
+@asynccontextmanager
+async def _abandoned_if_unanswered(sent: Sent) -> AsyncIterator[None]:
+    """Interrupt the producer's close, too, if the body is cancelled and a broker does not answer:
+    `close` would wait 3 s for that broker.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if sent.uncertain_count and task is not None:
+            task.cancel()
+        raise
+
+
+async def _ended(
+    feeding: asyncio.Task[None], pending: set[asyncio.Task[None]], patience: Patience
+) -> None:
+    """Wait until the input and the pending sends have ended.
+
+    When cancelled, stop reading and retrying, and wait for the current attempts: without their
+    answers, the printed number of stored messages would be too low.
+    """
+    try:
+        await asyncio.wait([feeding])
+        if pending:
+            await asyncio.wait(pending)
+    except asyncio.CancelledError:
+        feeding.cancel()
+        patience.stop()
+        await asyncio.wait({feeding, *pending})
+        raise
+
+
+def _raise_first(failures: Sequence[CometError]) -> None:
     if failures:
         uncertain = (error for error in failures if isinstance(error, MaybeStored))
         raise next(uncertain, failures[0])

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A signal stops `produce` while lines stream in: it prints how many messages are stored."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+from contextlib import ExitStack
+from time import monotonic
+
+import pytest
+
+from cometmq.cli.verbs.patience import Patience
+from cometmq.client import Message
+from cometmq.client.errors import BrokerMissing
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.processes import wait_until
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+STORED_MIN = 2_000
+
+
+def numbers_in(errors):
+    """Return the printed numbers of messages that are stored, and that may be stored."""
+    said = dict.fromkeys(("stored before the end", "may be stored"), 0)
+    for number, what in re.findall(rf"([\d,]+) messages? ({'|'.join(said)})", errors):
+        said[what] = int(number.replace(",", ""))
+    return tuple(said.values())
+
+
+def stored_in(topic, namesrv):
+    command = [str(PROGRAM), "topic", "describe", topic, "--json", "-n", namesrv]
+    shown = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    return sum(row["messages"] for row in json.loads(shown.stdout))
+
+
+@pytest.fixture
+def stream():
+    """Start a `produce` whose input does not end."""
+    with ExitStack() as stack:
+
+        def stream(topic, namesrv):
+            pipe = subprocess.PIPE
+            source = stack.enter_context(subprocess.Popen(["yes"], stdout=pipe))
+            stack.callback(source.kill)
+            child = stack.enter_context(
+                subprocess.Popen(
+                    [str(PROGRAM), "produce", topic, "-n", namesrv],
+                    stdin=source.stdout,
+                    stdout=subprocess.DEVNULL,
+                    stderr=pipe,
+                )
+            )
+            stack.callback(child.kill)
+            wait_until(lambda: stored_in(topic, namesrv) > STORED_MIN, 60, "load")
+            return child
+
+        yield stream
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_printed_number_of_messages_is_the_stored_one(suite, topic, stream, number):
+    child = stream(topic, suite.namesrv)
+    child.send_signal(number)
+    errors = child.stderr.read().decode()
+    assert child.wait(60) == 130, errors
+    assert numbers_in(errors) == (stored_in(topic, suite.namesrv), 0), errors
+
+
+@pytest.fixture(scope="module")
+def cluster(running_cluster, tmp_path_factory):
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.start_broker("broker-a")
+        yield cluster
+
+
+@pytest.mark.parametrize("signal_count", [1, 2])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_sends_without_an_answer_may_be_stored(cluster, stream, number, signal_count):
+    topic = f"Hung{number.name}{signal_count}"
+    create = [str(PROGRAM), "topic", "create", topic, "-n", cluster.namesrv]
+    subprocess.run(create, capture_output=True, timeout=60, check=True)
+    child = stream(topic, cluster.namesrv)
+    cluster.send("broker-a", signal.SIGSTOP)
+    try:
+        child.send_signal(number)
+        if signal_count == 1:
+            assert child.wait(25) == 130  # retries would go on for 30 s
+        else:
+            with pytest.raises(subprocess.TimeoutExpired):
+                child.wait(0.5)
+            begin = monotonic()
+            child.send_signal(number)
+            assert child.wait(60) == 130
+            assert monotonic() - begin < 2
+    finally:
+        cluster.send("broker-a", signal.SIGCONT)
+    errors = child.stderr.read().decode()
+    stored, uncertain = numbers_in(errors)
+    assert uncertain > 0, errors
+    assert stored <= stored_in(topic, cluster.namesrv) <= stored + uncertain, errors
+
+
+async def test_a_stop_ends_the_pause_before_a_retry():
+    class Down:
+        async def send(self, message):
+            raise BrokerMissing("down")
+
+    patience = Patience(300)
+    asyncio.get_running_loop().call_later(0.3, patience.stop)
+    async with asyncio.timeout(60):
+        with pytest.raises(BrokerMissing) as caught:
+            await patience.send(Down(), Message("T", b"x"))
+    assert str(caught.value) == "down"
