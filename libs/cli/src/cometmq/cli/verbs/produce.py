@@ -303,7 +303,7 @@ async def _look_at_topic(producer: Producer, topic: str, sent: Sent) -> None:
     except NoRoute:
         sent.new_topic = topic
     except (CometError, TimeoutError):
-        pass
+        pass  # the first send reports it
     else:
         sent.own_topic = topic if any(topic == it.broker_name for it in queues) else ""
 
