@@ -303,25 +303,30 @@ def test_a_port_in_use_is_one_line_that_names_the_option(tmp_path, program, opti
 
 
 def test_the_second_port_of_a_broker_is_distinguished(tmp_path):
-    with socket.create_server(("", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_broker_port()
+    with socket.create_server(("", port - 2)):
         options = alone("broker", tmp_path / "data")
-        line = refuse(*options, "--listen-port", port + 2, cwd=tmp_path)
-    assert f"cannot listen on *:{port} (the second port of the broker): Address already" in line
+        line = refuse(*options, "--listen-port", port, cwd=tmp_path)
+    assert f"cannot listen on *:{port - 2} (the second port of the broker): Address already" in line
 
 
 def test_the_port_for_slaves_of_a_suite_is_checked_as_its_file_sets_it(tmp_path):
     data = tmp_path / "data"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_broker_port()
+    with socket.create_server(("127.0.0.1", port + 1)):
         options = ("standalone", "--data", data, "--namesrv-port", 0, "--http-port", -1)
-        place = f"127.0.0.1:{port} (the port for slaves): Address already in use"
-        derived = refuse(*options, "--broker-port", port - 1, cwd=tmp_path)
+        place = f"127.0.0.1:{port + 1} (the port for slaves): Address already in use"
+        derived = refuse(*options, "--broker-port", port, cwd=tmp_path)
         assert place in derived
         assert derived.endswith(f"--broker-port, or haListenPort in {data}/broker.conf")
-        (tmp_path / "suite.conf").write_text(f"haListenPort={port}\n")
+        (tmp_path / "suite.conf").write_text(f"haListenPort={port + 1}\n")
         explicit = refuse(
-            *options, "--broker-port", port + 20, "-c", tmp_path / "suite.conf", cwd=tmp_path
+            *options,
+            "--broker-port",
+            free_broker_port(),
+            "-c",
+            tmp_path / "suite.conf",
+            cwd=tmp_path,
         )
         assert place in explicit
         assert explicit.endswith("suite.conf:1")

@@ -2,7 +2,11 @@
 
 from collections import Counter
 
-from cometmq.broker.statistics.lag_times import STEP_SEARCHES_MAX, LagTimes
+from cometmq.broker.statistics.lag_times import (
+    STEP_GROUPS_MAX,
+    STEP_SEARCHES_MAX,
+    LagTimes,
+)
 from cometmq.broker.tables.offsets import Offsets
 
 
@@ -90,6 +94,23 @@ def test_a_step_has_a_bound_and_the_next_continues():
     assert sum(queues.searches.values()) == STEP_SEARCHES_MAX
     step(times, offsets, queues, 3)
     assert len(times.oldest_ms) == count
+
+
+def test_a_step_visits_a_bounded_number_of_groups_even_if_none_lags():
+    class Ends(Queues):
+        asked = 0
+
+        def max_offset(self, topic, queue_id):
+            self.asked += 1
+            return super().max_offset(topic, queue_id)
+
+    queues = Ends({("T", 0): 9})
+    offsets = offsets_of(*((f"G{n}", "T", 0, 9) for n in range(2 * STEP_GROUPS_MAX)))
+    times = LagTimes()
+    step(times, offsets, queues, 2)  # the first step only begins the round
+    assert queues.asked == STEP_GROUPS_MAX
+    step(times, offsets, queues, 1)
+    assert queues.asked == 2 * STEP_GROUPS_MAX
 
 
 def test_a_failed_search_does_not_end_the_measurement():

@@ -2,8 +2,9 @@
 """How old each group's oldest unread message is, measured in the background for metrics.
 
 Finding a store time takes a read of the log, possibly from the disk, so a scrape cannot look it up.
-Each step searches a bounded number of queues; a round visits all groups that lag behind. A group's
-next message in a queue is searched only once, so only queues whose offset moves cost reads.
+A round visits all groups, in steps that visit a bounded number of groups and search a bounded
+number of queues. A group's next message in a queue is searched only once, so only queues whose
+offset moves cost reads.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ T = TypeVar("T")
 
 STEP_INTERVAL_MS: Final = 1_000
 STEP_SEARCHES_MAX: Final = 100  # about 2 ms
+STEP_GROUPS_MAX: Final = 1_000  # about 1 ms, even if no group lags
 
 Key = tuple[str, str]  # topic, group
 
@@ -64,12 +66,14 @@ class LagTimes:
 
     def _measure(self, offsets: Offsets, store: QueueSource) -> Lookup[None]:
         searches = 0
-        while searches < STEP_SEARCHES_MAX:
+        for _ in range(STEP_GROUPS_MAX):
             key = next(self._round, None)
             if key is None:
                 self._begin_round(offsets)
                 return
             searches += yield from self._measure_group(key, offsets.table.get(key, {}), store)
+            if searches >= STEP_SEARCHES_MAX:
+                return
 
     def _measure_group(self, key: str, queues: dict[int, int], store: QueueSource) -> Lookup[int]:
         """Measure one group in one topic; return the number of searches."""
