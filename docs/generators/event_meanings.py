@@ -137,7 +137,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "declared.unattended": "A pass over a Topic or ConsumerGroup failed because the API server did "
     "not answer or refused; the operator tries again after 2 s.",
     "event.lost": "An Event could not be written; nothing depends on it.",
-    "group.unattended": "A pass over a BrokerGroup failed; the operator tries again after 2 s. "
+    "group.unattended": "A pass over a BrokerGroup failed because the API server did not answer or "
+    "refused, or because the operator cannot read the spec; the operator tries again after 2 s. "
     "Failover continues.",
     "leader.lost": "Another operator may act now; this one becomes a standby.",
     "leader.unknown": "The Lease that decides which operator acts cannot be read or written.",

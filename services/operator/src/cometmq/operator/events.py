@@ -105,8 +105,8 @@ class Reporter:
 def event_of(
     key: tuple[str, str, str], uid: str, change: tuple[str, str], *, is_warning: bool, now: str
 ) -> Body:
-    """Return an Event about the object of this kind, namespace and name; `change` is the reason
-    and the text.
+    """Return an Event about the object with this kind, namespace and name; `change` has its reason
+    and text.
     """
     kind, namespace, name = key
     reason, text = change

@@ -119,7 +119,7 @@ class Groups:
             started_ms, result = self._clock.monotonic_ms(), "done"
             try:
                 pause_ms = await looked.work.run(*key)
-            except (ApiUnreachable, ApiRefused) as error:
+            except (ApiUnreachable, ApiRefused, msgspec.ValidationError) as error:
                 result = "failed"
                 self._log.warning("group.unattended", group="/".join(key), error=str(error))
                 pause_ms = RETRY_MS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structural OpenAPI schemas of msgspec types, as a CustomResourceDefinition needs them.
+"""Structural OpenAPI schemas of msgspec types, as a CustomResourceDefinition requires them.
 
 msgspec's own JSON schemas use references and `anyOf`, which structural schemas forbid.
 """
