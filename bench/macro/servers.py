@@ -168,7 +168,7 @@ class Server(Contestant):
         fill(self.port, count, serialization=self._serialization, **options)
 
     def restart_after_kill(self, **options: object) -> float:
-        """Kill and restart the broker; return the seconds until it has answered a pull."""
+        """Kill and restart the broker; return how many seconds pass until it answers a pull."""
         self.cluster.kill_broker()
         with FirstAnswer(
             "first-pull", self.port, serialization=self._serialization, **options

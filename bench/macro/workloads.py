@@ -36,7 +36,7 @@ MESSAGES_DELAYED: Final = 100_000
 
 @dataclass(frozen=True)
 class Target:
-    """A bound on CometMQ's value (`of_java` false) or on its ratio to Java's."""
+    """A bound on CometMQ's value (if `of_java` is false) or on its ratio to Java's value."""
 
     metric: Metric
     bound: float

@@ -61,7 +61,7 @@ TYPES: Final[dict[str, dict[str, Any]]] = {
 
 
 class Value(NamedTuple):
-    """A value of the chart: its path, its comment, and its default."""
+    """A chart value: its path, its comment, and its default."""
 
     path: tuple[str, ...]
     type: str

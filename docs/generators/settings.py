@@ -142,7 +142,7 @@ def _fields(whole: type[msgspec.Struct], group: type[msgspec.Struct]) -> Iterabl
 
 
 def _default(field: SettingsField, default: msgspec.Struct) -> str:
-    """Return a default as written in a file; this machine's name and home are replaced."""
+    """Return a default in the form used in files, with this machine's name and home replaced."""
     value = field.read(default)
     if isinstance(value, Enum):
         value = value.value

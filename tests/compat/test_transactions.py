@@ -97,7 +97,7 @@ class Bench:
         wait_until(lambda: self.keys(topic, stem) >= keys, OUTCOME_TIMEOUT_S, f"{keys} in {topic}")
 
     def ends(self, message_id: str) -> list[EndTransaction]:
-        """Return the recorded ends of a transaction, from its message's traces, in order."""
+        """Return a transaction's recorded outcomes, in order, from the traces of its message."""
         with AdminClient(self.cluster.namesrv_addr) as admin:
             messages = admin.call(lambda admin: admin.query_by_key(TRACE_TOPIC, message_id))
         records = [record for message in messages for record in decode_trace(message.body)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of a simulated broker; the journal and the feed to followers are the real ones."""
+"""The tables of a simulated broker; its journal and its feed to followers are the real ones."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

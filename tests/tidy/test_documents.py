@@ -154,7 +154,7 @@ def test_the_lag_demo_has_as_many_groups_as_its_texts_say() -> None:
 
 
 def test_runbooks_name_commands_where_they_exist() -> None:
-    """Runbooks mention the Python admin client only where no command does the same."""
+    """Runbooks mention the Python admin client only where there is no equivalent command."""
     calls = {name for kind in (AdminClient, BrokerAdmin) for name in dir(kind) if name[0] != "_"}
     named = {
         word

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Without the native path its tests are skipped, so its absence must be deliberate."""
+"""Tests of the native path are skipped if it is missing, so leaving it out must be deliberate."""
 
 import os
 import shutil

@@ -57,7 +57,7 @@ class Result(NamedTuple):
 
 
 class Cluster:
-    """A name server and brokers by name, as processes."""
+    """Starts a name server and named brokers as processes."""
 
     def __init__(self, folder):
         self.folder = folder

@@ -195,7 +195,7 @@ def test_a_topic_is_not_deleted_while_a_broker_hangs(run, hung):
 
 
 def test_a_topic_that_one_broker_of_its_route_lacks_is_shown_with_advice(run, cluster, call):
-    """Name servers keep the queues of a topic at a broker that has deleted it."""
+    """Name servers keep a broker in a topic's route after the broker has deleted the topic."""
     run("topic", "create", "Torn", "--queues", 2)
     run("produce", "Torn", *map(str, range(8)))
 

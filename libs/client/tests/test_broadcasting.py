@@ -263,7 +263,7 @@ async def test_the_backup_replaces_a_damaged_file_and_is_logged(
 async def test_a_folder_that_cannot_be_written_refuses_the_start(
     cluster: MemoryCluster, tmp_path: Path, kind: type[Any]
 ) -> None:
-    """A Java consumer starts nevertheless, and logs every failed save."""
+    """A Java consumer starts anyway, and logs every failed save."""
     folder = tmp_path / "file"
     folder.write_text("not a folder")
     fields = {"message_model": MessageModel.BROADCASTING, "offsets_dir": str(folder)}

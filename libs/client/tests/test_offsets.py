@@ -221,7 +221,7 @@ async def test_an_unconfirmed_offset_is_sent_twice() -> None:
 
 
 async def test_an_unconfirmed_offset_is_committed_again() -> None:
-    """Both oneway commits may be lost: with the connection, or in a broker's queue."""
+    """Either oneway commit may be lost, with the connection or in a broker's queue."""
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, 7)

@@ -104,9 +104,7 @@ print("done", flush=True)
 async def run_program(
     cluster: MemoryCluster, text: str, end: signal.Signals | None = None, *, count: int = 1
 ) -> tuple[int | None, str, str]:
-    """Run a program, signal it `count` times after its first line; return its status, output and
-    errors.
-    """
+    """Run a program and signal it `count` times after its first line; return status and output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",

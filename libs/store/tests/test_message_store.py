@@ -158,7 +158,7 @@ def test_a_batch_gets_consecutive_offsets_one_time_and_joined_ids(rig):
 
 
 def test_a_batch_may_be_of_several_queues(rig):
-    """Committing a transaction stores messages of several queues as a unit."""
+    """Committing a transaction stores messages for several queues as a unit."""
     results: list[PutResult] = []
     rig.put(make_message("U"))
     unit = [

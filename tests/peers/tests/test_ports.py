@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port is reserved across processes until the process that drew it ends."""
+"""A port is reserved across processes until the process that reserved it ends."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slave that follows a master: ours, or one that the test plays itself."""
+"""A slave that follows a master, which is either a real one or simulated by the test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

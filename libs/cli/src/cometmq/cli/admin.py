@@ -128,7 +128,7 @@ class CommandAdmin(AdminClient):
         rest: Sequence[BrokerAdmin],
         error: CometError,
     ) -> ClientError:
-        """Return the error for a change that has failed at the first broker of `rest`."""
+        """Return the error for a change that has failed at the first broker in `rest`."""
         failed, *others = rest
         is_unsure = isinstance(error, TransportError) and not isinstance(error, ConnectFailed)
         places = {

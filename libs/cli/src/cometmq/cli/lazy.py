@@ -70,7 +70,7 @@ def list_untruncated(command: Any) -> None:
 
 
 def require_finite(command: Any) -> None:
-    """Make a command and its subcommands refuse nan and inf, which bounds do not exclude."""
+    """Make a command and its subcommands refuse nan and inf, which range checks do not catch."""
     for param in command.params:
         if isinstance(getattr(param, "nargs", None), int) and "float" in param.type.name:
             param.type = _Finite(param.type)

@@ -134,7 +134,7 @@ def checked_header(header: HeaderT) -> HeaderT:
 
 
 def in_words(text: str) -> str:
-    """Return the text of a ValidationError in our words."""
+    """Return the text of a ValidationError in our own wording."""
     for theirs, ours in _WORDS:
         if text.startswith(theirs):
             given = text.removeprefix(theirs).strip("`")

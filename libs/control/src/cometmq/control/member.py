@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface between the control API and the member of a group that it controls."""
+"""The interface between the control API and the group member that it controls."""
 
 from collections.abc import Mapping
 from enum import StrEnum

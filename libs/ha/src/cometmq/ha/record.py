@@ -43,7 +43,7 @@ class Policy(StrEnum):
 
 
 class TablesAt(msgspec.Struct, frozen=True, array_like=True):
-    """The most complete tables among the voters: their copy, epoch and number of changes."""
+    """The most complete tables that a voter holds: its copy, their epoch and number of changes."""
 
     copy: Copy
     epoch: int

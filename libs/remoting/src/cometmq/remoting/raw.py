@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command with its fields as strings: the common content of both header encodings."""
+"""A command with its fields as strings: what both header encodings have in common."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -37,7 +37,7 @@ class Running:
 def start(
     parts: Parts, folder: StoreFolder, boot_id: str, *, on_damage: Callable[[], None]
 ) -> Running:
-    """Load and recover the files of a claimed folder; blocks. Raise CorruptStore or DiskError.
+    """Load and recover the files in a claimed folder. This blocks. Raise CorruptStore or DiskError.
 
     `on_damage` is called when readers must drop their cached data.
     """

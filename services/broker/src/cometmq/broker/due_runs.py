@@ -47,7 +47,7 @@ RunDone = Callable[[Delivered, PutResult], None]
 
 
 class Times(NamedTuple):
-    """The times that decide whether a message of a level is due; see `delay.py`."""
+    """The times that determine when a message of a level is due; see `delay.py`."""
 
     now_ms: int
     due_at_most: int
@@ -139,7 +139,7 @@ class DueRun:
     def __init__(
         self, runs: DueRuns, records: "DueRecords", first_offset: int, *, is_behind: bool
     ) -> None:
-        """`first_offset` is the level's queue offset of the first message."""
+        """`first_offset` is the first message's offset in the queue of its level."""
         self._runs = runs
         self._records = records
         self._first_offset = first_offset

@@ -119,7 +119,7 @@ class BrokerConnection(Closable):
         return self._connection.pending_count
 
     def submit(self, request: Request, done: Done) -> None:
-        """Queue a request. A later call of `exchange` passes the answer, or an error, to `done`."""
+        """Queue a request. A later call to `exchange` passes the answer, or an error, to `done`."""
         if self._signer is not None:
             request = self._signed(request, self._signer)
         deadline_ms = _now_ms() + self._settings.timeout_ms

@@ -145,7 +145,7 @@ class Cluster(KilledOnExit):
         return children
 
     def _launch_broker(self, place: BrokerPlace) -> None:
-        """Start a broker without waiting until it is ready."""
+        """Start a broker without waiting for it to be ready."""
         if place.name in self.brokers:
             raise PeerError(f"{place.name} runs already")
         conf_path = self.directory / f"{place.name}.conf"

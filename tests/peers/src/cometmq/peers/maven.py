@@ -58,7 +58,7 @@ def run_maven(*arguments: str) -> None:
 
 
 def server_class_path(version: str = ROCKETMQ_VERSION, programs: str = "servers") -> str:
-    """Return the class path of RocketMQ's servers and tools, or its proxy; fetched on first use."""
+    """Fetch RocketMQ's servers and tools, or its proxy, on first use; return their class path."""
     with cache_entry(f"{programs}-{version}") as (folder, complete):
         if not complete:
             run_maven(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load of the demo, and the ledger of sent, acknowledged and received messages."""
+"""The demo's workload, and the ledger of sent, acknowledged and received messages."""
 
 import asyncio
 from collections import Counter

@@ -219,7 +219,7 @@ def print_table(
     as_json: bool,
     has_heading: bool = True,
 ) -> None:
-    """Print rows with mqadmin's heading and columns; in JSON, a list of objects."""
+    """Print rows with mqadmin's heading and columns, or as a JSON list of objects."""
     if as_json:
         print_json([to_object(columns, row) for row in rows])
         return

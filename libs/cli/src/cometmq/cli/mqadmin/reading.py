@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands that print ranges of queues."""
+"""The mqadmin commands that print ranges of queues."""
 
 from collections import Counter
 from collections.abc import Iterable

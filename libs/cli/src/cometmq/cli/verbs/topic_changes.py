@@ -110,7 +110,7 @@ async def hidden_queues(
 def cut_off_text(
     topic: str, before: Mapping[str, TopicConfig], after: Mapping[str, TopicConfig]
 ) -> str:
-    """Return which clients a change of the permission cuts off from a topic, or an empty text."""
+    """Describe the clients that a permission change cuts off from a topic; empty if none."""
     parts: list[str] = []
     for flag, loss in (
         (Perm.WRITE, "producers can no longer send to"),

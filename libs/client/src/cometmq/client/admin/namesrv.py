@@ -83,7 +83,7 @@ class NamesrvAdmin:
         await self._namesrv.invoke_all(Code.DELETE_TOPIC_IN_NAMESRV, header)
 
     async def wipe_write_perm(self, broker_name: str) -> int:
-        """Remove the write permission from all topics of a broker; return how many changed."""
+        """Remove write permission from all of a broker's topics; return how many changed."""
         header = headers.WipeWritePermOfBroker(broker_name)
         answers = await self._namesrv.invoke_all(Code.WIPE_WRITE_PERM_OF_BROKER, header)
         return max(int(answer.ext.get("wipeTopicCount", "0")) for answer in answers)

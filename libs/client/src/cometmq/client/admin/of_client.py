@@ -103,7 +103,7 @@ class ClientAdmin:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise an AttributeError that names the class with a method of this name."""
+        """Raise an AttributeError that names the class that has this method."""
         raise_unknown(self, name)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of offsets: read and change the progress of groups."""
+"""Offset administration: read and change the progress of groups."""
 
 import msgspec
 

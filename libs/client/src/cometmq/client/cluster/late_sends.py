@@ -82,7 +82,7 @@ class Flight(msgspec.Struct):
         self.ended_count += 1
 
     def tick(self) -> None:
-        """Count the consecutive ticks during which no send has ended."""
+        """Count the consecutive ticks during which no send was completed."""
         if self.count and self.ended_count == self.seen_count:
             self.late_ticks += 1
         else:

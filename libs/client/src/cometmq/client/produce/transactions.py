@@ -240,7 +240,7 @@ class TransactionProducer(Producer, TransactionMember):
         return await transaction.end(state, error)
 
     def note_failure(self, message: Message, error: BaseException) -> None:
-        """Log that a local transaction raised; it remains open, and the broker will ask."""
+        """Log the exception of a local transaction; it stays open, and the broker will check it."""
         self._log.warning(
             "transaction.failed",
             group=self.group,

@@ -34,7 +34,7 @@ class TraceTopic:
 
 
 class SendTraceHook:
-    """Traces a producer's sends, and the ends of its transactions."""
+    """Traces a producer's sends, and how its transactions end."""
 
     def __init__(self, dispatcher: TraceDispatcher, topic: TraceTopic) -> None:
         self._dispatcher = dispatcher

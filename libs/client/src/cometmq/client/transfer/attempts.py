@@ -100,9 +100,7 @@ class Attempts(msgspec.Struct, gc=False):
         return error
 
     def gave_up(self, topic: str, cost_ms: int, timeout_ms: int) -> SendFailed:
-        """Return a SendFailed, or a SendTimeout if the time was used up, that describes the
-        attempts.
-        """
+        """Describe the attempts in an error: SendTimeout if time ran out, otherwise SendFailed."""
         message = f"the message to the topic {topic}"
         if self.may_be_stored:
             start = f"no broker has confirmed {message}, which may be stored: gave up"

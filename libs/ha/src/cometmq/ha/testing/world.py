@@ -16,7 +16,7 @@ from cometmq.ha.state import State
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of a check; each step consumes part of a budget."""
+    """Bounds on a check: how large the group is, and how many of each kind of event may occur."""
 
     nodes: int = 2
     in_sync: int = 1

@@ -230,7 +230,7 @@ class LanePeer(PeerProtocol):
         return len(parts)
 
     def _answer(self, lane: Lane, data: bytes, part: Part, first: int) -> tuple[int, bool]:
-        """Let the lane answer requests immediately; pass the requests that it leaves to handlers.
+        """Let the lane answer requests immediately; handlers get those that it does not take.
 
         Return the position of the first frame that is not served because the peer must catch up,
         and whether the lane has answered all requests.

@@ -151,7 +151,7 @@ class Index:
         return [file.plan_spill() for file in self.files if file.is_growing]
 
     def mark_flushed(self, flushes: Iterable[IndexFlush]) -> None:
-        """Release the entries that the flushes have written; full files stop growing."""
+        """Release the entries that the flushes have written, and close files that are full."""
         by_file = {flush.file: flush for flush in flushes}
         for file in self.files:
             flush = by_file.get(file.file)

@@ -66,7 +66,7 @@ HOST: Final = Surroundings()
 def open_state(
     settings: BrokerSettings, store: MessageStore, journal: Journal, host: Surroundings = HOST
 ) -> tuple[State, History]:
-    """Load a store's state in its group after recovery, update it and save it; blocks.
+    """After recovery, load, update and save what a store records about its group; blocks.
 
     Raise OSError, StateDamaged or EpochsDamaged. A store that may have lost bytes, or changes of
     its tables, becomes a new copy (R2), and epochs whose bytes were lost are forgotten (R5).

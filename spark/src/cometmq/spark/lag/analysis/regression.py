@@ -25,7 +25,7 @@ def sums(name: str, x: str, y: str, where: str) -> str:
 
 
 def slope(name: str) -> str:
-    """Build SQL for the slope; null with fewer than three points or if all have the same time."""
+    """Build SQL for the slope; null if all points share one time, or for fewer than three."""
     return (
         f"CASE WHEN {name}_n >= {POINTS_MIN} THEN try_divide("
         f"{name}_xy - {name}_x * {name}_y / {name}_n, {_spread(name, 'x')}) END"

@@ -64,7 +64,7 @@ def agg10(progress: pa.Table) -> pa.Table:
 
 
 def agg60(progress: pa.Table, hour: datetime) -> pa.Table:
-    """Aggregate one hour per series; `progress` must be sorted by series and snapshot."""
+    """Aggregate one hour of each series; `progress` must be sorted by series and snapshot."""
     rows = progress.filter(pc.is_valid(progress["consumer_offset"]))
     schema = arrow_schema(STATS)
     if not rows.num_rows:
