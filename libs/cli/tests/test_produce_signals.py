@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from cometmq.peers.processes import wait_until
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 STORED_MIN = 2_000
+BLOCKED_POLLS = 5
 
 
 def numbers_in(errors):
@@ -35,6 +37,18 @@ def stored_in(topic, namesrv):
     command = [str(PROGRAM), "topic", "describe", topic, "--json", "-n", namesrv]
     shown = subprocess.run(command, capture_output=True, timeout=60, check=True)
     return sum(row["messages"] for row in json.loads(shown.stdout))
+
+
+def wait_until_blocked(child):
+    """Wait until a `produce` has read the last answers and has its maximum of sends in flight."""
+    seen = []
+
+    def is_blocked():
+        state, *fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+        seen.append((state, *fields[10:12]))  # with its processor time
+        return state == "S" and seen[-BLOCKED_POLLS:] == [seen[-1]] * BLOCKED_POLLS
+
+    wait_until(is_blocked, 60, "silence of the broker")
 
 
 @pytest.fixture
@@ -86,6 +100,7 @@ def test_sends_without_an_answer_may_be_stored(cluster, stream, number, signal_c
     child = stream(topic, cluster.namesrv)
     cluster.send("broker-a", signal.SIGSTOP)
     try:
+        wait_until_blocked(child)
         child.send_signal(number)
         if signal_count == 1:
             assert child.wait(25) == 130  # retries would go on for 30 s
