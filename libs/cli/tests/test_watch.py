@@ -17,6 +17,7 @@ from cometmq.cli import watching
 from cometmq.cli.connecting import EXIT_INTERRUPTED
 from cometmq.cli.connecting import run as run_command
 from cometmq.cli.outcome import MISSING
+from cometmq.cli.streams import OutputClosed
 from cometmq.client.errors import ClientError
 from cometmq.peers.comet import PROGRAM
 
@@ -92,6 +93,22 @@ def test_brokers_that_are_missing_are_named_in_each_round(rounds, capsys):
     with pytest.raises(EndOfTest):
         watching.watch(ask, 2, as_json=True)
     assert capsys.readouterr().err == "cometmq: broker a is down\n" * len(rounds)
+
+
+def test_a_closed_output_ends_the_command(rounds, capsys):
+    with pytest.raises(OutputClosed):
+        watch(["one", OutputClosed("the reader of the output is gone")])
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("every", ["0.2", "3600"])
+def test_a_closed_pipe_ends_the_command_like_others(suite, every):
+    script = '"$0" lag --watch "$2" -n "$1" | head -1 >/dev/null; echo ${PIPESTATUS[0]}'
+    done = subprocess.run(
+        ["bash", "-c", script, str(PROGRAM), suite.namesrv, every],
+        capture_output=True, timeout=TIMEOUT_S, check=True, text=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (f"{128 + signal.SIGPIPE}\n", "")
 
 
 def test_lag_is_watched_until_ctrl_c(suite, ask, topic):

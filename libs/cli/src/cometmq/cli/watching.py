@@ -12,6 +12,7 @@ from cometmq.cli.connecting import run
 from cometmq.cli.failures import print_error, print_missing
 from cometmq.cli.meter import is_terminal
 from cometmq.cli.outcome import MISSING
+from cometmq.cli.streams import OutputFailed, fail_if_output_closes
 from cometmq.cli.times import shown
 from cometmq.client.clock import wall_ms
 from cometmq.remoting.errors import CometError
@@ -42,6 +43,8 @@ def watch(ask: Callable[[], Callable[[], None]], every_s: float, *, as_json: boo
                 typer.echo(f"{shown(wall_ms())}{again}")
             show()
             has_answer = True
+        except OutputFailed:
+            raise
         except CometError as error:
             if not has_answer:
                 raise
@@ -52,4 +55,12 @@ def watch(ask: Callable[[], Callable[[], None]], every_s: float, *, as_json: boo
         sys.stdout.flush()
         print_missing()
         MISSING.clear()  # printed
-        run(asyncio.sleep(every_s))
+        run(_pause(every_s))
+
+
+async def _pause(seconds: float) -> None:
+    """Wait, and raise OutputClosed at once if the reader of standard output closes it."""
+    async with asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(fail_if_output_closes())
+        await asyncio.sleep(seconds)
+        watch.cancel()
