@@ -2,6 +2,7 @@
 """The commands' admin client, which continues without brokers that do not answer."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import typer
@@ -206,6 +207,26 @@ class CommandAdmin(AdminClient):
         asked = [broker for broker in brokers if broker.address not in MISSING]
         self._asked.update(broker.address for broker in asked)
         return await super().ask_each(asked, question, skip=skip)
+
+    async def ask_brokers_of(
+        self,
+        topic: str,
+        question: Callable[[BrokerAdmin], Awaitable[T]],
+        *,
+        timeout_ms: int | None = None,
+    ) -> list[tuple[BrokerAdmin, T]]:
+        """Query one broker of each replica group in the route of a topic.
+
+        If the answers may take long, a broker that hangs is recognised by a short question.
+        """
+
+        async def answers(broker: BrokerAdmin) -> None:
+            with suppress(CommandError):  # a refusal is an answer
+                await broker.runtime_info()
+
+        if timeout_ms is not None:
+            await self.ask_each(await self._brokers_of(topic), answers)
+        return await super().ask_brokers_of(topic, question, timeout_ms=timeout_ms)
 
     def check_answers(self) -> None:
         """Exit with status 1 if none of the queried brokers, or none of the masters, has

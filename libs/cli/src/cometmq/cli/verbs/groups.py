@@ -2,6 +2,7 @@
 """`cometmq group`: list, describe, create, alter, move and delete consumer groups."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Final
 
 import msgspec
@@ -35,7 +36,7 @@ from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, NoRoute
 from cometmq.client.message import check_group
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -342,7 +343,8 @@ def delete(  # noqa: PLR0913  # one parameter per option
     """
 
     async def question(admin: AdminClient) -> list[str]:
-        await admin.masters_to_change(cluster)
+        masters = await admin.masters_to_change(cluster)
+        await admin.ask_all(masters.values(), lambda it: it.groups())  # before any question
         count = (await members_of(admin, group, await known_group(admin, group))).count
         members = f" with {counted(count, 'connected member')}" if count else ""
         if members and not force:
@@ -409,6 +411,7 @@ def reset(  # noqa: PLR0913  # one parameter per option
         at_ms = _PLACES.get(to)
         if at_ms is None:
             at_ms = times.parsed(to, now_ms=now_ms, words=_PLACES)
+        await _check_brokers(admin, topic)
         await known_group(admin, group)
         if at_ms > now_ms:
             print_notes([f"{to} is in the future: the last message of each queue is read again"])
@@ -432,6 +435,7 @@ def clone(
     """Copy the offsets of a group in a topic to another group; asks for confirmation."""
 
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
+        await _check_brokers(admin, topic)
         for group in (source, destination):
             await known_group(admin, group)
         await check_exists(admin, topic)
@@ -449,6 +453,7 @@ async def _move_queue(
     """Move a group in one queue; it must have no members, because they would overwrite the
     offset.
     """
+    await _check_brokers(admin, topic)
     if (await members_of(admin, group, await known_group(admin, group))).count:
         raise ClientError(
             f"the consumer group {group} has connected members, which would commit their own offset"
@@ -462,12 +467,20 @@ async def _move_queue(
     return {queue: begin}
 
 
+async def _check_brokers(admin: AdminClient, topic: str) -> None:
+    """Raise ClientError if a broker of a topic does not answer, before the user is asked and before
+    anything is changed.
+    """
+    with suppress(NoRoute):  # reported after a wrong group
+        await admin.ask_all(await admin.masters_of(topic), lambda it: it.groups())
+
+
 async def _ask_to_move(admin: AdminClient, group: str, topic: str, *, is_confirmed: bool) -> None:
     """Ask for confirmation to change the offsets of a group in an existing topic.
 
     Print a note if the group has no offsets there yet.
     """
-    await admin.masters_to_change_of(topic)  # raises if the topic does not exist
+    await admin.masters_to_change_of(topic)  # raises if a broker has no master
     is_new = topic not in (await topics_by_group(admin)).get(group, ())
     text = f"{group} has no offsets in {topic} yet"
     if is_new and is_confirmed:
