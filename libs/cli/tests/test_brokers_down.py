@@ -223,6 +223,17 @@ def test_a_group_is_not_changed_while_a_broker_hangs(cluster, run, command):
     assert run("group", "describe", "payers-too").status == 0
 
 
+@pytest.mark.parametrize("options", [(), ("-g", "half-readers")], ids=["observer", "group"])
+def test_consume_names_the_brokers_whose_queues_it_may_not_read(run, options):
+    run("topic", "create", "HalfRead", "--queues", 1)
+    assert run("topic", "alter", "HalfRead", "--perm", "w", "-b", "broker-b", "--yes").status == 0
+    args = ("consume", "HalfRead", "--from", "first", "--timeout", 1, *options)
+    note = "HalfRead: consumers may not read its queues at broker-b, and get none of their messages"
+    assert note in run(*args).err
+    assert run("topic", "alter", "HalfRead", "--perm", "rw", "-b", "broker-b").status == 0
+    assert "consumers may not read" not in run(*args).err
+
+
 def test_a_topic_that_one_broker_of_its_route_lacks_is_shown_with_advice(run, cluster, call):
     """Name servers keep a broker in a topic's route after the broker has deleted the topic."""
     run("topic", "create", "Torn", "--queues", 2)

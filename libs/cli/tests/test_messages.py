@@ -331,7 +331,11 @@ async def test_messages_that_may_be_stored_are_counted():
     with pytest.raises(MaybeStored):
         await _send_all(send_one, messages(), sent, Patience(0), rate=None, in_flight=8)
     assert (sent.count, sent.uncertain_count) == (0, 2)
-    assert [note.partition(":")[0] for note in failure_notes(sent)] == ["2 messages may be stored"]
+    (note,) = failure_notes(sent)
+    assert note.startswith("2 messages may be stored: the result is unknown, because a broker has")
+    assert note.endswith("; sending the whole input again would store up to 2 messages twice")
+    sent.count = 1_000
+    assert failure_notes(sent)[-1].endswith(" would store 1,000 to 1,002 messages twice")
 
 
 def test_messages_stored_without_a_confirmation_are_counted(capsys):
@@ -402,7 +406,7 @@ def test_a_new_group_starts_where_from_says(ask, topic):
     assert f"to move it: cometmq group reset {group} {topic} --to first" in again.err
 
 
-@pytest.mark.parametrize("options", [(), ("--from", "last"), ("--json", "--max", 1)])
+@pytest.mark.parametrize("options", [(), ("--from", "first"), ("--json", "--max", 1)])
 def test_a_disabled_group_ends_consume(ask, topic, options):
     group = f"{topic}-off"
     assert ask("group", "create", group, "--no-enabled").status == 0
@@ -412,6 +416,25 @@ def test_a_disabled_group_ends_consume(ask, topic, options):
         f"the consumer group {group} is disabled: nothing is delivered to it; to enable it:"
         f" cometmq group alter {group} --enabled\n",
     )
+    assert ask("lag", group, "--json").json["queues"] == [], "offsets of a refused command"
+
+
+def test_a_group_that_brokers_do_not_create_ends_consume_without_offsets(ask, suite, topic):
+    group = f"{topic}-unknown"
+    change = ("updateBrokerConfig", "-b", suite.broker, "-k", "autoCreateSubscriptionGroup", "-v")
+    assert ask(*change, "false").status == 0
+    try:
+        refused = ask("consume", topic, "-g", group, "--from", "first", "--timeout", 30)
+    finally:
+        assert ask(*change, "true").status == 0
+    (member,) = ask("cluster", "--json").json
+    refused.assert_refused(
+        1,
+        f"broker {member['broker']} does not know the consumer group {group}, and does not create"
+        f" groups itself (autoCreateSubscriptionGroup): cometmq group create {group}\n",
+    )
+    assert ask("group", "create", group).status == 0
+    assert ask("lag", group, "--json").json["queues"] == []
 
 
 @pytest.mark.parametrize(

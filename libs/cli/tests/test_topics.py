@@ -151,6 +151,25 @@ def test_queues_that_nobody_would_read_are_refused_and_named(ask, topic, tmp_pat
         assert ask(*command).err == ""
 
 
+def test_a_topic_that_consumers_may_not_read_is_named(ask, topic):
+    (member,) = ask("cluster", "--json").json
+    group = f"readers-of-{topic}"
+    assert ask("produce", topic, *range(4)).status == 0
+    assert ask("consume", topic, "-g", group, "--from", "first", "--max", 1).status == 0
+    assert ask("topic", "alter", topic, "--perm", "w", "--yes").status == 0
+    note = (
+        f"cometmq: {topic}: consumers may not read its queues at {member['broker']}, and get none"
+        f" of their messages; to allow it: cometmq topic alter {topic} --perm rw -b"
+        f" {member['broker']} (or, if the setting brokerPermission of a broker forbids it, change"
+        " that)\n"
+    )
+    for command in ("topic", "describe", topic), ("lag", group), ("lag", "-t", topic):
+        result = ask(*command)
+        assert (result.status, result.err) == (0, note), command
+    assert ask("topic", "alter", topic, "--perm", "rw").status == 0
+    assert ask("lag", group).err == ""
+
+
 def test_topics_of_the_system_are_listed_only_if_asked_for(ask, topic):
     names = {row["topic"]: row["kind"] for row in ask("topic", "list", "--all", "--json").json}
     assert (names["TBW102"], names[topic]) == ("system", "messages")

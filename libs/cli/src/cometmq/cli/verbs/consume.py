@@ -8,8 +8,8 @@ nothing on the broker.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from shlex import quote
 from time import monotonic
 from typing import Annotated, Final
@@ -30,7 +30,7 @@ from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import print_notes
 from cometmq.cli.streams import fail_if_output_closes
 from cometmq.cli.verbs.observer import FIRST, LAST, PLACES, as_observer, begin_of
-from cometmq.cli.verbs.source import Ends, Faults, Printed, Source, queues_of, readable
+from cometmq.cli.verbs.source import Ends, Faults, Printed, Source, queues_to_read, readable
 from cometmq.client import (
     ClientOptions,
     ConsumeFrom,
@@ -46,8 +46,13 @@ from cometmq.client.errors import ClientError
 from cometmq.remoting import remarks
 from cometmq.remoting.errors import (
     AccessDenied,
+    CometError,
+    CommandError,
     ConsumerNotOnline,
+    NoPermission,
     ServerError,
+    SubscriptionGroupNotExist,
+    SubscriptionParseFailed,
     TransportError,
 )
 from cometmq.remoting.log import NO_LOG
@@ -59,6 +64,11 @@ DRAIN_MS: Final = 500
 
 HINT_S: Final = 1.0
 """Idle time after which a terminal shows that the command is waiting."""
+
+_REFUSALS: Final = frozenset(
+    {AccessDenied, NoPermission, SubscriptionGroupNotExist, SubscriptionParseFailed}
+)
+"""Refusals of a pull that do not pass with time."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -245,7 +255,9 @@ async def _as_member(
     consumer = PushConsumer(group, namesrv, listener=listen, options=with_access(options), log=log)
     consumer.subscribe(topic, tag)
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
-        ends.begin(await queues_of(admin, topic), await readable(admin, topic))
+        queues, brokers = await queues_to_read(admin, topic), await readable(admin, topic)
+        ends.begin(queues, brokers)
+        await _try_to_pull(brokers, group, queues, tag)
         if start is not None:
             await _place_group(admin, group, topic, start)
     async with consumer, asyncio.TaskGroup() as tasks:
@@ -257,6 +269,51 @@ async def _as_member(
             is_leaving = True
             while not source.empty():
                 source.get_nowait().done.set()
+
+
+async def _try_to_pull(
+    brokers: Mapping[str, BrokerAdmin], group: str, queues: Sequence[MessageQueue], tag: str
+) -> None:
+    """Raise the refusal of a broker before the group joins or gets offsets there, so that a command
+    that is refused leaves nothing behind.
+    """
+
+    async def attempt(broker: BrokerAdmin) -> None:
+        queue = next((it for it in queues if it.broker_name == broker.name), None)
+        if queue is None:
+            return
+        place = (queue.topic, queue.queue_id)
+        with suppress(TransportError):  # the consumer reports it, and reads the other brokers
+            try:
+                end = await broker.max_offset(*place)
+                await broker.pull(*place, end, count_max=1, expression=tag, group=group)
+            except CommandError as error:
+                if type(error) in _REFUSALS:
+                    raise _refusal(group, broker.name, error) from error
+
+    async with asyncio.TaskGroup() as tasks:
+        for broker in brokers.values():
+            tasks.create_task(attempt(broker))
+
+
+def _refusal(group: str, broker: str, error: CommandError) -> CometError:
+    """Return the error for a refused pull, with a remedy if there is one."""
+    if remarks.group_pull_forbidden(group) in str(error):
+        return ClientError(_disabled_text(group))
+    if isinstance(error, SubscriptionGroupNotExist):
+        return ClientError(
+            f"broker {broker} does not know the consumer group {group}, and does not create groups"
+            f" itself (autoCreateSubscriptionGroup): cometmq group create {group}"
+        )
+    return error
+
+
+def _disabled_text(group: str) -> str:
+    """Return the error for a group that may not consume."""
+    return (
+        f"the consumer group {group} is disabled: nothing is delivered to it; to enable it: cometmq"
+        f" group alter {group} --enabled"
+    )
 
 
 class MemberComplaints(Complaints):
@@ -274,10 +331,7 @@ class MemberComplaints(Complaints):
         """Print the event, unless it is a refusal, which becomes the command's error."""
         kind, _, text = str(facts.get("error", "")).partition(": ")
         if remarks.group_pull_forbidden(self._group) in text:
-            text = (
-                f"the consumer group {self._group} is disabled: nothing is delivered to it; to"
-                f" enable it: cometmq group alter {self._group} --enabled"
-            )
+            text = _disabled_text(self._group)
         elif kind != AccessDenied.__name__:
             self._faults.note(facts)
             super().warning(event, **facts)

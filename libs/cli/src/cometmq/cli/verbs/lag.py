@@ -91,11 +91,17 @@ def _group_view(
     """Ask for the queues of a group; return a function that prints them."""
 
     async def question(admin: AdminClient) -> tuple[list[QueueState], list[str]]:
-        await known_group(admin, group)
+        config = await known_group(admin, group)
         if topic is not None:
             await check_exists(admin, topic)
         states = await queue_states(admin, group, topic)
-        return states, await unread_notes(admin, (state.queue.topic for state in states))
+        topics = {state.queue.topic for state in states}
+        online = (await members_of(admin, group, config)).online
+        if online is not None:  # a topic that the group may not read has no offsets of it
+            topics |= online.subscription_table.keys()
+        if topic is not None:
+            topics &= {topic}
+        return states, await unread_notes(admin, topics)
 
     states, notes = ask(namesrv, question)
 

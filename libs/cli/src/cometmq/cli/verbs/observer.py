@@ -20,7 +20,7 @@ from cometmq.cli.verbs.source import (
     Printed,
     Source,
     names_of,
-    queues_of,
+    queues_to_read,
     readable,
 )
 from cometmq.client import (
@@ -51,7 +51,7 @@ async def as_observer(
 ) -> AsyncIterator[Source]:
     """Read queues without committing any offset."""
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
-        queues = chosen_queues(await queues_of(admin, topic), topic, queue)
+        queues = chosen_queues(await queues_to_read(admin, topic), topic, queue)
         brokers = await readable(admin, topic)
 
         async def begin(chosen: MessageQueue) -> int:

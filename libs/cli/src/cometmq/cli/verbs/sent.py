@@ -178,8 +178,11 @@ def failure_notes(sent: Sent, what: str = "error") -> list[str]:
         notes += [stored, *_topic_notes(sent), *_unconfirmed_notes(sent)]
     notes += _line_notes(sent)
     if sent.uncertain_count:
+        most = counted(sent.count + sent.uncertain_count, "message")
+        twice = f"{sent.count:,} to {most}" if sent.count else f"up to {most}"
         notes.append(
-            f"{counted(sent.uncertain_count, 'message')} may be stored: a broker has not answered"
-            " an attempt, so a message that is sent again may be stored twice"
+            f"{counted(sent.uncertain_count, 'message')} may be stored: the result is unknown,"
+            " because a broker has not answered; sending the whole input again would store"
+            f" {twice} twice"
         )
     return notes

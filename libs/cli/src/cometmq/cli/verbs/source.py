@@ -14,6 +14,8 @@ import msgspec
 
 from cometmq.cli.admin import missing_text
 from cometmq.cli.connecting import with_access
+from cometmq.cli.output import print_notes
+from cometmq.cli.verbs.topic_changes import unreadable_notes
 from cometmq.cli.words import counted
 from cometmq.client import ClientOptions, MessageExt, MessageQueue
 from cometmq.client.admin import AdminClient
@@ -203,6 +205,13 @@ class Source(asyncio.Queue[Printed]):
         """Return the queues that may have unread messages."""
         texts = {} if self.faults is None else self.faults.texts
         return await self._ends.unread(await self._positions(), texts)
+
+
+async def queues_to_read(admin: AdminClient, topic: str) -> list[MessageQueue]:
+    """Return the queues of a topic as `queues_of` does, and name those that are left out."""
+    queues = await queues_of(admin, topic)
+    print_notes(unreadable_notes(topic, await admin.route(topic)))
+    return queues
 
 
 async def queues_of(admin: AdminClient, topic: str) -> list[MessageQueue]:

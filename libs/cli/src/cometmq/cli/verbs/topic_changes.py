@@ -11,7 +11,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import NoRoute
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.route import QueueData
+from cometmq.remoting.bodies.route import QueueData, TopicRoute
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import TopicNotExist
@@ -149,20 +149,37 @@ def unread_text(topic: str, unread: Collection[UnreadQueues]) -> str:
 
 
 async def unread_notes(admin: AdminClient, topics: Iterable[str]) -> list[str]:
-    """Return a line for each topic with queues that producers write to but consumers do not
-    read.
-    """
+    """Return a line for each topic with queues that consumers do not read, or may not read."""
     notes: list[str] = []
     for topic in sorted(set(topics)):
         try:
-            places = (await admin.route(topic)).queue_datas
+            route = await admin.route(topic)
+            places = [data for data in route.queue_datas if data.perm & Perm.READ]
             unread = [it for data in places if (it := _unread(data.broker_name, data))]
             offsets = await admin.topic_stats(topic) if unread else {}
         except (NoRoute, TopicNotExist):
             continue  # deleted meanwhile, or only the offsets of the group are left
         if unread:
             notes.append(_unread_note(topic, unread, offsets))
+        notes += unreadable_notes(topic, route)
     return notes
+
+
+def unreadable_notes(topic: str, route: TopicRoute) -> list[str]:
+    """Return a line about the brokers at which consumers may not read a topic, if there are any.
+
+    Such a broker refuses no heartbeat, and clients leave its queues out, so nothing else tells.
+    """
+    names = sorted(it.broker_name for it in route.queue_datas if not it.perm & Perm.READ)
+    if not names:
+        return []
+    options = "".join(f" -b {name}" for name in names)
+    line = (
+        f"{topic}: consumers may not read its queues at {', '.join(names)}, and get none of their"
+        f" messages; to allow it: cometmq topic alter {topic} --perm rw{options} (or, if the"
+        " setting brokerPermission of a broker forbids it, change that)"
+    )
+    return [line]
 
 
 def _unread_note(

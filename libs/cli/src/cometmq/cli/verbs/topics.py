@@ -395,7 +395,7 @@ def delete(
 def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
     """Show the first and last offset and the last message of each queue.
 
-    A note lists queues that producers write to but consumers do not read.
+    A note lists queues that producers write to but consumers do not, or may not, read.
     """
 
     async def question(admin: AdminClient) -> tuple[list[list[Cell]], list[str]]:
