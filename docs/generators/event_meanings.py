@@ -38,8 +38,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "address.foreign": "The address given with `standalone --host`, which clients connect to, is "
     "not an address of this machine. This is correct behind NAT or a mapped port, and a mistake "
     "otherwise.",
-    "settings.overruled": "`cometmq standalone` ignores these settings of the file and of "
-    "variables; `use` names the option that sets each of them.",
+    "settings.overruled": "Options of `cometmq standalone` override these settings of the file and "
+    "of variables; `use` names the option.",
     "settings.misspelt": (
         "Keys of the file that are probably mistyped, each with the setting that it resembles "
         "(`did_you_mean`), and lines without `=`, by FILE:LINE (`no_settings`). They have no "
@@ -52,6 +52,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "settings.unknown": "These names in the file are unknown settings; they are kept for tools. "
     "`did_you_mean` lists the settings that a misspelled name resembles, `no_settings` the lines "
     "that have no `=`.",
+    "variables.unread": "No program reads these `COMETMQ_...` environment variables; "
+    "`did_you_mean` has the name that each resembles. Variables that Kubernetes sets for services "
+    "are left out. Logged before and after the start.",
     "task.ended": "A background task ended although it should run until the program stops.",
     "task.failed": "A step of a background task failed; unless `fatal`, the task runs again after "
     "its interval.",

@@ -112,6 +112,26 @@ def test_a_suite_shows_a_mistyped_setting_below_its_banner(start, tmp_path):
     )
 
 
+def test_a_variable_that_no_program_reads_is_named(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("COMETMQ_LISTEN_PORT", "1234")
+    monkeypatch.setenv("COMETMQ_BROKER_SERVICE_HOST", "10.0.0.1")  # as in Kubernetes
+    right = "COMETMQ_BROKER_LISTEN_PORT"
+    child = start(*alone("broker", tmp_path / "alone"), name="alone", ready="broker.ready")
+    child.wait_until(lambda: child.log().count("variables.unread") == 2, START_TIMEOUT_S, "end")
+    events = [json.loads(line) for line in child.log().splitlines()]
+    unread = [event["did_you_mean"] for event in events if event["event"] == "variables.unread"]
+    assert unread == [{"COMETMQ_LISTEN_PORT": right}] * 2, "at the begin and at the end"
+    child = start("standalone", *suite_options(tmp_path / "data"), name="suite", ready="did you")
+    assert child.log().splitlines()[-1] == (
+        f"cometmq: no program reads the variable COMETMQ_LISTEN_PORT; did you mean {right} or"
+        " COMETMQ_NAMESRV_LISTEN_PORT?"
+    )
+    monkeypatch.setenv("COMETMQ_ACL_ENABLE", "true")
+    guard, other = refusals(*alone("broker", tmp_path / "guarded"), cwd=tmp_path)
+    assert guard.endswith("; did you mean COMETMQ_BROKER_ACL_ENABLE?")
+    assert other.endswith(f"; did you mean {right}?")
+
+
 @pytest.mark.parametrize(
     ("program", "text", "other"),
     [
@@ -217,12 +237,12 @@ def test_a_suite_whose_output_is_closed_stops_without_an_error(tmp_path):
     assert not (tmp_path / "data" / "store" / "abort").exists(), "the store was not closed"
 
 
-def test_a_suite_warns_about_settings_that_its_options_decide(start, tmp_path, monkeypatch):
+def test_a_suite_warns_about_settings_that_its_options_override(start, tmp_path, monkeypatch):
     data = tmp_path / "data"
     data.mkdir()
-    options = suite_options(data)
+    options = [*suite_options(data), "--host", "127.0.0.1"]
     port = options[options.index("--broker-port") + 1]
-    decided = f"listenPort={port}\nbrokerIP1=127.0.0.1\n"
+    decided = f"listenPort={port}\nbrokerIP1=127.0.0.1\nadminHttpPort=-1\n"
     file = data / "broker.conf"
     file.write_text(decided)
     quiet = start("standalone", *options, name="quiet", ready="cluster")
@@ -245,6 +265,56 @@ def test_a_suite_warns_about_settings_that_its_options_decide(start, tmp_path, m
         "COMETMQ_NAMESRV_LISTEN_PORT": "--namesrv-port",
         "COMETMQ_TXN_CHECKER_STORE_PATH_ROOT_DIR": "--data",
     }
+
+
+def test_a_suite_uses_the_ports_of_its_file_and_of_variables(start, tmp_path, monkeypatch):
+    broker_port, namesrv_port, http_port = free_broker_port(), free_port(), free_port()
+    file = tmp_path / "suite.conf"
+    file.write_text(f"listenPort={broker_port}\nadminHttpPort={http_port}\n")
+    monkeypatch.setenv("COMETMQ_NAMESRV_LISTEN_PORT", str(namesrv_port))
+    child = start("standalone", "-c", file, ready="cluster")
+    assert f"  name server  127.0.0.1:{namesrv_port}\n" in child.log()
+    assert f"  broker       127.0.0.1:{broker_port} and " in child.log()
+    assert json.loads(fetch(http_port, "/readyz"))["status"] == "ok"
+    assert "settings.overruled" not in child.log()
+    other = ("standalone", "-c", file, "--data", tmp_path / "other")
+    line = refuse(*other, cwd=tmp_path)
+    assert line.endswith("choose another with COMETMQ_NAMESRV_LISTEN_PORT")
+    line = refuse(*other, "--namesrv-port", 0, cwd=tmp_path)
+    assert line.endswith(f"choose another with listenPort in {file}:1")
+    file.write_text("listenPort=0\n")
+    line = refuse("standalone", "-c", file, cwd=tmp_path)
+    assert line.startswith(f"cometmq: listenPort in {file}:1: give a port other than 0: ")
+
+
+def test_a_suite_refuses_what_only_its_options_can_decide(tmp_path, monkeypatch):
+    file = tmp_path / "suite.conf"
+    file.write_text(
+        "brokerIP1=10.0.0.1\nbindAddress=10.0.0.1\nstorePathRootDir=/nowhere\nnamesrvAddr=ns:9876\n"
+        "listenPrt=5\n"
+    )
+    monkeypatch.setenv("COMETMQ_NAMESRV_KV_CONFIG_PATH", "/nowhere/kv.json")
+    monkeypatch.setenv("COMETMQ_TXN_CHECKER_ADMIN_HTTP_PORT", "7")
+    lines = refusals("standalone", "-c", file, cwd=tmp_path)
+    addresses, folders, server, port = (
+        f"{reason}; give {option}, or remove this setting"
+        for reason, option in (
+            ("standalone takes its addresses from --host", "--host"),
+            ("standalone keeps its files in the folder of --data", "--data"),
+            ("standalone uses its own name server, at --namesrv-port", "--namesrv-port"),
+            ("the programs of standalone share one HTTP port", "--http-port"),
+        )
+    )
+    assert lines == [
+        f"cometmq: bindAddress=10.0.0.1 in {file}:2: {addresses}",
+        f"cometmq: brokerIP1=10.0.0.1 in {file}:1: {addresses}",
+        f"cometmq: namesrvAddr=ns:9876 in {file}:4: {server}",
+        f"cometmq: storePathRootDir=/nowhere in {file}:3: {folders}",
+        f"cometmq: COMETMQ_NAMESRV_KV_CONFIG_PATH=/nowhere/kv.json: {folders}",
+        f"cometmq: COMETMQ_TXN_CHECKER_ADMIN_HTTP_PORT=7: {port}",
+        f"cometmq: listenPrt in {file}:5 is no setting; did you mean listenPort?",
+    ]
+    assert not (tmp_path / "cometmq-data").exists()
 
 
 def test_a_suite_refuses_invalid_settings_that_its_options_decide(tmp_path):
@@ -272,7 +342,7 @@ def alone(program, folder):
 
 def test_standalone_says_why_its_broker_needs_a_port(call, tmp_path):
     refused = call("standalone", "--data", tmp_path / "data", "--broker-port", 0)
-    refused.assert_refused(2, "--broker-port 0: give a port: the broker also listens two below it")
+    refused.assert_refused(2, "--broker-port: give a port other than 0: the broker also listens")
     assert not (tmp_path / "data").exists()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cometmq.cli.programs.standalone import banner
-from cometmq.cli.programs.suite import Ports, load_suite
+from cometmq.cli.programs.suite import Options, load_suite
 from cometmq.client import (
     Message,
     SessionCredentials,
@@ -206,7 +206,7 @@ def test_the_banner_names_the_option_for_client_certificates(tmp_path):
     modes = ["tls.server.mode=enforcing", "tls.server.need.client.auth=require"]
     settings = "\n".join([*modes, "tls.test.mode.enable=false", *paths])
     (tmp_path / "broker.conf").write_text(settings)
-    suite = load_suite(tmp_path, "127.0.0.1", None, Ports(9876, 10911, -1))
+    suite = load_suite(None, Options(data=tmp_path, http_port=-1))
     addresses = ["127.0.0.1:10911", "127.0.0.1:10912"]
     text = banner(suite, "127.0.0.1", 9876, addresses, AdminHttp(log=NO_LOG))
     assert " --tls --tls-config FILE produce " in text

@@ -9,6 +9,7 @@ import pytest
 from msgspec import Meta
 
 from cometmq.remoting.errors import SettingsError
+from cometmq.runtime.mistakes import LINE_FORM
 from cometmq.runtime.settings import DEFAULT, Origin, load, parse_options
 from cometmq.runtime.settings_fields import fields_of
 
@@ -47,6 +48,8 @@ class Example(msgspec.Struct, frozen=True, rename="camel"):
     def __post_init__(self) -> None:
         if self.trace_on and self.listen_port == 1:
             raise ValueError("traceOn needs another listenPort than 1")
+        if self.ratio == 0.9:
+            raise ValueError("ratio: too large")
 
 
 class Needy(msgspec.Struct, frozen=True, rename="camel"):
@@ -106,11 +109,11 @@ def test_unknown_keys_are_kept_and_returned(tmp_path):
 )
 def test_lines_without_a_sign_are_probably_no_settings(tmp_path, text, prose):
     loaded = load_text(tmp_path, text)
-    assert loaded.prose == prose
+    assert loaded.mistakes.prose == prose
     assert loaded.unknown.keys() >= prose.keys()
     place = f"{tmp_path / 'broker.conf'}:{len(text.splitlines())}"
-    assert [loaded.places[name] for name in prose] == [place for _ in prose]
-    lines = [line for line in loaded.doubts() if "NAME=VALUE" in line]
+    assert [loaded.mistakes.places[name] for name in prose] == [place for _ in prose]
+    lines = [line for line in loaded.mistakes.lines() if "NAME=VALUE" in line]
     form = "a setting is NAME=VALUE, and a comment begins with #"
     assert lines == [f"{place} is no setting, but {it!r}: {form}" for it in prose.values()]
 
@@ -119,13 +122,13 @@ def test_a_setting_that_is_given_twice_is_named_with_both_lines(tmp_path):
     loaded = load_text(tmp_path, "listenPort=1\ncolour=red\n\nlistenPort=2\ncolour=blue\n")
     file = tmp_path / "broker.conf"
     assert (loaded.value.listen_port, loaded.unknown) == (2, {"colour": "blue"})
-    assert loaded.doubts() == [
+    assert loaded.mistakes.lines() == [
         f"{name} is given more than once, in {file}:{first} and {file}:{last}; the last value"
         " counts, as in RocketMQ"
         for name, first, last in (("listenPort", 1, 4), ("colour", 2, 5))
     ]
     text = "[one]\nlistenPort = 7\n[two]\nlistenPort = 8\n"
-    (doubt,) = load_text(tmp_path, text, name="broker.toml").doubts()
+    (doubt,) = load_text(tmp_path, text, name="broker.toml").mistakes.lines()
     assert doubt.startswith(f"listenPort is given more than once, in {tmp_path}/broker.toml;")
 
 
@@ -198,6 +201,88 @@ def test_the_faults_of_all_sources_are_reported_at_once(tmp_path):
         "ratio=2: must be a number > 0 and < 1 (from environment COMETMQ_EXAMPLE_RATIO)",
         "deleteWhen=noon: must be text matching ^[0-9;]+$ (from command line --delete-when)",
     ]
+
+
+def test_misspelt_names_are_reported_with_the_first_bad_value(tmp_path):
+    file = tmp_path / "broker.conf"
+    with pytest.raises(SettingsError) as caught:
+        load_text(tmp_path, "listenPort=x\nlistnPort=1\nratio=0.1\nwhatever this is\nratio=0.2\n")
+    repeated, prose = "the last value counts, as in RocketMQ", f"'whatever this is': {LINE_FORM}"
+    assert str(caught.value).splitlines() == [
+        f"listenPort=x: must be an integer 0..65535 (from file {file}:1)",
+        f"listnPort in {file}:2 is no setting; did you mean listenPort?",
+        f"ratio is given more than once, in {file}:3 and {file}:5; {repeated}",
+        f"{file}:4 is no setting, but {prose}",
+    ]
+
+
+def test_a_value_that_the_struct_refuses_is_reported_with_its_place(tmp_path):
+    with pytest.raises(SettingsError) as caught:
+        load_text(tmp_path, "listenPort=2\nratio=0.9\n")
+    assert str(caught.value) == f"ratio: too large (from file {tmp_path}/broker.conf:2)"
+
+
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [
+        ("COMETMQ_LISTEN_PORT", "COMETMQ_EXAMPLE_LISTEN_PORT"),
+        ("COMETMQ_LISTN_PORT", "COMETMQ_EXAMPLE_LISTEN_PORT"),
+        ("COMETMQ_EXAMPLE_LISTN_PORT", "COMETMQ_EXAMPLE_LISTEN_PORT"),
+        ("COMETMQ_EXAMPEL_LISTEN_PORT", "COMETMQ_EXAMPLE_LISTEN_PORT"),
+        ("COMETMQ_NAMESRV_ADDR", "COMETMQ_EXAMPLE_NAMESRV_ADDR"),
+        ("COMETMQ_LOG_LEVL", "COMETMQ_LOG_LEVEL"),
+        ("COMETMQ_EXAMPLE_LOG_LEVEL", "COMETMQ_LOG_LEVEL"),
+        ("COMETMQ_EXAMPLE_COLOUR", ""),
+    ],
+)
+def test_a_variable_that_no_program_reads_is_named_with_the_right_one(name, guess):
+    loaded = load(Example, prefix="COMETMQ_EXAMPLE", env={name: "7"})
+    assert loaded.mistakes.unread == {name: guess}
+    advice = f"; did you mean {guess}?" if guess else ""
+    assert loaded.mistakes.lines() == [f"no program reads the variable {name}{advice}"]
+    with pytest.raises(SettingsError) as caught:
+        load(Example, prefix="COMETMQ_EXAMPLE", env={name: "7"}, cli={"ratio": "2"})
+    assert str(caught.value).splitlines()[1:] == loaded.mistakes.lines()
+
+
+def test_variables_of_others_are_no_mistakes():
+    variables = {
+        "COMETMQ_EXAMPLE_LISTEN_PORT": "7",
+        "COMETMQ_BROKER_LISTN_PORT": "7",  # the broker reports it
+        "COMETMQ_LOG_LEVEL": "info",
+        "COMETMQ_IMAGE": "cometmq:1",
+        "LISTEN_PORT": "7",
+        # Kubernetes sets these for the services cometmq-example and cometmq-listen
+        "COMETMQ_EXAMPLE_SERVICE_HOST": "10.0.0.1",
+        "COMETMQ_EXAMPLE_SERVICE_PORT": "9876",
+        "COMETMQ_EXAMPLE_SERVICE_PORT_REMOTING": "9876",
+        "COMETMQ_EXAMPLE_PORT": "tcp://10.0.0.1:9876",
+        "COMETMQ_EXAMPLE_PORT_9876_TCP": "tcp://10.0.0.1:9876",
+        "COMETMQ_EXAMPLE_PORT_9876_TCP_PROTO": "tcp",
+        "COMETMQ_EXAMPLE_PORT_9876_TCP_PORT": "9876",
+        "COMETMQ_EXAMPLE_PORT_9876_TCP_ADDR": "10.0.0.1",
+        "COMETMQ_LISTEN_PORT": "tcp://10.0.0.2:9876",
+    }
+    loaded = load(Example, prefix="COMETMQ_EXAMPLE", env=variables)
+    assert loaded.mistakes.unread == {}
+    assert loaded.value.listen_port == 7
+
+
+@pytest.mark.parametrize("name", ["COMETMQ_GUARD", "COMETMQ_EXAMPLE_GUARDD"])
+def test_a_misspelt_variable_of_a_guard_is_refused(name):
+    with pytest.raises(SettingsError) as caught:
+        load(Example, prefix="COMETMQ_EXAMPLE", env={name: "true"})
+    assert str(caught.value) == (
+        f"{name}=true: no program reads the variable {name}; did you mean COMETMQ_EXAMPLE_GUARD?"
+    )
+
+
+def test_a_part_of_a_programs_settings_knows_no_mistakes(tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text("guardd=1\nlistnPort=7\n")
+    env = {"COMETMQ_EXAMPLE_LISTN_PORT": "7"}
+    loaded = load(Example, prefix="COMETMQ_EXAMPLE", file=file, env=env, is_part=True)
+    assert loaded.mistakes.lines() == []
 
 
 def test_an_unreadable_file_is_reported_with_the_other_faults(tmp_path):

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from contextvars import ContextVar
 from copy import copy
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -110,6 +111,20 @@ def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: A
         typer.echo(f"cometmq: {NAMESRV_VARIABLE} is empty: give a value, or unset it", err=True)
         raise typer.Exit(EXIT_USAGE)
     return namesrv
+
+
+def note_unread_variables() -> None:
+    """Name the variables that look like those of commands, but that no program reads."""
+    variables = {
+        name: value
+        for name, value in os.environ.items()  # noqa: TID251  # their names are checked
+        if name.startswith("COMETMQ_")
+    }
+    if not variables:
+        return
+    module = import_module("cometmq.runtime.variables")
+    for name, guess in module.unread(variables, "", [NAMESRV_VARIABLE]).items():
+        typer.echo(f"cometmq: {module.unread_line(name, [guess])}", err=True)
 
 
 def json_or_global(as_json: bool) -> bool:

@@ -23,6 +23,7 @@ from cometmq.cli.access import (
     Tls,
     TlsConfig,
     is_said,
+    note_unread_variables,
 )
 from cometmq.cli.failures import print_error, print_missing, print_wrong_usage
 from cometmq.cli.lazy import EXIT_USAGE, CommandInfo, LazyGroup
@@ -168,6 +169,9 @@ def cometmq(  # noqa: PLR0913  # one parameter per option
     The options go before or after the command.
     """
 
+    info = COMMANDS.get(ctx.invoked_subcommand or "")
+    if info is None or info.panel != PROGRAMS:  # programs check the variables of their settings
+        note_unread_variables()
     for option in ctx.command.params:
         if option.name and is_said(ctx, option.name) and ctx.params.get(option.name) == "":
             typer.echo(f"cometmq: {option.opts[0]} is empty: give a value", err=True)

@@ -68,15 +68,17 @@ def configured_program(
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
     """Return a main function as `program` does, with the HTTP port from the settings.
 
-    Probable mistakes in the settings file are logged at the end of startup, where users notice
-    them.
+    Probable mistakes in the settings are logged at the end of startup, where users notice them.
     """
 
     def warn_of_mistakes() -> None:
-        if suspects := settings.suspects():
-            log.warning("settings.misspelt", **suspects)
-        if settings.repeated:
-            log.warning("settings.repeated", places=dict(settings.repeated))
+        mistakes = settings.mistakes
+        if facts := mistakes.facts():
+            log.warning("settings.misspelt", **facts)
+        if mistakes.repeated:
+            log.warning("settings.repeated", places=dict(mistakes.repeated))
+        if mistakes.unread:
+            log.warning("variables.unread", did_you_mean=dict(mistakes.unread))
 
     return program(
         build,

@@ -4,9 +4,10 @@
 Later sources override earlier ones, and each value records its source.
 
 Compatibility: names are RocketMQ's property names, so its files work unmodified. An unknown key is
-never fatal; it is kept and returned, because a tool may read it. The exception is a key that nearly
-matches a setting of access control or TLS. An invalid value of a known key is fatal: one line names
-the key, the value, the allowed values and the source. All faults are reported together.
+never fatal; it is kept and returned, because a tool may read it. The exception is a key or variable
+that nearly matches a setting of access control or TLS. An invalid value of a known key is fatal:
+one line names the key, the value, the allowed values and the source. All faults are reported
+together, with the probable mistakes that alone would not be fatal.
 """
 
 import os
@@ -21,8 +22,10 @@ import msgspec
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import closest, did_you_mean
 from cometmq.runtime import properties
+from cometmq.runtime.mistakes import LINE_FORM, Mistakes
 from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.settings_fields import SettingsField, fields_of
+from cometmq.runtime.variables import unread, unread_line
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -39,8 +42,6 @@ class Origin(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind} {self.place}".rstrip()
 
-
-LINE_FORM = "a setting is NAME=VALUE, and a comment begins with #"
 
 FILE = "file"
 ENVIRONMENT = "environment"
@@ -72,12 +73,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     unknown: Mapping[str, str]
     has_known_key: bool = False
     """Whether the file has a key that is a setting."""
-    places: Mapping[str, str] = {}
-    """Where each unknown key is, as FILE:LINE."""
-    prose: Mapping[str, str] = {}
-    """The text of each line that is probably not meant as a setting, by its unknown key."""
-    repeated: Mapping[str, list[str]] = {}
-    """The places of each key that the file gives more than once; the last value counts."""
+    mistakes: Mistakes = Mistakes()
 
     def updated(self, changes: Mapping[str, str]) -> "Loaded[S]":
         """Return new settings with all changes applied; an invalid change rejects all of them.
@@ -102,40 +98,6 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         value = _build(type(self.value), given, faults, base=self.value)
         origins = {**self.origins, **{name: origin for name, (_, origin) in given.items()}}
         return msgspec.structs.replace(self, value=value, origins=origins, unknown=unknown)
-
-    def misspelt(self) -> dict[str, str]:
-        """Return the unknown keys that nearly match a setting, each with that setting's name."""
-        fields = fields_of(type(self.value))
-        guesses = {name: closest(name, fields) for name in sorted(self.unknown)}
-        return {name: guess for name, guess in guesses.items() if guess is not None}
-
-    def suspects(self) -> dict[str, dict[str, str]]:
-        """Return the probable mistakes in the file as facts for a log; empty if there are none."""
-        prose = {self.places[name]: text for name, text in self.prose.items()}
-        return {
-            fact: found
-            for fact, found in (("did_you_mean", self.misspelt()), ("no_settings", prose))
-            if found
-        }
-
-    def doubts(self) -> list[str]:
-        """Return a line for each key of the file that nearly matches a setting or is given more
-        than once, and for each line of prose.
-        """
-        misspelt = [
-            f"{name} in {self.places[name]} is no setting; did you mean {guess}?"
-            for name, guess in self.misspelt().items()
-        ]
-        repeated = [
-            f"{name} is given more than once, in {' and '.join(dict.fromkeys(places))}; the last"
-            " value counts, as in RocketMQ"
-            for name, places in self.repeated.items()
-        ]
-        prose = [
-            f"{self.places[name]} is no setting, but {text!r}: {LINE_FORM}"
-            for name, text in self.prose.items()
-        ]
-        return misspelt + repeated + prose
 
     def knows(self, name: str) -> bool:
         """Return whether the key is a setting, or an unknown key of the file."""
@@ -210,17 +172,17 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
             text = _text(field.read(self.value))
             shown = _HIDDEN if field.is_secret and text else text or ""
             rows.append((f"{field.name}={shown}", str(self.origins[field.name])))
-        guesses = self.misspelt()
+        guesses, prose = self.mistakes.misspelt, self.mistakes.prose
         for name, text in self.unknown.items() if only is None else ():
             hint = f"; did you mean {guesses[name]}?" if name in guesses else ""
-            if name in self.prose:
+            if name in prose:
                 hint = f"; {LINE_FORM}"
             rows.append((f"{name}={text}", f"unknown, kept{hint}"))
         width = min(60, max((len(setting) for setting, _ in rows), default=0))
         return "".join(f"{setting:<{width}}  # {source}\n" for setting, source in rows)
 
 
-def load(
+def load(  # noqa: PLR0913  # one parameter per source
     settings_type: type[S],
     *,
     prefix: str,
@@ -229,13 +191,15 @@ def load(
     cli: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
+    is_part: bool = False,
 ) -> Loaded[S]:
     """Merge the values from all sources and validate them.
 
     If `env` is None, the environment of this process is used. `cli` maps external names to values,
     and `args` are options as in `parse_options`, which take precedence. `options` maps external
-    names to the program's option names where they differ from the default. Raise one SettingsError
-    with a line for each fault.
+    names to the program's option names where they differ from the default. If the struct is only a
+    part of the program's settings (`is_part`), unknown names are not examined. Raise one
+    SettingsError with a line for each fault.
     """
     fields = fields_of(settings_type)
     faults = Faults()
@@ -243,12 +207,16 @@ def load(
     in_file = content.values
     unknown = {name: given for name, given in in_file.items() if name not in fields}
     given = {name: value for name, value in in_file.items() if name in fields}
-    _refuse_misspelt_guards(unknown, fields, faults)
     variables = os.environ if env is None else env  # noqa: TID251  # the one place that reads it
-    for field in fields.values():
-        for variable in field.variables(prefix):
-            if variable in variables:
-                given[field.name] = (variables[variable], Origin(ENVIRONMENT, variable))
+    by_variable = {it: field for field in fields.values() for it in field.variables(prefix)}
+    mistakes = Mistakes()
+    if not is_part:
+        misspelt = _misspelt(unknown, fields, faults)
+        misread = _unread(variables, prefix, by_variable, faults)
+        mistakes = _mistakes(content, misspelt, misread, fields)
+    for variable, field in by_variable.items():
+        if variable in variables:
+            given[field.name] = (variables[variable], Origin(ENVIRONMENT, variable))
     for name, raw in {**(cli or {}), **_read_options(settings_type, args, faults)}.items():
         if name in fields:
             option = (options or {}).get(name, fields[name].option)
@@ -256,18 +224,16 @@ def load(
         else:
             faults.add(f"{name}: unknown setting (from command line)")
     origins = {name: given[name][1] if name in given else DEFAULT for name in fields}
+    try:
+        value = _build(settings_type, given, faults)
+    except SettingsError as error:
+        raise SettingsError("\n".join([str(error), *mistakes.lines()])) from error
     return Loaded(
-        _build(settings_type, given, faults),
+        value,
         origins,
         {name: str(raw) for name, (raw, _) in unknown.items()},
         has_known_key=len(unknown) < len(in_file),
-        places={name: origin.place for name, (_, origin) in unknown.items()},
-        prose={
-            name: text
-            for name, text in content.without_sign.items()
-            if name in unknown and closest(name, fields) is None
-        },
-        repeated=content.repeated,
+        mistakes=mistakes,
     )
 
 
@@ -299,19 +265,53 @@ def _read_options(
     return values
 
 
-def _refuse_misspelt_guards(
-    unknown: Given, fields: Mapping[str, SettingsField], faults: Faults
-) -> None:
-    """Note unknown keys that nearly match a setting of access control or TLS.
+def _mistakes(
+    content: Content,
+    misspelt: Mapping[str, str],
+    misread: Mapping[str, str],
+    fields: Mapping[str, SettingsField],
+) -> Mistakes:
+    places = {it: given[1].place for it, given in content.values.items() if it not in fields}
+    prose = {
+        name: text
+        for name, text in content.without_sign.items()
+        if name in places and closest(name, fields) is None
+    }
+    return Mistakes(misspelt, places, prose, content.repeated, misread)
 
-    With a mistyped `aclEnable=true`, a broker would start unprotected, and its operator would
-    believe the opposite.
+
+def _misspelt(
+    unknown: Given, fields: Mapping[str, SettingsField], faults: Faults
+) -> dict[str, str]:
+    """Return the unknown keys that nearly match a setting, each with that setting's name.
+
+    Note a fault instead for a setting of access control or TLS: with a mistyped `aclEnable=true`, a
+    broker would start unprotected, and its operator would believe the opposite.
     """
-    for name, (raw, origin) in unknown.items():
+    found: dict[str, str] = {}
+    for name, (raw, origin) in sorted(unknown.items()):
         guess = closest(name, fields)
         if guess is not None and fields[guess].is_guard:
             shown = _HIDDEN if fields[guess].is_secret else raw
             faults.add(f"{name}={shown}: unknown setting; did you mean {guess}? (from {origin})")
+        elif guess is not None:
+            found[name] = guess
+    return found
+
+
+def _unread(
+    variables: Mapping[str, str], prefix: str, own: Mapping[str, SettingsField], faults: Faults
+) -> dict[str, str]:
+    """Return the variables that no program reads, each with a similar one, as `_misspelt` does."""
+    found: dict[str, str] = {}
+    for name, guess in unread(variables, prefix, own).items():
+        field = own.get(guess)
+        if field is not None and field.is_guard:
+            shown = _HIDDEN if field.is_secret else variables[name]
+            faults.add(f"{name}={shown}: {unread_line(name, [guess])}")
+        else:
+            found[name] = guess
+    return found
 
 
 def _read_file(file: Path) -> Content:
@@ -378,7 +378,8 @@ def _build(settings_type: type[S], given: Given, faults: Faults, *, base: S | No
     try:
         return cast("S", _assemble(settings_type, (), values))
     except ValueError as error:
-        raise SettingsError(str(error)) from error
+        _, origin = given.get(str(error).partition(":")[0], (None, RUN_TIME))
+        raise SettingsError(f"{error}{_source(origin)}") from error
 
 
 def _assemble(
@@ -411,8 +412,11 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
 
 def _invalid(field: SettingsField, value: object, origin: Origin) -> SettingsError:
     shown = _HIDDEN if field.is_secret else str(value).replace("\n", "\\n")
-    source = "" if origin == RUN_TIME else f" (from {origin})"
-    return SettingsError(f"{field.name}={shown}: must be {field.expected}{source}")
+    return SettingsError(f"{field.name}={shown}: must be {field.expected}{_source(origin)}")
+
+
+def _source(origin: Origin) -> str:
+    return "" if origin == RUN_TIME else f" (from {origin})"
 
 
 def _text(value: object) -> str | None:

@@ -13,7 +13,8 @@ import msgspec
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import closest
-from cometmq.runtime.settings import LINE_FORM, Loaded
+from cometmq.runtime.mistakes import LINE_FORM
+from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings_fields import fields_of
 
 OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
@@ -55,8 +56,8 @@ def refuse_wrong_file(
 
 
 def _shown(key: str, loaded: Loaded[Any], fields: Collection[str]) -> str:
-    line = loaded.places[key].rpartition(":")[2]
-    if key in loaded.prose:
-        return f"{loaded.prose[key]!r} in line {line} ({LINE_FORM})"
+    line = loaded.mistakes.places[key].rpartition(":")[2]
+    if key in loaded.mistakes.prose:
+        return f"{loaded.mistakes.prose[key]!r} in line {line} ({LINE_FORM})"
     guess = closest(key, fields)
     return key if guess is None else f"{key} (did you mean {guess}?)"

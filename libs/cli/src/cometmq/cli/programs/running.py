@@ -56,7 +56,7 @@ class RunOptions(OptionSet, frozen=True, kw_only=True):
             "-p",
             "--print-settings",
             help="Print all settings, each with its source, and exit; the status is 1 if a line of"
-            " the file is probably a mistake.",
+            " the file, or a variable, is probably a mistake.",
         ),
     ] = False
     log_level: LogLevel = "info"
@@ -88,9 +88,14 @@ def configure_log(name: str, *, level: str, json: bool | None) -> Log:
 
 
 def warn_unknown(loaded: Loaded[Any], log: Log) -> None:
-    """Log unknown keys of the settings file, and each one that is probably a mistake."""
+    """Log unknown keys of the settings file, and each key or variable that is probably a
+    mistake.
+    """
+    mistakes = loaded.mistakes
     if loaded.unknown:
-        log.warning("settings.unknown", keys=sorted(loaded.unknown), **loaded.suspects())
+        log.warning("settings.unknown", keys=sorted(loaded.unknown), **mistakes.facts())
+    if mistakes.unread:
+        log.warning("variables.unread", did_you_mean=dict(mistakes.unread))
 
 
 def named(namesrv: str | None) -> dict[str, str]:
@@ -117,7 +122,7 @@ def run_program(
         refuse_wrong_file(name, settings, config, kept=kept)
     if running.print_settings:
         typer.echo(table(settings), nl=False)
-        lines = settings.doubts()
+        lines = settings.mistakes.lines()
         print_notes(lines)
         raise typer.Exit(EXIT_FAILED if lines else EXIT_OK)
     log = configure_log(name, level=running.log_level, json=running.log_json)

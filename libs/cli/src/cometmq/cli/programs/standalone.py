@@ -24,6 +24,7 @@ from cometmq.broker.registration.addresses import (
     is_own_address,
 )
 from cometmq.broker.start_checks import check_environment, check_settings
+from cometmq.cli.access import is_said
 from cometmq.cli.output import print_notes
 from cometmq.cli.programs.running import (
     ConfigFile,
@@ -33,7 +34,16 @@ from cometmq.cli.programs.running import (
     exit_on_bad_settings,
     warn_unknown,
 )
-from cometmq.cli.programs.suite import LOOPBACK, Ports, Suite, load_suite
+from cometmq.cli.programs.suite import (
+    BROKER_PORT_DEFAULT,
+    DATA_DEFAULT,
+    HTTP_PORT_DEFAULT,
+    LOOPBACK,
+    NAMESRV_PORT_DEFAULT,
+    Options,
+    Suite,
+    load_suite,
+)
 from cometmq.cli.streams import OutputFailed
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.remoting.errors import SettingsError
@@ -61,7 +71,7 @@ Host = Annotated[
     str,
     typer.Option(
         help="Address that clients connect to; any address other than 127.0.0.1 opens the ports to"
-        " the network."
+        " the network.",
     ),
 ]
 NamesrvPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the name server.")]
@@ -70,22 +80,30 @@ BrokerPort = Annotated[
     typer.Option(
         min=0,
         max=65535,
-        help="Port of the broker. It also listens two below it, and for slaves one above it"
-        " (haListenPort), so 0 (any free port) is refused.",
+        help="Port of the broker; the file's listenPort overrides the default. The broker also"
+        " listens two below it, and for slaves one above it (haListenPort), so 0 (any free port) is"
+        " refused.",
     ),
 ]
 HttpPort = Annotated[
-    int, typer.Option(min=-1, max=65535, help="Port for metrics and health checks; -1 opens none.")
+    int,
+    typer.Option(
+        min=-1,
+        max=65535,
+        help="Port for metrics and health checks; -1 opens none. The file's adminHttpPort overrides"
+        " the default.",
+    ),
 ]
 
 
 @app.command()
 def standalone(  # noqa: PLR0913  # one parameter per option
-    data: Data = Path("cometmq-data"),
+    ctx: typer.Context,
+    data: Data = DATA_DEFAULT,
     host: Host = LOOPBACK,
-    namesrv_port: NamesrvPort = 9876,
-    broker_port: BrokerPort = 10911,
-    http_port: HttpPort = 8080,
+    namesrv_port: NamesrvPort = NAMESRV_PORT_DEFAULT,
+    broker_port: BrokerPort = BROKER_PORT_DEFAULT,
+    http_port: HttpPort = HTTP_PORT_DEFAULT,
     config: ConfigFile = None,
     *,
     log_level: LogLevel = "warning",
@@ -97,13 +115,15 @@ def standalone(  # noqa: PLR0913  # one parameter per option
     from broker.conf in the folder, if that file exists.
     """
     with exit_on_bad_settings():
-        if broker_port == 0:
-            raise SettingsError(
-                "--broker-port 0: give a port: the broker also listens two below it and one above"
-                " it, so it cannot take any free one"
-            )
-        suite = load_suite(data, host, config, Ports(namesrv_port, broker_port, http_port))
+        values = Options(data, host, namesrv_port, broker_port, http_port)._asdict().items()
+        given = {name: value for name, value in values if is_said(ctx, name)}
+        suite = load_suite(config, Options(**given))
         refuse_wrong_file("broker", suite.broker, suite.broker_file)
+        if suite.broker.value.listen_port == 0:
+            raise SettingsError(
+                f"{suite.broker.label('listenPort')}: give a port other than 0: the broker also"
+                " listens two below it and one above it, so it cannot take any free one"
+            )
     log = configure_log("standalone", level=log_level, json=log_json)
     warn_unknown(suite.broker, log)
     if suite.overruled:
@@ -154,12 +174,12 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
         await checker.wait_for_first_round(FIRST_ROUND_WAIT_MS)
         if suite.http_port >= 0:
             host = suite.namesrv.value.bind_address
-            await admin.start(suite.http_port, host=host, setting="--http-port")
+            await admin.start(suite.http_port, host=host, setting=suite.http_setting)
         stop.serving()
         host, slaves_port = broker.broker.host, broker.broker.settings.ha_listen_port
         addresses = [*broker.addresses, host_port(host, slaves_port)]
         typer.echo(banner(suite, host, int(port), addresses, admin))
-        print_notes(suite.broker.doubts())
+        print_notes(suite.mistakes())
         await stop.wait()
         _say("stopping ...")
     _say(f"stopped; the data stays in {suite.data}")
@@ -182,15 +202,17 @@ def _check_environment(suite: Suite, log: Log) -> None:
     namesrv, broker = suite.namesrv.value, suite.broker.value
     check_settings(suite.broker)
     OsDisk().check_unlocked(Layout(broker).lock)
-    check_port(namesrv.bind_address, namesrv.listen_port, setting="--namesrv-port")
+    check_port(namesrv.bind_address, namesrv.listen_port, setting=suite.namesrv.label("listenPort"))
     ha_port = explicit_ha_port(suite.broker)
     check_environment(
         suite.broker,
         choose_ports(broker.listen_port, "", ha_port=ha_port),
         # Without haListenPort, the port is the one after the broker's.
-        ha_setting=None if ha_port else f"--broker-port, or haListenPort in {suite.broker_file}",
+        ha_setting=None
+        if ha_port
+        else f"{suite.broker.label('listenPort')}, or haListenPort in {suite.broker_file}",
     )
-    check_port(namesrv.bind_address, suite.http_port, setting="--http-port")
+    check_port(namesrv.bind_address, suite.http_port, setting=suite.http_setting)
     if not is_own_address(suite.host.strip("[]")):
         log.warning("address.foreign", host=suite.host)
 

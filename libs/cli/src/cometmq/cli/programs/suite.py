@@ -14,10 +14,12 @@ from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsMode
-from cometmq.runtime.settings import ENVIRONMENT, FILE, Loaded, load
+from cometmq.runtime.mistakes import Mistakes
+from cometmq.runtime.settings import DEFAULT, ENVIRONMENT, FILE, Loaded, load
 from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.settings_fields import fields_of
 from cometmq.runtime.tls_keys import USE_TLS, client_tls, server_tls
+from cometmq.runtime.variables import unread_line
 from cometmq.txn_checker.settings import TxnCheckerSettings
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -31,11 +33,21 @@ NAMESRV_OPTIONS: Final = {
 """The options of `standalone` that error messages name instead of these settings."""
 
 DECIDED: Final = {
-    **BROKER_OPTIONS, "bindAddress": "--host", "namesrvAddr": "--namesrv-port",
+    **BROKER_OPTIONS,
+    "bindAddress": "--host",
+    "namesrvAddr": "--namesrv-port",
+    "adminHttpPort": "--http-port",
+}
+NAMESRV_DECIDED: Final = {
+    **NAMESRV_OPTIONS, "bindAddress": "--host", "adminHttpPort": "--http-port",
 }  # fmt: skip
-NAMESRV_DECIDED: Final = {**NAMESRV_OPTIONS, "bindAddress": "--host"}
-CHECKER_DECIDED: Final = {"storePathRootDir": "--data", "namesrvAddr": "--namesrv-port"}
-"""Settings that options of `standalone` decide, regardless of the file and the environment."""
+CHECKER_DECIDED: Final = {
+    "storePathRootDir": "--data", "namesrvAddr": "--namesrv-port", "adminHttpPort": "--http-port",
+}  # fmt: skip
+"""Settings that `standalone` decides by its options. If an option is given, it overrides the file
+and the environment. If not, the ports that the broker's settings and the name server's variable
+give are used; other settings that differ from the option's default are refused.
+"""
 
 BROKER_PREFIX: Final = "COMETMQ_BROKER"
 NAMESRV_PREFIX: Final = "COMETMQ_NAMESRV"
@@ -45,12 +57,26 @@ LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = ""  # only if the user names a different host
 
 
-class Ports(NamedTuple):
-    """The ports of a standalone process; if `http` is -1, there is no HTTP port."""
+DATA_DEFAULT: Final = Path("cometmq-data")
+NAMESRV_PORT_DEFAULT: Final = 9876
+BROKER_PORT_DEFAULT: Final = 10911
+HTTP_PORT_DEFAULT: Final = 8080
 
-    namesrv: int
-    broker: int
-    http: int
+
+class Options(NamedTuple):
+    """The options of `standalone`; those that are not given are None."""
+
+    data: Path | None = None
+    host: str | None = None
+    namesrv_port: int | None = None
+    broker_port: int | None = None
+    http_port: int | None = None
+    """If it is -1, there is no HTTP port."""
+
+    def given(self) -> set[str]:
+        """Return the names of the options that are given."""
+        pairs = self._asdict().items()
+        return {f"--{name.replace('_', '-')}" for name, value in pairs if value is not None}
 
 
 class Suite(NamedTuple):
@@ -59,57 +85,82 @@ class Suite(NamedTuple):
     data: Path
     host: str
     http_port: int
+    http_setting: str
+    """The option or setting that gives the HTTP port."""
     namesrv: Loaded[NamesrvSettings]
     broker: Loaded[BrokerSettings]
     broker_file: Path
     txn_checker: Loaded[TxnCheckerSettings]
     own_account: Account | None
     overruled: dict[str, str]
-    """Settings in the file, and variables, that have no effect, each with the option to use
-    instead.
-    """
+    """Settings in the file, and variables, that lose to an option that was given."""
 
     @property
     def needs_tls(self) -> bool:
         """Return whether plaintext connections are refused."""
         return self.broker.value.tls_server_mode == TlsMode.ENFORCING
 
+    def mistakes(self) -> list[str]:
+        """Return a sentence for each probable mistake in the file and in variables."""
+        guesses: dict[str, list[str]] = {}
+        for loaded in (self.broker, self.namesrv, self.txn_checker):
+            for name, guess in loaded.mistakes.unread.items():
+                guesses.setdefault(name, []).append(guess)
+        in_file = msgspec.structs.replace(self.broker.mistakes, unread={})
+        return in_file.lines() + [unread_line(name, found) for name, found in guesses.items()]
 
-def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suite:
+
+class Given(NamedTuple):
+    """The settings of all programs without the options of `standalone`."""
+
+    broker: Loaded[BrokerSettings]
+    namesrv: Loaded[NamesrvSettings]
+    txn_checker: Loaded[TxnCheckerSettings]
+
+
+def load_suite(config: Path | None, options: Options) -> Suite:
     """Load the settings of all programs; raise SettingsError if they are invalid.
 
     The broker's file also serves as the suite's file: its TLS keys apply to the name server and to
     the connections between the programs, too.
     """
-    folder = data.expanduser().resolve()
-    bind = LOOPBACK if host == LOOPBACK else EVERYWHERE
+    folder = (options.data or DATA_DEFAULT).expanduser().resolve()
+    host = options.host or LOOPBACK
+    addresses = {"bindAddress": LOOPBACK if host == LOOPBACK else EVERYWHERE, "brokerIP1": host}
     file = config or folder / "broker.conf"
-    options = {
-        "bindAddress": bind,
-        "brokerIP1": host,
-        "listenPort": str(ports.broker),
+    read = file if config is not None or file.exists() else None
+    given, variables, checker_variables = _load_given(read)
+    broker_options = {
+        **addresses,
+        **_port_option(options.broker_port, given, BROKER_PORT_DEFAULT),
         "storePathRootDir": str(folder / "store"),
     }
-    read = file if config is not None or file.exists() else None
-    own_namesrv = {"namesrvAddr": f"{LOOPBACK}:{ports.namesrv}"}
-    given, variables, checker_variables = _load_given(read)
-    overruled = _overruled(given, DECIDED, options | own_namesrv)
-    broker = _load_broker(read, options)
-    tls = broker.given("tls.") | broker.given(USE_TLS)
     namesrv_options = {
-        "bindAddress": bind,
-        "listenPort": str(ports.namesrv),
+        "bindAddress": addresses["bindAddress"],
+        **_port_option(options.namesrv_port, variables, NAMESRV_PORT_DEFAULT),
         "kvConfigPath": str(folder / "namesrv" / "kvConfig.json"),
         "configStorePath": str(folder / "namesrv" / "namesrv.properties"),
     }
-    overruled |= _overruled(variables, NAMESRV_DECIDED, namesrv_options)
+    http_port, http_setting = _http_port(options.http_port, given)
+    port = namesrv_options.get("listenPort", variables.value.listen_port)
+    common = {"namesrvAddr": f"{LOOPBACK}:{port}", "adminHttpPort": str(http_port)}
+    checker_options = {"storePathRootDir": str(folder / "txn-checker")}
+    overruled = {
+        **_overruled(given, DECIDED, broker_options | common),
+        **_overruled(variables, NAMESRV_DECIDED, namesrv_options | common),
+        **_overruled(checker_variables, CHECKER_DECIDED, checker_options | common),
+    }
+    _refuse_overruled(overruled, options, given.mistakes)
+    broker = _load_broker(read, broker_options)
+    tls = broker.given("tls.") | broker.given(USE_TLS)
     namesrv_tls = {name: text for name, text in tls.items() if name in fields_of(NamesrvSettings)}
     namesrv = load_namesrv(None, namesrv_options | namesrv_tls, NAMESRV_OPTIONS)
-    checker_options = {"storePathRootDir": str(folder / "txn-checker"), **own_namesrv}
-    overruled |= _overruled(checker_variables, CHECKER_DECIDED, checker_options)
     own_account = _new_account() if broker.value.acl_enable else None
     checker = _load_checker(folder, tls, own_account)
-    return Suite(folder, host, ports.http, namesrv, broker, file, checker, own_account, overruled)
+    return Suite(
+        folder, host, http_port, http_setting, namesrv, broker, file, checker, own_account,
+        {place: it.option for place, it in overruled.items()},
+    )  # fmt: skip
 
 
 def _load_given(
@@ -127,23 +178,71 @@ def _load_given(
     return broker, namesrv, checker
 
 
+def _port_option(port: int | None, loaded: Loaded[S], default: int) -> dict[str, str]:
+    """Return the listenPort to load, unless only a file or a variable gives it."""
+    if port is None and loaded.origins["listenPort"] != DEFAULT:
+        return {}
+    return {"listenPort": str(default if port is None else port)}
+
+
+def _http_port(port: int | None, loaded: Loaded[BrokerSettings]) -> tuple[int, str]:
+    """Return the HTTP port, and the option or setting that gives it."""
+    if port is None and loaded.origins["adminHttpPort"] != DEFAULT:
+        return loaded.value.admin_http_port, loaded.label("adminHttpPort")
+    return HTTP_PORT_DEFAULT if port is None else port, "--http-port"
+
+
+# -- settings that options override -----------------------------------------------------------
+
+
+class Overruled(NamedTuple):
+    """A setting in a file, or a variable, that `standalone` does not use."""
+
+    option: str
+    text: str
+    """The setting with its value and its place."""
+
+
 def _overruled(
     loaded: Loaded[S], options: Mapping[str, str], decided: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the settings from a file or the environment that `standalone` options override.
+) -> dict[str, Overruled]:
+    """Return the settings from a file or the environment that differ from those of `standalone`, by
+    name or variable.
 
     Only COMETMQ_* variables count; NAMESRV_ADDR is meant for clients. A file that the broker
     has saved contains the overriding values, which are not conflicts.
     """
     fields = fields_of(type(loaded.value))
-    found: dict[str, str] = {}
-    for name, option in options.items():
-        origin = loaded.origins[name]
+    found: dict[str, Overruled] = {}
+    for name in options.keys() & decided.keys():
+        origin, value = loaded.origins[name], str(fields[name].read(loaded.value))
         is_own = origin.kind == ENVIRONMENT and origin.place.startswith("COMETMQ_")
-        is_other = str(fields[name].read(loaded.value)) != decided[name]
-        if (origin.kind == FILE or is_own) and is_other:
-            found[origin.place if is_own else name] = option
-    return found
+        if (origin.kind == FILE or is_own) and value != decided[name]:
+            text = f"{origin.place}={value}" if is_own else f"{name}={value} in {origin.place}"
+            found[origin.place if is_own else name] = Overruled(options[name], text)
+    return dict(sorted(found.items()))
+
+
+def _refuse_overruled(
+    overruled: Mapping[str, Overruled], options: Options, mistakes: Mistakes
+) -> None:
+    """Raise SettingsError for settings that would lose to the default of an option."""
+    given = options.given()
+    lines = [
+        f"{text}: {_REASONS[option]}; give {option}, or remove this setting"
+        for option, text in overruled.values()
+        if option not in given
+    ]
+    if lines:
+        raise SettingsError("\n".join([*lines, *mistakes.lines()]))
+
+
+_REASONS: Final = {
+    "--host": "standalone takes its addresses from --host",
+    "--data": "standalone keeps its files in the folder of --data",
+    "--namesrv-port": "standalone uses its own name server, at --namesrv-port",
+    "--http-port": "the programs of standalone share one HTTP port",
+}
 
 
 def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSettings]:

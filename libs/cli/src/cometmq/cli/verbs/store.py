@@ -412,7 +412,7 @@ def _root(folder: Path) -> Path:
 
 def _settings(config: Path | None) -> StoreSettings:
     try:
-        return load(StoreSettings, prefix="COMETMQ_BROKER", file=config).value
+        return load(StoreSettings, prefix="COMETMQ_BROKER", file=config, is_part=True).value
     except SettingsError as error:
         raise _refused(str(error)) from error
 

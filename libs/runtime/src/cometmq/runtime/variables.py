@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds `COMETMQ_...` environment variables that no program reads, which are usually misspelt."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from cometmq.remoting.spelling import closest
+
+START: Final = "COMETMQ_"
+
+PROGRAM_PREFIXES: Final = (
+    "COMETMQ_BROKER_",
+    "COMETMQ_NAMESRV_",
+    "COMETMQ_TXN_CHECKER_",
+    "COMETMQ_ELECTOR_",
+    "COMETMQ_OPERATOR_",
+)
+"""The first parts of the variables that set a program's settings; each program checks its own."""
+
+COMMAND_VARIABLES: Final = frozenset(
+    {
+        *("COMETMQ_ACCESS_KEY", "COMETMQ_SECRET_KEY", "COMETMQ_SECURITY_TOKEN"),
+        *("COMETMQ_CREDENTIALS", "COMETMQ_TLS", "COMETMQ_TLS_CONFIG"),
+        *("COMETMQ_LOG_LEVEL", "COMETMQ_LOG_JSON"),
+        "COMETMQ_DECOMMISSION_SECONDS",  # of deploy/spark/decom.sh
+    }
+)
+"""The variables that set options of commands."""
+
+_SERVICE: Final = re.compile(
+    r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+_LINK: Final = re.compile(r"(tcp|udp|sctp)://.*")
+
+
+def unread(variables: Mapping[str, str], prefix: str, own: Iterable[str]) -> dict[str, str]:
+    """Return the variables that no program reads, each with the most similar one of `own` or of the
+    commands' variables; the text is empty if none is similar.
+
+    `own` are the variables that a program with this prefix reads. Without a similar name, only
+    variables that begin with the prefix are returned: others may belong to anyone.
+    """
+    own = set(own)
+    right = _by_end(prefix, own)
+    found: dict[str, str] = {}
+    for name in sorted(variables):
+        if not name.startswith(START) or name in own or name in COMMAND_VARIABLES:
+            continue
+        if is_of_service(name, variables[name]):
+            continue
+        end, own_end = name.removeprefix(START), name.removeprefix(f"{prefix}_")
+        is_own = own_end != name
+        if end in right:
+            found[name] = right[end]
+        elif is_own or not name.startswith(PROGRAM_PREFIXES):
+            guess = closest(own_end if is_own else end, right)
+            if is_own or guess is not None:
+                found[name] = "" if guess is None else right[guess]
+    return found
+
+
+def is_of_service(name: str, value: str) -> bool:
+    """Return whether Kubernetes or Docker sets a variable for a service, such as
+    COMETMQ_BROKER_A_PORT.
+    """
+    return _SERVICE.fullmatch(name) is not None or (
+        name.endswith("_PORT") and _LINK.fullmatch(value) is not None
+    )
+
+
+def unread_line(name: str, guesses: Iterable[str]) -> str:
+    """Return the sentence about a variable that no program reads."""
+    guess = " or ".join(filter(None, guesses))
+    return f"no program reads the variable {name}" + (f"; did you mean {guess}?" if guess else "")
+
+
+def _by_end(prefix: str, own: Iterable[str]) -> dict[str, str]:
+    """Return the right variables by what follows `COMETMQ_` or the prefix; own ones come first."""
+    ends: dict[str, str] = {name.removeprefix(START): name for name in COMMAND_VARIABLES}
+    for name in sorted(own, key=lambda it: it.startswith(START)):
+        ends[name.removeprefix(START)] = name
+        ends[name.removeprefix(f"{prefix}_")] = name
+    return ends
