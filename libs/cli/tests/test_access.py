@@ -186,7 +186,7 @@ def test_without_tls_the_broker_is_not_reached(say):
     [
         (("--access-key", "userKey1"), "--access-key and --secret-key belong together"),
         (("--credentials", "no.yml"), "credentials no.yml: No such file or directory"),
-        (("--tls-config", "no.properties"), "tls.config.file=no.properties: No such file"),
+        (("--tls-config", "no.properties"), "--tls-config=no.properties: No such file"),
     ],
 )
 def test_wrong_options_are_named(say, options, line):
@@ -202,12 +202,18 @@ def test_a_wrong_ca_is_named_and_not_taken_for_a_missing_name_server(say, tmp_pa
             "",
             "not signed by a CA of the system: set tls.client.trustCertPath to a file with its CA",
         ),
-        (f"tls.client.trustCertPath={authority}\n", f"in tls.client.trustCertPath={authority}"),
+        (
+            f"tls.client.trustCertPath={authority}\n",
+            f"in tls.client.trustCertPath={authority} in {tls}:3",
+        ),
     ]:
         tls.write_text(tls.read_text() + line)
         refused = say("--tls-config", tls, "topic", "list")
         refused.assert_refused(1, "no name server is reached by TLS: no connection to ")
         assert refused.err.endswith(f"{advice}\n")
+    authority.unlink()
+    refused = say("--tls-config", tls, "topic", "list")
+    refused.assert_refused(2, f"tls.client.trustCertPath={authority} in {tls}:3: No such file")
 
 
 def test_a_command_without_a_client_reads_no_file(say, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
+from cometmq.remoting.transport.tls_contexts import client_context, name_of, server_context
 from cometmq.runtime import tls_keys
 from cometmq.runtime.settings import load
 from cometmq.runtime.tls_keys import client_tls, client_tls_of_file, server_tls
@@ -62,6 +63,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 @pytest.fixture(autouse=True)
 def _no_file_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tls_keys, "CONFIG_FILE", str(tmp_path / "absent.properties"))
+
+
+def bare(tls: TlsSettings) -> TlsSettings:
+    """Return the settings without the names that error messages use."""
+    return msgspec.structs.replace(tls, names=())
 
 
 def settings(**given: str) -> Settings:
@@ -132,12 +138,12 @@ def test_values_of_the_file_win(tmp_path: Path) -> None:
     )
     given = settings(**CERT, file=str(path))
 
-    assert server_tls(given) == TlsSettings(
+    assert bare(server_tls(given)) == TlsSettings(
         cert_path=Path("/file.pem"), key_path=Path("/k.pem"), test_mode=False,
         need_client_auth="require",
     )  # fmt: skip
-    assert client_tls(given) == TlsSettings(auth_server=True, key_password="secret")
-    assert client_tls_of_file(path) == TlsSettings(
+    assert bare(client_tls(given)) == TlsSettings(auth_server=True, key_password="secret")
+    assert bare(client_tls_of_file(path)) == TlsSettings(
         enable=True, auth_server=True, key_password="secret"
     )
 
@@ -181,10 +187,11 @@ def test_a_mistyped_key_of_a_server_s_file_is_refused_but_others_are_ignored(
 def test_whether_clients_need_a_certificate_is_never_guessed(tmp_path: Path, value: str) -> None:
     path = tmp_path / "tls.properties"
     path.write_text(f"tls.server.need.client.auth={value}\n")
-    wanted = f"tls.server.need.client.auth={value}: it must be none, optional, require"
+    name, place = "tls.server.need.client.auth", f"in {path}:1"
+    wanted = f"{name}={value} {place}: it must be none, optional, require"
     with pytest.raises(SettingsError, match=wanted):
         server_tls(settings(file=str(path)))
-    with pytest.raises(SettingsError, match=f"tls.server.need.client.auth={value}: must be"):
+    with pytest.raises(SettingsError, match=f"{name}={value}: must be"):
         settings(tls__server__need__client__auth=value)
 
 
@@ -192,13 +199,13 @@ def test_whether_clients_need_a_certificate_is_never_guessed(tmp_path: Path, val
 def test_other_words_than_true_and_false_are_refused(tmp_path: Path, value: str) -> None:
     path = tmp_path / "tls.properties"
     path.write_text(f"tls.client.authServer={value}\n")
-    wanted = f"tls.client.authServer={value}: it must be true or false"
+    wanted = f"tls.client.authServer={value} in {path}:1: it must be true or false"
     with pytest.raises(SettingsError, match=wanted):
         client_tls_of_file(path)
     with pytest.raises(SettingsError, match=wanted):
         client_tls(settings(file=str(path)))
     path.write_text(f"tls.server.authClient={value}\n")
-    with pytest.raises(SettingsError, match=f"tls.server.authClient={value}: it must be"):
+    with pytest.raises(SettingsError, match=f"tls.server.authClient={value} in .*: it must be"):
         server_tls(settings(file=str(path)))
 
 
@@ -207,11 +214,45 @@ def test_a_file_cannot_enforce_tls_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "tls.properties"
     path.write_text("tls.server.mode=enforcing\n")
     with pytest.raises(
-        SettingsError, match=r"tls\.server\.mode=enforcing has no effect in this file"
+        SettingsError, match=r"tls\.server\.mode=enforcing in .*:1 has no effect in this file"
     ):
         server_tls(settings(file=str(path)))
     given = settings(file=str(path), tls__server__mode="enforcing")
-    assert server_tls(given) == TlsSettings(mode=TlsMode.ENFORCING)
+    assert bare(server_tls(given)) == TlsSettings(mode=TlsMode.ENFORCING)
+
+
+def test_errors_name_a_setting_as_the_user_gave_it(tmp_path: Path) -> None:
+    conf, keys = tmp_path / "broker.conf", tmp_path / "tls.properties"
+    conf.write_text(f"tls.config.file={keys}\ntls.client.certPath=/no/c.pem\n")
+    keys.write_text("\ntls.client.trustCertPath=/no/t.pem\n")
+    loaded = load(
+        Settings,
+        prefix="COMETMQ_TEST",
+        file=conf,
+        env={"COMETMQ_TEST_TLS_SERVER_CERT_PATH": "/no/s.pem"},
+        args=["--tls-server-key-password", "secret"],
+    )
+    server, client = (tls(loaded.value, loaded.label) for tls in (server_tls, client_tls))
+    with pytest.raises(SettingsError) as caught:
+        server_context(server)
+    variable = "COMETMQ_TEST_TLS_SERVER_CERT_PATH"
+    assert str(caught.value) == f"{variable}=/no/s.pem: No such file or directory"
+    assert name_of(server, "tls.server.keyPassword") == "--tls-server-key-password"
+    assert name_of(server, "tls.server.keyPath") == "tls.server.keyPath (--tls-server-key-path)"
+    for changes, text in (
+        ({}, f"tls.client.certPath=/no/c.pem in {conf}:2"),
+        ({"auth_server": True}, f"tls.client.trustCertPath=/no/t.pem in {keys}:2"),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            client_context(msgspec.structs.replace(client, **changes))
+        assert str(caught.value) == f"{text}: No such file or directory"
+    keys.write_text("tls.client.authSrver=true\n")
+    with pytest.raises(SettingsError) as caught:
+        client_tls(loaded.value, loaded.label)
+    place = f"tls.config.file={keys} in {conf}:1"
+    assert str(caught.value).startswith(f"{place}: tls.client.authSrver is an unknown key; did you")
+    with pytest.raises(SettingsError, match=r"--tls-config=.*: tls\.client\.authSrver is an unk"):
+        client_tls_of_file(keys, "--tls-config")
 
 
 def test_a_password_is_not_shown() -> None:

@@ -136,7 +136,7 @@ async def test_an_elector_that_cannot_work_does_not_start(group, tmp_path):
         ({"controlMembers": "x"}, "controlMembers"),
         (
             {"tls.enable": "true", "tls.client.trustCertPath": "/missing"},
-            "tls.client.trustCertPath",
+            "^--tls-client-trust-cert-path=/missing: No such file",
         ),
     ):
         with pytest.raises(SettingsError, match=words):

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
+TLS_CONFIG_VARIABLE: Final = "COMETMQ_TLS_CONFIG"
+
 AccessKey = Annotated[
     str,
     typer.Option(envvar="COMETMQ_ACCESS_KEY", help="Access key for brokers with access control."),
@@ -51,7 +53,7 @@ Tls = Annotated[
 TlsConfig = Annotated[
     Path | None,
     typer.Option(
-        envvar="COMETMQ_TLS_CONFIG",
+        envvar=TLS_CONFIG_VARIABLE,
         help="File with tls.client keys, like RocketMQ's tls.properties; implies --tls.",
     ),
 ]
@@ -111,6 +113,12 @@ def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: A
         typer.echo(f"cometmq: {NAMESRV_VARIABLE} is empty: give a value, or unset it", err=True)
         raise typer.Exit(EXIT_USAGE)
     return namesrv
+
+
+def tls_config_name(path: Path) -> str:
+    """Return the option or the variable that gives the file with the TLS settings."""
+    variable = os.environ.get(TLS_CONFIG_VARIABLE)  # noqa: TID251  # click does not tell which
+    return TLS_CONFIG_VARIABLE if variable == str(path) else "--tls-config"
 
 
 def note_unread_variables() -> None:

@@ -17,6 +17,7 @@ from cometmq.cli.access import (
     NAMESRV_VARIABLE,
     Access,
     namesrv_or_global,
+    tls_config_name,
 )
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.input import read_lines
@@ -113,7 +114,9 @@ def _tls(access: Access) -> TlsSettings:
         return TlsSettings(enable=True)
     module = import_module("cometmq.runtime.tls_keys")
     try:
-        tls: TlsSettings = module.client_tls_of_file(access.tls_config)
+        tls: TlsSettings = module.client_tls_of_file(
+            access.tls_config, tls_config_name(access.tls_config)
+        )
     except SettingsError as error:
         raise InvalidArgument(str(error)) from error
     return tls

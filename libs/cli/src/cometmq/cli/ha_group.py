@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cometmq.cli.access import ACCESS
+from cometmq.cli.access import ACCESS, tls_config_name
 from cometmq.cli.option_sets import OptionSet
 from cometmq.client.errors import InvalidArgument
 from cometmq.control.client import MemberClient
@@ -177,7 +177,7 @@ def _tls(settings: ElectorSettings) -> TlsSettings:
     """Return the TLS settings of the file, or those of `cometmq` itself."""
     access = ACCESS.get()
     if access.tls_config is not None:
-        return client_tls_of_file(access.tls_config)
+        return client_tls_of_file(access.tls_config, tls_config_name(access.tls_config))
     return msgspec.structs.replace(
         client_tls(settings), enable=settings.tls_enable or settings.use_tls or access.is_tls
     )

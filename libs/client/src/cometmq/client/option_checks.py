@@ -105,14 +105,17 @@ def _check_tls(tls: TlsSettings) -> None:
 
 
 @contextmanager
-def tls_files_named() -> Iterator[None]:
+def tls_files_named(tls: TlsSettings) -> Iterator[None]:
     """Raise InvalidArgument, with the names of our options, for TLS files that cannot be used.
 
-    The name in RocketMQ's `tls.properties` remains, because programs read such files.
+    The name in RocketMQ's `tls.properties` remains, because programs read such files; a program
+    that gives the names itself has them in `tls`.
     """
     try:
         yield
     except SettingsError as error:
+        if tls.names:
+            raise InvalidArgument(str(error)) from error
         text = _TLS_KEY.sub(lambda key: f"tls.{_TLS_NAMES[key[1]]} ({key[0]})", str(error))
         raise InvalidArgument(f"invalid option {text}") from error
 

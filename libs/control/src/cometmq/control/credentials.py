@@ -11,7 +11,12 @@ import msgspec
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
-from cometmq.remoting.transport.tls_contexts import client_context, server_context
+from cometmq.remoting.transport.tls_contexts import (
+    as_given,
+    client_context,
+    name_of,
+    server_context,
+)
 
 
 def server_credentials(settings: TlsSettings) -> grpc.ServerCredentials | None:
@@ -26,7 +31,8 @@ def server_credentials(settings: TlsSettings) -> grpc.ServerCredentials | None:
         if settings.mode is TlsMode.ENFORCING or settings.need_client_auth == "require":
             raise SettingsError(
                 "the control port cannot use a test certificate, because its callers verify it:"
-                " set tls.server.certPath and tls.server.keyPath"
+                f" set {name_of(settings, 'tls.server.certPath')} and"
+                f" {name_of(settings, 'tls.server.keyPath')}"
             )
         return None
     first = _server_files(settings)
@@ -68,18 +74,20 @@ def _server_files(settings: TlsSettings) -> grpc.ServerCertificateConfiguration:
     key = _read(settings.key_path or settings.cert_path)
     trust = _read(settings.trust_cert_path)
     if settings.need_client_auth == "require" and trust is None:
+        given = as_given(settings, "tls.server.need.client.auth", "require")
+        trust_name = name_of(settings, "tls.server.trustCertPath")
         raise SettingsError(
-            "tls.server.need.client.auth=require: the control port verifies its callers with"
-            " tls.server.trustCertPath, set it"
+            f"{given}: the control port verifies its callers with {trust_name}, set it"
         )
     return grpc.ssl_server_certificate_configuration([(key, certificate)], trust)
 
 
 def _refuse_password(settings: TlsSettings, end: str) -> None:
     if settings.key_password:
+        password, key = (name_of(settings, f"{end}.{it}") for it in ("keyPassword", "keyPath"))
         raise SettingsError(
-            f"{end}.keyPassword: the control API cannot use an encrypted key; give {end}.keyPath"
-            " an unencrypted one that only this user can read"
+            f"{password}: the control API cannot use an encrypted key; give {key} an unencrypted"
+            " one that only this user can read"
         )
 
 

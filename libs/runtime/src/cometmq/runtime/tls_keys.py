@@ -10,15 +10,16 @@ Compatibility: RocketMQ reads these keys as Java system properties and from the 
 from that file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from msgspec import Meta
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import did_you_mean
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
+from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime import properties
 from cometmq.runtime.settings_faults import Faults
 
@@ -112,126 +113,173 @@ FILE_KEYS: Final = frozenset(
 """All keys of RocketMQ's `tls.properties`."""
 
 
-def server_tls(settings: Any) -> TlsSettings:
-    """Return a server's TLS settings, read from its settings and its `tls.config.file`."""
-    values = {
-        "tls.server.certPath": settings.tls_server_cert_path,
-        "tls.server.keyPath": settings.tls_server_key_path,
-        "tls.server.keyPassword": settings.tls_server_key_password,
-        "tls.server.trustCertPath": settings.tls_server_trust_cert_path,
-        "tls.server.need.client.auth": settings.tls_server_need_client_auth,
-        "tls.server.authClient": settings.tls_server_auth_client,
-        "tls.test.mode.enable": settings.tls_test_mode_enable,
-        **_of_settings_file(settings),
-    }
+Label = Callable[[str], str]
+"""Returns the option, variable or line of a file that sets a key, as `Loaded.label` does."""
+
+
+def server_tls(settings: Any, label: Label = str) -> TlsSettings:
+    """Return a server's TLS settings, read from its settings and its `tls.config.file`.
+
+    `label` names the settings in error messages.
+    """
+    given = _Values(
+        {
+            "tls.server.certPath": settings.tls_server_cert_path,
+            "tls.server.keyPath": settings.tls_server_key_path,
+            "tls.server.keyPassword": settings.tls_server_key_password,
+            "tls.server.trustCertPath": settings.tls_server_trust_cert_path,
+            "tls.server.need.client.auth": settings.tls_server_need_client_auth,
+            "tls.server.authClient": settings.tls_server_auth_client,
+            "tls.test.mode.enable": settings.tls_test_mode_enable,
+        },
+        label,
+    ).updated(_of_settings_file(settings, label))
     mode = TlsMode(settings.tls_server_mode)
-    wanted = values.get("tls.server.mode")
+    wanted = given.get("tls.server.mode")
     if wanted == TlsMode.ENFORCING and mode is not TlsMode.ENFORCING:
         raise SettingsError(
-            f"tls.config.file={settings.tls_config_file}: tls.server.mode=enforcing has no effect"
-            " in this file, as in RocketMQ: set it in the settings of the program"
+            f"{given.shown('tls.server.mode')} has no effect in this file, as in RocketMQ: set it"
+            " in the settings of the program"
         )
-    test_mode = str(values["tls.test.mode.enable"])
-    if test_mode and _is_true(test_mode, "tls.test.mode.enable"):
+    test_mode = str(given.get("tls.test.mode.enable"))
+    if test_mode and given.is_true("tls.test.mode.enable"):
         return TlsSettings(mode=mode, test_mode=True)
-    need = str(values["tls.server.need.client.auth"]).strip().lower()
+    need = str(given.get("tls.server.need.client.auth")).strip().lower()
     if need not in _CLIENT_AUTH:
-        raise SettingsError(
-            f"tls.server.need.client.auth={need}: it must be {', '.join(_CLIENT_AUTH)}"
-        )
-    if _is_true(values["tls.server.authClient"], "tls.server.authClient") and need == "none":
+        shown = given.shown("tls.server.need.client.auth")
+        raise SettingsError(f"{shown}: it must be {', '.join(_CLIENT_AUTH)}")
+    if given.is_true("tls.server.authClient") and need == "none":
         need = "require"
-    identity = _identity(values, _SERVER)
+    identity = given.identity(_SERVER)
     return TlsSettings(
         mode=mode,
         test_mode=not test_mode and identity["cert_path"] is None,
         need_client_auth=need,
-        trust_cert_path=_path(values, f"{_SERVER}trustCertPath"),
+        trust_cert_path=given.path(f"{_SERVER}trustCertPath"),
+        names=given.names(),
         **identity,
     )
 
 
-def client_tls(settings: Any) -> TlsSettings:
+def client_tls(settings: Any, label: Label = str) -> TlsSettings:
     """Return the TLS settings of a program that connects to servers."""
-    values = {
-        "tls.client.certPath": settings.tls_client_cert_path,
-        "tls.client.keyPath": settings.tls_client_key_path,
-        "tls.client.keyPassword": settings.tls_client_key_password,
-        "tls.client.trustCertPath": settings.tls_client_trust_cert_path,
-        "tls.client.authServer": settings.tls_client_auth_server,
-        **_of_settings_file(settings),
-    }
-    return _client(values, is_on=settings.tls_enable or settings.use_tls)
+    given = _Values(
+        {
+            "tls.client.certPath": settings.tls_client_cert_path,
+            "tls.client.keyPath": settings.tls_client_key_path,
+            "tls.client.keyPassword": settings.tls_client_key_password,
+            "tls.client.trustCertPath": settings.tls_client_trust_cert_path,
+            "tls.client.authServer": settings.tls_client_auth_server,
+        },
+        label,
+    ).updated(_of_settings_file(settings, label))
+    return _client(given, is_on=settings.tls_enable or settings.use_tls)
 
 
-def client_tls_of_file(path: Path) -> TlsSettings:
+def client_tls_of_file(path: Path, setting: str = "tls.config.file") -> TlsSettings:
     """Return the TLS settings in a `tls.properties` file, for programs without TLS settings.
 
     An unknown key is an error, because a mistyped authServer would disable server verification.
+    `setting` is the name of the option or variable that gives the path.
     """
-    values = _parsed(path)
+    found = _parsed(path, f"{setting}={path}")
     faults = Faults()
-    for name in sorted(values.keys() - FILE_KEYS):
+    for name in sorted(found.keys() - FILE_KEYS):
         guess = did_you_mean(name, FILE_KEYS)
-        faults.add(f"tls.config.file={path}: {name} is an unknown key{guess}")
+        faults.add(f"{setting}={path}: {name} is an unknown key{guess}")
     faults.raise_all()
-    return _client(values, is_on=True)
+    return _client(_Values({}, str).updated(found), is_on=True)
 
 
-def _client(values: Mapping[str, Any], *, is_on: bool) -> TlsSettings:
+class _Values:
+    """The values of TLS keys, and the names under which the user has given them."""
+
+    def __init__(self, values: Mapping[str, Any], label: Label) -> None:
+        self._values = dict(values)
+        self._labels = {name: label(name) for name in values}
+
+    def updated(self, found: "Mapping[str, _InFile]") -> "_Values":
+        """Take the values of a file, which win."""
+        self._values |= {name: it.value for name, it in found.items()}
+        self._labels |= {name: f"{name} in {it.place}" for name, it in found.items()}
+        return self
+
+    def get(self, name: str) -> Any:
+        return self._values.get(name)
+
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """Return the names that differ from the key."""
+        return tuple(pair for pair in self._labels.items() if pair[0] != pair[1])
+
+    def shown(self, name: str) -> str:
+        """Return a setting as the user has given it."""
+        return as_given(TlsSettings(names=self.names()), name, self.get(name))
+
+    def path(self, name: str) -> Path | None:
+        text = self.get(name)
+        return Path(str(text)).expanduser() if text else None
+
+    def identity(self, end: str) -> dict[str, Any]:
+        return {
+            "cert_path": self.path(f"{end}certPath"),
+            "key_path": self.path(f"{end}keyPath"),
+            "key_password": str(self.get(f"{end}keyPassword") or "") or None,
+        }
+
+    def is_true(self, name: str) -> bool:
+        """Parse `true` or `false`; None means that the key is not set.
+
+        Reject other words and an empty value, because Java would read `yes` as false.
+        """
+        value = self.get(name)
+        text = "false" if value is None else str(value).strip().lower()
+        if text not in {"true", "false"}:
+            raise SettingsError(f"{self.shown(name)}: it must be true or false")
+        return text == "true"
+
+
+class _InFile(NamedTuple):
+    """A value in a `tls.properties` file."""
+
+    value: str
+    place: str
+
+
+def _client(given: _Values, *, is_on: bool) -> TlsSettings:
     return TlsSettings(
         enable=is_on,
-        auth_server=_is_true(values.get(_AUTH_SERVER), _AUTH_SERVER),
-        trust_cert_path=_path(values, f"{_CLIENT}trustCertPath"),
-        **_identity(values, _CLIENT),
+        auth_server=given.is_true(_AUTH_SERVER),
+        trust_cert_path=given.path(f"{_CLIENT}trustCertPath"),
+        names=given.names(),
+        **given.identity(_CLIENT),
     )
 
 
-def _identity(values: Mapping[str, Any], end: str) -> dict[str, Any]:
-    return {
-        "cert_path": _path(values, f"{end}certPath"),
-        "key_path": _path(values, f"{end}keyPath"),
-        "key_password": str(values.get(f"{end}keyPassword") or "") or None,
-    }
-
-
-def _of_settings_file(settings: Any) -> dict[str, str]:
+def _of_settings_file(settings: Any, label: Label) -> dict[str, _InFile]:
     """Read `tls.config.file`; a file at the default path is optional, any other must exist."""
     path = Path(settings.tls_config_file or CONFIG_FILE).expanduser()
-    return _of_file(path) if path != Path(CONFIG_FILE) or path.is_file() else {}
+    if path == Path(CONFIG_FILE) and not path.is_file():
+        return {}
+    names = (("tls.config.file", label("tls.config.file")),)
+    return _of_file(path, as_given(TlsSettings(names=names), "tls.config.file", path))
 
 
-def _of_file(path: Path) -> dict[str, str]:
+def _of_file(path: Path, shown: str) -> dict[str, _InFile]:
     """Return the keys of TLS in a server's file; as in RocketMQ, it may have other keys."""
-    values = _parsed(path)
+    found = _parsed(path, shown)
     faults = Faults()
-    for name in sorted(values.keys() - FILE_KEYS):
+    for name in sorted(found.keys() - FILE_KEYS):
         if guess := did_you_mean(name, FILE_KEYS):
-            faults.add(f"tls.config.file={path}: {name} is an unknown key{guess}")
+            faults.add(f"{shown}: {name} is an unknown key{guess}")
     faults.raise_all()
-    return {name: value for name, value in values.items() if name.startswith("tls.")}
+    return {name: value for name, value in found.items() if name.startswith("tls.")}
 
 
-def _parsed(path: Path) -> dict[str, str]:
+def _parsed(path: Path, shown: str) -> dict[str, _InFile]:
     try:
-        return properties.parse(path.read_text(encoding="utf-8"))
+        lines = properties.parse_lines(path.read_text(encoding="utf-8"))
+        return {it.key: _InFile(it.value, f"{path}:{it.line}") for it in lines}
     except OSError as error:
-        raise SettingsError(f"tls.config.file={path}: {error.strerror}") from error
+        raise SettingsError(f"{shown}: {error.strerror}") from error
     except ValueError as error:
-        raise SettingsError(f"tls.config.file={path}: {error}") from error
-
-
-def _path(values: Mapping[str, Any], name: str) -> Path | None:
-    text = values.get(name)
-    return Path(str(text)).expanduser() if text else None
-
-
-def _is_true(value: Any, name: str) -> bool:
-    """Parse `true` or `false`; None means that the key is not set.
-
-    Reject other words and an empty value, because Java would read `yes` as false.
-    """
-    text = "false" if value is None else str(value).strip().lower()
-    if text not in {"true", "false"}:
-        raise SettingsError(f"{name}={value}: it must be true or false")
-    return text == "true"
+        raise SettingsError(f"{shown}: {error}") from error

@@ -61,7 +61,7 @@ from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.places import listening, prepare_folder
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
-from cometmq.runtime.tls_keys import client_tls, server_tls
+from cometmq.runtime.tls_keys import Label, client_tls, server_tls
 from cometmq.store.disk import OsDisk
 from cometmq.store.layout import Layout
 from cometmq.store.message_store import MessageStore
@@ -200,7 +200,7 @@ class BrokerApp:
         stack.push_async_callback(self._close_store, workers, store)
         journal = await workers.store.submit(partial(self._open_journal, store, workers))
         client = RemotingClient(
-            ClientSettings(tls=client_tls(settings)),
+            ClientSettings(tls=client_tls(settings, self._loaded.label)),
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
             on_close=self._namesrv_lost,
@@ -292,7 +292,7 @@ class BrokerApp:
         server: Server[Broker] = Server(
             HANDLERS if group is None else group.gate.guarded(HANDLERS),
             broker,
-            server_settings(settings),
+            server_settings(settings, self._loaded.label),
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
             before=() if broker.acl is None else (broker.acl.control.check,),
@@ -441,7 +441,7 @@ def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
     return path.expanduser().absolute()
 
 
-def server_settings(settings: BrokerSettings) -> ServerSettings:
+def server_settings(settings: BrokerSettings, label: Label = str) -> ServerSettings:
     return ServerSettings(
         connections_max=settings.connections_max,
         in_flight_per_connection_max=settings.connection_in_flight_max,
@@ -451,5 +451,5 @@ def server_settings(settings: BrokerSettings) -> ServerSettings:
         unsent_bytes_max=settings.write_buffer_hard_bytes,
         unsent_total_bytes_max=settings.write_buffer_total_bytes,
         idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
-        tls=server_tls(settings),
+        tls=server_tls(settings, label),
     )

@@ -34,8 +34,8 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
     for name, address in (("brokerIP1", settings.broker_ip1), ("brokerIP2", settings.broker_ip2)):
         faults.attempt(partial(check_advertised, address, setting=loaded.label(name)))
     faults.attempt(lambda: parse_addresses(settings.namesrv_addr))
-    faults.attempt(lambda: server_tls(settings))
-    faults.attempt(lambda: client_tls(settings))
+    faults.attempt(lambda: server_tls(settings, loaded.label))
+    faults.attempt(lambda: client_tls(settings, loaded.label))
     if settings.enable_d_leger_commit_log:
         faults.add("enableDLegerCommitLog=true: DLedger is not supported")
     if settings.control_port >= 0 and not settings.group_record:
@@ -44,7 +44,7 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
             " groupRecord: set both, or neither"
         )
     if settings.group_record:
-        faults.attempt(lambda: check_group(settings))
+        faults.attempt(lambda: check_group(settings, loaded.label))
     elif settings.broker_role is BrokerRole.SLAVE and settings.broker_id <= MASTER_ID:
         faults.add(
             f"brokerRole=SLAVE needs {loaded.label('brokerId')} above 0, not {settings.broker_id}:"

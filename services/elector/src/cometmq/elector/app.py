@@ -62,14 +62,14 @@ class ElectorApp:
         faults = Faults()
         faults.attempt(lambda: plan_of(self._settings))
         if self._record is None:
-            faults.attempt(lambda: record_of(self._settings))
+            faults.attempt(lambda: record_of(self._settings, self._loaded.label))
         faults.raise_all()
 
     async def start(self) -> None:
         """Start the rounds; the record and the members need not be reachable yet."""
         settings = self._settings
         plan = plan_of(settings)
-        record = self._record or record_of(settings)
+        record = self._record or record_of(settings, self._loaded.label)
         if settings.group_record.startswith("file:"):
             folder = Path(settings.group_record.removeprefix("file:")).parent
             prepare_folder(folder, setting=self._loaded.label("groupRecord"))
@@ -79,7 +79,7 @@ class ElectorApp:
                 client = MemberClient(
                     address,
                     Target(plan.group.name, ordinal),
-                    tls=client_tls(settings),
+                    tls=client_tls(settings, self._loaded.label),
                     tls_name=settings.control_tls_name,
                 )
                 stack.push_async_callback(client.close)

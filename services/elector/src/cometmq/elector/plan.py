@@ -13,7 +13,7 @@ from cometmq.ha.port import RecordPort
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.runtime.settings_faults import Faults
-from cometmq.runtime.tls_keys import client_tls
+from cometmq.runtime.tls_keys import Label, client_tls
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -57,10 +57,10 @@ def plan_of(settings: ElectorSettings) -> Plan:
     return Plan(group(staying), group(tuple(sorted(addresses))), leaving, addresses)
 
 
-def record_of(settings: ElectorSettings) -> RecordPort:
+def record_of(settings: ElectorSettings, label: Label = str) -> RecordPort:
     """Return access to the group's record; raise SettingsError if its location is malformed."""
     login = (settings.etcd_user, settings.etcd_password) if settings.etcd_user else None
-    return open_record(settings.group_record, tls=client_tls(settings), login=login)
+    return open_record(settings.group_record, tls=client_tls(settings, label), login=login)
 
 
 def timing_of(settings: ElectorSettings) -> Timing:

@@ -23,7 +23,7 @@ from cometmq.runtime.places import check_port, listening, prepare_folder
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import DEFAULT, Loaded
 from cometmq.runtime.tasks import every
-from cometmq.runtime.tls_keys import server_tls
+from cometmq.runtime.tls_keys import Label, server_tls
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
 from cometmq.runtime.worker import Worker
 
@@ -52,7 +52,7 @@ class NamesrvApp:
         nothing.
         """
         settings, label = self._settings.value, self._settings.label
-        server_tls(settings)
+        server_tls(settings, label)
         check_port(
             settings.bind_address,
             settings.listen_port,
@@ -108,7 +108,7 @@ class NamesrvApp:
         server = Server(
             HANDLERS,
             namesrv,
-            server_settings(settings),
+            server_settings(settings, self._settings.label),
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
             on_close=lambda peer: _disconnected(namesrv, peer),
@@ -151,12 +151,12 @@ def expire(namesrv: Namesrv) -> None:
         live.connection.close()
 
 
-def server_settings(settings: NamesrvSettings) -> ServerSettings:
+def server_settings(settings: NamesrvSettings, label: Label = str) -> ServerSettings:
     return ServerSettings(
         connections_max=settings.connection_count_max,
         unsent_total_bytes_max=settings.write_buffer_total_bytes,
         idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
-        tls=server_tls(settings),
+        tls=server_tls(settings, label),
     )
 
 

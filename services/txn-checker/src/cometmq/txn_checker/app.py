@@ -26,7 +26,7 @@ from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.tasks import every
-from cometmq.runtime.tls_keys import client_tls
+from cometmq.runtime.tls_keys import Label, client_tls
 from cometmq.runtime.worker import Worker
 from cometmq.store.disk import OsDisk
 from cometmq.store.layout import is_topic
@@ -90,7 +90,7 @@ class TxnCheckerApp:
             faults.add(
                 "namesrvAddr must be set: the txn-checker finds brokers through name servers"
             )
-        faults.attempt(lambda: _options(self._settings))
+        faults.attempt(lambda: _options(self._settings, self._loaded.label))
         faults.raise_all()
         self._disk.check_unlocked(str(self._root / LOCK_FILE))
 
@@ -103,7 +103,9 @@ class TxnCheckerApp:
             lock = self._disk.lock(str(self._root / LOCK_FILE))
             stack.callback(lock.release)
             stack.callback(self._worker.close)
-            self._admin = Masters(options=_options(self._settings), log=self._log)
+            self._admin = Masters(
+                options=_options(self._settings, self._loaded.label), log=self._log
+            )
             await stack.enter_async_context(self._admin)
             stack.push_async_callback(self._close_followers)
             stack.push_async_callback(self._background.close)
@@ -255,13 +257,13 @@ class _Invoker:
         return await self._app.invoke(self._name, code, header, ok=ok, timeout_ms=timeout_ms)
 
 
-def _options(settings: TxnCheckerSettings) -> ClientOptions:
+def _options(settings: TxnCheckerSettings, label: Label) -> ClientOptions:
     credentials = None
     if bool(settings.access_key) != bool(settings.secret_key):
         raise SettingsError("accessKey and secretKey belong together: set both or neither")
     if settings.access_key:
         credentials = SessionCredentials(settings.access_key, settings.secret_key)
-    tls = client_tls(settings)
+    tls = client_tls(settings, label)
     return ClientOptions(
         namesrv=settings.namesrv_addr,
         api_timeout_ms=settings.request_timeout,

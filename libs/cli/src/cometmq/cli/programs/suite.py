@@ -14,6 +14,7 @@ from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsMode
+from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime.mistakes import Mistakes
 from cometmq.runtime.settings import DEFAULT, ENVIRONMENT, FILE, Loaded, load
 from cometmq.runtime.settings_faults import Faults
@@ -154,9 +155,10 @@ def load_suite(config: Path | None, options: Options) -> Suite:
     broker = _load_broker(read, broker_options)
     tls = broker.given("tls.") | broker.given(USE_TLS)
     namesrv_tls = {name: text for name, text in tls.items() if name in fields_of(NamesrvSettings)}
-    namesrv = load_namesrv(None, namesrv_options | namesrv_tls, NAMESRV_OPTIONS)
+    tls_labels = {name: broker.label(name) for name in tls}
+    namesrv = load_namesrv(None, namesrv_options | namesrv_tls, NAMESRV_OPTIONS | tls_labels)
     own_account = _new_account() if broker.value.acl_enable else None
-    checker = _load_checker(folder, tls, own_account)
+    checker = _load_checker(folder, tls, tls_labels, own_account)
     return Suite(
         folder, host, http_port, http_setting, namesrv, broker, file, checker, own_account,
         {place: it.option for place, it in overruled.items()},
@@ -256,17 +258,19 @@ def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSet
     broker = read(options)
     if broker.value.tls_server_mode == TlsMode.ENFORCING:
         broker = read({**options, "tls.enable": "true"})
-    client, server = client_tls(broker.value), server_tls(broker.value)
+    client = client_tls(broker.value, broker.label)
+    server = server_tls(broker.value, broker.label)
     if client.enable and server.need_client_auth == "require" and client.cert_path is None:
+        given = as_given(server, "tls.server.need.client.auth", "require")
         raise SettingsError(
-            "tls.server.need.client.auth=require: the programs of standalone also connect to "
-            "each other over TLS; set tls.client.certPath and tls.client.keyPath"
+            f"{given}: the programs of standalone also connect to each other over TLS; set"
+            " tls.client.certPath and tls.client.keyPath"
         )
     return broker
 
 
 def _load_checker(
-    folder: Path, tls: dict[str, str], account: Account | None
+    folder: Path, tls: dict[str, str], tls_labels: dict[str, str], account: Account | None
 ) -> Loaded[TxnCheckerSettings]:
     """Load the txn-checker's settings; without its own account, it uses the account of the
     process."""
@@ -276,7 +280,7 @@ def _load_checker(
             TxnCheckerSettings,
             prefix=CHECKER_PREFIX,
             cli=options,
-            options={"storePathRootDir": "--data"},
+            options={"storePathRootDir": "--data", **tls_labels},
         )
 
     known = fields_of(TxnCheckerSettings)

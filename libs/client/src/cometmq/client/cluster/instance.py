@@ -80,7 +80,7 @@ class ClientInstance:
         self.namespace = namespace_of(options)
         self.replies = PendingReplies()
         self._key = (options, suffix)
-        with tls_files_named():
+        with tls_files_named(options.tls):
             self.remoting = RemotingClient(
                 ClientSettings(serialization=options.serialization, tls=options.tls),
                 clock_ms=wall_ms,

@@ -32,10 +32,16 @@ from cometmq.remoting.transport.settings import ClientSettings, TlsSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch
-from cometmq.remoting.transport.tls_contexts import WatchedContext, client_context
+from cometmq.remoting.transport.tls_contexts import (
+    WatchedContext,
+    as_given,
+    client_context,
+    name_of,
+)
 from cometmq.remoting.types import Buffer
 
 _UNTRUSTED: Final = frozenset({18, 19, 20, 21})
+_TRUST: Final = "tls.client.trustCertPath"
 """OpenSSL's X509_V_ERR codes of self-signed certificates and of unknown issuers."""
 _NO_TLS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 """A server without TLS answers a handshake with an alert, or closes the connection."""
@@ -281,9 +287,10 @@ def _tls_advice(error: Exception, settings: TlsSettings) -> str:
     if error.verify_code in _UNTRUSTED:
         path = settings.trust_cert_path
         if path is not None:
-            return f"its certificate is not signed by a CA in tls.client.trustCertPath={path}"
+            given = as_given(settings, _TRUST, path)
+            return f"its certificate is not signed by a CA in {given}"
         return (
-            "its certificate is not signed by a CA of the system: set tls.client.trustCertPath to a"
-            " file with its CA"
+            "its certificate is not signed by a CA of the system: set"
+            f" {name_of(settings, _TRUST)} to a file with its CA"
         )
     return "the certificate of the server is not valid"

@@ -49,6 +49,9 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, metaclass=SpelledFi
     """Server only: whether clients present a certificate (``none``, ``optional``, ``require``)."""
     auth_server: bool = False
     """Client only: verify the server's certificate."""
+    names: tuple[tuple[str, str], ...] = ()
+    """Pairs of a ``tls.*`` key and the name that error messages use for it: the option, the
+    variable, or the key with its place in a file."""
 
     def __post_init__(self) -> None:
         """Convert paths that were given as strings."""

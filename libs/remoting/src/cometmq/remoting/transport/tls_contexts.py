@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The TLS contexts of both ends, built from files and rebuilt when the files change.
 
-Compatibility: error messages name the keys of RocketMQ's `tls.properties`. A certificate that a
+Compatibility: error messages name the keys of RocketMQ's `tls.properties`, or the names under which
+the user has set them. A certificate that a
 client must present is always verified; RocketMQ accepts any certificate unless `authClient` is set.
 """
 
@@ -79,7 +80,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.need_client_auth not in _CLIENT_AUTH:
         raise SettingsError(
-            f"{_SERVER}.need.client.auth={settings.need_client_auth}: "
+            f"{as_given(settings, f'{_SERVER}.need.client.auth', settings.need_client_auth)}: "
             "must be none, optional or require"
         )
     if settings.cert_path is not None:
@@ -88,7 +89,8 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
         _load_test_identity(context)
         return context
     else:
-        raise SettingsError(f"TLS needs {_SERVER}.certPath and {_SERVER}.keyPath")
+        cert, key = (name_of(settings, f"{_SERVER}.{it}") for it in ("certPath", "keyPath"))
+        raise SettingsError(f"TLS needs {cert} and {key}")
     context.verify_mode = _CLIENT_AUTH[settings.need_client_auth]
     if context.verify_mode is not ssl.CERT_NONE:
         _load_trust(context, settings, _SERVER)
@@ -112,12 +114,23 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
+def name_of(settings: TlsSettings, key: str) -> str:
+    """Return the name under which the user sets a `tls.*` key."""
+    return dict(settings.names).get(key, key)
+
+
+def as_given(settings: TlsSettings, key: str, value: object) -> str:
+    """Return a setting as the user has given it, such as `--tls-server-cert-path=FILE`."""
+    name, _, place = name_of(settings, key).partition(" ")
+    return f"{name}={value} {place}".rstrip()
+
+
 def _load_identity(context: ssl.SSLContext, settings: TlsSettings, end: str) -> None:
     cert, key = settings.cert_path, settings.key_path or settings.cert_path
     assert cert is not None
     assert key is not None
-    _read(cert, f"{end}.certPath")
-    key_text = _read(key, f"{end}.keyPath")
+    _read(cert, settings, f"{end}.certPath")
+    key_text = _read(key, settings, f"{end}.keyPath")
     try:
         context.load_cert_chain(cert, key, settings.key_password or "")
     except (OSError, ssl.SSLError, ValueError) as error:
@@ -126,13 +139,14 @@ def _load_identity(context: ssl.SSLContext, settings: TlsSettings, end: str) -> 
 
 def _identity_fault(error: Exception, settings: TlsSettings, key_text: bytes, end: str) -> str:
     """Explain in one line why a certificate and its key are unusable."""
-    cert, key = settings.cert_path, settings.key_path or settings.cert_path
+    cert = as_given(settings, f"{end}.certPath", settings.cert_path)
+    key = as_given(settings, f"{end}.keyPath", settings.key_path or settings.cert_path)
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
-        return f"{end}.certPath={cert} and {end}.keyPath={key} do not match"
+        return f"{cert} and {key} do not match"
     if _ENCRYPTED in key_text:
         given = "is wrong" if settings.key_password else "is missing, and the key is encrypted"
-        return f"{end}.keyPath={key}: {end}.keyPassword {given}"
-    return f"{end}.certPath={cert}, {end}.keyPath={key}: no certificate and key in PEM form"
+        return f"{key}: {name_of(settings, f'{end}.keyPassword')} {given}"
+    return f"{cert}, {key}: no certificate and key in PEM form"
 
 
 def _load_trust(context: ssl.SSLContext, settings: TlsSettings, end: str) -> None:
@@ -140,19 +154,22 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings, end: str) -> Non
     if path is None:
         context.load_default_certs()
         return
-    _read(path, f"{end}.trustCertPath")
+    key = f"{end}.trustCertPath"
+    _read(path, settings, key)
     try:
         context.load_verify_locations(path)
     except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"{end}.trustCertPath={path}: no certificates in PEM form") from error
+        raise SettingsError(
+            f"{as_given(settings, key, path)}: no certificates in PEM form"
+        ) from error
 
 
-def _read(path: Path, key: str) -> bytes:
+def _read(path: Path, settings: TlsSettings, key: str) -> bytes:
     """Return a file's content; raise a SettingsError that names the setting if it is unreadable."""
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SettingsError(f"{key}={path}: {error.strerror}") from error
+        raise SettingsError(f"{as_given(settings, key, path)}: {error.strerror}") from error
 
 
 def _load_test_identity(context: ssl.SSLContext) -> None:

@@ -13,7 +13,7 @@ from cometmq.ha.record import Policy
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.runtime.settings_faults import Faults
-from cometmq.runtime.tls_keys import client_tls
+from cometmq.runtime.tls_keys import Label, client_tls
 from cometmq.store.settings import BrokerRole
 
 _EXAMPLE = "for example 0=10.0.0.1:10911;1=10.0.0.2:10911"
@@ -53,12 +53,14 @@ def parse_members(text: str) -> Members:
     return members
 
 
-def record_of(settings: BrokerSettings) -> RecordPort:
+def record_of(settings: BrokerSettings, label: Label = str) -> RecordPort:
     """Return access to the group's record, without reading it; raise SettingsError if its location
     is malformed.
+
+    `label` names the settings in error messages.
     """
     login = (settings.etcd_user, settings.etcd_password) if settings.etcd_user else None
-    return open_record(settings.group_record, tls=client_tls(settings), login=login)
+    return open_record(settings.group_record, tls=client_tls(settings, label), login=login)
 
 
 def timing_of(settings: BrokerSettings) -> Timing:
@@ -72,11 +74,11 @@ def timing_of(settings: BrokerSettings) -> Timing:
     )
 
 
-def check_group(settings: BrokerSettings) -> None:
+def check_group(settings: BrokerSettings, label: Label = str) -> None:
     """Raise SettingsError if the settings of a group contradict each other."""
     faults = Faults()
     members = faults.attempt(lambda: parse_members(settings.group_members))
-    faults.attempt(lambda: record_of(settings))
+    faults.attempt(lambda: record_of(settings, label))
     if settings.broker_role is not BrokerRole.ASYNC_MASTER:
         faults.add(
             f"brokerRole={settings.broker_role} sets a fixed role, and the record of a group"

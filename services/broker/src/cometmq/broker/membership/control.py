@@ -89,7 +89,7 @@ async def serve_control(
 ) -> ControlServer:
     """Start the control server on the configured port."""
     settings = broker.settings
-    tls = server_tls(settings)
+    tls = server_tls(settings, broker.loaded.label)
     server = ControlServer(MemberControl(broker, group, discard), tls=tls, log=broker.log)
     host = settings.control_bind_address
     await server.start(host, settings.control_port, setting=broker.loaded.label("controlPort"))

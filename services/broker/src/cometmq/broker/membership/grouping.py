@@ -186,7 +186,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     settings = broker.settings
     state, history = opened
     folder = Path(settings.store_path_root_dir).expanduser()
-    place = record or record_of(settings)
+    place = record or record_of(settings, broker.loaded.label)
     feed = TableFeed(journal, {table.file.path.name: table for table in replicated(broker)})
     epoch_log = EpochLog(EpochFile(folder, host.files), history, worker=workers.config)
     identity = Identity(settings.broker_cluster_name, settings.broker_name, state.copy)

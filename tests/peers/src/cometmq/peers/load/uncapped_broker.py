@@ -10,13 +10,14 @@ from cometmq.broker import app
 from cometmq.broker.settings import BrokerSettings
 from cometmq.cli.main import main
 from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.runtime.tls_keys import Label
 
 UNCAPPED: Final = 1_000_000
 _server_settings: Final = app.server_settings
 
 
-def uncapped_settings(settings: BrokerSettings) -> ServerSettings:
-    return msgspec.structs.replace(_server_settings(settings), calls_per_turn_max=UNCAPPED)
+def uncapped_settings(settings: BrokerSettings, label: Label = str) -> ServerSettings:
+    return msgspec.structs.replace(_server_settings(settings, label), calls_per_turn_max=UNCAPPED)
 
 
 if __name__ == "__main__":
