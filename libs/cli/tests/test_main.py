@@ -70,6 +70,16 @@ def test_help_lists_every_command_without_loading_it():
         assert info.help in done.stdout
 
 
+@pytest.mark.parametrize("name", ["standalone", "broker", "namesrv", "txn_checker", "elector"])
+def test_a_program_starts_without_what_only_scrapes_need(name):
+    code = (
+        f"import sys, cometmq.cli.programs.{name}\n"
+        "assert 'cometmq.runtime.metrics' in sys.modules\n"
+        "assert 'prometheus_client' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=180)
+
+
 def test_on_80_by_24_the_help_page_ends_with_our_commands():
     lines = invoke("--help", env={"COLUMNS": "80"}).output.splitlines()
     screen = lines[-23:]  # the prompt takes one line

@@ -22,8 +22,8 @@ from cometmq.runtime.metrics import (
     labelled_gauge,
     labelled_histogram,
     loop_families,
-    render,
 )
+from cometmq.runtime.metrics_text import render
 
 
 def scrape(*sources):

@@ -5,7 +5,8 @@ import msgspec
 
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.incremental import finish
-from cometmq.runtime.metrics import Registry, StatsCollector, render
+from cometmq.runtime.metrics import Registry, StatsCollector
+from cometmq.runtime.metrics_text import render
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
 
 

@@ -10,7 +10,8 @@ from cometmq.operator.metrics import FAMILIES, DeclaredFigures, GroupFigures, Op
 from cometmq.operator.status import Findings, status_of
 from cometmq.operator.status_types import Condition, GroupStatus
 from cometmq.operator.testing.states import DOWN, READY, group, seen
-from cometmq.runtime.metrics import StatsCollector, render
+from cometmq.runtime.metrics import StatsCollector
+from cometmq.runtime.metrics_text import render
 
 NOW = "2026-01-01T00:00:00Z"
 LABELS = (

@@ -10,7 +10,8 @@ from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.incremental import finish
-from cometmq.runtime.metrics import Registry, render
+from cometmq.runtime.metrics import Registry
+from cometmq.runtime.metrics_text import render
 from cometmq.store.writing.write_state import Refusal
 
 LABELS = 'broker="broker-a",cluster="PeersCluster"'

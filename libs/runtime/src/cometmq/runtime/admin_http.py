@@ -11,23 +11,17 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from importlib import import_module
 from importlib.metadata import version
 from platform import python_version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.loop_lag import LoopLag
-from cometmq.runtime.metrics import (
-    CONTENT_TYPE_LATEST,
-    Registry,
-    StatsCollector,
-    build_families,
-    loop_families,
-    render,
-)
+from cometmq.runtime.metrics import Registry, StatsCollector, build_families, loop_families
 from cometmq.runtime.places import listening
 from cometmq.runtime.worker import Worker
 
@@ -147,9 +141,10 @@ class AdminHttp:
         return Answer(HTTPStatus.OK, "".join(lines).encode())
 
     async def _metrics(self) -> Answer:
+        text = await self._worker.submit(_import_text)
         families = await self._incremental.run(self.registry.collect())
-        body = await self._worker.submit(lambda: render(families))
-        return Answer(HTTPStatus.OK, body, CONTENT_TYPE_LATEST)
+        body = await self._worker.submit(lambda: text.render(families))
+        return Answer(HTTPStatus.OK, body, text.CONTENT_TYPE_LATEST)
 
     async def _healthz(self) -> Answer:
         return _health(self._live)
@@ -186,6 +181,11 @@ class AdminHttp:
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return "GET", Answer(HTTPStatus.BAD_REQUEST, b"not HTTP/1\n")
         return words[0], await self.answer(words[0], words[1])
+
+
+def _import_text() -> Any:
+    """Import the text format at the first scrape; see `metrics.py`."""
+    return import_module("cometmq.runtime.metrics_text")
 
 
 def _health(checks: dict[str, Check], warnings: dict[str, Check] | None = None) -> Answer:

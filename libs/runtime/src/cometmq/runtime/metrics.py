@@ -5,33 +5,28 @@ A component offers `stats()`. A service declares a table of families, each with 
 derives the family's value or rows from the stats, and adds a `StatsCollector`. Counting a message
 costs one integer addition. When two collectors declare the same family (as the two servers of
 `standalone` do), the registry merges them.
+
+`prometheus_client` would take 2 MB of memory and a twentieth of the processor time of a start, so
+the first scrape imports it: on a thread, because the HTTP port imports `metrics_text.py` first,
+which needs it as well.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
-
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from functools import cache
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from cometmq.runtime.histogram import Buckets
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.loop_lag import LoopLag
-from cometmq.runtime.metrics_text import render
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
 
 S = TypeVar("S")
 Row = tuple[Sequence[str], float]
 
 PART_ROWS: Final = 128  # about 0.5 ms, including the time to read the values
-
-__all__ = ["CONTENT_TYPE_LATEST", "Family", "Registry", "RowLimit", "StatsCollector",
-           "build_families", "counter", "gauge", "histogram", "labelled_counter", "labelled_gauge",
-           "labelled_histogram", "loop_families", "render"]  # fmt: skip
 
 
 class RowLimit:
@@ -50,13 +45,13 @@ class Family(NamedTuple, Generic[S]):
     name: str
     help: str
     labels: tuple[str, ...]
-    sample: Callable[[S, Mapping[str, str], RowLimit], Steps[Metric]]
+    sample: Callable[[S, Mapping[str, str], RowLimit], "Steps[Metric]"]
 
 
 class MetricSource(Protocol):
     """A source from which a registry collects families."""
 
-    def collect(self) -> Iterable[Metric | None]:
+    def collect(self) -> "Iterable[Metric | None]":
         """Yield the families with their current values, and None where other callbacks may run."""
         ...
 
@@ -77,7 +72,9 @@ def labelled_counter(
     """Declare a counter with labels; `rows` returns (label values, value) pairs."""
     assert name.endswith("_total"), f"{name}: a counter ends in _total"
 
-    def sample(stats: S, constant: Mapping[str, str], limit: RowLimit) -> Steps[Metric]:
+    def sample(stats: S, constant: Mapping[str, str], limit: RowLimit) -> "Steps[Metric]":
+        from prometheus_client.metrics_core import CounterMetricFamily  # noqa: PLC0415
+
         family = CounterMetricFamily(name, help_, labels=(*constant, *labels))
         return _filled(family, constant, rows(stats), limit)
 
@@ -89,7 +86,9 @@ def labelled_gauge(
 ) -> Family[S]:
     """Declare a gauge with labels; `rows` returns (label values, value) pairs."""
 
-    def sample(stats: S, constant: Mapping[str, str], limit: RowLimit) -> Steps[Metric]:
+    def sample(stats: S, constant: Mapping[str, str], limit: RowLimit) -> "Steps[Metric]":
+        from prometheus_client.metrics_core import GaugeMetricFamily  # noqa: PLC0415
+
         family = GaugeMetricFamily(name, help_, labels=(*constant, *labels))
         return _filled(family, constant, rows(stats), limit)
 
@@ -112,7 +111,9 @@ def labelled_histogram(
     `rows` returns (label values, `Buckets`) pairs.
     """
 
-    def sample(stats: S, constant: Mapping[str, str], _limit: RowLimit) -> Steps[Metric]:
+    def sample(stats: S, constant: Mapping[str, str], _limit: RowLimit) -> "Steps[Metric]":
+        from prometheus_client.metrics_core import HistogramMetricFamily  # noqa: PLC0415
+
         yield from ()
         family = HistogramMetricFamily(name, help_, labels=(*constant, *labels))
         for label_values, counted in rows(stats):
@@ -124,11 +125,11 @@ def labelled_histogram(
 
 
 def _filled(
-    family: CounterMetricFamily | GaugeMetricFamily,
+    family: "CounterMetricFamily | GaugeMetricFamily",
     constant: Mapping[str, str],
     rows: Iterable[Row],
     limit: RowLimit,
-) -> Steps[Metric]:
+) -> "Steps[Metric]":
     rows_max = limit.rows_max
     for number, (label_values, value) in enumerate(rows, 1):
         if rows_max is None or number <= rows_max:
@@ -161,7 +162,7 @@ class StatsCollector(Generic[S]):
         self._snapshot = snapshot
         self._constant = dict(constant_labels or {})
 
-    def collect(self) -> Iterator[Metric | None]:
+    def collect(self) -> "Iterator[Metric | None]":
         """Yield every family of one snapshot, and None where other callbacks may run.
 
         If a family has thousands of rows, they are read at slightly different moments.
@@ -173,22 +174,36 @@ class StatsCollector(Generic[S]):
             yield metric
 
 
+class ProcessMetrics:
+    """The metrics of the process and of its garbage collector."""
+
+    def collect(self) -> "Iterator[Metric]":
+        """Yield every family."""
+        for source in _process_sources():
+            yield from source.collect()
+
+
+@cache
+def _process_sources() -> "tuple[Collector, ...]":
+    from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector  # noqa: PLC0415
+
+    own = CollectorRegistry()
+    return ProcessCollector(registry=own), GCCollector(registry=own)
+
+
 class Registry:
     """All metric sources of a process."""
 
     __slots__ = ("_sources",)
 
     def __init__(self, *, has_process_metrics: bool = True) -> None:
-        own = CollectorRegistry()
-        self._sources: list[MetricSource] = []
-        if has_process_metrics:
-            self._sources += [ProcessCollector(registry=own), GCCollector(registry=own)]
+        self._sources: list[MetricSource] = [ProcessMetrics()] if has_process_metrics else []
 
     def add(self, source: MetricSource) -> None:
         """Include a source in scrapes."""
         self._sources.append(source)
 
-    def collect(self) -> Steps[list[Metric]]:
+    def collect(self) -> "Steps[list[Metric]]":
         """Copy the counters of every source on the event loop, a bounded number at a time."""
         families: dict[str, Metric] = {}
         for source in self._sources:

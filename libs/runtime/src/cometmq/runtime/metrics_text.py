@@ -9,8 +9,11 @@ it renders 10,000 series in less than half the time (bench/micro/bench_scrape.py
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.utils import floatToGoString
+
+__all__ = ["CONTENT_TYPE_LATEST", "render"]
 
 _LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})

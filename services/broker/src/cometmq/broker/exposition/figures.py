@@ -5,9 +5,7 @@ Offsets and lags are sums over queues, so they are computed once for all familie
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
-
-from prometheus_client.metrics_core import Metric
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.disk_figures import DiskFigures
@@ -15,6 +13,9 @@ from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.tables.offsets import KEY_SEPARATOR
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.metrics import Family, RowLimit, StatsCollector
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 STEP_QUEUES: Final = 256  # about 0.2 ms
 
@@ -101,7 +102,7 @@ class FigureCollector:
         self._tables = list(tables)
         self._limit = limit
 
-    def collect(self) -> Iterator[Metric | None]:
+    def collect(self) -> "Iterator[Metric | None]":
         """Yield every family, and None where other callbacks may run."""
         self._limit.rows_max = self._broker.settings.metrics_rows_max
         figures = yield from gather(self._broker)
