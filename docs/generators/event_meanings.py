@@ -71,6 +71,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "time.",
     "groups.unmeasured": "The lag of consumer groups could not be read from disk; the broker "
     "tries again at the next interval.",
+    "native.outdated": "The installed cometmq-accel was built from other sources than this broker, "
+    "which handles all messages in Python.",
     "lane.failed": "The native message path has a bug; please report it. Until the restart, all "
     "sends, or all pulls, take the Python path.",
     "delay.native_failed": "Native delivery of delayed messages has a bug; please report it. From "

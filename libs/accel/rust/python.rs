@@ -20,6 +20,11 @@ use crate::python_sockets::Sockets;
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
 use crate::transactions::Transactions;
 
+/// The checksum of the signatures from which the broker tells whether this build fits its calls.
+fn interface() -> u32 {
+    crc32fast::hash(include_bytes!("../src/cometmq/accel/_native.pyi"))
+}
+
 /// Maximum number of queues of all topics, each of four bytes; beyond it, all topics are forgotten
 /// and learned again.
 const QUEUES_MAX: usize = 1 << 20;
@@ -437,6 +442,7 @@ impl<T> Owned<T> {
 #[pymodule]
 #[pyo3(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("INTERFACE", interface())?;
     module.add_class::<SendLane>()?;
     module.add_class::<LaneAnswers>()?;
     module.add_class::<LaneKeys>()?;

@@ -4,6 +4,7 @@ range of the log, or the due messages of a delay level, in one call.
 """
 
 from cometmq.accel._native import (
+    INTERFACE,
     DueRecords,
     LaneAnswers,
     LaneKeys,
@@ -18,6 +19,7 @@ from cometmq.accel._native import (
 )
 
 __all__ = [
+    "INTERFACE",
     "DueRecords",
     "LaneAnswers",
     "LaneKeys",

@@ -6,6 +6,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar, final
 
 from typing_extensions import Buffer
 
+INTERFACE: int
+"""The CRC-32 of this file when the module was built."""
+
 class _Queue(Protocol):
     next_offset: int
 

@@ -17,13 +17,10 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import Keys
 from cometmq.store.writing.ranges import Delayed, QueueRun
 
-try:
-    from cometmq import accel
-except ImportError:
-    accel = None  # type: ignore[assignment]  # optional: see libs/accel
-
 __all__ = [
     "IS_BUILT",
+    "IS_OUTDATED",
+    "OUTDATED",
     "HeaderFollower",
     "RangeReader",
     "accel",
@@ -32,13 +29,32 @@ __all__ = [
     "reason_without",
 ]
 
+INTERFACE: Final = 0x1C884CEF
+"""The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
+
+A pulled change does not rebuild the module, and the version changes only with releases.
+"""
+
+try:
+    from cometmq import accel
+except ImportError:
+    accel = None  # type: ignore[assignment]  # optional: see libs/accel
+    IS_OUTDATED = False
+else:
+    IS_OUTDATED = getattr(accel, "INTERFACE", None) != INTERFACE
+    if IS_OUTDATED:
+        accel = None  # type: ignore[assignment]
+
 IS_BUILT: Final = accel is not None
+OUTDATED: Final = "cometmq-accel was built from other sources: run make setup"
 
 
 def reason_without(settings: BrokerSettings) -> str | None:
     """Return why the native code is not used; None if it may be."""
     if not settings.native_lane_enable:
         return "nativeLaneEnable=false"
+    if IS_OUTDATED:
+        return OUTDATED
     if not IS_BUILT:
         return "cometmq-accel is not installed"
     return _version_mismatch()

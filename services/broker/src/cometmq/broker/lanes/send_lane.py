@@ -25,7 +25,7 @@ from cometmq.broker.handlers.put_answers import answer_delayed, answer_put
 from cometmq.broker.handlers.send import MULTI_TAG
 from cometmq.broker.lanes.pull_lane import BrokerPulls
 from cometmq.broker.lanes.transaction_lane import LaneTransactions
-from cometmq.broker.native import accel, reason_without
+from cometmq.broker.native import OUTDATED, accel, reason_without
 from cometmq.broker.transactions import OP_TAG_CODE, OP_TEXT
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -56,6 +56,8 @@ def open_lane(broker: Broker) -> "BrokerLane | None":
     lane = BrokerLane(broker) if reason is None else None
     broker.lane = lane
     broker.send_path = "native" if reason is None else f"python: {reason}"
+    if reason == OUTDATED:
+        broker.log.warning("native.outdated", error=reason)
     return lane
 
 
