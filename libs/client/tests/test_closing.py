@@ -462,3 +462,22 @@ async def test_close_ends_although_a_check_suppresses_its_cancellation(
         await producer.close()
     assert "callback.abandoned group=pg callback=check running_count=1" in caplog.text
     await stubborn.release()
+
+
+@pytest.mark.parametrize("kind", [Producer, PullConsumer, blocking.Producer])
+def test_a_client_has_no_id_before_the_start(kind: type[Any]) -> None:
+    client = kind("g", "unused")
+    with pytest.raises(ClientStateError, match="is not started"):
+        assert client.client_id
+
+
+async def test_the_client_id_remains_readable_after_close(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        client_id = producer.client_id
+    assert producer.client_id == client_id
+
+
+def test_the_client_id_of_a_blocking_client_remains_readable(served: MemoryCluster) -> None:
+    with blocking.Producer("pg", served.namesrv) as producer:
+        client_id = producer.client_id
+    assert producer.client_id == client_id

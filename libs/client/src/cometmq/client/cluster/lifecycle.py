@@ -99,8 +99,13 @@ class Client(ABC):
 
     @property
     def client_id(self) -> str:
-        """The id under which brokers know this client."""
-        return self._owned().client_id
+        """The id under which brokers know this client; it remains readable after `close`.
+
+        Raise ClientStateError before the start.
+        """
+        if self._instance is None:
+            raise ClientStateError(unusable(self.KIND, self.state))
+        return self._instance.client_id
 
     @property
     def is_running(self) -> bool:
@@ -124,16 +129,12 @@ class Client(ABC):
         Raise ClientStateError if the client is not running, after a fork, or in a different event
         loop.
         """
-        instance = self._owned()
+        instance = self._instance
+        if self.state is not ClientState.RUNNING or instance is None:
+            raise ClientStateError(unusable(self.KIND, self.state))
+        instance.check_process()
         instance.check_loop(self.KIND)
         return instance
-
-    def _owned(self) -> ClientInstance:
-        """Like `_running`, but for attributes that any thread or event loop may read."""
-        if self.state is not ClientState.RUNNING or self._instance is None:
-            raise ClientStateError(unusable(self.KIND, self.state))
-        self._instance.check_process()
-        return self._instance
 
     def __enter__(self) -> Self:
         """Raise an error that asks for `async with` instead of `with`."""
