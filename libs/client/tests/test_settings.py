@@ -24,7 +24,7 @@ from cometmq.client import (
     TlsSettings,
     sync,
 )
-from cometmq.client.cluster.namesrv import parse_addresses
+from cometmq.client.addresses import parse_addresses
 from cometmq.client.option_checks import checked
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.remoting.transport.settings import TlsMode
@@ -73,6 +73,31 @@ def test_name_servers_are_separated_by_semicolons() -> None:
     assert parse_addresses("a;[::1];[::1]:2") == ["a:9876", "[::1]:9876", "[::1]:2"]
     with pytest.raises(NoNamesrv):
         parse_addresses("")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("tcp://localhost:9876", "'localhost:9876'"),
+        ("https://localhost", "'localhost:9876'"),
+        ("http://localhost:9876/", "'localhost:9876'"),
+        ("a:1;http://b:2/nsaddr?x=1", "'b:2'"),
+        ("localhost:9876/", "'localhost:9876'"),
+        ("local host:9876", None),
+        ("user@localhost:9876", None),
+        ("a:1,b:2", None),
+        ("a:1 b:2", None),
+    ],
+)
+@pytest.mark.parametrize("kind", [Producer, sync.Producer])
+def test_a_url_is_no_name_server_address(kind: type[Any], text: str, meant: str | None) -> None:
+    example = "" if meant is None else f", such as {meant}"
+    for given in ({"namesrv": text}, {"options": ProducerOptions(namesrv=text)}):
+        with pytest.raises(InvalidArgument, match="not a name server address: ") as caught:
+            kind("pg", **given)
+        assert f"; write host:port{example}, and several as host:port;host:port" in str(
+            caught.value
+        )
 
 
 @pytest.mark.parametrize(

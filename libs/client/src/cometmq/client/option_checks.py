@@ -10,6 +10,7 @@ from typing import Final, get_args, get_type_hints
 
 import msgspec
 
+from cometmq.client.addresses import parse_addresses
 from cometmq.client.arguments import in_seconds, in_words, timestamp
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_topic
@@ -67,9 +68,10 @@ def checked(
     _check_ip(found.client_ip)
     timestamp(getattr(found, "consume_timestamp_ms", 0), name="invalid option consume_timestamp_ms")
     _check_topics(found)
+    servers = [set(parse_addresses(text)) for text in (found.namesrv, namesrv) if text]
     if not namesrv:
         return found
-    if found.namesrv and _servers(found.namesrv) != _servers(namesrv):
+    if len(servers) == 2 and servers[0] != servers[1]:
         raise InvalidArgument(
             f"the argument namesrv is {namesrv!r}, but the option namesrv is {found.namesrv!r}: "
             "give only one of them"
@@ -139,11 +141,6 @@ def _check_topics(options: ClientOptions) -> None:
             check_topic(topic)
         except InvalidArgument as error:
             raise InvalidArgument(f"invalid option {name}={shown(topic)}: {error}") from None
-
-
-def _servers(addresses: str) -> set[str]:
-    parts = (part.strip().removeprefix("http://") for part in addresses.split(";"))
-    return {part for part in parts if part}
 
 
 def _out_of_bounds(options: ClientOptions, values: Mapping[str, object], reason: str) -> str:

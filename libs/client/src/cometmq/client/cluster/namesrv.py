@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.addresses import parse_addresses
 from cometmq.client.arguments import checked_header
 from cometmq.client.cluster.discovery import fetch_namesrv_list
 from cometmq.client.cluster.server_kinds import refuse_broker
-from cometmq.client.errors import InvalidArgument, NoNamesrv
+from cometmq.client.errors import NoNamesrv
 from cometmq.client.settings import NAMESRV_VARIABLE
-from cometmq.client.shown import shown
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -24,13 +24,10 @@ from cometmq.remoting.errors import (
     CometError,
     RequestCodeNotSupported,
     RequestTimeout,
-    SettingsError,
     TransportError,
 )
-from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.client import RemotingClient
 
-DEFAULT_PORT: Final = 9876
 HUNG: Final = " (hung, or another program?)"
 _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
@@ -45,37 +42,6 @@ async def find_addresses(text: str, url: str) -> list[str]:
     return parse_addresses(text)
 
 
-def parse_addresses(text: str) -> list[str]:
-    """Parse `host:port;host:port`; a host without a port gets 9876, as in brokers.
-
-    Raise NoNamesrv if the text is empty.
-    """
-    if not isinstance(text, str):
-        raise InvalidArgument(
-            "name servers must be a string such as '127.0.0.1:9876;127.0.0.2:9876', not "
-            f"{shown(text)}"
-        )
-    found = [part.strip().removeprefix("http://") for part in text.split(";")]
-    addresses = [_with_port(address) for address in found if address]
-    if not addresses:
-        raise NoNamesrv(
-            "no name server address: give one, as in Producer(group, '127.0.0.1:9876'), or set the "
-            f"environment variable {NAMESRV_VARIABLE}"
-        )
-    for address in addresses:
-        if "," in address or not _is_address(address):
-            raise InvalidArgument(
-                f"not a name server address: {shown(address)}; write host:port, and several as "
-                "host:port;host:port"
-            )
-    return addresses
-
-
-def _with_port(address: str) -> str:
-    is_host = ":" not in address and not address.isdigit()
-    return f"{address}:{DEFAULT_PORT}" if is_host or address.endswith("]") else address
-
-
 def _reason(address: str, error: TransportError, timeout_ms: int) -> str:
     """Return why a name server failed; some errors already contain the address."""
     if isinstance(error, RequestTimeout) and not error.loop_late_ms:
@@ -84,14 +50,6 @@ def _reason(address: str, error: TransportError, timeout_ms: int) -> str:
             f"{HUNG}"
         )
     return str(error) if address in str(error) else f"{address}: {error}"
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parse_address(text)
-    except SettingsError:
-        return False
-    return True
 
 
 class Namesrv:

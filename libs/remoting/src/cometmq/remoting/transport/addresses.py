@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peer addresses, as strings and in the form that records contain."""
 
+import re
 import socket
 import struct
 from typing import Any, Final
@@ -8,6 +9,8 @@ from typing import Any, Final
 from cometmq.remoting.errors import SettingsError
 
 NO_HOST: Final = bytes(8)
+_HOST: Final = re.compile(r"[^\s/@,;?#\\]+")
+"""A host name or IP address; the characters left out belong to URLs and lists."""
 
 
 def peer_address(name: Any) -> tuple[str, bytes]:
@@ -25,7 +28,11 @@ def parse_address(address: str) -> tuple[str, int]:
     """Split ``host:port``; an IPv6 host may be in brackets."""
     host, _, port = address.strip().rpartition(":")
     host = host.strip("[]")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65535:
+    if (
+        not _HOST.fullmatch(host)
+        or not (port.isascii() and port.isdigit())
+        or not 0 < int(port) <= 65535
+    ):
         raise SettingsError(f"not an address: {address!r}; give host:port, port 1 to 65535")
     return host, int(port)
 

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Name server addresses as users write them."""
+
+from typing import Final
+
+from cometmq.client.errors import InvalidArgument, NoNamesrv
+from cometmq.client.settings import NAMESRV_VARIABLE
+from cometmq.client.shown import shown
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.addresses import parse_address
+
+DEFAULT_PORT: Final = 9876
+
+
+def parse_addresses(text: str) -> list[str]:
+    """Parse `host:port;host:port`; a host without a port gets 9876, as in brokers.
+
+    Raise NoNamesrv if the text is empty, and InvalidArgument for anything else.
+
+    Compatibility: `http://` before an address is ignored, because hosted services give it.
+    """
+    if not isinstance(text, str):
+        raise InvalidArgument(
+            "name servers must be a string such as '127.0.0.1:9876;127.0.0.2:9876', not "
+            f"{shown(text)}"
+        )
+    addresses = [_parse(part) for it in text.split(";") if (part := it.strip())]
+    if not addresses:
+        raise NoNamesrv(
+            "no name server address: give one, as in Producer(group, '127.0.0.1:9876'), or set the "
+            f"environment variable {NAMESRV_VARIABLE}"
+        )
+    return addresses
+
+
+def _parse(text: str) -> str:
+    address = _with_port(text.removeprefix("http://"))
+    if not _is_address(address):
+        raise InvalidArgument(
+            f"not a name server address: {shown(text)}; write host:port{_meant(text)}, and several "
+            "as host:port;host:port"
+        )
+    return address
+
+
+def _with_port(address: str) -> str:
+    is_host = ":" not in address and not address.isdigit()
+    return f"{address}:{DEFAULT_PORT}" if is_host or address.endswith("]") else address
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_address(text)
+    except SettingsError:
+        return False
+    return True
+
+
+def _meant(text: str) -> str:
+    """Return the address inside a URL as an example, or an empty string."""
+    address = _with_port(text.rpartition("://")[2].partition("/")[0])
+    return f", such as {shown(address)}" if _is_address(address) else ""
