@@ -159,6 +159,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker.",
     "queues.replaced": "A broker lost half or op messages that the txn-checker had read; the "
     "txn-checker reads all messages of this broker again.",
+    "topic.unreadable": "A consumer has subscribed to a topic that no broker lets it read.",
     "topic.unknown": "A consumer has subscribed to a topic that no broker has; the client looks "
     "the topic up again.",
     "transaction.refused": "A broker could not ask a producer about a transaction; the "

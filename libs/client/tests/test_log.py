@@ -18,7 +18,6 @@ from cometmq.client import (
     ConnectFailed,
     ConnectionLost,
     ConsumeResult,
-    LitePullConsumer,
     Message,
     MessageModel,
     NoNamesrv,
@@ -35,7 +34,6 @@ from cometmq.client import (
     log,
     sync,
 )
-from cometmq.client.cluster import route_book
 from cometmq.client.cluster.outages import Outages
 from cometmq.client.log import PROGRAM_LOG, REPEAT_WINDOW_MS, LimitedLog
 from cometmq.client.testing import MemoryCluster, eventually
@@ -287,28 +285,6 @@ async def test_a_local_transaction_that_raises_is_visible(
 
 
 # -- topics and name servers ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
-async def test_an_unknown_topic_is_reported_once_with_the_fix(
-    cluster: MemoryCluster,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: type[Any],
-) -> None:
-    monkeypatch.setattr(route_book, "UNKNOWN_GRACE_MS", 100)
-    listener = {"listener": print} if kind is PushConsumer else {}
-    consumer = kind("cg", cluster.namesrv, **listener)
-    consumer.subscribe("Nowhere")
-    async with consumer:
-        assert lines(caplog, "topic.unknown") == []  # the next line may create it
-        await eventually(lambda: lines(caplog, "topic.unknown"))
-        await consumer._running().routes.refresh_all(["Nowhere", "%RETRY%cg"])
-        cluster.create_topic("Nowhere")
-        await eventually(lambda: bool(consumer.queues))
-    (line,) = lines(caplog, "topic.unknown")
-    assert "topic=Nowhere" in line
-    assert "cometmq topic create Nowhere" in line
 
 
 async def test_sending_to_an_unknown_topic_names_the_fix(cluster: MemoryCluster) -> None:

@@ -22,6 +22,7 @@ from cometmq.client.cluster.routes import (
     created_part,
     route_of,
 )
+from cometmq.client.cluster.topic_reports import TopicReports
 from cometmq.client.errors import (
     ClientError,
     NoNamesrv,
@@ -29,7 +30,6 @@ from cometmq.client.errors import (
     broker_missing,
     master_missing,
     no_brokers,
-    no_brokers_text,
     no_queue,
     no_route,
     read_only,
@@ -50,14 +50,6 @@ MISSING_MS: Final = 500
 MISSING_SOON_COUNT: Final = 120
 MISSING_LATER_MS: Final = 5_000
 """Interval between route lookups for a subscribed topic that does not exist."""
-
-UNKNOWN_GRACE_MS: Final = 3_000
-"""How long a subscribed topic may be missing without a warning: many programs start a consumer just
-before the producer whose first message creates the topic.
-"""
-
-REPORT_AGAIN_MS: Final = 60_000
-"""Interval between warnings about a subscribed topic that does not exist."""
 
 LOOKUPS_MAX: Final = 16
 """How many routes are looked up at the same time."""
@@ -90,11 +82,10 @@ class RouteBook:
         """The brokers that have stored a message sent by a default route, by topic."""
         self._brokers: dict[str, Mapping[int, str]] = {}
         self._fetching: dict[str, asyncio.Lock] = {}
+        self._reports = TopicReports(namesrv, wanted, log)
         self._renewals = Renewals(background)
         self._due = Wakeup()
         self._missing_due = Wakeup()
-        self._report_due_ms: dict[str, int] = {}
-        """When the next warning about a missing topic is due."""
         self._outdated: set[str] = set()
         self._has_brokers = True
         """Whether the name server knew any broker at the last lookup that found no route."""
@@ -309,8 +300,7 @@ class RouteBook:
             if outage:  # this lookup would fail too, after one more timeout per server
                 return
             try:
-                if await self.refresh(topic) is None:
-                    await self._report_unknown(topic)
+                await self._reports.looked_up(topic, await self.refresh(topic))
             except NoNamesrv as error:
                 outage.append(error)
             except CometError as error:
@@ -319,29 +309,6 @@ class RouteBook:
         await for_each(sorted(topics), look_up, running_max=LOOKUPS_MAX)
         if outage:
             self._outages.note(NAMESRV, outage[0])
-
-    async def _report_unknown(self, topic: str) -> None:
-        """Warn about an unknown topic, unless it is a retry topic, which brokers create later."""
-        if topic.startswith("%") or topic not in self._wanted():
-            return
-        now_ms = monotonic_ms()
-        due_ms = self._report_due_ms.get(topic)
-        if due_ms is not None and now_ms < due_ms:
-            return
-        self._report_due_ms[topic] = now_ms + REPORT_AGAIN_MS
-        if not await self._namesrv.has_brokers():
-            advice = no_brokers_text(self._namesrv.addresses)
-        elif due_ms is None:
-            self._report_due_ms[topic] = now_ms + UNKNOWN_GRACE_MS
-            return
-        else:
-            advice = (
-                f"create it: cometmq topic create {topic} (or send to it, where brokers have "
-                "autoCreateTopicEnable)"
-            )
-        self._log.warning(
-            "topic.unknown", topic=topic, advice=f"{advice}; the consumer waits for it"
-        )
 
     async def meet_brokers(self, topics: Collection[str]) -> None:
         """Connect to the brokers of topics, or to the brokers that may create a missing topic.
@@ -386,7 +353,6 @@ class RouteBook:
         newest = self._defaults if route.is_default else self._routes
         if not route.is_default:
             self._created.pop(topic, None)
-            self._report_due_ms.pop(topic, None)
         newest[topic] = route  # at the end: its addresses are the newest
         if was_known:
             self._brokers = {}
