@@ -277,9 +277,12 @@ class AdminBase(Client):
         return found
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return the route of a topic; raise NoRoute if there is none."""
+        """Return the route of a topic; raise NoRoute if there is none.
+
+        For 0.3 s, wait for a topic that no name server knows: a send may just have created it.
+        """
         check_text(topic, "topic")
-        route = await self.namesrv.route(topic)
+        route = await self._running().routes.fetch(topic)
         if route is None:
             namesrv = self._running().namesrv
             if await namesrv.has_brokers():

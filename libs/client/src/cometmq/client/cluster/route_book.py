@@ -37,6 +37,7 @@ from cometmq.client.errors import (
 from cometmq.client.for_each import for_each
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import AUTO_CREATE_TOPIC
@@ -50,6 +51,15 @@ MISSING_MS: Final = 500
 MISSING_SOON_COUNT: Final = 120
 MISSING_LATER_MS: Final = 5_000
 """Interval between route lookups for a subscribed topic that does not exist."""
+
+NEW_TOPIC_MS: Final = 300
+CREATED_TOPIC_MS: Final = 3_000
+"""How long a lookup waits for a topic that no name server knows: by default, and if a broker has
+stored a message of it. A broker registers a new topic after it has answered its first message.
+"""
+
+NEW_TOPIC_PAUSE_MS: Final = 20  # doubled at each lookup
+NEW_TOPIC_PAUSE_MS_MAX: Final = 160
 
 LOOKUPS_MAX: Final = 16
 """How many routes are looked up at the same time."""
@@ -122,6 +132,8 @@ class RouteBook:
     async def find(self, topic: str) -> Route:
         """Return the route of a topic, fetching it if necessary; raise NoRoute if there is none."""
         found = self._routes.get(topic) or await self.refresh(topic)
+        if found is None and await self.fetch(topic) is not None:
+            found = await self.refresh(topic)
         if found is None:
             self._has_brokers = await self._namesrv.has_brokers()
             raise self._no_route(topic)
@@ -273,6 +285,24 @@ class RouteBook:
             is_found=lambda: self.get_for_sending(topic) != before,
             wait_ms=wait_ms,
         )
+
+    async def fetch(self, topic: str) -> TopicRoute | None:
+        """Fetch the route of a topic, without caching it; wait a moment for a new topic.
+
+        If this client knows brokers that have created the topic, wait until the route has them all.
+        """
+        created = self._created.get(topic, set())
+        deadline_ms = monotonic_ms() + (CREATED_TOPIC_MS if created else NEW_TOPIC_MS)
+        pause_ms = NEW_TOPIC_PAUSE_MS
+        while True:
+            found = await self._namesrv.route(topic)
+            names = set() if found is None else {queue.broker_name for queue in found.queue_datas}
+            is_waiting = found is None or not created <= names
+            # No send creates a retry topic.
+            if not is_waiting or topic.startswith("%") or monotonic_ms() >= deadline_ms:
+                return found
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, NEW_TOPIC_PAUSE_MS_MAX)
 
     async def refresh(self, topic: str) -> Route | None:
         """Fetch and cache the route of a topic."""
