@@ -6,6 +6,7 @@ Start it with NAMESRV_ADDR=127.0.0.1:9876 python broadcasting.py
 
 import asyncio
 import tempfile
+import uuid
 
 from cometmq.client import (
     ConsumeFrom,
@@ -17,6 +18,9 @@ from cometmq.client import (
     PushOptions,
 )
 
+CHANGE = f"change-{uuid.uuid4().hex[:8]}"
+"""The key of this run's messages; the topic may hold others."""
+
 
 async def main() -> None:
     """Notify two caches of a changed price."""
@@ -25,7 +29,8 @@ async def main() -> None:
     def cache(name: str, folder: str) -> PushConsumer:
         async def listener(messages: list[MessageExt]) -> None:
             for message in messages:
-                await told.put(f"{name} drops {message.body.decode()}")
+                if CHANGE in message.keys:
+                    await told.put(f"{name} drops {message.body.decode()}")
 
         options = PushOptions(
             message_model=MessageModel.BROADCASTING,
@@ -39,7 +44,7 @@ async def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         async with cache("one", folder), cache("two", folder), Producer("shop") as producer:
-            await producer.send(Message("Prices", b"book"))
+            await producer.send(Message("Prices", b"book", keys=CHANGE))
             print(*sorted([await told.get(), await told.get()]), sep="\n")
 
 

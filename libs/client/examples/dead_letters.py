@@ -5,6 +5,7 @@ Start it with NAMESRV_ADDR=127.0.0.1:9876 python dead_letters.py
 """
 
 import asyncio
+import uuid
 
 from cometmq.client import (
     ConsumeFrom,
@@ -18,12 +19,17 @@ from cometmq.client import (
     PushOptions,
 )
 
+ORDER = f"order-{uuid.uuid4().hex[:8]}"
+"""The key of this run's messages; the topic may hold others."""
+
 
 async def main() -> None:
     """Make a dead letter, then read it from the group's dead-letter topic."""
     given_up = asyncio.Event()
 
     async def listener(messages: list[MessageExt]) -> ConsumeResult:
+        if ORDER not in messages[0].keys:
+            return ConsumeResult.SUCCESS
         given_up.set()
         return ConsumeResult.DEAD_LETTER
 
@@ -31,7 +37,7 @@ async def main() -> None:
     consumer = PushConsumer("billing", listener=listener, options=options)
     consumer.subscribe("Bills")
     async with Producer("shop") as producer, consumer:
-        await producer.send(Message("Bills", b"no address", keys="order-17"))
+        await producer.send(Message("Bills", b"no address", keys=ORDER))
         await given_up.wait()
 
     dead = LitePullConsumer(
@@ -40,8 +46,9 @@ async def main() -> None:
     dead.subscribe("%DLQ%billing")
     async with dead:
         async for message in dead:
-            print(message.properties["RETRY_TOPIC"], message.keys, message.body.decode())
-            break
+            if ORDER in message.keys:
+                print(message.properties["RETRY_TOPIC"], ORDER, message.body.decode())
+                break
 
 
 asyncio.run(main())

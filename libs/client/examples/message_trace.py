@@ -5,6 +5,7 @@ Start it with NAMESRV_ADDR=127.0.0.1:9876 python message_trace.py
 """
 
 import asyncio
+import uuid
 
 from cometmq.client import (
     AdminClient,
@@ -18,19 +19,23 @@ from cometmq.client import (
 )
 from cometmq.client.trace import decode_trace
 
+ORDER = f"order-{uuid.uuid4().hex[:8]}"
+"""The key of this run's messages; the topic may hold others."""
+
 
 async def main() -> None:
     """Send and consume with `trace`, then look the message up in the trace topic."""
     consumed = asyncio.Event()
 
-    async def listener(_messages: list[MessageExt]) -> None:
-        consumed.set()
+    async def listener(messages: list[MessageExt]) -> None:
+        if ORDER in messages[0].keys:
+            consumed.set()
 
     options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, trace=True)
     consumer = PushConsumer("billing", listener=listener, options=options)
     consumer.subscribe("Orders")
     async with consumer, Producer("shop", options=ProducerOptions(trace=True)) as producer:
-        sent = await producer.send(Message("Orders", b"one book", keys="order-17"))
+        sent = await producer.send(Message("Orders", b"one book", keys=ORDER))
         await consumed.wait()
 
     # The clients are closed: the broker has their traces.

@@ -5,6 +5,7 @@ Start it with NAMESRV_ADDR=127.0.0.1:9876 python namespaces.py
 """
 
 import asyncio
+import uuid
 
 from cometmq.client import (
     ConsumeFrom,
@@ -15,12 +16,16 @@ from cometmq.client import (
     ProducerOptions,
 )
 
+ORDER = f"order-{uuid.uuid4().hex[:8]}"
+"""The key of this run's messages; the topic may hold others."""
+
 
 async def main() -> None:
     """Send and receive messages on each tenant's topic Orders."""
     for tenant in ("acme", "globex"):
         async with Producer("shop", options=ProducerOptions(namespace=tenant)) as producer:
-            result = await producer.send(Message("Orders", f"order of {tenant}".encode()))
+            body = f"order of {tenant}".encode()
+            result = await producer.send(Message("Orders", body, keys=ORDER))
             print(result.queue)  # Orders, not acme%Orders
 
     for tenant in ("acme", "globex"):
@@ -29,8 +34,9 @@ async def main() -> None:
         consumer.subscribe("Orders")
         async with consumer:
             async for message in consumer:
-                print(tenant, message.topic, message.body.decode())
-                break
+                if ORDER in message.keys:
+                    print(tenant, message.topic, message.body.decode())
+                    break
 
 
 asyncio.run(main())

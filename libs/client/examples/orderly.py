@@ -5,6 +5,7 @@ Start it with NAMESRV_ADDR=127.0.0.1:9876 python orderly.py
 """
 
 import asyncio
+import uuid
 
 from cometmq.client import (
     ConsumeFrom,
@@ -17,6 +18,8 @@ from cometmq.client import (
 )
 
 STEPS = (b"packed", b"sent", b"delivered")
+ORDERS = tuple(f"order-{number}-{uuid.uuid4().hex[:8]}" for number in (17, 18))
+"""The orders of this run; the topic may hold others."""
 
 
 async def main() -> None:
@@ -26,9 +29,12 @@ async def main() -> None:
 
     async def listener(messages: list[MessageExt]) -> OrderlyResult:
         for message in messages:
+            order = next(iter(message.keys), "")
+            if order not in ORDERS:
+                continue
             if message.body == b"sent" and message.reconsume_times == 0:
                 return OrderlyResult.suspend(50)  # once more; "delivered" waits
-            seen.append(f"{message.keys[0]} {message.body.decode()}")
+            seen.append(f"{order} {message.body.decode()}")
         if len(seen) == 2 * len(STEPS):
             done.set()
         return OrderlyResult.SUCCESS
@@ -40,7 +46,7 @@ async def main() -> None:
     consumer.subscribe("Steps")
     async with Producer("shop") as producer, consumer:
         for step in STEPS:
-            for order in ("order-17", "order-18"):
+            for order in ORDERS:
                 await producer.send_ordered(Message("Steps", step, keys=order), order)
         await done.wait()
     for line in sorted(seen, key=lambda text: text.split()[0]):

@@ -5,6 +5,7 @@ Start it with NAMESRV_ADDR=127.0.0.1:9876 python own_queues.py
 """
 
 import asyncio
+import uuid
 
 from cometmq.client import (
     ConsumeFrom,
@@ -14,6 +15,9 @@ from cometmq.client import (
     MessageQueue,
     Producer,
 )
+
+VISIT = f"visit-{uuid.uuid4().hex[:8]}"
+"""The key of this run's messages; the topic may hold others."""
 
 
 async def main() -> None:
@@ -34,10 +38,10 @@ async def main() -> None:
 
     async with Producer("shop") as producer:
         for number in range(20):
-            await producer.send(Message("Clicks", b"%d" % number))
+            await producer.send(Message("Clicks", b"%d" % number, keys=VISIT))
     async with consumer:
         async for messages in consumer.batches():
-            counts[messages[0].queue] += len(messages)
+            counts[messages[0].queue] += sum(VISIT in message.keys for message in messages)
             if sum(counts.values()) == 20:
                 consumer.finish()
 

@@ -5,8 +5,12 @@ Start it with NAMESRV_ADDR=127.0.0.1:9876 python pull_by_hand.py
 """
 
 import asyncio
+import uuid
 
 from cometmq.client import Message, MessageQueue, Producer, PullConsumer, ScheduledPull
+
+METER = f"meter-{uuid.uuid4().hex[:8]}"
+"""The key of this run's messages; the topic may hold others."""
 
 
 async def look_back(topic: str) -> None:
@@ -16,7 +20,7 @@ async def look_back(topic: str) -> None:
             end = await consumer.max_offset(queue)
             if end > await consumer.min_offset(queue):
                 found = await consumer.pull(queue, end - 1)
-                print("newest", found.messages[-1].body.decode())
+                print("newest", found.messages[-1].body)
 
 
 async def copy(topic: str, count: int) -> None:
@@ -28,7 +32,7 @@ async def copy(topic: str, count: int) -> None:
         nonlocal seen
         offset = await consumer.fetch_offset(queue) or 0
         found = await consumer.pull(queue, offset)
-        seen += len(found.messages)
+        seen += sum(METER in message.keys for message in found.messages)
         consumer.update_offset(queue, found.next_offset)
         if seen == count:
             done.set()
@@ -44,10 +48,11 @@ async def copy(topic: str, count: int) -> None:
 async def main() -> None:
     """Send ten messages to one queue, and read them both ways."""
     async with Producer("shop") as producer:
-        await producer.send(Message("Readings", b"0"))
+        await producer.send(Message("Readings", b"0", keys=METER))
         queue = (await producer.queues("Readings"))[0]
         for number in range(1, 10):
-            await producer.send(Message("Readings", b"%d" % number), queue=queue)
+            reading = Message("Readings", b"%d" % number, keys=METER)
+            await producer.send(reading, queue=queue)
     await look_back("Readings")
     await copy("Readings", 10)
 

@@ -5,6 +5,7 @@ Start it with NAMESRV_ADDR=127.0.0.1:9876 python trace_context.py
 """
 
 import asyncio
+import uuid
 
 from cometmq.client import (
     ConsumeFrom,
@@ -18,6 +19,9 @@ from cometmq.client import (
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
+ORDER = f"order-{uuid.uuid4().hex[:8]}"
+"""The key of this run's messages; the topic may hold others."""
+
 
 async def main() -> None:
     """Forward a traced message; the listener's own message belongs to the same trace."""
@@ -26,8 +30,10 @@ async def main() -> None:
 
         async def listener(messages: list[MessageExt]) -> None:
             for message in messages:
+                if ORDER not in message.keys:
+                    continue
                 if message.topic == "Orders":
-                    await producer.send(Message("Invoices", message.body))
+                    await producer.send(Message("Invoices", message.body, keys=ORDER))
                 else:
                     print(message.topic, message.properties["traceparent"])
                     arrived.set()
@@ -37,8 +43,8 @@ async def main() -> None:
         consumer.subscribe("Orders")
         consumer.subscribe("Invoices")
         async with consumer:
-            order = Message("Orders", b"one book", properties={"traceparent": PARENT})
-            await producer.send(order)
+            trace = {"traceparent": PARENT}
+            await producer.send(Message("Orders", b"one book", keys=ORDER, properties=trace))
             await arrived.wait()
 
 
