@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from cometmq.client import LitePullConsumer, MessageQueue, PullConsumer, PushConsumer
+from cometmq.client import (
+    LitePullConsumer,
+    MessageQueue,
+    PullConsumer,
+    PushConsumer,
+    PushOptions,
+)
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.route_book import LOOKUPS_MAX
 from cometmq.client.for_each import for_each
@@ -78,6 +84,37 @@ async def test_members_are_asked_once_for_all_topics(
     async with consumer_of_many(cluster, kind) as consumer:
         assert len(consumer.queues) == 2 * len(TOPICS)
         assert cluster.broker.requests[RequestCode.GET_CONSUMER_LIST_BY_GROUP] < 10
+
+
+async def test_the_locks_of_all_topics_are_asked_for_at_once(pair: MemoryCluster) -> None:
+    for topic in TOPICS:
+        pair.create_topic(topic, queue_count=2)
+    options = PushOptions(orderly=True)
+    consumer = PushConsumer("cg", pair.namesrv, listener=lambda _: None, options=options)
+    for topic in TOPICS:
+        consumer.subscribe(topic)
+    async with consumer:
+        assert len(consumer.queues) == 4 * len(TOPICS)
+        for broker in pair.brokers:
+            assert len(broker.locks) >= 2 * len(TOPICS)
+            assert 1 <= broker.requests[RequestCode.LOCK_BATCH_MQ] <= 3
+    assert not any(broker.locks for broker in pair.brokers)
+
+
+async def test_a_queue_locked_elsewhere_delays_no_other_topic(cluster: MemoryCluster) -> None:
+    taken = {MessageQueue(topic, "broker-a", 1) for topic in TOPICS[::2]}
+    cluster.broker.locks.update({("cg", queue): "another" for queue in taken})
+    for topic in TOPICS:
+        cluster.create_topic(topic, queue_count=2)
+    options = PushOptions(orderly=True)
+    consumer = PushConsumer("cg", cluster.namesrv, listener=lambda _: None, options=options)
+    for topic in TOPICS:
+        consumer.subscribe(topic)
+    async with consumer:
+        assert len(consumer.queues) == 2 * len(TOPICS) - len(taken)
+        assert not taken.intersection(consumer.queues)
+        cluster.broker.locks.clear()
+        await eventually(lambda: taken.issubset(consumer.queues))
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, PullConsumer])

@@ -125,13 +125,13 @@ async def test_a_queue_taken_during_a_reset_keeps_one_reader(background: TaskSet
     context = context_of(NoMessages(), offsets)
 
     readers = readers_of(context, background)
-    assert await readers.take("T", [QUEUE])
+    assert await readers.take({"T": [QUEUE]})
     before = readers.get(QUEUE)
     assert before is not None
     async with asyncio.TaskGroup() as group:
         group.create_task(readers.reset(QUEUE, 5))
         await asyncio.sleep(0)
-        assert await readers.take("T", [QUEUE])
+        assert await readers.take({"T": [QUEUE]})
         offsets.may_store.set()
     current = readers.get(QUEUE)
     assert current is not None

@@ -254,9 +254,9 @@ class PullGroup(GroupMember[LitePullOptions]):
     def _may_read(self) -> bool:
         return self._waiting_count < self._options.total_count_max
 
-    async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        self._taken.update(queues)
-        return await super()._take(topic, queues)
+    async def _take(self, shares: Mapping[str, Collection[MessageQueue]]) -> bool:
+        self._taken.update(*shares.values())
+        return await super()._take(shares)
 
     async def _take_assigned(self, topics: Iterable[str]) -> list[str]:
         """Read the assigned queues of topics; return the topics that cannot be read yet."""
@@ -264,7 +264,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         for topic in sorted(topics):
             mine = [queue for queue in self._assigned or () if queue.topic == topic]
             await self._instance.routes.refresh_all([topic])
-            if not await self._take(topic, mine):
+            if not await self._take({topic: mine}):
                 left.append(topic)
         return left
 

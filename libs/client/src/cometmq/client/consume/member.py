@@ -67,8 +67,6 @@ class GroupMember(ABC, Generic[OptionsT]):
     """The base of push and pull members."""
 
     CONSUME_TYPE: ClassVar[str]
-    TOPICS_AT_ONCE: ClassVar[int] = 16
-    """How many topics are rebalanced at the same time."""
 
     def __init__(self, parts: MemberParts[OptionsT]) -> None:
         self._instance = parts.instance
@@ -104,7 +102,6 @@ class GroupMember(ABC, Generic[OptionsT]):
             None if self.is_broadcasting else parts.strategy,
             topics=lambda: self.topics,
             interval_ms=parts.options.rebalance_interval_ms,
-            topics_at_once=self.TOPICS_AT_ONCE,
             take=self._share,
             store=self._store_before_sharing,
         )
@@ -158,22 +155,21 @@ class GroupMember(ABC, Generic[OptionsT]):
             task = self._background.spawn(self._store_progress(), name="store-progress")
             await asyncio.wait([task], timeout=STORE_MS_MAX / 1000)
 
-    async def _share(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Take our share of a topic; release it again if the topic is unsubscribed during the
-        call.
-        """
-        is_complete = await self._take(topic, queues)
-        if topic not in self.topics:
-            await self.unsubscribed(topic)
+    async def _share(self, shares: Mapping[str, Collection[MessageQueue]]) -> bool:
+        """Take our shares; release those of topics that are unsubscribed during the call."""
+        is_complete = await self._take(shares)
+        for topic in shares:
+            if topic not in self.topics:
+                await self.unsubscribed(topic)
         return is_complete
 
     async def unsubscribed(self, topic: str) -> None:
         """Release the queues of a topic."""
-        await self._take(topic, [])
+        await self._take({topic: []})
 
-    async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Own exactly these queues of a topic; return False if some could not be taken yet."""
-        return await self._readers.take(topic, queues)
+    async def _take(self, shares: Mapping[str, Collection[MessageQueue]]) -> bool:
+        """Own exactly these queues of each topic; return False if some could not be taken yet."""
+        return await self._readers.take(shares)
 
     @property
     def queues(self) -> list[MessageQueue]:

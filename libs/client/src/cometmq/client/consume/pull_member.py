@@ -2,7 +2,7 @@
 """The group member of a pull consumer, which reads only on request."""
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from cometmq.client.consume.delivery.send_back import SENT_BACK, SendBack
@@ -27,7 +27,6 @@ class PlainPullGroup(GroupMember[PullOptions]):
     """A member that knows its share of the queues, pulls on request, and keeps offsets."""
 
     CONSUME_TYPE = CONSUME_ACTIVELY
-    TOPICS_AT_ONCE = 1
     """Taking a queue only calls the application, which may call `queues_in_balance`."""
 
     def __init__(self, parts: MemberParts[PullOptions]) -> None:
@@ -93,10 +92,15 @@ class PlainPullGroup(GroupMember[PullOptions]):
 
     async def unsubscribed(self, topic: str) -> None:
         """Release the share of a topic."""
-        await self._take(topic, [])
+        await self._take({topic: []})
         self._shares.pop(topic, None)
 
-    async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
+    async def _take(self, shares: Mapping[str, Collection[MessageQueue]]) -> bool:
+        for topic, queues in shares.items():
+            await self._note_share(topic, queues)
+        return True
+
+    async def _note_share(self, topic: str, queues: Collection[MessageQueue]) -> None:
         """Record our share of a topic, and report the changes to the application."""
         before, now = self._shares.get(topic, frozenset()), frozenset(queues)
         self._shares[topic] = now
@@ -110,7 +114,6 @@ class PlainPullGroup(GroupMember[PullOptions]):
             self._noted -= lost
         if fresh := now - before:
             await self._ownership.taken(fresh)
-        return True
 
     # -- on request ---------------------------------------------------------------------------
 

@@ -3,11 +3,12 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
+from cometmq.client.consume.queues.readers import TOPICS_AT_ONCE
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.for_each import for_each
@@ -20,8 +21,8 @@ from cometmq.remoting.commands.clients import GetConsumerListByGroup
 from cometmq.remoting.errors import AccessDenied, CometError, ServerError
 from cometmq.remoting.transport.tasks import describe
 
-TakeQueues = Callable[[str, Collection[MessageQueue]], Awaitable[bool]]
-"""Takes exactly these queues of a topic; returns False if some could not be taken yet."""
+TakeQueues = Callable[[Mapping[str, Collection[MessageQueue]]], Awaitable[bool]]
+"""Takes exactly these queues of each topic; returns False if some could not be taken yet."""
 
 DUPLICATE_REMIND_MS: Final = 60_000
 """Interval between warnings about a client id that stays duplicated."""
@@ -34,7 +35,7 @@ class Assigner:
     While members join and leave, two of them may briefly hold the same queue.
     """
 
-    def __init__(  # noqa: PLR0913  # the parts of one member
+    def __init__(  # the parts of one member
         self,
         instance: ClientInstance,
         group: str,
@@ -42,12 +43,11 @@ class Assigner:
         *,
         topics: Callable[[], Collection[str]],
         interval_ms: int,
-        topics_at_once: int,
         take: TakeQueues,
         store: Callable[[], Awaitable[None]],
     ) -> None:
-        """`take` is called once per topic in each round, for up to `topics_at_once` topics at the
-        same time; `store` stores the offsets of the owned queues.
+        """`take` is called once in each round, with the shares of all topics; `store` stores the
+        offsets of the owned queues.
 
         Without a `strategy`, as in broadcasting, the member takes all queues.
         """
@@ -55,7 +55,6 @@ class Assigner:
         self._group = group
         self._strategy = strategy
         self._interval_ms = interval_ms
-        self._topics_at_once = topics_at_once
         self._take = take
         self._store = store
         self._topics = topics
@@ -80,21 +79,25 @@ class Assigner:
     async def share(self) -> bool:
         """Rebalance every topic once; return False if a retry is needed soon."""
         members = _Members(self._members)
-        are_complete: list[bool] = []
+        shares: dict[str, list[MessageQueue]] = {}
+        is_complete = True
 
-        async def share(topic: str) -> None:
-            are_complete.append(await self._share(topic, members))
+        async def compute(topic: str) -> None:
+            nonlocal is_complete
+            try:
+                mine = await self._mine(topic, members)
+            except CometError as error:
+                outages = self._instance.outages
+                outages.failed("rebalance.failed", error, group=self._group, topic=topic)
+                is_complete = is_complete and isinstance(error, AccessDenied)
+                return
+            if mine is None:
+                is_complete = False
+            else:
+                shares[topic] = mine
 
-        await for_each(sorted(self._topics()), share, running_max=self._topics_at_once)
-        return all(are_complete)
-
-    async def _share(self, topic: str, members: "_Members") -> bool:
-        try:
-            mine = await self._mine(topic, members)
-            return mine is not None and await self._take(topic, mine)
-        except CometError as error:
-            self._instance.outages.failed("rebalance.failed", error, group=self._group, topic=topic)
-            return isinstance(error, AccessDenied)
+        await for_each(sorted(self._topics()), compute, running_max=TOPICS_AT_ONCE)
+        return await self._take(shares) and is_complete
 
     async def _mine(self, topic: str, members: "_Members") -> list[MessageQueue] | None:
         route = self._instance.routes.get(topic)

@@ -8,14 +8,19 @@ Invariants
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
 
 from cometmq.client.consume.queues.ownership import Ownership
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.consume.queues.reader import ReadContext, Reader
+from cometmq.client.for_each import for_each
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import TaskSet
+
+TOPICS_AT_ONCE: Final = 16
+"""How many topics are rebalanced at the same time."""
 
 FirstOffset = Callable[[MessageQueue], Awaitable[int]]
 
@@ -66,14 +71,38 @@ class Readers:
         for queue in self.of_topic(topic):
             self._readers[queue].resubscribed()
 
-    async def take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Own exactly these queues of a topic; return False if some cannot be read yet."""
-        lost = [queue for queue in self.of_topic(topic) if queue not in queues]
-        await self.drop(lost)
-        fresh = [queue for queue in queues if queue not in self._readers]
+    async def take(self, shares: Mapping[str, Collection[MessageQueue]]) -> bool:
+        """Own exactly these queues of each topic; return False if some cannot be read yet.
+
+        The queues of all topics are claimed at once: an orderly consumer of hundreds of topics
+        would otherwise send each broker a request per topic.
+        """
+        lost = {
+            topic: [queue for queue in self.of_topic(topic) if queue not in mine]
+            for topic, mine in shares.items()
+        }
+        await self.drop([queue for queues in lost.values() for queue in queues])
+        fresh = [queue for mine in shares.values() for queue in mine if queue not in self._readers]
         if not fresh:
             return True
-        claimed = await self._ownership.claim(fresh)
+        claimed: dict[str, list[MessageQueue]] = {}
+        for queue in await self._ownership.claim(fresh):
+            claimed.setdefault(queue.topic, []).append(queue)
+        opened_count = 0
+
+        async def open_topic(topic: str) -> None:
+            nonlocal opened_count
+            opened_count += await self._open_all(
+                claimed[topic], lost_count=len(lost[topic]), owned_count=len(shares[topic])
+            )
+
+        await for_each(claimed, open_topic, running_max=TOPICS_AT_ONCE)
+        return opened_count == len(fresh)
+
+    async def _open_all(
+        self, claimed: list[MessageQueue], *, lost_count: int, owned_count: int
+    ) -> int:
+        """Begin to read claimed queues of one topic; return how many can be read."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._open(queue)) for queue in claimed]
         opened = [queue for queue, task in zip(claimed, tasks, strict=True) if task.result()]
@@ -81,16 +110,16 @@ class Readers:
             self._context.log.info(
                 "queues.assigned",
                 group=self._context.group,
-                topic=topic,
+                topic=claimed[0].topic,
                 taken=len(opened),
-                lost=len(lost),
-                owned=len(queues),
+                lost=lost_count,
+                owned=owned_count,
             )
             await self._ownership.taken(opened)
             for queue in opened:
                 self._run(queue)
         await self._ownership.disclaim([queue for queue in claimed if queue not in self._readers])
-        return len(opened) == len(fresh)
+        return len(opened)
 
     async def drop(self, queues: Collection[MessageQueue], *, is_lost: bool = False) -> None:
         """Leave queues; `is_lost` means that a different member owns them already."""
