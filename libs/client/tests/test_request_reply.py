@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from cometmq.client.errors import (
     NotARequest,
     RequesterGone,
     SendFailed,
+    SendTimeout,
 )
 from cometmq.client.request_reply import (
     PendingReplies,
@@ -33,7 +35,7 @@ from cometmq.client.request_reply import (
     reply_message,
     requester_gone,
 )
-from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing import HANG, MemoryCluster, eventually
 from cometmq.client.testing.messages import message_ext
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -153,6 +155,48 @@ async def test_without_a_reply_the_request_ends_in_time(cluster: MemoryCluster) 
         assert not len(requester._running().replies)
     assert it.value.code == 10006
     assert len(cluster.messages("T")) == 1
+
+
+async def test_a_request_to_a_frozen_broker_says_how_long_it_took(cluster: MemoryCluster) -> None:
+    """The heartbeat before the request used to take the time of the text."""
+    async with Producer("requester", cluster.namesrv) as requester:
+        await requester.send(Message("T", b"x"))
+        requester._running()._greeted.clear()
+        for code in (RequestCode.HEART_BEAT, RequestCode.SEND_MESSAGE_V2):
+            cluster.broker.fail(code, HANG, times=10)
+        with pytest.raises(SendTimeout, match=r"gave up after 1 attempt in \d+ ms") as caught:
+            await requester.request(Message("T", b"x"), 1_000)
+    text = r"in (\d+) ms \(its timeout is 1000 ms\) at broker-a: .* within (\d+) ms"
+    words = re.search(text, str(caught.value))
+    assert words is not None
+    assert int(words[1]) >= 990
+    assert int(words[2]) >= 300
+
+
+async def test_a_frozen_broker_leaves_time_for_a_request_to_another(pair: MemoryCluster) -> None:
+    async with Producer("requester", pair.namesrv) as requester:
+        await requester.queues("T")
+        requester._running()._greeted.clear()
+        pair.brokers[0].fail(RequestCode.HEART_BEAT, HANG, times=10)
+        with pytest.raises(NoReply):  # stored, but no consumer runs
+            await requester.request(
+                Message("T", b"x"), 2_000, queue=MessageQueue("T", "broker-b", 0)
+            )
+
+
+async def test_a_request_without_time_is_not_sent(cluster: MemoryCluster) -> None:
+    options = ProducerOptions(pending_sends_max=1)
+    async with Producer("requester", cluster.namesrv, options=options) as requester:
+        text = r"was not sent in \d+ ms \(its timeout is 100 ms\)"
+
+        async def ask() -> None:
+            with pytest.raises(SendTimeout, match=text):
+                await requester.request(Message("T", b"x"), 100)
+
+        async with asyncio.TaskGroup() as group, requester._room:
+            group.create_task(ask())
+            await asyncio.sleep(0.2)
+    assert not cluster.messages("T")
 
 
 async def test_a_request_that_is_not_stored_raises(cluster: MemoryCluster) -> None:

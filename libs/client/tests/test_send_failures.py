@@ -23,7 +23,7 @@ from cometmq.client import (
     sync,
 )
 from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster, eventually
-from cometmq.client.transfer import sender
+from cometmq.client.transfer import sender, time_limit
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import (
@@ -341,7 +341,8 @@ async def test_the_broker_that_used_the_time_up_is_named(
         raise RequestTimeout(f"{queue.broker_name} did not answer within {timeout_ms} ms")
 
     pair.create_topic("T")
-    monkeypatch.setattr(sender, "monotonic_ms", lambda: now_ms)
+    for module in (sender, time_limit):
+        monkeypatch.setattr(module, "monotonic_ms", lambda: now_ms)
     async with Producer("pg", pair.namesrv) as producer:
         await producer.send(Message("T", b"x"))
         monkeypatch.setattr(sender.MessageSender, "send_to", waits)

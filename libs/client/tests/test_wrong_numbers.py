@@ -27,6 +27,7 @@ from cometmq.client.consume.queues.rebalance import AllocateByConsistentHash
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.client.transfer.attempts import Attempts
+from cometmq.client.transfer.time_limit import TimeLimit
 
 ADDRESS = "127.0.0.1:1"
 
@@ -166,8 +167,10 @@ async def test_seconds_given_for_milliseconds_are_pointed_out(cluster: MemoryClu
 async def test_a_timeout_that_may_be_meant_in_seconds_is_pointed_out(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert str(Attempts(["b"], 1).gave_up("T", 4, 3)).endswith("; 3 are milliseconds")
-    assert "milliseconds" not in str(Attempts(["b"], 1).gave_up("T", 4, 3_000))
+    assert str(Attempts(["b"], 1).gave_up("T", TimeLimit.from_now(3))).endswith(
+        "; 3 are milliseconds"
+    )
+    assert "milliseconds" not in str(Attempts(["b"], 1).gave_up("T", TimeLimit.from_now(3_000)))
     monkeypatch.setattr(arguments, "SHORT_MS", 5_000)
     async with Producer("pg", cluster.namesrv) as producer:
         with pytest.raises((NoReply, SendTimeout), match=r"; 3000 are milliseconds$"):

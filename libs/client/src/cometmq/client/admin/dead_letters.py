@@ -9,7 +9,7 @@ from cometmq.client.admin.known_groups import check_known
 from cometmq.client.admin.messages import MessageAdmin
 from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.arguments import timestamp
-from cometmq.client.errors import ClientError, InvalidArgument, no_route
+from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.identity import unique_ids
 from cometmq.client.message import (
     DamagedMessage,
@@ -24,6 +24,7 @@ from cometmq.client.settings import producer_options
 from cometmq.client.transfer.damage import damage_text
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
+from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import TransportError
 from cometmq.remoting.message.properties import PropertyKey
@@ -177,8 +178,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
             raise InvalidArgument(f"the body of {message.message_id} is broken")
         if isinstance(message, DamagedMessage):  # a new record would have a CRC that matches
             raise InvalidArgument(f"the message is not sent again: {damage_text(message)}")
-        if await self.namesrv.route(topic) is None:
-            raise no_route(topic)  # and none is created
+        await self.route(topic)  # raises NoRoute where a send would create the topic
         properties = {k: v for k, v in message.properties.items() if k not in _LEFT_OUT}
         properties |= {key.value: text for key, text in kept.items()}
         properties[PropertyKey.WAIT.value] = "true"
@@ -189,7 +189,8 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
             message_id=message.message_id,
             flag=message.flag,
         )
-        return await self._sender().send(prepared, timeout_ms=self.options.api_timeout_ms)
+        limit = TimeLimit.from_now(self.options.api_timeout_ms)
+        return await self._sender().send(prepared, limit)
 
     def _sender(self) -> MessageSender:
         if self._message_sender is None:

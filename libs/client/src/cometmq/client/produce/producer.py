@@ -10,7 +10,6 @@ import msgspec
 
 from cometmq.client.admin.of_client import ClientAdmin
 from cometmq.client.arguments import too_short, whole, whole_or
-from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.constructors import explaining
@@ -29,6 +28,7 @@ from cometmq.client.trace.start import producer_trace
 from cometmq.client.transfer.outgoing import Prepared, properties_bytes, split_messages
 from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
 from cometmq.client.transfer.sender import MessageSender
+from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import DEFAULT_PRODUCER_GROUP
 
@@ -178,7 +178,7 @@ class Producer(Client):
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
             chosen = None if queue is None else self._queue_for(queue, prepared)
-            return await sender.send(prepared, timeout_ms=timeout_ms, queue=chosen)
+            return await sender.send(prepared, TimeLimit.from_now(timeout_ms), queue=chosen)
 
     def _queue_for(self, queue: MessageQueue, prepared: Prepared) -> MessageQueue:
         """Return the queue with the full name of its topic; raise InvalidArgument for a queue of a
@@ -207,10 +207,10 @@ class Producer(Client):
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
-            deadline_ms = monotonic_ms() + timeout_ms
-            route = await sender.route_once(prepared.topic, timeout_ms=timeout_ms)
+            limit = TimeLimit.from_now(timeout_ms)
+            route = await sender.route_once(prepared.topic, limit)
             queue = sender.choose_by(selector, route, message, argument)
-            return await sender.send(prepared, timeout_ms=_left_ms(deadline_ms), queue=queue)
+            return await sender.send(prepared, limit, queue=queue)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message without an acknowledgement.
@@ -222,19 +222,17 @@ class Producer(Client):
         sender, routes = self._sending(), self._running().routes
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
-            timeout_ms = self.options.send_timeout_ms
-            deadline_ms = monotonic_ms() + timeout_ms
-            route = await sender.route_once(prepared.topic, timeout_ms=timeout_ms)
+            limit = TimeLimit.from_now(self.options.send_timeout_ms)
+            route = await sender.route_once(prepared.topic, limit)
             chosen = None if queue is None else self._queue_for(queue, prepared)
             if not routes.is_created(prepared.topic):
-                left_ms = _left_ms(deadline_ms)
-                await sender.send(prepared, timeout_ms=left_ms, queue=chosen)
+                await sender.send(prepared, limit, queue=chosen)
                 return
             if chosen is None:
                 chosen = sender.choose(route)
             elif not route.has(chosen) and chosen.broker_name in route.queue_counts:
                 await routes.find_queue(chosen)  # a broker that is not in the route may come back
-            await sender.send_oneway(chosen, prepared, timeout_ms=_left_ms(deadline_ms))
+            await sender.send_oneway(chosen, prepared, limit)
 
     async def send_batch(
         self,
@@ -253,7 +251,7 @@ class Producer(Client):
         async with self._room:
             prepared = sender.outgoing.prepare_batch(messages)
             chosen = None if queue is None else self._queue_for(queue, prepared)
-            return await sender.send(prepared, timeout_ms=timeout_ms, queue=chosen)
+            return await sender.send(prepared, TimeLimit.from_now(timeout_ms), queue=chosen)
 
     def split_batch(
         self, messages: Iterable[Message], *, bytes_max: int | None = None
@@ -306,7 +304,7 @@ class Producer(Client):
         arrives in time; other errors are those of `send`.
         """
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
-        deadline_ms = monotonic_ms() + timeout_ms
+        limit = TimeLimit.from_now(timeout_ms)
         sender, instance = self._sending(), self._running()
         pending = instance.replies.expect(count_max=self.options.pending_requests_max)
         async with pending as (correlation_id, reply):
@@ -314,22 +312,20 @@ class Producer(Client):
             try:
                 async with self._room:
                     prepared = await sender.outgoing.prepare(message, extra=extra)
-                    left_ms = _left_ms(deadline_ms)
-                    route = await sender.route_once(prepared.topic, timeout_ms=left_ms)
-                    await _be_known(instance, deadline_ms)
+                    route = await sender.route_once(prepared.topic, limit)
+                    await _be_known(instance, limit)
                     if argument is not NO_ARGUMENT:
                         queue = sender.choose_by(selector, route, message, argument)
                     elif queue is not None:
                         queue = self._queue_for(queue, prepared)
-                    left_ms = _left_ms(deadline_ms)
-                    await sender.send(prepared, timeout_ms=left_ms, queue=queue)
+                    await sender.send(prepared, limit, queue=queue)
             except SendFailed:
                 if not reply.done():  # the request may have been served, and only its answer lost
                     raise
             self._replies.add(reply)
             reply.add_done_callback(self._replies.discard)
             with suppress(TimeoutError):
-                async with asyncio.timeout((deadline_ms - monotonic_ms()) / 1000):
+                async with asyncio.timeout(limit.left_ms() / 1000):
                     return await reply
         raise NoReply(
             f"no reply to the request to the topic {message.topic} in {timeout_ms} ms: it is "
@@ -357,15 +353,10 @@ class Producer(Client):
         return self._sender
 
 
-async def _be_known(instance: ClientInstance, deadline_ms: int) -> None:
-    """Wait until every broker can route a reply to us; at the deadline, leave a hung broker alone,
-    because the request may be sent to a different one.
+async def _be_known(instance: ClientInstance, limit: TimeLimit) -> None:
+    """Wait until every broker can route a reply to us, for up to half of the time that is left: the
+    request may be sent to a different broker than one that hangs.
     """
     with suppress(TimeoutError):
-        async with asyncio.timeout(_left_ms(deadline_ms) / 1000):
+        async with asyncio.timeout(limit.left_ms() / 2000):
             await instance.be_known()
-
-
-def _left_ms(deadline_ms: int) -> int:
-    """Return the time to a deadline, but at least 1 ms."""
-    return max(1, deadline_ms - monotonic_ms())

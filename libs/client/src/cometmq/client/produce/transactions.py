@@ -33,6 +33,7 @@ from cometmq.client.produce.producer import Producer
 from cometmq.client.produce.transaction_calls import CheckListener, LocalTransaction, StateCaller
 from cometmq.client.settings import TransactionOptions
 from cometmq.client.shown import shown
+from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.transactions import CheckTransactionState, EndTransaction
 from cometmq.remoting.errors import CometError, CorruptRecord
@@ -266,7 +267,7 @@ class TransactionProducer(Producer, TransactionMember):
                     "`delay_level`, or outside the transaction"
                 )
             prepared.sys_flag |= TRANSACTION_PREPARED
-            result = await sender.send(prepared, timeout_ms=timeout_ms)
+            result = await sender.send(prepared, TimeLimit.from_now(timeout_ms))
         message = msgspec.structs.replace(message, message_id=result.message_id)
         return Transaction(message, result, self._end)
 

@@ -14,6 +14,7 @@ from cometmq.client.settings import ClientOptions, ConsumerOptions, ProducerOpti
 from cometmq.client.trace.dispatcher import BODY_CHARS_MAX, TraceDispatcher
 from cometmq.client.trace.hooks import ConsumeTraceHook, SendTraceHook, TraceTopic
 from cometmq.client.transfer.sender import MessageSender
+from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.names import TRACE_PRODUCER_PREFIX
 from cometmq.remoting.transport.tasks import TaskSet
 
@@ -56,7 +57,7 @@ def _dispatcher(
     async def send(topic: str, text: str, keys: Sequence[str]) -> None:
         message = Message(topic, text.encode(), keys=keys)
         prepared = await sender.outgoing.prepare(message)
-        await sender.send(prepared, timeout_ms=SEND_TIMEOUT_MS)
+        await sender.send(prepared, TimeLimit.from_now(SEND_TIMEOUT_MS))
 
     background = TaskSet(instance.log)
     stack.push_async_callback(background.close)

@@ -14,6 +14,7 @@ from cometmq.client.errors import (
     SendTimeout,
     no_route,
 )
+from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import (
     CommandError,
@@ -80,7 +81,7 @@ class Attempts(msgspec.Struct, gc=False):
         """Return whether a requester is gone that can be connected to none of the other brokers."""
         return self.gone is not None and set(self.brokers).issuperset(brokers)
 
-    def error(self, topic: str, cost_ms: int, timeout_ms: int) -> Exception:
+    def error(self, topic: str, limit: TimeLimit) -> Exception:
         """Return the error to raise after the last attempt.
 
         If every attempt was refused permanently, this is the last refusal, because SendFailed would
@@ -95,25 +96,32 @@ class Attempts(msgspec.Struct, gc=False):
             missing = no_route(topic, refused_by=self.brokers)
             missing.__cause__ = self.failure
             return missing
-        error = self.gave_up(topic, cost_ms, timeout_ms)
+        error = self.gave_up(topic, limit)
         error.__cause__ = self.failure
         return error
 
-    def gave_up(self, topic: str, cost_ms: int, timeout_ms: int) -> SendFailed:
+    def gave_up(self, topic: str, limit: TimeLimit) -> SendFailed:
         """Describe the attempts in an error: SendTimeout if time ran out, otherwise SendFailed."""
         message = f"the message to the topic {topic}"
         if self.may_be_stored:
             start = f"no broker has confirmed {message}, which may be stored: gave up"
         else:
-            start = f"{message} was not stored"
-        count = "1 attempt" if self.count == 1 else f"{self.count} attempts"
-        place = f" at {', '.join(self.brokers)}" if self.brokers else ""
-        failure = self.failure
-        reason = f": {failure}" if failure is not None else ""
-        hint = too_short(timeout_ms)
-        is_late = cost_ms >= timeout_ms or isinstance(failure, RequestTimeout)
+            start = f"{message} was not {'stored' if self.count else 'sent'}"
+        failure, cost_ms = self.failure, limit.elapsed_ms()
+        is_late = cost_ms >= limit.timeout_ms or isinstance(failure, RequestTimeout)
+        text = "".join(
+            (
+                start,
+                {0: "", 1: " after 1 attempt"}.get(self.count, f" after {self.count} attempts"),
+                f" in {cost_ms} ms",
+                f" (its timeout is {limit.timeout_ms} ms)" if is_late else "",
+                f" at {', '.join(self.brokers)}" if self.brokers else "",
+                f": {failure}" if failure is not None else "",
+                too_short(limit.timeout_ms),
+            )
+        )
         return (SendTimeout if is_late else SendFailed)(
-            f"{start} after {count} in {cost_ms} ms{place}{reason}{hint}",
+            text,
             brokers=tuple(self.brokers),
             may_be_stored=self.may_be_stored,
             code=failure.code if isinstance(failure, CommandError | ClientError) else None,

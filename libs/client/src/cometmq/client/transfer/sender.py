@@ -35,6 +35,7 @@ from cometmq.client.shown import shown
 from cometmq.client.transfer.attempts import PASSING, Attempts
 from cometmq.client.transfer.outgoing import REPLY_CODES, Outgoing, Prepared
 from cometmq.client.transfer.queue_selection import LatencyFaults, QueueSelector, RoundRobin
+from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
@@ -122,28 +123,30 @@ class MessageSender:
             wait_ms=options.send_timeout_ms if wait_ms is None else wait_ms,
         )
 
-    async def route_once(self, topic: str, *, timeout_ms: int) -> Route:
-        """Return the route for a send without retries; raise SendFailed if it has no master."""
-        begin_ms = monotonic_ms()
+    async def route_once(self, topic: str, limit: TimeLimit) -> Route:
+        """Return the route for a send without retries; raise SendFailed if it has no master, or if
+        the time is used up.
+        """
+        if not (left_ms := limit.left_ms()):
+            self.failed_count += 1
+            raise Attempts([]).gave_up(topic, limit)
         try:
-            return await self.route(topic, wait_ms=timeout_ms)
+            return await self.route(topic, wait_ms=left_ms)
         except BrokerMissing as error:
             self.failed_count += 1
-            tried = Attempts([], 1, error)
-            raise tried.gave_up(topic, monotonic_ms() - begin_ms, timeout_ms) from error
+            raise Attempts([], 1, error).gave_up(topic, limit) from error
 
     async def send(
-        self, prepared: Prepared, *, timeout_ms: int, queue: MessageQueue | None = None
+        self, prepared: Prepared, limit: TimeLimit, *, queue: MessageQueue | None = None
     ) -> SendResult:
         """Choose a queue and send to it; after a failure, retry at a queue of a different broker.
 
         If `queue` is given, send to it once, without retries. Raise the error of the broker or the
         forbidden hook that refuses the message, and SendFailed if all attempts fail otherwise.
         """
-        begin_ms = monotonic_ms()
         attempts = 1 if queue is not None else 1 + self._options.retry_times
         tried = Attempts([])
-        while tried.may_begin(attempts, left_ms := timeout_ms - (monotonic_ms() - begin_ms)):
+        while tried.may_begin(attempts, left_ms := limit.left_ms()):
             tried.count += 1
             route = self._instance.routes.get_for_sending(prepared.topic)
             if route is None or not route.publish_queues:
@@ -161,8 +164,7 @@ class MessageSender:
                     if tried.may_be_stored or tried.gone is not None:
                         break  # this refusal does not cover an earlier attempt
                     self._refused(error, chosen)
-                left_ms = max(0, timeout_ms - (monotonic_ms() - begin_ms))
-                await self._wait_to_retry(tried, attempts, error, route, chosen, left_ms)
+                await self._wait_to_retry(tried, attempts, error, route, chosen, limit.left_ms())
             else:
                 if route.is_default:
                     self._instance.routes.note_created(prepared.topic, chosen.broker_name)
@@ -173,7 +175,7 @@ class MessageSender:
                 tried.failure = CommandError(result.status, f"stored as {result.status.name}")
                 tried.may_be_stored = True
         self.failed_count += 1
-        raise tried.error(prepared.topic, monotonic_ms() - begin_ms, timeout_ms)
+        raise tried.error(prepared.topic, limit)
 
     async def _route_for(self, tried: Attempts, topic: str, left_ms: int) -> Route | None:
         """Return the route for an attempt, or None if the attempt fails.
@@ -303,23 +305,20 @@ class MessageSender:
             self._tell(context, result=result, ext=response.ext)
         return result
 
-    async def send_oneway(
-        self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int
-    ) -> None:
+    async def send_oneway(self, queue: MessageQueue, prepared: Prepared, limit: TimeLimit) -> None:
         """Send a message to one queue without an acknowledgement.
 
         Raise SendFailed if it cannot be sent.
         """
-        begin_ms = monotonic_ms()
         try:
-            await self._send_oneway(queue, prepared, timeout_ms)
+            await self._send_oneway(queue, prepared, max(1, limit.left_ms()))
         except (ClientError, Outage) as error:
             self.failed_count += 1
             if not isinstance(error, Outage):
                 raise  # a hook's refusal
             tried = Attempts([queue.broker_name], 1)
             tried.note(error)
-            raise tried.gave_up(prepared.topic, monotonic_ms() - begin_ms, timeout_ms) from error
+            raise tried.gave_up(prepared.topic, limit) from error
 
     async def _send_oneway(self, queue: MessageQueue, prepared: Prepared, timeout_ms: int) -> None:
         called_ms = monotonic_ms()

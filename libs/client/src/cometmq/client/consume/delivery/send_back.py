@@ -10,6 +10,7 @@ from cometmq.client.listener import DEAD_LETTER_LEVEL
 from cometmq.client.message import MessageExt, UnreadableMessage
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
+from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.send import ConsumerSendMsgBack
 from cometmq.remoting.errors import CometError
@@ -135,7 +136,7 @@ class SendBack:
             max_reconsume_times=self._max_reconsume_times,
             is_delayed=is_delayed,
         )
-        await self._sender.send(prepared, timeout_ms=SEND_BACK_TIMEOUT_MS)
+        await self._sender.send(prepared, TimeLimit.from_now(SEND_BACK_TIMEOUT_MS))
 
 
 def retry_message(

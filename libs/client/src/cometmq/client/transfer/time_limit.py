@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time limit of one call, over all its steps and attempts."""
+
+import msgspec
+
+from cometmq.client.clock import monotonic_ms
+
+
+class TimeLimit(msgspec.Struct, frozen=True, gc=False):
+    """A timeout and the moment from which it counts."""
+
+    timeout_ms: int
+    begin_ms: int
+
+    @classmethod
+    def from_now(cls, timeout_ms: int) -> "TimeLimit":
+        """Return a limit that begins now."""
+        return cls(timeout_ms, monotonic_ms())
+
+    def elapsed_ms(self) -> int:
+        """Return the time since the beginning."""
+        return monotonic_ms() - self.begin_ms
+
+    def left_ms(self) -> int:
+        """Return the time that is left, at least 0."""
+        return max(0, self.timeout_ms - self.elapsed_ms())
