@@ -4,6 +4,7 @@ at most one per RENEW_MS.
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
 
@@ -19,7 +20,6 @@ RENEW_MS: Final = 1_000
 
 
 class _Renewal(msgspec.Struct):
-    lock: asyncio.Lock
     begun_count: int = 0
     completed_count: int = 0
     next_ms: int = 0
@@ -27,7 +27,13 @@ class _Renewal(msgspec.Struct):
     error: CometError | None = None
     """Why the last lookup failed."""
     running: asyncio.Task[None] | None = None
-    """The current lookup, which may outlast its callers."""
+    """The current lookup, or the next one before it is due; it may outlast its callers."""
+    waiters: dict[asyncio.Future[None], None] = {}
+    """The callers of the current lookup, in their order.
+
+    `asyncio.Lock` and `asyncio.wait` compare each of thousands of callers with all the others when
+    they time out.
+    """
 
 
 class Renewals:
@@ -59,25 +65,21 @@ class Renewals:
         renewal = self._of(key, called_ms)
         begun_count = renewal.begun_count
         is_recent = called_ms < renewal.next_ms
-        if renewal.next_ms - called_ms > wait_ms:
-            return _end(renewal)
         try:
-            async with asyncio.timeout(wait_ms / 1000), renewal.lock:
-                if renewal.running is not None:  # its caller has stopped waiting
-                    await asyncio.wait({renewal.running})
-                if is_found():
-                    return None
-                due_ms = max(renewal.next_ms, monotonic_ms())
-                if renewal.completed_count > begun_count or due_ms - called_ms > wait_ms:
-                    return _end(renewal)
-                await asyncio.sleep((due_ms - monotonic_ms()) / 1000)
-                work = _look_up(renewal, look_up)
-                renewal.running = self._background.spawn(work, name="look-up-route")
-                await asyncio.wait({renewal.running})
+            async with asyncio.timeout(wait_ms / 1000):
+                while not is_found() and renewal.completed_count <= begun_count:
+                    if renewal.next_ms - called_ms > wait_ms:
+                        break
+                    if renewal.running is None:
+                        work = _look_up(renewal, look_up)
+                        renewal.running = self._background.spawn(work, name="look-up-route")
+                        renewal.running.add_done_callback(functools.partial(_ended, renewal))
+                    await _wait(renewal)
         except TimeoutError:
             if not is_recent and renewal.completed_count <= begun_count:
                 raise
-        return _end(renewal)
+        if not is_found() and renewal.error is not None:
+            raise renewal.error.with_traceback(None)  # it would grow with each of many callers
 
     def _of(self, key: Hashable, now_ms: int) -> _Renewal:
         found = self._renewals.get(key)
@@ -85,15 +87,16 @@ class Renewals:
             self._renewals = {
                 other: renewal
                 for other, renewal in self._renewals.items()
-                if renewal.lock.locked() or renewal.running or renewal.next_ms > now_ms
+                if renewal.running or renewal.next_ms > now_ms
             }
-            found = self._renewals[key] = _Renewal(asyncio.Lock())
+            found = self._renewals[key] = _Renewal()
         return found
 
 
 async def _look_up(renewal: _Renewal, look_up: Callable[[], Awaitable[object]]) -> None:
+    await asyncio.sleep((renewal.next_ms - monotonic_ms()) / 1000)
     renewal.begun_count += 1
-    error: CometError | None = ClientStateError("the client was closed during a lookup of routes")
+    error: CometError | None = _closed()
     try:
         await look_up()
         error = None
@@ -101,11 +104,30 @@ async def _look_up(renewal: _Renewal, look_up: Callable[[], Awaitable[object]]) 
         error = failure
     finally:
         renewal.error = error
-        renewal.completed_count = renewal.begun_count
-        renewal.next_ms = monotonic_ms() + RENEW_MS
-        renewal.running = None
 
 
-def _end(renewal: _Renewal) -> None:
-    if renewal.error is not None:
-        raise renewal.error
+def _closed() -> ClientStateError:
+    return ClientStateError("the client was closed during a lookup of routes")
+
+
+async def _wait(renewal: _Renewal) -> None:
+    """Wait until the current lookup ends."""
+    waiter = asyncio.get_running_loop().create_future()
+    renewal.waiters[waiter] = None
+    try:
+        await waiter
+    finally:
+        renewal.waiters.pop(waiter, None)
+
+
+def _ended(renewal: _Renewal, task: asyncio.Task[None]) -> None:
+    """Wake the callers of a lookup, even if it was cancelled before it began."""
+    if task.cancelled():
+        renewal.begun_count += 1
+        renewal.error = _closed()
+    renewal.completed_count = renewal.begun_count
+    renewal.next_ms = monotonic_ms() + RENEW_MS
+    renewal.running = None
+    for waiter in renewal.waiters:
+        if not waiter.done():
+            waiter.set_result(None)

@@ -230,9 +230,11 @@ class RouteBook:
                 await share(wait_ms=min(wait_ms, late_ms))
         except TimeoutError as error:
             addresses = ", ".join(sorted(self._namesrv.addresses))
+            limit = f"within {wait_ms / 1000:g} s"
             raise NoNamesrv(
-                f"no name server answers: {addresses}: no answer within {wait_ms / 1000:g} s"
-                + (late_text(late_ms) if late_ms else HUNG)
+                f"no answer of a name server ({addresses}) was read {limit}{late_text(late_ms)}"
+                if late_ms
+                else f"no name server answers: {addresses}: no answer {limit}{HUNG}"
             ) from error
 
     async def find_master(self, broker_name: str, topic: str, *, wait_ms: int) -> str:

@@ -27,6 +27,7 @@ from cometmq.client.trace.hooks import SendTraceHook
 from cometmq.client.trace.start import producer_trace
 from cometmq.client.transfer.outgoing import Prepared, properties_bytes, split_messages
 from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
+from cometmq.client.transfer.room import Room
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -87,7 +88,7 @@ class Producer(Client):
         self._forbidden_hooks: list[ForbiddenHook] = []
         self._trace: SendTraceHook | None = None
         self._sender: MessageSender | None = None
-        self._room = asyncio.Semaphore(self.options.pending_sends_max)
+        self._room = Room(self.options.pending_sends_max)
         self._replies: set[asyncio.Future[MessageExt]] = set()  # awaited by requests
 
     def add_hook(self, hook: SendHook) -> None:
@@ -138,19 +139,16 @@ class Producer(Client):
         await instance.heartbeat()
 
     async def _drain(self) -> None:
-        """Wait until no send is in flight, by acquiring the whole semaphore, and no request waits
-        for its reply; fail the requests that are left.
+        """Wait until no send is in flight and no request waits for its reply; fail the requests
+        that are left.
         """
-        running_count = self.options.pending_sends_max
         try:
             async with asyncio.timeout(self.options.send_timeout_ms / 1000):
-                while running_count:
-                    await self._room.acquire()
-                    running_count -= 1
+                await self._room.wait_empty()
                 if self._replies:
                     await asyncio.wait(self._replies)
         except TimeoutError:
-            running_count += len(self._replies)
+            running_count = self._room.count + len(self._replies)
             self._log.warning("producer.undrained", group=self.group, running_count=running_count)
         for reply in self._replies:
             if not reply.done():

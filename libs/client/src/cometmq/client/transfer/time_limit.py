@@ -23,4 +23,4 @@ class TimeLimit(msgspec.Struct, frozen=True, gc=False):
 
     def left_ms(self) -> int:
         """Return the time that is left, at least 0."""
-        return max(0, self.timeout_ms - self.elapsed_ms())
+        return max(0, self.begin_ms + self.timeout_ms - monotonic_ms())

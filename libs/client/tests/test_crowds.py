@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tens of thousands of sends at once: the cost of each does not grow with their number."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from time import process_time
+from typing import Any
+
+import pytest
+
+from cometmq.client import Message, Producer, ProducerOptions
+from cometmq.client.cluster.renewals import Renewals
+from cometmq.client.testing import MemoryCluster
+from cometmq.client.transfer.room import Room
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.tasks import TaskSet
+
+FEW, MANY = 1_000, 32_000
+GROWTH_MAX = 5
+"""A cost that grows with the number of others would grow by MANY / FEW."""
+
+
+Call = Callable[[], Coroutine[Any, Any, None]]
+
+
+async def cost_each(calls: Callable[[int], Call], count: int) -> float:
+    """Return the processor time of one of `count` concurrent calls."""
+    call = calls(count)
+    begin = process_time()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(call())
+    return (process_time() - begin) / count
+
+
+async def growth(calls: Callable[[int], Call]) -> float:
+    """Return how much more each of many calls costs than each of a few."""
+    few = min([await cost_each(calls, FEW) for _ in range(3)])
+    return min([await cost_each(calls, MANY) for _ in range(2)]) / few
+
+
+async def test_waiting_for_room_costs_the_same_in_a_crowd() -> None:
+    def sends(count: int) -> Call:
+        room = Room(count // 2)  # so that half of the sends end in the same turn of the loop
+
+        async def send() -> None:
+            async with room:
+                await asyncio.sleep(0)
+
+        return send
+
+    assert await growth(sends) < GROWTH_MAX
+
+
+async def test_waiting_in_vain_for_a_lookup_costs_the_same_in_a_crowd() -> None:
+    background = TaskSet(NO_LOG)
+    renewals = Renewals(background)
+    never = asyncio.Event()
+
+    async def send() -> None:
+        for _ in range(2):  # senders wait again for as long as the loop was late
+            with pytest.raises(TimeoutError):
+                await renewals.share("T", never.wait, is_found=lambda: False, wait_ms=200)
+
+    assert await growth(lambda _: send) < GROWTH_MAX
+    await background.close()
+
+
+async def test_a_crowd_of_sends_is_stored(cluster: MemoryCluster) -> None:
+    options = ProducerOptions(pending_sends_max=500)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(5_000):
+                group.create_task(producer.send(Message("New", b"x")))
+        assert producer.stats().sent_count == 5_000
+    assert len(cluster.messages("New")) == 5_000
+
+
+async def test_room_serves_its_waiters_in_their_order() -> None:
+    room, order, running = Room(2), list[int](), list[int]()
+
+    async def send(number: int) -> None:
+        async with room:
+            order.append(number)
+            running.append(room.count)
+            await asyncio.sleep(0.001)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(7):
+            group.create_task(send(number))
+    assert order == list(range(7))
+    assert max(running) == 2
+    assert room.count == 0
+    await room.wait_empty()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_cancelled_waiter_loses_no_room(*, is_late: bool) -> None:
+    """`is_late` means that the place was handed over in the turn in which it is cancelled."""
+    room, done = Room(1), list[int]()
+
+    async def send(number: int) -> None:
+        async with room:
+            done.append(number)
+
+    async with asyncio.TaskGroup() as group:
+        async with room:
+            waiting = [group.create_task(send(number)) for number in range(3)]
+            await asyncio.sleep(0)
+            if not is_late:
+                waiting[0].cancel()
+                await asyncio.sleep(0)
+        if is_late:
+            waiting[0].cancel()
+        closing = group.create_task(room.wait_empty())
+    assert done == [1, 2]
+    assert closing.done()
+    assert room.count == 0
