@@ -39,6 +39,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     " messages: {client_id} wants {wants}, {other_client_id} wants {other_wants}",
     "tls.unverified": "the server's certificate is not verified",
     "topic.unknown": "no broker has the topic {topic} yet",
+    "topic.unreadable": "no broker lets consumers read the topic {topic}",
 }
 """The sentence of each event that a command's client may log; other events are described by their
 name and facts.
