@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -275,8 +276,12 @@ class _Failing:
 
     def __init__(self, *errors):
         self.errors = list(errors)
+        self.admin = AsyncMock()  # the broker answers all other requests
 
-    async def send(self, message):
+    async def queues(self, topic):
+        return [MessageQueue(topic, "b", 0)]
+
+    async def send(self, message, queue=None):
         raise self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
 
 
@@ -291,6 +296,7 @@ def _send_failed(cause, *, may_be_stored):
     return failed
 
 
+MESSAGE = Message("T", b"x", message_id="1")
 LOST = _send_failed(ConnectionLost("lost"), may_be_stored=True)
 REFUSED = _send_failed(ServiceNotAvailable("too few copies"), may_be_stored=False)
 
@@ -298,20 +304,20 @@ REFUSED = _send_failed(ServiceNotAvailable("too few copies"), may_be_stored=Fals
 @pytest.mark.parametrize("last", [REFUSED, SystemBusy("busy"), AccessDenied("no"), LOST])
 async def test_a_message_that_an_earlier_attempt_may_have_stored_is_never_called_unstored(last):
     with pytest.raises(MaybeStored, match="may be stored") as caught:
-        await Patience(0.2).send(failing(LOST, last), Message("T", b"x"))
+        await Patience(0.2).send(failing(LOST, last), MESSAGE)
     assert "not stored" not in str(caught.value)
     assert ("--timeout" in str(caught.value)) == (not isinstance(last, AccessDenied))
 
 
 async def test_a_message_that_every_broker_refused_is_not_stored():
     with pytest.raises(ClientError, match=r"was not stored: .*too few copies.* gave up") as caught:
-        await Patience(0.2).send(failing(REFUSED), Message("T", b"x"))
+        await Patience(0.2).send(failing(REFUSED), MESSAGE)
     assert not isinstance(caught.value, MaybeStored)
 
 
 async def test_a_message_that_may_be_stored_is_told_without_retries_too():
     with pytest.raises(MaybeStored, match="which may be stored: "):
-        await Patience(0).send(failing(LOST), Message("T", b"x"))
+        await Patience(0).send(failing(LOST), MESSAGE)
 
 
 async def test_messages_that_may_be_stored_are_counted():

@@ -64,5 +64,5 @@ def no_namesrv(kind, *causes):
 async def test_a_wrong_address_or_key_fails_at_once(error):
     producer: Any = AsyncMock(**{"send.side_effect": error})
     with pytest.raises(NoNamesrv) as caught:
-        await Patience(300).send(producer, Message("T", b"x"))
+        await Patience(300).send(producer, Message("T", b"x", message_id="1"))
     assert caught.value is error

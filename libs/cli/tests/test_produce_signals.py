@@ -150,5 +150,5 @@ async def test_a_stop_ends_the_pause_before_a_retry():
     asyncio.get_running_loop().call_later(0.3, patience.stop)
     async with asyncio.timeout(60):
         with pytest.raises(BrokerMissing) as caught:
-            await patience.send(producer, Message("T", b"x"))
+            await patience.send(producer, Message("T", b"x", message_id="1"))
     assert str(caught.value) == "down"

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final
 
+import msgspec
 import typer
 
 from cometmq.cli.demo import children
@@ -146,7 +147,8 @@ class Demo:
 
 async def _send_line(producer: Producer, message: Message, name: str) -> None:
     """Send one line; retry if the broker is busy or its answer is lost, so a line may arrive
-    twice."""
+    twice, with the same message id."""
+    message = msgspec.structs.replace(message, message_id=producer.new_message_id())
     for attempt in range(SEND_ATTEMPTS):
         try:
             await producer.send_ordered(message, name)

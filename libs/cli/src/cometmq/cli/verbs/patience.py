@@ -5,11 +5,13 @@ import asyncio
 from contextlib import suppress
 from ssl import SSLError
 from time import monotonic
-from typing import Final
+from typing import Final, NoReturn
 
+import msgspec
 import typer
 
-from cometmq.client import Message, Producer, SendResult
+from cometmq.cli.verbs.answering import answering_queue
+from cometmq.client import Message, Producer, SendContext, SendHook, SendResult
 from cometmq.client.errors import (
     BrokerMissing,
     ClientError,
@@ -18,6 +20,7 @@ from cometmq.client.errors import (
     SendFailed,
     WrongServer,
 )
+from cometmq.client.transfer.attempts import UNANSWERED
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CometError, CommandError, TransportError
 
@@ -31,31 +34,49 @@ class MaybeStored(ClientError):
     """A message was not confirmed, and an unanswered attempt may have stored it."""
 
 
-class Patience:
-    """Retries each message while servers are down, hanging or busy."""
+class Patience(SendHook):
+    """Retries each message while servers are down, hanging or busy.
+
+    Add it to the producer as a hook: it then also learns of attempts that the producer itself has
+    repeated.
+    """
 
     def __init__(self, limit_s: float) -> None:
+        self.repeated_count = 0
+        """Stored messages of which an unanswered attempt may have stored another copy."""
         self._limit_s = limit_s
-        self._has_stored = False
+        self._unanswered: set[str] = set()  # ids of messages that may be stored
+        self._is_topic_known = False
         self._is_outage_named = False
         self._had_no_namesrv = False
         self._stopped = asyncio.Event()
 
+    def before_send(self, context: SendContext) -> None:
+        """Do nothing; only the outcome matters."""
+
+    def after_send(self, context: SendContext) -> None:
+        """Record that an attempt was not answered."""
+        if isinstance(context.error, UNANSWERED):
+            self._unanswered.add(context.message_id)
+
     async def send(self, producer: Producer, message: Message) -> SendResult:
         """Store a message; raise ClientError if it is not stored in time.
 
-        If a broker stores a message but does not answer, the retry stores it a second time. Raise
-        MaybeStored if any attempt went unanswered, regardless of the last attempt's error.
+        If a broker stores a message but does not answer, the retry stores a second copy, with the
+        same message id. Raise MaybeStored if any attempt went unanswered, regardless of the last
+        attempt's error.
         """
+        message_id = message.message_id or producer.new_message_id()
+        message = msgspec.structs.replace(message, message_id=message_id)
         deadline = monotonic() + self._limit_s
         pause_s = FIRST_PAUSE_S
-        may_be_stored = False
         while True:
             try:
-                result = await producer.send(message)
+                result = await self._attempt(producer, message, message_id)
             except CometError as error:
-                was_answered = not (isinstance(error, SendFailed) and error.may_be_stored)
-                may_be_stored = may_be_stored or not was_answered
+                if isinstance(error, SendFailed) and error.may_be_stored:
+                    self._unanswered.add(message_id)
+                    self._is_topic_known = True
                 has_time = bool(self._limit_s) and not self._stopped.is_set()
                 may_pass = has_time and self._may_pass(error)
                 left_s = deadline - monotonic()
@@ -67,17 +88,37 @@ class Patience:
                         continue
                     may_pass = False
                 limit = f"; gave up after {self._limit_s:g} s (--timeout)" if may_pass else ""
-                if may_be_stored:
-                    text = _uncertain_text(message, error) if was_answered else str(error)
-                    raise MaybeStored(text + limit) from error
-                if not may_pass:
-                    raise
-                if isinstance(error, NoNamesrv):  # keeps its class and cause: `main` adds hints
-                    raise NoNamesrv(f"{error}{limit}") from error.__cause__
-                raise ClientError(f"{error}{limit}") from error
-            self._has_stored = True
+                self._give_up(error, message, message_id, limit)
+            self._is_topic_known = True
             self._is_outage_named = False
+            self.repeated_count += message_id in self._unanswered
+            self._unanswered.discard(message_id)
             return result
+
+    async def _attempt(self, producer: Producer, message: Message, message_id: str) -> SendResult:
+        """Send a message.
+
+        If an earlier attempt went unanswered, wait until a broker answers, and send to it once: a
+        hanging broker keeps each attempt in its socket buffers, and stores all of them later.
+        """
+        if message_id not in self._unanswered:
+            return await producer.send(message)
+        queue = await answering_queue(producer, message.topic)
+        return await producer.send(message, queue=queue)
+
+    def _give_up(
+        self, error: CometError, message: Message, message_id: str, limit: str
+    ) -> NoReturn:
+        """Raise the error of the last attempt, or an error that covers all attempts."""
+        if message_id in self._unanswered:
+            is_last = isinstance(error, SendFailed) and error.may_be_stored
+            text = str(error) if is_last else _uncertain_text(message, error)
+            raise MaybeStored(text + limit) from error
+        if not limit:
+            raise error
+        if isinstance(error, NoNamesrv):  # keeps its class and cause: `main` adds hints
+            raise NoNamesrv(f"{error}{limit}") from error.__cause__
+        raise ClientError(f"{error}{limit}") from error
 
     def stop(self) -> None:
         """Let each pending send end with its current attempt, or at once if it is pausing."""
@@ -92,14 +133,15 @@ class Patience:
     def _may_pass(self, error: CometError) -> bool:
         """Return whether waiting may help.
 
-        A topic that no name server knows may be misspelt, unless a message has been stored in it. A
-        name server that has just started knows no topic until brokers have registered again.
+        A topic that no name server knows may be misspelt, unless a broker has received a message
+        for it. A name server that has just started knows no topic until brokers have registered
+        again.
         """
         cause = (error.__cause__ or error) if isinstance(error, SendFailed) else error
         if isinstance(cause, CommandError):
             return cause.code in BUSY
         if isinstance(cause, NoRoute):
-            return self._has_stored or self._had_no_namesrv
+            return self._is_topic_known or self._had_no_namesrv
         if isinstance(cause, NoNamesrv):  # a wrong address or TLS key does not become right
             is_tls = cause.__cause__ is not None and isinstance(cause.__cause__.__cause__, SSLError)
             self._had_no_namesrv = not (isinstance(cause, WrongServer) or is_tls)

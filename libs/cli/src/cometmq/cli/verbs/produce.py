@@ -173,7 +173,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
         sent = Sent()
         stripped = None if json_lines else sent  # CR is a blank in JSON
         messages = _messages(_lines(body, file, count, stripped), message_of, sent, count)
-        options = with_access(ProducerOptions())
+        patience = Patience(timeout)
         begin = monotonic()
 
         def progress() -> str:
@@ -183,11 +183,10 @@ def produce(  # noqa: PLR0913  # one parameter per option
         try:
             async with (
                 live(progress, wanted=not is_keyboard),
-                Producer(GROUP, namesrv, options=options, log=NO_LOG) as producer,
+                _producer(namesrv, patience) as producer,
                 _abandoned_if_unanswered(sent),
             ):
                 await _look_at_topic(producer, topic, sent)
-                patience = Patience(timeout)
                 send = partial(patience.send, producer)
                 await _send_all(send, messages, sent, patience, rate=rate, in_flight=in_flight)
         except CometError as error:
@@ -205,6 +204,13 @@ def produce(  # noqa: PLR0913  # one parameter per option
         return sent
 
     print_sent(run(main(), loop_factory=new_event_loop), as_json=as_json)
+
+
+def _producer(namesrv: str, patience: Patience) -> Producer:
+    options = with_access(ProducerOptions())
+    producer = Producer(GROUP, namesrv, options=options, log=NO_LOG)
+    producer.add_hook(patience)
+    return producer
 
 
 async def _to_report(error: CometError, topic: str, namesrv: str, sent: Sent) -> CometError:
@@ -347,6 +353,7 @@ async def _send_all(
         finally:
             room.release()
         sent.add(result, message.delay_level)
+        sent.repeated_count = patience.repeated_count
 
     async def feed() -> None:
         number = 0

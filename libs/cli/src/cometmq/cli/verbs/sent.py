@@ -8,7 +8,14 @@ from typing import Final
 import msgspec
 
 from cometmq.cli.connecting import with_access
-from cometmq.cli.output import Cell, as_objects, print_facts, print_json, print_notes, print_rows
+from cometmq.cli.output import (
+    Cell,
+    as_objects,
+    print_facts,
+    print_json,
+    print_notes,
+    print_rows,
+)
 from cometmq.cli.words import counted
 from cometmq.client import ClientOptions, ProducerOptions, SendResult
 from cometmq.client.admin import AdminClient
@@ -45,6 +52,8 @@ class Sent(msgspec.Struct):
     """The topic, if a broker has its name, and so created it for tests of itself."""
     uncertain_count: int = 0
     """Messages that failed, but that an unanswered attempt may have stored."""
+    repeated_count: int = 0
+    """Stored messages of which an unanswered attempt may have stored another copy."""
     results: list[SendResult] = []
     """The first results."""
     levels: list[int] = []
@@ -93,6 +102,8 @@ def print_sent(sent: Sent, *, as_json: bool) -> None:
     unconfirmed = sum(sent.unconfirmed.values())
     if unconfirmed:
         facts["unconfirmed"] = unconfirmed
+    if sent.repeated_count:
+        facts["may_be_repeated"] = sent.repeated_count
     if sent.skipped_count:
         facts["empty_lines_skipped"] = sent.skipped_count
     columns, rows = _rows(sent)
@@ -102,7 +113,7 @@ def print_sent(sent: Sent, *, as_json: bool) -> None:
         print_rows(columns, rows, as_json=False)
     else:
         print_facts(facts, as_json=False)
-    print_notes([*_line_notes(sent), *_topic_notes(sent), *_unconfirmed_notes(sent)])
+    print_notes([*_line_notes(sent), *_stored_notes(sent)])
 
 
 def _rows(sent: Sent) -> tuple[list[str], list[list[Cell]]]:
@@ -135,6 +146,22 @@ def _line_notes(sent: Sent) -> list[str]:
             " that end in CR, use --json-lines"
         )
     return notes
+
+
+def _stored_notes(sent: Sent) -> list[str]:
+    """Return notes on the stored messages."""
+    return [*_topic_notes(sent), *_unconfirmed_notes(sent), *_repeated_notes(sent)]
+
+
+def _repeated_notes(sent: Sent) -> list[str]:
+    """Return a note on messages of which brokers may have several copies."""
+    if not sent.repeated_count:
+        return []
+    line = (
+        f"{counted(sent.repeated_count, 'message')} may be stored more than once: a broker had not"
+        " answered, so each was sent again, with the same message id"
+    )
+    return [line]
 
 
 def _unconfirmed_notes(sent: Sent) -> list[str]:
@@ -175,7 +202,7 @@ def failure_notes(sent: Sent, what: str = "error") -> list[str]:
     notes: list[str] = []
     if sent.count:
         stored = f"{counted(sent.count, 'message')} stored before the {what}"
-        notes += [stored, *_topic_notes(sent), *_unconfirmed_notes(sent)]
+        notes += [stored, *_stored_notes(sent)]
     notes += _line_notes(sent)
     if sent.uncertain_count:
         most = counted(sent.count + sent.uncertain_count, "message")

@@ -25,7 +25,7 @@ from cometmq.remoting.errors import (
     TopicNotExist,
 )
 
-_UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
+UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
 """Errors after which the broker may have stored the message."""
 
 PASSING: Final = (Outage, RemoteProtocolError, RequesterGone)
@@ -75,7 +75,7 @@ class Attempts(msgspec.Struct, gc=False):
             self.gone = error
         if isinstance(error, CommandError) and error.code in _LASTING:
             self.lasting_count += 1
-        self.may_be_stored = self.may_be_stored or isinstance(error, _UNANSWERED)
+        self.may_be_stored = self.may_be_stored or isinstance(error, UNANSWERED)
 
     def is_futile(self, brokers: Iterable[str]) -> bool:
         """Return whether a requester is gone that can be connected to none of the other brokers."""
