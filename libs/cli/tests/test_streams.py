@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unwritable output, closed streams and Ctrl-C print at most one line, never a traceback."""
+"""Unwritable output, closed streams and Ctrl-C print few lines, never a traceback."""
 
 import asyncio
 import os
@@ -25,7 +25,6 @@ ASKING = [
     ["group", "list"],
     ["cluster"],
     ["lag"],
-    ["produce", "{topic}", "body"],
     ["consume", "{topic}", "--from", "first", "--max", "1"],
     ["consume", "{topic}", "--from", "first", "--max", "1", "--json"],
     ["dlq", "list"],
@@ -54,9 +53,10 @@ def assert_one_line(done, reason):
     assert done.stderr == f"cometmq: cannot write to standard output: {reason}\n"
 
 
-@pytest.mark.parametrize(
-    ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")]
-)
+UNWRITABLE = [(">/dev/full", "No space left on device"), (">&-", "it is closed")]
+
+
+@pytest.mark.parametrize(("redirection", "reason"), UNWRITABLE)
 def test_output_that_cannot_be_written_is_one_line(suite, ask, topic, redirection, reason):
     ask("produce", topic, "body")
     for template in ASKING:
@@ -65,6 +65,21 @@ def test_output_that_cannot_be_written_is_one_line(suite, ask, topic, redirectio
         assert_one_line(done, reason)
     for command in (["topic", "--help"], ["--version"], ["store", "dump", str(suite.data)]):
         assert_one_line(run(command, shell_suffix=redirection), reason)
+
+
+@pytest.mark.parametrize(("redirection", "reason"), UNWRITABLE)
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_produce_counts_the_stored_messages_if_its_output_cannot_be_written(
+    suite, ask, topic, redirection, reason, form
+):
+    command = ["produce", topic, "one", "two", *form, "-n", suite.namesrv]
+    done = run(command, shell_suffix=redirection)
+    stored = sum(row["messages"] for row in ask("topic", "describe", topic, "--json").json)
+    assert (done.returncode, stored) == (1, 2)
+    assert done.stderr.splitlines() == [
+        "cometmq: 2 messages stored before the error",
+        f"cometmq: cannot write to standard output: {reason}",
+    ]
 
 
 def test_a_closed_pipe_ends_a_command_silently(suite, ask, topic):

@@ -52,6 +52,11 @@ def print_facts(facts: Mapping[str, Cell], *, as_json: bool, title: str = "") ->
 def print_notes(lines: Iterable[str]) -> None:
     """Print warnings on standard error after the output, so that they do not mix with JSON."""
     sys.stdout.flush()
+    print_errors(lines)
+
+
+def print_errors(lines: Iterable[str]) -> None:
+    """Print lines on standard error, even if standard output cannot be written."""
     for line in lines:
         typer.echo(f"cometmq: {line}", err=True)
 

@@ -21,7 +21,7 @@ from cometmq.cli.meter import is_terminal, live
 from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.output import AsJson, print_notes
 from cometmq.cli.verbs.patience import MaybeStored, Patience
-from cometmq.cli.verbs.sent import Sent, delay_texts, failure_notes, print_sent
+from cometmq.cli.verbs.sent import Sent, delay_texts, failure_notes, report
 from cometmq.cli.verbs.write_access import explained
 from cometmq.client import (
     ClientOptions,
@@ -203,7 +203,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
             sent.delays = await delay_texts(namesrv)
         return sent
 
-    print_sent(run(main(), loop_factory=new_event_loop), as_json=as_json)
+    report(run(main(), loop_factory=new_event_loop), as_json=as_json)
 
 
 def _producer(namesrv: str, patience: Patience) -> Producer:

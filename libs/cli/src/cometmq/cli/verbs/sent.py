@@ -11,11 +11,13 @@ from cometmq.cli.connecting import with_access
 from cometmq.cli.output import (
     Cell,
     as_objects,
+    print_errors,
     print_facts,
     print_json,
     print_notes,
     print_rows,
 )
+from cometmq.cli.streams import OutputClosed, OutputFailed
 from cometmq.cli.words import counted
 from cometmq.client import ClientOptions, ProducerOptions, SendResult
 from cometmq.client.admin import AdminClient
@@ -88,6 +90,17 @@ async def delay_texts(namesrv: str) -> list[str]:
                 text = (await master.config()).get("messageDelayLevel") or text
                 break
     return text.split()
+
+
+def report(sent: Sent, *, as_json: bool) -> None:
+    """Print the outcome; if standard output cannot be written, the number of stored messages."""
+    try:
+        print_sent(sent, as_json=as_json)
+    except OutputClosed:
+        raise
+    except OutputFailed:
+        print_errors(failure_notes(sent))
+        raise
 
 
 def print_sent(sent: Sent, *, as_json: bool) -> None:
