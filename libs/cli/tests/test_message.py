@@ -101,28 +101,47 @@ def test_the_id_of_a_message_is_not_one_of_its_keys(ask, topic, sent):
         assert refused.err.endswith(f" cometmq message show {name} -t {topic}\n")
 
 
-def test_a_search_that_stops_says_so_and_how_to_go_on(ask, topic):
+@pytest.fixture
+def limit(ask, suite):
+    """Set the number of messages that a broker returns at most."""
+
+    def limit(count):
+        setting = ("-b", suite.broker, "-k", "maxMsgsNumBatch", "-v", count)
+        assert ask("updateBrokerConfig", *setting).status == 0
+
+    yield limit
+    limit(64)
+
+
+def test_more_messages_than_a_broker_returns_at_once_are_found(ask, topic, limit):
+    assert ask("produce", topic, "x", "-k", "many", "--count", 970, "--in-flight", 4).status == 0
+    limit(300)  # more than the broker stores in a millisecond
+    search = ("message", "find", topic, "-k", "many", "--json")
+    wait_until(lambda: len(ask(*search).json) == 970, 30, "the index")
+    found = ask(*search)
+    assert len({it["offset_message_id"] for it in found.json}) == 970
+    assert found.err == ""
+    few = ask(*search, "--max", 2)
+    assert few.json == found.json[-2:]
+    assert few.err.startswith("cometmq: only the newest 2 messages are shown; to see older ones")
+
+
+def test_the_time_until_which_messages_are_sought_is_not_included(ask, topic, sent):
+    stored_ms = max(it["store_timestamp"] for it in sent)
+    before = [it for it in sent if it["store_timestamp"] < stored_ms]
+    search = ("message", "find", topic, "-k", "k", "--json")
+    found = ask(*search, "--until", stored_ms)
+    assert [it["body"] for it in (found.json if before else [])] == [it["body"] for it in before]
+    assert len(ask(*search, "--until", stored_ms + 1).json) == 3
+    assert ask(*search, "--since", stored_ms).json[-1]["store_timestamp"] == stored_ms
+
+
+def test_a_search_of_mqadmin_says_that_there_may_be_more(ask, topic, limit):
     assert ask("produce", topic, "x", "-k", "many", "--count", 70).status == 0
-    commands = (
-        ("message", "find", topic, "-k", "many"),
-        ("queryMsgByKey", "-t", topic, "-k", "many"),
-    )
-    for command in commands:
-        found = ask(*command, "--json")
-        assert len(found.json) == 64
+    for count in (64, 5):
+        limit(count)
+        found = ask("queryMsgByKey", "-t", topic, "-k", "many", "--json")
+        assert len(found.json) == count
         assert found.err.count("\n") == 1
-        assert "only the newest messages are shown of " in found.err
-        assert f"cometmq message find {topic} --key many --until 20" in found.err
-    few = ask("message", "find", topic, "-k", "many", "--max", 2, "--json")
-    assert len(few.json) == 2
-    assert "(2): there may be older ones" in few.err
-
-
-def test_a_smaller_limit_of_the_broker_is_known(ask, suite, topic):
-    setting = ("updateBrokerConfig", "-b", suite.broker, "-k", "maxMsgsNumBatch", "-v")
-    assert ask("produce", topic, "x", "-k", "many", "--count", 6).status == 0
-    assert ask(*setting, 5).status == 0
-    found = ask("message", "find", topic, "-k", "many", "--json")
-    assert ask(*setting, 64).status == 0
-    assert len(found.json) == 5
-    assert "(5): there may be older ones" in found.err
+        assert f"({count}): there may be older ones; to find them: cometmq message" in found.err
+        assert found.err.endswith(f"cometmq message find {topic} --key many\n")

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
-from cometmq.cli.key_search import find_by_key
+from cometmq.cli.key_search import find_some_by_key
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, print_table
 from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.mqadmin.text.message_text import Found, print_found
@@ -120,7 +120,7 @@ def query_msg_by_key(
     as_json: AsJson = False,
 ) -> None:
     """List up to 64 messages with a given key."""
-    messages, notes = ask(namesrv, lambda admin: find_by_key(admin, topic, key))
+    messages, notes = ask(namesrv, lambda admin: find_some_by_key(admin, topic, key))
     rows = [(m.message_id, m.queue.queue_id, m.queue_offset) for m in messages]
     print_table(_KEY_COLUMNS, rows, as_json=as_json)
     print_notes(notes)

@@ -9,12 +9,12 @@ import typer
 
 from cometmq.cli import message_json, times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
-from cometmq.cli.key_search import find_by_key
+from cometmq.cli.key_search import COUNT_MAX, find_by_key
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_notes
 from cometmq.cli.output import print_rows as print_table
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient, MessageTrack
-from cometmq.client.admin.broker_messages import FOREVER_MS, KEY_COUNT_MAX
+from cometmq.client.admin.broker_messages import FOREVER_MS
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt
@@ -94,19 +94,20 @@ def find(
         typer.Option(
             "--max",
             min=1,
-            max=KEY_COUNT_MAX,
-            help="Maximum number of messages of each broker; the newest are shown.",
+            help="Maximum number of messages; the newest are shown.",
         ),
-    ] = KEY_COUNT_MAX,
+    ] = COUNT_MAX,
     as_json: AsJson = False,
 ) -> None:
     """Find messages by key, oldest first; exit status 1 if there is none.
 
-    Brokers return the newest messages with a key. A note tells if there may be older ones.
+    A note tells if there are older messages than --max allows, or if a broker may have more than it
+    returns of messages that were stored at the same time.
     """
     now_ms = wall_ms()
     begin_ms = 0 if since is None else times.parsed(since, now_ms=now_ms)
-    end_ms = FOREVER_MS if until is None else times.parsed(until, now_ms=now_ms)
+    # --until is exclusive, as in other commands; brokers include the end of a period
+    end_ms = FOREVER_MS if until is None else times.parsed(until, now_ms=now_ms) - 1
 
     async def question(admin: AdminClient) -> tuple[list[MessageExt], list[str]]:
         return await find_by_key(
