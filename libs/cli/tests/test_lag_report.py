@@ -13,6 +13,7 @@ from cometmq.remoting.errors import CometError
 
 FINE = {
     "lag": 0, "behind_s": 0.0, "lost": 0, "is_beyond_end": False, "members": 1, "dead_letters": 0,
+    "is_complete": True,
 }  # fmt: skip
 
 
@@ -28,6 +29,9 @@ FINE = {
         ({"lag": 5, "behind_s": 0.1, "members": 0}, Status.STOPPED),
         ({"lag": 5, "is_beyond_end": True, "members": 0}, Status.SKIPS),
         ({"lag": 5, "lost": 2, "members": 0, "is_beyond_end": True}, Status.LOST),
+        ({"is_complete": False}, Status.FAILED),
+        ({"lag": 5, "behind_s": 31.0, "members": 0, "is_complete": False}, Status.FAILED),
+        ({"is_beyond_end": True, "is_complete": False}, Status.SKIPS),
     ],
 )
 def test_a_group_gets_the_worst_status_that_is_true_of_it(changes, status):
@@ -92,6 +96,20 @@ def test_an_empty_cluster_and_a_healthy_one_say_so():
     assert "Every group keeps up." in page.text
 
 
+def test_missing_brokers_are_named_and_the_figures_are_lower_bounds():
+    topics = [TopicRow("T", 2, 0, 0.0), TopicRow("U", 2, 3, None)]
+    part = GroupRow("g", Status.FAILED, lag=3, topics=topics, missing_brokers=["<b>", "c"])
+    page = Page(render(Report("n", "now", [part, GroupRow("h", Status.OK)], ["<b>", "c"])))
+    assert "<b>, c are missing: no answer, or no master. This page lacks the groups" in page.text
+    assert "T: nothing unread in 2 queues of the brokers that answered" in page.text
+    assert "U: 3 unread in 2 queues of the brokers that answered" in page.text
+    assert page.text.count("\N{GREATER-THAN OR EQUAL TO}\N{NO-BREAK SPACE}") == 5
+    whole = Page(render(Report("n", "now", [GroupRow("h", Status.OK)], ["b"])))
+    assert "Every group on this page keeps up." in whole.text
+    none = Page(render(Report("n", "now", [], ["b"])))
+    assert "No consumer group is known to the brokers that answered." in none.text
+
+
 def test_the_guide_has_every_status_in_its_order():
     guide = (Path(__file__).parents[3] / "docs" / "guides" / "cli.md").read_text()
     rows = "\n".join(f"| {status.word} | {status.meaning} |" for status in Status)
@@ -124,6 +142,9 @@ def test_the_report_of_a_running_suite(ask, topic, tmp_path):
     shown = ask("lag", "--report", file, "--json").json
     assert shown["report"] == str(file)
     assert shown["need_a_look"] >= 1
+    assert shown["missing_brokers"] == []
+    assert {tuple(row["missing_brokers"]) for row in ask("lag", "--json").json} == {()}
+    assert "Missing brokers" not in ask("lag").out
     page = Page(file.read_text())
     assert group in page.text
     assert f"{topic}: 6 unread in 2 queues" in page.text

@@ -46,6 +46,8 @@ class CommandAdmin(AdminClient):
         super().__init__(namesrv, options=options)
         self._asked: set[str] = set()
         self._masters: set[str] = set()
+        self.absent: set[str] = set()
+        """Names of the brokers without which the command has continued."""
         self.resume: Callable[[Sequence[BrokerAdmin]], str] = lambda _: "repeat the command"
         """Returns what to do at the brokers that a change has not reached."""
 
@@ -87,6 +89,7 @@ class CommandAdmin(AdminClient):
 
     def without_master(self, name: str, slaves: Sequence[str]) -> None:
         """Record that the command continues without a broker that has no master."""
+        self.absent.add(name)
         note_no_master(name, slaves)
 
     async def masters_to_change(
@@ -169,6 +172,7 @@ class CommandAdmin(AdminClient):
 
     def unreachable(self, broker: BrokerAdmin, error: TransportError) -> None:
         """Record that the command continues without a broker."""
+        self.absent.add(broker.name or broker.address)
         note_missing(broker.name, broker.address, error)
 
     def refused(self, broker: BrokerAdmin, error: CometError) -> None:
@@ -176,6 +180,7 @@ class CommandAdmin(AdminClient):
         error."""
         if type(error) not in _CANNOT_SERVE:
             raise error
+        self.absent.add(broker.name or broker.address)
         place = f"{broker.name} ({broker.address})"
         MISSING.setdefault(
             f"{broker.address} refuses",
@@ -204,7 +209,12 @@ class CommandAdmin(AdminClient):
         skip: tuple[type[CometError], ...] = (),
     ) -> list[tuple[BrokerAdmin, T]]:
         """Query brokers concurrently, skipping brokers that have failed to answer before."""
-        asked = [broker for broker in brokers if broker.address not in MISSING]
+        asked: list[BrokerAdmin] = []
+        for broker in brokers:
+            if broker.address in MISSING:
+                self.absent.add(broker.name or broker.address)
+            else:
+                asked.append(broker)
         self._asked.update(broker.address for broker in asked)
         return await super().ask_each(asked, question, skip=skip)
 

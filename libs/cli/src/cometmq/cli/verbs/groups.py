@@ -78,6 +78,11 @@ class Members(msgspec.Struct, frozen=True):
         """Return the message model, or None if no member is connected."""
         return self.online.message_model if self.online is not None else None
 
+    @property
+    def topics(self) -> set[str]:
+        """Return the topics to which connected members have subscribed."""
+        return set(self.online.subscription_table) if self.online is not None else set()
+
 
 def is_ours(group: str) -> bool:
     """Return whether a group was created by users, rather than by the servers for their own use."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm, wrong_usage
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import known_group
@@ -22,18 +23,20 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
+from cometmq.cli.verbs.absent import AbsentBrokers, absence
 from cometmq.cli.verbs.groups import is_ours, members_of
 from cometmq.cli.verbs.queue_states import QueueState, queue_states, skip_notes
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import INTERVAL_S_MAX, INTERVAL_S_MIN, watch
 from cometmq.cli.words import counted
-from cometmq.client.admin import AdminClient
 from cometmq.remoting.errors import CometError
 
 QUEUE_COLUMNS: Final = (
     "Topic", "Broker", "Queue", "Min", "Committed", "Max", "Lag", "Skips", "Seconds behind",
 )  # fmt: skip
 GROUP_COLUMNS: Final = ("Group", "Members", "Topics", "Queues", "Lag", "Skips", "Seconds behind")
+MISSING_COLUMN: Final = "Missing brokers"
+"""Names the brokers without which a group's figures are lower bounds."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -65,7 +68,8 @@ def lag(
 ) -> None:
     """Show how far behind consumer groups are; a single group by queue, with its retry topic.
 
-    The exit status is 1 if brokers or groups had to be left out; they are named in the output.
+    The exit status is 1 if brokers or groups had to be left out; they are named in the output. The
+    figures of a group with missing brokers are lower bounds.
 
     --report asks before overwriting a file that is not a lag report.
 
@@ -90,20 +94,20 @@ def _group_view(
 ) -> Callable[[], None]:
     """Ask for the queues of a group; return a function that prints them."""
 
-    async def question(admin: AdminClient) -> tuple[list[QueueState], list[str]]:
+    async def question(admin: CommandAdmin) -> tuple[list[QueueState], list[str], list[str]]:
         config = await known_group(admin, group)
         if topic is not None:
             await check_exists(admin, topic)
         states = await queue_states(admin, group, topic)
+        # a topic that the group may not read has no offsets of it
         topics = {state.queue.topic for state in states}
-        online = (await members_of(admin, group, config)).online
-        if online is not None:  # a topic that the group may not read has no offsets of it
-            topics |= online.subscription_table.keys()
+        topics |= (await members_of(admin, group, config)).topics
+        missing = await AbsentBrokers(admin).of(group, topics, topic)
         if topic is not None:
             topics &= {topic}
-        return states, await unread_notes(admin, topics)
+        return states, missing, await unread_notes(admin, topics)
 
-    states, notes = ask(namesrv, question)
+    states, missing, notes = ask(namesrv, question)
 
     def show() -> None:
         total, skips, behind_s = _total(states)
@@ -111,11 +115,9 @@ def _group_view(
         if as_json:
             queues = as_objects(QUEUE_COLUMNS, rows)
             facts = {"group": group, "lag": total, "skips": skips, "seconds_behind": behind_s}
-            print_json({**facts, "queues": queues})
+            print_json({**facts, "missing_brokers": missing, "queues": queues})
         else:
-            behind = "" if behind_s is None else f", {behind_s:,.1f} s behind"
-            count = counted(len(states), "queue")
-            title = f"{group}: {counted(total, 'message')} in {count}{behind}"
+            title = _title(group, states, missing)
             empty = f"{group} has no offsets{_inside(topic)} yet"
             print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
         print_notes([*skip_notes(group, states), *notes])
@@ -128,7 +130,7 @@ def _write_report(
 ) -> None:
     module = import_module("cometmq.cli.verbs.lag_report")  # 20 ms that the table saves
 
-    async def question(admin: AdminClient) -> Any:
+    async def question(admin: CommandAdmin) -> Any:
         if has_content(file) and not module.is_report(file):
             await confirm(f"Overwrite {file}?", is_confirmed=yes)
         if topic is not None:
@@ -144,6 +146,8 @@ def _write_report(
     facts: dict[str, Cell] = {
         "report": str(file), "groups": len(found.groups), "need_a_look": found.troubled,
     }  # fmt: skip
+    if as_json or found.missing_brokers:
+        facts["missing_brokers"] = list(found.missing_brokers)
     print_facts(facts, as_json=as_json)
     print_notes(notes)
 
@@ -152,21 +156,27 @@ def _groups_view(namesrv: str, *, topic: str | None, as_json: bool) -> Callable[
     """Ask for the lag of all groups; return a function that prints it."""
     notes: list[str] = []
 
-    async def question(admin: AdminClient) -> list[list[Cell]]:
+    async def question(admin: CommandAdmin) -> list[list[Cell]]:
         rows: list[list[Cell]] = []
         consumed: set[str] = set()
+        absent = AbsentBrokers(admin)
         if topic is not None:
             await check_exists(admin, topic)
         for group, config in (await admin.groups()).items():
+            if not is_ours(group):
+                continue
             try:
-                states = await queue_states(admin, group, topic) if is_ours(group) else []
-                members = (await members_of(admin, group, config)).count if states else 0
+                states = await queue_states(admin, group, topic)
+                topics = {state.queue.topic for state in states}
+                members = await members_of(admin, group, config) if states or absent.names else None
+                subscribed = members.topics if members is not None else set()
+                missing = await absent.of(group, topics | subscribed, topic)
             except CometError as error:
                 note_left_out(group, error)
                 continue
-            if states:
-                topics = {state.queue.topic for state in states}
-                rows.append([group, members, len(topics), len(states), *_total(states)])
+            if members is not None and (states or missing):
+                counts = [members.count, len(topics), len(states)]
+                rows.append([group, *counts, *_total(states), missing])
                 notes.extend(skip_notes(group, states))
                 consumed |= topics
         notes.extend(await unread_notes(admin, consumed))
@@ -176,7 +186,10 @@ def _groups_view(namesrv: str, *, topic: str | None, as_json: bool) -> Callable[
 
     def show() -> None:
         empty = f"no consumer group has offsets{_inside(topic)} yet"
-        print_rows(GROUP_COLUMNS, rows, as_json=as_json, empty=empty)
+        if as_json or any(row[-1] for row in rows):
+            print_rows((*GROUP_COLUMNS, MISSING_COLUMN), rows, as_json=as_json)
+        else:
+            print_rows(GROUP_COLUMNS, [row[:-1] for row in rows], as_json=False, empty=empty)
         print_notes(notes)
 
     return show
@@ -189,6 +202,19 @@ def _inside(topic: str | None) -> str:
 def note_left_out(group: str, error: object) -> None:
     """Record that the figures of a group are missing, and why."""
     MISSING.setdefault(f"group {group}", f"the figures of the group {group} are missing: {error}")
+
+
+def _title(group: str, states: list[QueueState], missing: list[str]) -> str:
+    """Return the heading of a group's queues; without the missing brokers, the lag is a lower
+    bound.
+    """
+    total, _, behind_s = _total(states)
+    place = counted(len(states), "queue")
+    if missing:
+        least = f"; at least {counted(total, 'message')}, in {place} of the others"
+        return f"{group}: incomplete, because {absence(missing)}{least if states else ''}"
+    behind = "" if behind_s is None else f", {behind_s:,.1f} s behind"
+    return f"{group}: {counted(total, 'message')} in {place}{behind}"
 
 
 def _total(states: list[QueueState]) -> tuple[int, int, float | None]:

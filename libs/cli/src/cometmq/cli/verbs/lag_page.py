@@ -6,6 +6,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from cometmq.cli.verbs.absent import absence
 from cometmq.cli.words import counted
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def render(report: Report) -> str:
 <body>
 <h1>Consumer groups</h1>
 <p class="quiet">{escape(report.namesrv)}, {escape(report.made_at)}</p>
-<p class="verdict">{_verdict(report)}</p>
+<p class="verdict">{_verdict(report)}</p>{_banner(report)}
 {_table(report)}
 {_meanings(report)}
 <p class="quiet">This page shows the cluster at one moment. Whether a group catches up, and when
@@ -85,11 +86,23 @@ keeps snapshots and reports on them (docs/guides/lag-report.md).</p>
 def _verdict(report: Report) -> str:
     count = len(report.groups)
     if not count:
-        return "No consumer group exists."
+        known = "is known to the brokers that answered" if report.missing_brokers else "exists"
+        return f"No consumer group {known}."
     if not report.troubled:
-        return "Every group keeps up."
+        where = " on this page" if report.missing_brokers else ""
+        return f"Every group{where} keeps up."
     verb = "needs" if report.troubled == 1 else "need"
     return f"{report.troubled:,} of {counted(count, 'group')} {verb} a look."
+
+
+def _banner(report: Report) -> str:
+    if not report.missing_brokers:
+        return ""
+    return (
+        f'\n<p class="error"><strong>{escape(absence(report.missing_brokers))}</strong>: no answer,'
+        " or no master. This page lacks the groups that only missing brokers know. Figures"
+        " marked with \N{GREATER-THAN OR EQUAL TO} are without their messages.</p>"
+    )
 
 
 def _table(report: Report) -> str:
@@ -105,9 +118,13 @@ def _table(report: Report) -> str:
 
 def _row(row: GroupRow) -> str:
     status = row.status
-    offsets = (f"{row.lag:,}", age(row.behind_s)) if row.has_offsets else ("-", "-")
+    bound = "\N{GREATER-THAN OR EQUAL TO}\N{NO-BREAK SPACE}" if row.missing_brokers else ""
+    oldest = age(row.behind_s)
+    if row.behind_s is not None:
+        oldest = bound + oldest
+    offsets = (f"{bound}{row.lag:,}", oldest) if row.has_offsets else ("-", "-")
     counts = (row.members, row.lost, row.dead_letters)
-    numbers = (*offsets, *("-" if row.error else f"{count:,}" for count in counts))
+    numbers = (*offsets, *("-" if row.error else f"{bound}{count:,}" for count in counts))
     cells = "".join(f'<td class="number">{number}</td>' for number in numbers)
     return (
         f'<tr><td class="status {status.severity}">'
@@ -119,16 +136,18 @@ def _row(row: GroupRow) -> str:
 def _group(row: GroupRow) -> str:
     """Return the name of a group, which expands to its topics."""
     name = escape(row.group)
-    if row.error:
-        return f'{name}<br><span class="quiet">{escape(row.error)}</span>'
+    reason = row.error or (absence(row.missing_brokers) if row.missing_brokers else "")
+    why = f'<br><span class="quiet">{escape(reason)}</span>' if reason else ""
     if not row.topics:
-        return name
-    topics = "".join(map(_topic, row.topics))
-    return f"<details><summary>{name}</summary><ul>{topics}</ul></details>"
+        return name + why
+    topics = "".join(_topic(it, is_complete=not row.missing_brokers) for it in row.topics)
+    return f"<details><summary>{name}{why}</summary><ul>{topics}</ul></details>"
 
 
-def _topic(row: TopicRow) -> str:
+def _topic(row: TopicRow, *, is_complete: bool) -> str:
     queues = counted(row.queue_count, "queue")
+    if not is_complete:
+        queues += " of the brokers that answered"
     state = f"nothing unread in {queues}"
     if row.lag:
         state = f"{row.lag:,} unread in {queues}, the oldest for {age(row.behind_s)}"

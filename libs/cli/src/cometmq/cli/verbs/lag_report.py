@@ -13,9 +13,11 @@ from typing import Final
 import msgspec
 
 from cometmq.cli import times
+from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.verbs import lag_page
+from cometmq.cli.verbs.absent import AbsentBrokers
 from cometmq.cli.verbs.groups import is_ours, members_of
 from cometmq.cli.verbs.queue_states import QueueState, queue_states
 from cometmq.client.admin import AdminClient
@@ -39,8 +41,8 @@ class Status(Enum):
 
     LOST = ("lost", "critical", "messages were deleted before the group read them")
     SKIPS = ("skips", "critical", "offsets are beyond the end of the queues: cometmq lag GROUP")
+    FAILED = ("unknown", "error", "brokers did not answer for this group")
     STOPPED = ("stopped", "error", "messages are unread, and no member is connected")
-    FAILED = ("unknown", "error", "the brokers did not answer for this group")
     BEHIND = ("behind", "warn", f"the oldest unread message is older than {ALLOWED_S:.0f} s")
     DEAD_LETTERS = ("dead letters", "warn", "messages failed for good and need a decision")
     BROADCAST = ("broadcast", "info", "members keep their own offsets, which brokers do not know")
@@ -67,7 +69,10 @@ class TopicRow(msgspec.Struct, frozen=True):
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """The state of one consumer group."""
+    """The state of one consumer group.
+
+    If brokers are missing, the numbers are lower bounds.
+    """
 
     group: str
     status: Status
@@ -77,12 +82,13 @@ class GroupRow(msgspec.Struct, frozen=True):
     lost: int = 0
     dead_letters: int = 0
     topics: Sequence[TopicRow] = ()
+    missing_brokers: Sequence[str] = ()
     error: str = ""
 
     @property
     def has_offsets(self) -> bool:
         """Return whether brokers know the offsets of the group."""
-        return self.status not in {Status.FAILED, Status.BROADCAST}
+        return not self.error and self.status is not Status.BROADCAST
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -91,6 +97,8 @@ class Report(msgspec.Struct, frozen=True):
     namesrv: str
     made_at: str
     groups: Sequence[GroupRow]
+    missing_brokers: Sequence[str] = ()
+    """All brokers that did not answer; groups that only they know are not in the report."""
 
     @property
     def troubled(self) -> int:
@@ -99,12 +107,12 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> list[GroupRow]:
-        """Return the groups for which the brokers did not answer."""
-        return [row for row in self.groups if row.status is Status.FAILED]
+        """Return the groups without figures."""
+        return [row for row in self.groups if row.error]
 
 
 async def collect(
-    admin: AdminClient, namesrv: str, group: str | None = None, topic: str | None = None
+    admin: CommandAdmin, namesrv: str, group: str | None = None, topic: str | None = None
 ) -> Report:
     """Collect the state of one group, or of all groups that users created."""
     if group is not None:
@@ -113,23 +121,24 @@ async def collect(
         found = await admin.groups()
         configs = {name: config for name, config in found.items() if is_ours(name)}
     dead = set(await admin.dead_letter_groups())
+    absent = AbsentBrokers(admin)
     rows: list[GroupRow] = []
     async with live(lambda: f"asked about {len(rows):,} of {len(configs):,} groups"):
         for name, config in configs.items():
             try:
-                rows.append(await _row(admin, name, config, topic, has_dead=name in dead))
+                rows.append(await _row(admin, absent, name, config, topic, name in dead))
             except CometError as error:
                 rows.append(GroupRow(name, Status.FAILED, behind_s=None, error=str(error)))
     rows.sort(key=lambda row: (row.status.rank, -row.lag, row.group))
-    return Report(namesrv, times.shown(wall_ms()) or "", rows)
+    return Report(namesrv, times.shown(wall_ms()) or "", rows, absent.names)
 
 
 async def _row(
-    admin: AdminClient,
+    admin: CommandAdmin,
+    absent: AbsentBrokers,
     group: str,
     config: SubscriptionGroupConfig,
     topic: str | None,
-    *,
     has_dead: bool,
 ) -> GroupRow:
     states = await queue_states(admin, group, topic)
@@ -142,6 +151,10 @@ async def _row(
     )
     lag = sum(state.lag for state in states)
     behind_s = _oldest(states)
+    known = {state.queue.topic for state in states} | members.topics
+    if has_dead:
+        known.add(dead_letter_topic(group))
+    missing = await absent.of(group, known, topic)
     if members.model == BROADCASTING:
         status = Status.BROADCAST
     else:
@@ -152,6 +165,7 @@ async def _row(
             is_beyond_end=any(state.is_beyond_end for state in states),
             members=members.count,
             dead_letters=dead_letters,
+            is_complete=not missing,
         )
     return GroupRow(
         group,
@@ -162,6 +176,7 @@ async def _row(
         lost=lost,
         dead_letters=dead_letters,
         topics=_topics(states),
+        missing_brokers=missing,
     )
 
 
@@ -173,12 +188,18 @@ def judge(
     is_beyond_end: bool,
     members: int,
     dead_letters: int,
+    is_complete: bool,
 ) -> Status:
-    """Return the worst status that applies; `behind_s` is None if the age cannot be read."""
+    """Return the worst status that applies; `behind_s` is None if the age cannot be read.
+
+    Unless the figures are complete, they prove no status better than FAILED.
+    """
     if lost:
         return Status.LOST
     if is_beyond_end:
         return Status.SKIPS
+    if not is_complete:
+        return Status.FAILED
     if lag and not members:
         return Status.STOPPED
     if lag and (behind_s is None or behind_s > ALLOWED_S):

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells which figures of groups are incomplete, because brokers did not answer."""
+
+from collections.abc import Iterable, Sequence
+
+from cometmq.cli.admin import CommandAdmin
+from cometmq.remoting.names import retry_topic
+
+
+class AbsentBrokers:
+    """The brokers that did not answer a command, by the groups that they may concern.
+
+    A broker concerns a group if it is in the route of one of the group's topics. Brokers create the
+    group's retry topic when a member connects; if no broker has it, offsets may be anywhere.
+    """
+
+    def __init__(self, admin: CommandAdmin) -> None:
+        self._admin = admin
+        self._places: dict[str, frozenset[str]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all brokers that have not answered so far."""
+        return sorted(self._admin.absent)
+
+    async def of(self, group: str, topics: Iterable[str], only: str | None = None) -> list[str]:
+        """Return the absent brokers that may have messages or offsets of a group.
+
+        `topics` are the known topics of the group; with `only`, no other topic counts.
+        """
+        if not self._admin.absent:
+            return []
+        if only is not None:
+            places = await self._of_topic(only)
+        else:
+            places = await self._of_topic(retry_topic(group))
+            if not places:
+                return self.names
+            for topic in topics:
+                places |= await self._of_topic(topic)
+        return sorted(self._admin.absent & places)
+
+    async def _of_topic(self, topic: str) -> frozenset[str]:
+        if topic not in self._places:
+            route = await self._admin.namesrv.route(topic)
+            found = () if route is None else route.broker_datas
+            self._places[topic] = frozenset(it.broker_name for it in found)
+        return self._places[topic]
+
+
+def absence(brokers: Sequence[str]) -> str:
+    """Return the clause that names brokers which have not answered, or have no master."""
+    return f"{', '.join(brokers)} {'is' if len(brokers) == 1 else 'are'} missing"
