@@ -5,6 +5,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from cometmq.client import ConsumeFrom, MessageExt, MessageQueue, OrderlyResult, PushOptions
 from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
 from cometmq.client.consume.delivery.rates import ConsumeRates
@@ -21,7 +23,8 @@ from cometmq.remoting.transport.tasks import TaskSet
 class BreakingOffsets:
     """An in-memory offset store that fails on every second update and commit."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
         self.positions = Positions()
         self.stored: dict[MessageQueue, int] = {}
         self._update_count = 0
@@ -40,27 +43,32 @@ class BreakingOffsets:
         if queue == QUEUE_0 and offset:
             self._update_count += 1
             if self._update_count % 2:
-                raise ValueError("foreign")
+                raise self._error
         self.positions.update(queue, offset, is_reset=is_reset)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        raise LookupError("foreign")
+        raise self._error
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
         self._commit_count += 1
         if self._commit_count % 2:
-            raise LookupError("foreign")
+            raise self._error
         self.stored |= {q: self.positions.offsets[q] for q in self.positions.to_commit(queues)}
 
     def forget(self, queue: MessageQueue) -> None:
         self.positions.forget(queue)
 
 
+class Timeout(BaseException):
+    """Like the timeouts of gevent and eventlet."""
+
+
+@pytest.mark.parametrize("error", [LookupError("foreign"), Timeout("foreign")])
 async def test_delivery_stays_in_order_and_noted_offsets_are_stored(
-    cluster: MemoryCluster,
+    cluster: MemoryCluster, error: BaseException
 ) -> None:
     await send(cluster, *texts(6))
-    seen, offsets = Recorder(), BreakingOffsets()
+    seen, offsets = Recorder(), BreakingOffsets(error)
     options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True, suspend_queue_ms=10)
     async with consumer_of(cluster, seen, options, offsets=offsets):
         await eventually(lambda: len(seen.bodies) >= 6)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls into application code: any exception reaches the caller as an `Exception`.
+"""Calls into application code: its failures reach the client as an `Exception`.
 
-Two kinds need translation. A future refuses StopIteration, so a task awaiting a thread that raised
-it would hang. SystemExit and CancelledError would end a task of the client.
+Other exceptions would end a task of the client for good, so `Failures` translates them. Three kinds
+pass unchanged: KeyboardInterrupt and SystemExit end the program, and the cancellation or the end of
+the client's own task is no failure of the application.
 """
 
 import asyncio
@@ -28,29 +29,71 @@ _CALLS: Final[ContextVar[tuple["calling", ...]]] = ContextVar("cometmq_calls", d
 """The client calls that enclose the running code; the context of a task may outlive them."""
 
 
-class calling:  # noqa: N801  # used like a function: `with calling(client, "on_revoked"):`
+class ForeignError(Exception):
+    """Application code raised an exception that must not reach the client's tasks unchanged."""
+
+
+def original(error: Exception) -> BaseException:
+    """Return the exception that the application raised."""
+    return error.__cause__ or error if isinstance(error, ForeignError) else error
+
+
+class Failures:
+    """Turns an exception of the code inside into a ForeignError if it is a failure outside
+    `Exception`, such as GeneratorExit, gevent's Timeout or the outcome of `pytest.fail`.
+    """
+
+    __slots__ = ("_task",)
+
+    def __init__(self) -> None:
+        self._task = _current_task()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None or isinstance(error, (Exception, KeyboardInterrupt, SystemExit)):
+            return
+        if not self._is_ours(error):
+            raise ForeignError(f"raised {describe(error)}") from error
+
+    def _is_ours(self, error: BaseException) -> bool:
+        """Return whether the error is the end of this task, which awaits the application."""
+        task = self._task
+        if isinstance(error, asyncio.CancelledError):
+            return task is not None and task.cancelling() > 0
+        return isinstance(error, GeneratorExit) and not self._is_in_task()
+
+    def _is_in_task(self) -> bool:
+        """Return False while the coroutine of the task is being closed: that happens outside it."""
+        return self._task is _current_task()
+
+
+class calling(Failures):  # noqa: N801  # used like a function: `with calling(client, "on_revoked"):`
     """Marks the code inside as a call by a client, so that it cannot close this client and
-    deadlock.
+    deadlock; translates its exceptions.
 
     Threads of `on_thread` inherit the mark. Tasks that the code creates may close the client,
     because the call can end before they do.
     """
 
-    __slots__ = ("_client", "_is_running", "_name", "_task", "_token")
+    __slots__ = ("_client", "_is_running", "_name", "_token")
 
     def __init__(self, client: object, name: str) -> None:
+        super().__init__()
         self._client = client
         self._name = name
-        self._task = _current_task()
         self._is_running = False
 
     def __enter__(self) -> None:
         self._is_running = True
         self._token = _CALLS.set((*_CALLS.get(), self))
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, type_: object, error: BaseException | None, traceback: object) -> None:
         self._is_running = False
-        _CALLS.reset(self._token)
+        if self._is_in_task():  # otherwise the context of the task is not the current one
+            _CALLS.reset(self._token)
+        super().__exit__(type_, error, traceback)
 
     def refuse_close(self, client: object, task: asyncio.Task[Any] | None) -> None:
         """Raise ClientStateError if `close` of `client` would wait for this call, which is waiting
@@ -80,15 +123,15 @@ def _current_task() -> asyncio.Task[Any] | None:
         return None
 
 
-class ForeignError(Exception):
-    """Application code raised an exception that must not reach the event loop unchanged."""
-
-
 def contained(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call a plain function on this thread, translating its exceptions."""
+    """Call a plain function on a pool thread, translating what its future could not carry.
+
+    A future refuses StopIteration, so the awaiting task would hang; GeneratorExit would close that
+    task's coroutine, and SystemExit would end the event loop.
+    """
     try:
         return function(*arguments)
-    except (StopIteration, SystemExit) as error:
+    except (StopIteration, GeneratorExit, SystemExit) as error:
         raise ForeignError(f"raised {describe(error)}") from error
 
 
@@ -130,11 +173,3 @@ async def leave_calls(calls: TaskSet, *, callback: str, group: str, log: Log) ->
             running_count=running_count,
             advice=ABANDONED_ADVICE,
         )
-
-
-def is_cancelled() -> bool:
-    """Return whether this task was cancelled, as opposed to the called code raising
-    CancelledError.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

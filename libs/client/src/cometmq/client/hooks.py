@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from cometmq.client.application_calls import Failures, original
 from cometmq.client.message import Message, MessageExt, SendResult
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
@@ -165,13 +166,15 @@ class _Hooks(Generic[HookT]):
     def _call(self, name: str, context: SendContext | EndContext | ConsumeContext) -> None:
         for hook in self._hooks:
             try:
-                getattr(hook, name)(context)
+                with Failures():
+                    getattr(hook, name)(context)
             except Exception as error:  # noqa: BLE001  # application code must not stop a message
+                cause = original(error)
                 self._log.warning(
                     "hook.failed",
                     hook=type(hook).__name__,
-                    error=describe(error),
-                    exc_info=error,
+                    error=describe(cause),
+                    exc_info=cause,
                 )
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listener types: the functions that applications pass to a push consumer, and their results."""
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from cometmq.client.application_calls import calling, is_cancelled, on_thread
+from cometmq.client.application_calls import calling, on_thread, original
 from cometmq.client.arguments import redelivery_level, whole
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.errors import InvalidArgument
@@ -243,14 +242,11 @@ class ListenerCaller(Generic[R]):
             if self._watch is not None:
                 return await self._watch.around(self.call, messages), ""
             return await self.call(messages), ""
-        except asyncio.CancelledError:
-            if is_cancelled():
-                raise
-            error = self._failed(messages, "the listener was cancelled from inside")
         except ListenerError as refused:  # the traceback contains none of the listener's lines
             error = self._failed(messages, str(refused))
         except Exception as raised:  # noqa: BLE001  # application code: any exception means redelivery
-            error = self._failed(messages, describe(raised), exc_info=raised)
+            cause = original(raised)
+            error = self._failed(messages, describe(cause), exc_info=cause)
         return failure, error
 
     def _failed(self, messages: list[MessageExt], error: str, **facts: object) -> str:
@@ -282,15 +278,8 @@ def _wrong_result(result: object, *, is_orderly: bool) -> str:
 
 
 async def called(callback: Callable[..., Any], *arguments: object) -> None:
-    """Call a coroutine function on the loop, or a plain function on a thread; translate its
-    exceptions.
-    """
-    try:
-        if is_coroutine_function(callback):
-            await callback(*arguments)
-        else:
-            await on_thread(None, callback, *arguments)
-    except asyncio.CancelledError as error:
-        if is_cancelled():
-            raise
-        raise ListenerError("a callback was cancelled from inside") from error
+    """Call a coroutine function on the loop, or a plain function on a thread."""
+    if is_coroutine_function(callback):
+        await callback(*arguments)
+    else:
+        await on_thread(None, callback, *arguments)

@@ -12,6 +12,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
+from cometmq.client.application_calls import Failures
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.delivery.observation import ConsumeWatch
@@ -292,11 +293,13 @@ class GroupMember(ABC, Generic[OptionsT]):
         self._rates.note_pull(topic, count=count, ms=ms)
 
     async def _first_offset(self, queue: MessageQueue) -> int:
-        return await first_offset(queue, self._offsets, self._queue_offsets, self._options)
+        with Failures():
+            return await first_offset(queue, self._offsets, self._queue_offsets, self._options)
 
     def _left(self, process_queue: ProcessQueue, offset: int) -> None:
         """Advance the offset past consumed messages, and wake the reader, which has room again."""
-        self._offsets.update(process_queue.queue, offset)
+        with Failures():
+            self._offsets.update(process_queue.queue, offset)
         reader = self._readers.get(process_queue.queue)
         if reader is not None:
             reader.progressed()

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from cometmq.client.application_calls import ABANDONED_ADVICE, CANCEL_GRACE_MS, is_cancelled
+from cometmq.client.application_calls import ABANDONED_ADVICE, CANCEL_GRACE_MS, original
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.delivery.concurrent import Delivery
 from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
@@ -263,12 +263,8 @@ class PushGroup(GroupMember[PushOptions]):
         answer = ConsumeMessageDirectlyResult(order=self._options.orderly)
         try:
             result = await self._caller.call([message])
-        except asyncio.CancelledError as error:
-            if is_cancelled():
-                raise
-            answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", describe(error)
         except Exception as error:  # noqa: BLE001  # application code: the administrator receives the error
-            answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", describe(error)
+            answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", describe(original(error))
         else:
             if isinstance(result, OrderlyResult):
                 answer.consume_result = _ORDERLY_NAMES[result.action]

@@ -13,7 +13,7 @@ from cometmq.client.application_calls import (
     ABANDONED_ADVICE,
     CANCEL_GRACE_MS,
     calling,
-    is_cancelled,
+    original,
 )
 from cometmq.client.arguments import whole, whole_or
 from cometmq.client.constructors import explaining
@@ -119,12 +119,9 @@ class ScheduledPull:
             with calling(self.consumer, "the callback"):
                 delay_ms = await _awaitable(callback(self.consumer, queue))
             return whole_or(DELAY_MS, delay_ms, "the delay that a callback returns", low=0) / 1000
-        except asyncio.CancelledError as error:
-            if is_cancelled():
-                raise
-            self._failed(queue, error=describe(error))
         except Exception as error:  # noqa: BLE001  # application code: called again later
-            self._failed(queue, error=describe(error), exc_info=traced(error))
+            cause = original(error)
+            self._failed(queue, error=describe(cause), exc_info=traced(cause))
         return DELAY_MS / 1000
 
     def _failed(self, queue: MessageQueue, **facts: object) -> None:

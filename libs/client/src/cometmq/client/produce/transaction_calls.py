@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls the local transactions and check listeners that applications write."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, cast
 
-from cometmq.client.application_calls import calling, is_cancelled, on_thread
+from cometmq.client.application_calls import calling, on_thread, original
 from cometmq.client.functions import is_coroutine_function
 from cometmq.client.hooks import TransactionState
 from cometmq.client.listener import ListenerError
@@ -44,12 +43,8 @@ class StateCaller:
                 else:
                     answer = await on_thread(self._pool, function, *arguments)
             return state_of(answer), None
-        except asyncio.CancelledError as error:
-            if is_cancelled():
-                raise
-            return TransactionState.UNKNOWN, error
         except Exception as error:  # noqa: BLE001  # application code: an exception is no decision
-            return TransactionState.UNKNOWN, error
+            return TransactionState.UNKNOWN, original(error)
 
     def close(self) -> None:
         """Release the threads, without waiting for running calls."""

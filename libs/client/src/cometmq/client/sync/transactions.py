@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from cometmq.client.application_calls import calling
+from cometmq.client.application_calls import calling, original
 from cometmq.client.constructors import explaining
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_plain_function
@@ -117,8 +117,7 @@ class TransactionProducer(Producer):
         transaction = self.begin(message, timeout_ms=timeout_ms)
         if not transaction.is_safe:
             return transaction.end(TransactionState.ROLLBACK)
-        with calling(self._transactions, "the transaction"):
-            state, error = _decided(execute, transaction.message, argument)
+        state, error = self._decided(execute, transaction.message, argument)
         if error is not None:
             self._transactions.note_failure(transaction.message, error)
         return transaction.end(state, error)
@@ -131,9 +130,9 @@ class TransactionProducer(Producer):
         """
         return Transaction(self._run(self._transactions.begin(message, timeout_ms=timeout_ms)))
 
-
-def _decided(execute: SyncLocalTransaction, message: Message, argument: Any) -> Decision:
-    try:
-        return state_of(execute(message, argument)), None
-    except Exception as error:  # noqa: BLE001  # application code: an exception is no decision
-        return TransactionState.UNKNOWN, error
+    def _decided(self, execute: SyncLocalTransaction, message: Message, argument: Any) -> Decision:
+        try:
+            with calling(self._transactions, "the transaction"):
+                return state_of(execute(message, argument)), None
+        except Exception as error:  # noqa: BLE001  # application code: an exception is no decision
+            return TransactionState.UNKNOWN, original(error)

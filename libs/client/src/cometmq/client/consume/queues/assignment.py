@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from cometmq.client.application_calls import Failures, original
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
 from cometmq.client.consume.queues.readers import TOPICS_AT_ONCE
@@ -115,10 +116,11 @@ class Assigner:
         else:
             self._duplicate_since_ms = None
         try:
-            mine = self._strategy.allocate(self._instance.client_id, queues, client_ids)
+            with Failures():
+                mine = self._strategy.allocate(self._instance.client_id, queues, client_ids)
             return self._readable(topic, mine, queues)
         except Exception as error:  # noqa: BLE001  # a strategy may be application code
-            self._strategy_failed(topic, describe(error))
+            self._strategy_failed(topic, describe(original(error)))
             return None
 
     def _readable(

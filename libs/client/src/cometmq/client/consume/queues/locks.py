@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.application_calls import Failures
 from cometmq.client.clock import ClockMs, monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
 from cometmq.client.cluster.routes import names_former_master
@@ -211,7 +212,8 @@ class QueueLocks:
         retry later.
         """
         try:
-            stored = await self._offsets.read(queue)
+            with Failures():
+                stored = await self._offsets.read(queue)
         except Exception as error:  # noqa: BLE001  # an offset store may be application code
             self._instance.outages.failed(
                 "offset.unknown", error, topic=queue.topic, queue_id=queue.queue_id

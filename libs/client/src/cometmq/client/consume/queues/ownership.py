@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.application_calls import calling, outlive
+from cometmq.client.application_calls import Failures, calling, original, outlive
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.outages import FailureLog
 from cometmq.client.consume.queues.locks import QueueLocks
@@ -154,7 +154,8 @@ class Ownership:
     async def commit(self, queues: Iterable[MessageQueue]) -> bool:
         """Store offsets; return whether that succeeded."""
         try:
-            await self._offsets.commit(queues)
+            with Failures():
+                await self._offsets.commit(queues)
         except Exception as error:  # noqa: BLE001  # an offset store may be application code
             self._failed("offset.unsaved", error, group=self._group)
             return False
@@ -162,7 +163,8 @@ class Ownership:
 
     async def _persist(self, queues: Iterable[MessageQueue]) -> None:
         try:
-            await self._offsets.persist(queues)
+            with Failures():
+                await self._offsets.persist(queues)
         except Exception as error:  # noqa: BLE001  # an offset store may be application code
             self._failed("offset.unsaved", error, group=self._group)
 
@@ -279,14 +281,15 @@ class Ownership:
             with calling(self._callbacks.client, name):
                 await called(callback, visible)
         except Exception as error:  # noqa: BLE001  # application code: the queues move regardless
+            cause = original(error)
             self._log.warning(
                 "callback.failed",
                 group=self._group,
                 callback=name,
                 topics=topics,
                 queue_count=queue_count,
-                error=describe(error),
-                exc_info=error,
+                error=describe(cause),
+                exc_info=cause,
             )
 
     def _disown(self, held: Iterable[ProcessQueue]) -> None:

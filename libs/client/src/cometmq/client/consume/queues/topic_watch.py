@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from cometmq.client.application_calls import calling, outlive
+from cometmq.client.application_calls import calling, original, outlive
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.listener import called
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -70,11 +70,12 @@ class QueueWatch:
             with calling(self._client, "on_queues_changed"):
                 await called(callback, self._instance.namespace.unwrap(topic), queues)
         except Exception as error:  # application code: later changes are still reported
+            cause = original(error)
             self._instance.log.warning(
                 "callback.failed",
                 group=self._group,
                 callback="on_queues_changed",
                 topic=topic,
-                error=describe(error),
-                exc_info=error,
+                error=describe(cause),
+                exc_info=cause,
             )
