@@ -67,7 +67,8 @@ def check_methods(value: object, name: str, example: str, *methods: str) -> None
 def check_hook(hook: object, *methods: str) -> None:
     """Raise if an object lacks one of the methods, or if a method is a coroutine function."""
     for name in methods:
-        check_function(getattr(hook, name, None), f"{type(hook).__name__}.{name}", "context")
+        form = f"{type(hook).__name__}.{name}"
+        check_function(getattr(hook, name, None), form, "context", kinds="not async")
         if is_coroutine_function(getattr(hook, name)):
             raise InvalidArgument(
                 f"{type(hook).__name__}.{name} is a coroutine function, which would never run: "

@@ -94,8 +94,9 @@ class ClientOptions(
     instance_name: Annotated[
         str,
         Meta(
-            description="Part of the client id; DEFAULT is replaced by a unique name. Processes on "
-            "one host that consume in one group need different names."
+            description="Part of the client id; DEFAULT is replaced by a unique name, except for "
+            "consumers with BROADCASTING. Processes on one host that consume in one group need "
+            "different names."
         ),
     ] = "DEFAULT"
     unit_name: Annotated[str | None, Meta(description="Suffix of the client id.")] = None
