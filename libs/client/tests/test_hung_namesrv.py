@@ -2,6 +2,7 @@
 """The timeout of a send covers the lookup of its route, even if a name server hangs."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from time import monotonic
@@ -144,6 +145,7 @@ async def test_a_blocked_loop_is_named_as_a_possible_cause(
     for error in errors:
         assert isinstance(error, NoNamesrv)
         assert str(error).startswith("no answer of a name server (")
-        assert "within 1 s, but this program's event loop was late by " in str(error)
+        # The wait is what the first steps of the call have left of its second.
+        assert re.search(r"within (1|0\.\d+) s, but this program's event loop was", str(error))
         assert "hung" not in str(error)
     assert len(errors) == 3
