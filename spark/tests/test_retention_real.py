@@ -216,7 +216,7 @@ def test_running_stream_that_allows_losses_reads_the_rest(
 
 
 def gate(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Make each task read all of its range, signal it by a file, and end when `go` exists."""
+    """Make each task read all of its range, signal this with a file, and end when `go` exists."""
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -51,7 +51,9 @@ def bodies(count: int, size: int = 20) -> pa.RecordBatch:
 
 
 def read(cluster: Cluster, topic: str, count: int) -> list[dict[str, Any]]:
-    """Read once the queues hold `count` messages: RocketMQ answers before dispatching them."""
+    """Wait until the queues hold `count` messages, then read: RocketMQ answers before dispatching
+    them.
+    """
     wait_for_messages(cluster.namesrv_addr, topic, count)
     parsed = parse({"nameServer": cluster.namesrv_addr, "subscribe": topic})
     reader = MessageReader(parsed, table_schema(parsed))

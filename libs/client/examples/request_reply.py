@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send a request as a message, and receive the reply of its consumer.
+"""Send a request as a message, and receive its consumer's reply.
 
 Start it with NAMESRV_ADDR=127.0.0.1:9876 python request_reply.py
 """

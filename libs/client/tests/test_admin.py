@@ -240,7 +240,7 @@ async def test_messages_are_found_by_both_ids(cluster: MemoryCluster) -> None:
 
 
 async def test_a_delayed_message_that_waits_is_found_by_both_ids(cluster: MemoryCluster) -> None:
-    """As in RocketMQ, it waits in a topic of the broker; retries wait there too."""
+    """As in RocketMQ, it waits in one of the broker's topics; retries wait there too."""
     unique_key = "7F0000010001D3A5E11C00000000AAAA"
     cluster.create_topic("SCHEDULE_TOPIC_XXXX", queue_count=18)
     place = ""

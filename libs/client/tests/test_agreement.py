@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about members of a group that consume differently; each warning shows both."""
+"""Warnings about members of a group that consume differently; each warning shows both sides."""
 
 import asyncio
 from pathlib import Path
@@ -139,7 +139,7 @@ NOW_MS = 1_000_000
 
 
 class Beating:
-    """A client instance, as far as the times of its heartbeats."""
+    """A client instance, reduced to the times of its heartbeats."""
 
     def __init__(self, age_ms: int) -> None:
         self.options = ClientOptions(heartbeat_interval_ms=30_000)

@@ -17,7 +17,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 FEW, MANY = 1_000, 32_000
 GROWTH_MAX = 5
-"""A cost that grows with the number of others would grow by MANY / FEW."""
+"""A cost that grows with the number of others would grow by a factor of MANY / FEW."""
 
 
 Call = Callable[[], Coroutine[Any, Any, None]]
@@ -96,7 +96,7 @@ async def test_room_serves_its_waiters_in_their_order() -> None:
 
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_cancelled_waiter_loses_no_room(*, is_late: bool) -> None:
-    """`is_late` means that the place was handed over in the turn in which it is cancelled."""
+    """`is_late` means that the waiter is cancelled in the turn in which it was handed the place."""
     room, done = Room(1), list[int]()
 
     async def send(number: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls refuse values of a wrong type, including those that are false like None."""
+"""Calls refuse values of the wrong type, even those that are falsy, as None is."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A listener that blocks the event loop leaves the loop a turn between its calls."""
+"""The event loop gets a turn between the calls to a listener that blocks it."""
 
 import asyncio
 import time

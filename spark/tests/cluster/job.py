@@ -21,7 +21,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def gate(folder: str) -> Callable[[Batches], Batches]:
-    """Make each task read one batch, signal it by a file, and wait until the file `go` exists."""
+    """Make each task read one batch, signal this with a file, and wait until `go` exists."""
 
     def step(batches: Batches) -> Batches:
         import threading

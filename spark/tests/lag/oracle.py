@@ -153,7 +153,7 @@ def _is_fine(row: Row, before: Row | None, rules: Any) -> bool:
 
 
 def _arrival(position: int, history: list[tuple[float, int]]) -> tuple[float, bool] | None:
-    """Return when a message arrived, and whether it may have arrived even earlier."""
+    """Return a message's arrival time, and whether it may have arrived earlier."""
     before = max((i for i, (_, m) in enumerate(history) if m <= position), default=None)
     after = next((i for i, (_, m) in enumerate(history)
                   if m > position and (before is None or i > before)), None)  # fmt: skip

@@ -13,7 +13,7 @@ DEFAULT_PORT: Final = 9876
 
 
 def parse_addresses(text: str) -> list[str]:
-    """Parse `host:port;host:port`; a host without a port gets 9876, as in brokers.
+    """Parse `host:port;host:port`; the default port is 9876, as in brokers.
 
     Raise NoNamesrv if the text is empty, and InvalidArgument for anything else.
 
@@ -57,6 +57,6 @@ def _is_address(text: str) -> bool:
 
 
 def _meant(text: str) -> str:
-    """Return the address inside a URL as an example, or an empty string."""
+    """Return a hint with the address inside a URL, or an empty string."""
     address = _with_port(text.rpartition("://")[2].partition("/")[0])
     return f", such as {shown(address)}" if _is_address(address) else ""

@@ -96,8 +96,8 @@ class calling(Failures):  # noqa: N801  # used like a function: `with calling(cl
         super().__exit__(type_, error, traceback)
 
     def refuse_close(self, client: object, task: asyncio.Task[Any] | None) -> None:
-        """Raise ClientStateError if `close` of `client` would wait for this call, which is waiting
-        for it.
+        """Raise ClientStateError if `close` of `client` would wait for this call while this call
+        waits for `close`.
 
         `task` is the task that called `close`, or None in a thread without an event loop.
         """
@@ -149,7 +149,7 @@ async def on_thread(
 
 
 async def outlive(work: Coroutine[Any, Any, None], *, callback: str, group: str, log: Log) -> None:
-    """Wait for a call of `callback`, which runs in its own task.
+    """Wait for a call to `callback`, which runs in its own task.
 
     If this task is cancelled, so is the call. A call that suppresses the cancellation is logged and
     left running after CANCEL_GRACE_MS, because `close` would otherwise wait for it.
@@ -164,7 +164,7 @@ async def outlive(work: Coroutine[Any, Any, None], *, callback: str, group: str,
 
 
 async def leave_calls(calls: TaskSet, *, callback: str, group: str, log: Log) -> None:
-    """Cancel calls of `callback`; log if one is still running after CANCEL_GRACE_MS."""
+    """Cancel calls to `callback`; log if one is still running after CANCEL_GRACE_MS."""
     if running_count := await calls.close_within(CANCEL_GRACE_MS / 1000):
         log.warning(
             "callback.abandoned",

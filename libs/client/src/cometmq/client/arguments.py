@@ -51,8 +51,8 @@ def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> in
 def timestamp(value: Any, *, low: int = 0, name: str = "timestamp_ms") -> int:
     """Return a point in time in milliseconds since 1970; raise InvalidArgument for anything else.
 
-    `low` may be a negative number that has a meaning of its own. Times between 0 and 1973 are
-    refused: they are seconds, and would silently mean the first message.
+    `low` may be a negative number that has a meaning of its own. Times above 0 but before 1973 are
+    refused: they are probably in seconds, and would silently select the first message.
     """
     if isinstance(value, datetime):
         raise InvalidArgument(
@@ -119,7 +119,7 @@ def whole_or(default: int, value: Any, name: str, *, low: int = 1) -> int:
 def checked_header(header: HeaderT) -> HeaderT:
     """Return the header; raise InvalidArgument if a field does not have its declared type.
 
-    Such a header either cannot be encoded, or the peer rejects it as malformed and closes the
+    Either such a header cannot be encoded, or the peer rejects it as malformed and closes the
     connection, which all other calls share.
     """
     kind = type(header)
@@ -175,7 +175,7 @@ def check_names(values: object, name: str) -> list[str]:
 def check_queue(queue: object) -> None:
     """Raise InvalidArgument unless `queue` is a MessageQueue whose fields have the declared types.
 
-    A broker closes the connection after a malformed field, and all other calls share it.
+    After a malformed field, a broker closes the connection, which all other calls share.
     """
     if not isinstance(queue, MessageQueue):
         one_each = ": give one queue per call" if isinstance(queue, list | tuple | set) else ""

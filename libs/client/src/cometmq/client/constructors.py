@@ -14,8 +14,8 @@ InitT = TypeVar("InitT", bound=Callable[..., None])
 def explaining(init: InitT) -> InitT:
     """Make the `__init__` of a client raise a TypeError that names the right argument or option.
 
-    `OPTIONS` of the class is the class of its options. Python's own error names the wrong argument
-    only.
+    The class's `OPTIONS` is the class of its options. Python's own error names only the wrong
+    argument.
     """
     known = [name for name in inspect.signature(init).parameters if name != "self"]
 

@@ -38,7 +38,7 @@ def credentials_from_file(path: str | Path) -> SessionCredentials:
 
 
 def _nearest(values: dict[str, Any]) -> str:
-    """Return a suggestion if a key of the file resembles one that it lacks."""
+    """Return a suggestion if a key of the file resembles one that the file lacks."""
     missing = [key for key in KEYS if key not in values]
     for key in values:
         if key not in KEYS and (nearest := closest(str(key), missing)):

@@ -139,7 +139,7 @@ def no_brokers_text(addresses: Iterable[str]) -> str:
 
 
 def read_only(topic: str, broker_names: Iterable[str]) -> NoRoute:
-    """Return the error for a topic without write permission at any of its brokers."""
+    """Return the error for a topic without write permission on any of its brokers."""
     names = sorted(broker_names)
     has, broker = ("has", names[0]) if len(names) == 1 else ("have", "BROKER")
     return NoRoute(

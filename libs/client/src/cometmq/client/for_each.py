@@ -11,8 +11,7 @@ T = TypeVar("T")
 async def for_each(
     items: Collection[T], action: Callable[[T], Coroutine[Any, Any, None]], *, running_max: int
 ) -> None:
-    """Call `action` for every item, begun in their order; at most `running_max` calls run at the
-    same time.
+    """Call `action` for every item, in order; at most `running_max` calls run at the same time.
 
     If a call raises, the others are cancelled, and its error is raised.
     """

@@ -104,7 +104,7 @@ class EndContext(msgspec.Struct, frozen=True):
 
 
 class ConsumeContext(msgspec.Struct):
-    """One call of a listener."""
+    """One call to a listener."""
 
     group: str
     messages: Sequence[MessageExt]

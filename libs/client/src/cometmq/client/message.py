@@ -160,7 +160,7 @@ class SendStatus(NamedNumber):
     SEND_OK = ResponseCode.SUCCESS
     """Stored as safely as the broker's settings require: by default, in the master's memory."""
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
-    """With SYNC_FLUSH: the disk of the master was not done within `syncFlushTimeout`."""
+    """With SYNC_FLUSH: the master has not flushed the message to disk within `syncFlushTimeout`."""
     FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
     """With SYNC_MASTER: no slave has confirmed the message within `slaveTimeout`."""
     SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
@@ -203,7 +203,7 @@ class MessageExt(msgspec.Struct, frozen=True):
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """The properties that the application of the producer has set, without RocketMQ's own."""
+        """The properties that the producer's application has set, without RocketMQ's own."""
         return {k: v for k, v in self.properties.items() if k not in RESERVED_KEYS}
 
     def to_message(self, topic: str | None = None) -> Message:

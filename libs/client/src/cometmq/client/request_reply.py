@@ -32,7 +32,7 @@ _NOT_STORED: Final = "0"
 _UNPUSHED: Final = re.compile(
     r"push reply message (?:fail, channel of <(.*)> not found\.|to (.*)fail\.)", re.DOTALL
 )
-"""The remark of a broker that could not push a reply to its requester, which it names."""
+"""The remark of a broker that could not push a reply; it names the requester."""
 _PASSED_ON: Final = (PropertyKey.CORRELATION_ID, PropertyKey.REPLY_TO_CLIENT, PropertyKey.TTL)
 
 
@@ -86,8 +86,8 @@ def request_properties(correlation_id: str, client_id: str, ttl_ms: int) -> dict
 def requester_gone(response: Response, broker_name: str) -> RequesterGone | None:
     """Return the error for a reply that a broker could not push, or None for other refusals.
 
-    The code of the answer tells whether the requester accepted the reply, and its fields where the
-    reply is stored: the broker stores it in either case.
+    The code of the answer tells whether the requester accepted the reply, and its fields tell where
+    the reply is stored: the broker stores it in either case.
     """
     found = _UNPUSHED.fullmatch(response.remark or "")
     if found is None:

@@ -130,7 +130,7 @@ def read_tokens(condition: str) -> tuple[list[Token], Token]:
 
 
 def _no_token(condition: str, error: SqlError) -> str:
-    """Describe a character that begins no token, and what to write."""
+    """Describe a character that begins no token, and say what to write instead."""
     start = error.start
     if start is None:
         return f"the SQL92 condition {shown(condition)}: {error}"

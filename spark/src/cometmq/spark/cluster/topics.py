@@ -155,7 +155,7 @@ def find_queues(
 
 
 def subscribed_topics(options: Options) -> list[str]:
-    """List the topics named explicitly; `topic` is an alias of `subscribe`."""
+    """List the topics named explicitly; `topic` is an alias for `subscribe`."""
     text = options.subscribe or options.topic
     return sorted({name.strip() for name in text.split(",") if name.strip()})
 

@@ -33,7 +33,7 @@ from cometmq.spark.source import RocketMQDataSource
 from cometmq.spark.tables.files import check_folder
 
 STOP_TIMEOUT_S: Final = 30.0
-"""Abandon a Spark session that has not stopped by then."""
+"""A Spark session that has not stopped after this time is abandoned."""
 POLL_S: Final = 0.5
 """Poll interval of the streaming job for failure and stop signals."""
 

@@ -62,7 +62,7 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         return (await self._json(TopicList, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).topic_list
 
     async def clean_unused_topics(self) -> None:
-        """Delete the queues of topics that no longer exist at the broker."""
+        """Delete the queues of topics that no longer exist on the broker."""
         await self.invoke(Code.CLEAN_UNUSED_TOPIC)
 
     # -- figures ------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ class AclVersions(msgspec.Struct, frozen=True):
 
 
 class BrokerAcl(BrokerCalls):
-    """Manages access control at one broker; each method sends one request code."""
+    """Manages access control on one broker; each method sends one request code."""
 
     async def acl_config(self) -> AclConfig:
         """Return all accounts and the white-listed addresses."""

@@ -76,7 +76,7 @@ class BrokerGroups(BrokerCalls):
         return (await self._json(GroupList, Code.QUERY_TOPIC_CONSUME_BY_WHO, header)).group_list
 
     async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
-        """Return the store times of the first, last and last consumed message of each queue."""
+        """Return when the first, last and last-consumed messages of each queue were stored."""
         header = admin.QueryConsumeTimeSpan(topic, group)
         spans = await self._json(ConsumeTimeSpans, Code.QUERY_CONSUME_TIME_SPAN, header)
         return spans.consume_time_span_set
@@ -175,9 +175,7 @@ class BrokerGroups(BrokerCalls):
     async def correction_offsets(
         self, topic: str, group: str, *, other_groups: str | None = None
     ) -> dict[int, int]:
-        """Return, for each queue id, the lowest offset of `other_groups`, to which `group` can be
-        moved.
-        """
+        """Return the lowest offsets of `other_groups` by queue id; `group` can be moved to them."""
         header = admin.QueryCorrectionOffset(group, topic, other_groups)
         found = await self._json(CorrectionOffsets, Code.QUERY_CORRECTION_OFFSET, header)
         return found.correction_offsets

@@ -20,7 +20,7 @@ T = TypeVar("T")
 SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 OnDamage = Callable[[str, str], None]
-"""Takes the event, `message.damaged` or `messages.missing`, and a text that names the messages."""
+"""Called with `message.damaged` or `messages.missing`, and a text that names the messages."""
 
 
 def _ignore(_event: str, _text: str) -> None:

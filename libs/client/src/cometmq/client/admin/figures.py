@@ -9,8 +9,8 @@ from cometmq.remoting.bodies.stats import BrokerStatsData
 
 
 class Load(msgspec.Struct, frozen=True):
-    """The load in one direction: messages per second, queued requests, and the wait of the oldest
-    request.
+    """The load in one direction: messages per second, queued requests, and the oldest request's
+    wait.
     """
 
     tps: float = 0.0
@@ -95,7 +95,7 @@ class BrokerFigures(msgspec.Struct, frozen=True):
 
 
 def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
-    """Parse the answer of `runtime_info`."""
+    """Parse the answer to `runtime_info`."""
     earliest_ms = int(_number(facts, "earliestMessageTimeStamp", -1))
     ratio = _number(facts, "commitLogDiskRatio", -1)
     put = _totals(facts, "msgPutTotal")

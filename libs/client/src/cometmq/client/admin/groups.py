@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of consumer groups and their members, at all brokers."""
+"""Administration of consumer groups and their members, on all brokers."""
 
 from cometmq.client.admin.kept_offsets import check_disconnected
 from cometmq.client.admin.known_groups import check_deletable, check_known
@@ -28,7 +28,7 @@ class GroupAdmin(AdminBase):
     async def create_group(
         self, config: SubscriptionGroupConfig, *, cluster: str | None = None
     ) -> None:
-        """Create or change a consumer group at every master.
+        """Create or change a consumer group on every master.
 
         Raise BrokerMissing, before any change, if a broker has no master.
         """
@@ -49,7 +49,7 @@ class GroupAdmin(AdminBase):
         is_missing_ok: bool = False,
         is_forced: bool = False,
     ) -> None:
-        """Delete a consumer group at every master, optionally with its offsets.
+        """Delete a consumer group on every master, optionally with its offsets.
 
         Before any change, raise BrokerMissing if a broker has no master. Unless `is_missing_ok` is
         set, also raise InvalidArgument if no master has the group's settings; with
@@ -112,7 +112,7 @@ class GroupAdmin(AdminBase):
         return sorted(found)
 
     async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
-        """Return the store times of the first, last and last consumed message of each queue.
+        """Return when the first, last and last-consumed messages of each queue were stored.
 
         Raise InvalidArgument if no broker knows the group.
         """

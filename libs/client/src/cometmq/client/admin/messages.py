@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of messages: find them by id, key or position at all brokers."""
+"""Administration of messages: find them by id, key or position on all brokers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -177,8 +177,8 @@ class MessageAdmin(AdminBase):
         return await broker.message_at(place.physical_offset, topic=topic)
 
     async def _broker_of(self, message_id: str, topic: str) -> BrokerAdmin | None:
-        """Return the broker of a topic that gave out an offset message id, or None for a different
-        id.
+        """Return which of a topic's brokers assigned an offset message id, or None if none of them
+        did.
         """
         if not _is_like_id(message_id):
             return None

@@ -27,9 +27,9 @@ class ClientAdmin:
     async def create_topic(
         self, topic: str, *, queue_count: int | None = None, is_forced: bool = False
     ) -> list[str]:
-        """Create or change a topic at all masters; return their names.
+        """Create or change a topic on all masters; return their names.
 
-        A new topic has 8 queues at each broker, unless `queue_count` is given. Raise
+        A new topic has 8 queues on each broker, unless `queue_count` is given. Raise
         InvalidArgument if an existing topic would have fewer queues than before, unless `is_forced`
         is set: consumers do not see the messages in the other queues.
 
@@ -54,8 +54,9 @@ class ClientAdmin:
         return await self._admin.max_offset(self._namespace.wrap_queue(queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a timestamp; after the newest message,
-        that is the newest message.
+        """Return the offset of the message stored nearest to a timestamp.
+
+        For a time after the newest message, this is the newest message's offset.
         """
         return await self._admin.search_offset(self._namespace.wrap_queue(queue), timestamp_ms)
 
@@ -103,12 +104,12 @@ class ClientAdmin:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise an AttributeError that names the class that has this method."""
+        """Raise an AttributeError that names the class with this method."""
         raise_unknown(self, name)
 
 
 def raise_unknown(admin: object, name: str) -> NoReturn:
-    """Raise the AttributeError for a member that the admin of a client does not have."""
+    """Raise the AttributeError for a member that a client's admin does not have."""
     text = f"the admin of a client has no attribute {name!r}"
     if not name.startswith("_") and hasattr(AdminClient, name):
         text = f"{text}, but an AdminClient has: AdminClient(namesrv)"

@@ -103,8 +103,8 @@ class OffsetAdmin(AdminBase):
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a timestamp.
 
-        After the newest message, that is the newest message, not the end of the queue, which
-        `max_offset` returns.
+        For a time after the newest message, this is the newest message's offset, not the end of the
+        queue, which `max_offset` returns.
         """
         timestamp(timestamp_ms)
         master = await self._master_of(queue)
@@ -178,10 +178,10 @@ class OffsetAdmin(AdminBase):
         offsets.
 
         In each queue, the group continues with the message stored nearest to the timestamp. For the
-        time of now this is the newest message, which is then redelivered: END skips it too, and 0
-        is the oldest message. Connected members seek; if there are none, the stored offsets change.
-        A queue moves forward only if `is_forced` is set. Raise InvalidArgument, before any change,
-        if no broker knows the group, unless `is_new_group` is set.
+        current time, this is the newest message, which is then redelivered; END skips it too, and 0
+        selects the oldest message. Connected members seek; if there are none, the stored offsets
+        change. A queue moves forward only if `is_forced` is set. Raise InvalidArgument, before any
+        change, if no broker knows the group, unless `is_new_group` is set.
         """
         timestamp(timestamp_ms, low=END)
         masters = await self._masters_to_move(group, topic, is_new_group=is_new_group)
@@ -274,7 +274,7 @@ class OffsetAdmin(AdminBase):
 
 
 async def _positions(broker: BrokerAdmin, group: str, topic: str) -> dict[MessageQueue, OffsetPair]:
-    """Return the end offset and the group's offset of each queue.
+    """Return the end offset of each queue, and the group's offset in it.
 
     If the group has no stored offset in the topic, each queue is reported at its first offset.
     """
@@ -298,7 +298,7 @@ async def _reset_at(
     """Reset connected members; a queue without a stored offset counts as not consumed.
 
     Java brokers refuse the request if any queue has no stored offset, as in the first seconds of a
-    group or after queues were added. Such queues get the new offset stored first.
+    group or after queues were added. For such queues, the new offset is stored first.
     """
     try:
         return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)

@@ -164,8 +164,8 @@ class AdminBase(Client):
         raise error
 
     def without_topic(self, _broker: BrokerAdmin, _topic: str, error: TopicNotExist) -> None:
-        """Raise for a broker that is in the route of a topic but does not have it; a subclass may
-        override this to continue instead.
+        """Raise for a broker that is in the route of a topic but does not have the topic; a
+        subclass may override this to continue instead.
         """
         raise error
 
@@ -279,7 +279,7 @@ class AdminBase(Client):
     async def route(self, topic: str) -> TopicRoute:
         """Return the route of a topic; raise NoRoute if there is none.
 
-        For 0.3 s, wait for a topic that no name server knows: a send may just have created it.
+        Wait up to 0.3 s for a topic that no name server knows: a send may just have created it.
         """
         check_text(topic, "topic")
         route = await self._running().routes.fetch(topic)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of topics at all their brokers and name servers."""
+"""Administration of topics on all their brokers and name servers."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ from cometmq.remoting.names import DLQ_PREFIX, DLQ_REPLAY_GROUP, ORDER_NAMESPACE
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 PERM_MAX: Final = 15
-"""All four bits to which RocketMQ gives names."""
+"""All four bits that RocketMQ names."""
 QUEUES_DEFAULT: Final = 8  # as mqadmin's updateTopic
 _ORDER_CONFIG: Final = re.compile(r"[^:;\s]+:[0-9]+(;[^:;\s]+:[0-9]+)*;*")
 
@@ -44,13 +44,13 @@ class TopicAdmin(AdminBase):
         broker_names: Iterable[str] | None = None,
         is_forced: bool = False,
     ) -> list[str]:
-        """Create or change a topic at the masters; return their names.
+        """Create or change a topic on the masters; return their names.
 
-        A new topic has 8 queues at each broker, and the permission to read and write, unless
-        `queue_count` and `perm` say otherwise. At a broker that has the topic, only what is given
-        changes. Before any change, raise BrokerMissing if one of the brokers has no master, and
-        InvalidArgument if the topic would have fewer queues than before, unless `is_forced` is set:
-        consumers do not see the messages in the other queues.
+        A new topic has 8 queues on each broker, and the permission to read and write, unless
+        `queue_count` and `perm` say otherwise. On a broker that has the topic, only the given
+        settings change. Before any change, raise BrokerMissing if one of the brokers has no master,
+        and InvalidArgument if the topic would have fewer queues than before, unless `is_forced` is
+        set: consumers do not see the messages in the other queues.
         """
         check_topic(topic)
         if queue_count is not None:
@@ -84,12 +84,12 @@ class TopicAdmin(AdminBase):
         is_missing_ok: bool = False,
         reset_groups: bool = False,
     ) -> None:
-        """Delete a topic at every master and name server.
+        """Delete a topic on every master and name server.
 
         Brokers keep the offsets of consumer groups, as in RocketMQ: if the topic is created again,
         a group skips the messages before its old offset. `reset_groups` sets these offsets to 0;
         the positions of `dlq replay` in a dead-letter topic are always set to 0. With
-        `is_missing_ok`, it also does so for a topic that was deleted earlier.
+        `is_missing_ok`, this also happens for a topic that was deleted earlier.
 
         Before any change, raise NoRoute if the topic does not exist, unless `is_missing_ok` is set.
         Raise BrokerMissing if a broker has no master, because the topic would reappear with that
@@ -169,7 +169,7 @@ class TopicAdmin(AdminBase):
         await self.namesrv.put_kv(ORDER_NAMESPACE, topic, config)
 
     async def set_order_queues(self, topic: str, broker_name: str, queue_count: int) -> str:
-        """Set the queue count of an ordered topic at one broker; return the whole configuration."""
+        """Set the queue count of an ordered topic on one broker; return the whole configuration."""
         whole(queue_count, "queue_count", low=1)
         check_kind(broker_name, str, "broker_name")
         check_topic(topic)

@@ -234,7 +234,7 @@ class ClientInstance:
         return self.channel(await self.routes.find_master(broker_name, topic, wait_ms=wait_ms))
 
     def channel(self, address: str) -> str:
-        """Return the address for all requests except pulls, which is the VIP port if enabled."""
+        """Return the address for all requests except pulls; it has the VIP port if enabled."""
         if not self.options.vip_channel:
             return address
         host, port = parse_address(address)

@@ -60,7 +60,7 @@ class Flight(msgspec.Struct):
     seen_count: int = 0
     """`ended_count` at the last tick."""
     late_ticks: int = 0
-    """Ticks since the last end of a send."""
+    """Ticks since a send last ended."""
     is_silent: bool = False
     """Whether the last probe went unanswered."""
     is_pursued: bool = False

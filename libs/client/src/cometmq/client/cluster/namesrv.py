@@ -33,9 +33,7 @@ _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
 async def find_addresses(text: str, url: str) -> list[str]:
-    """Return the first addresses found: in `text`, in the environment, or at the server at
-    `url`.
-    """
+    """Return the first addresses found: in `text`, in the environment, or at `url`."""
     text = text or os.getenv(NAMESRV_VARIABLE, "")
     if not text and url:
         text = await fetch_namesrv_list(url)
@@ -67,7 +65,7 @@ class Namesrv:
 
     @property
     def loop_late_ms(self) -> int:
-        """How late the event loop ran in total since the client was started."""
+        """The total delay of the event loop since the client was started."""
         return self._remoting.loop_late_ms
 
     def replace(self, addresses: Sequence[str]) -> bool:

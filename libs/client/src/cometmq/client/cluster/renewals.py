@@ -29,7 +29,7 @@ class _Renewal(msgspec.Struct):
     running: asyncio.Task[None] | None = None
     """The current lookup, or the next one before it is due; it may outlast its callers."""
     waiters: dict[asyncio.Future[None], None] = {}
-    """The callers of the current lookup, in their order.
+    """The callers of the current lookup, in the order of their calls.
 
     `asyncio.Lock` and `asyncio.wait` compare each of thousands of callers with all the others when
     they time out.

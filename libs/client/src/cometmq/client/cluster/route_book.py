@@ -54,8 +54,9 @@ MISSING_LATER_MS: Final = 5_000
 
 NEW_TOPIC_MS: Final = 300
 CREATED_TOPIC_MS: Final = 3_000
-"""How long a lookup waits for a topic that no name server knows: by default, and if a broker has
-stored a message of it. A broker registers a new topic after it has answered its first message.
+"""How long a lookup waits for a topic that no name server knows: by default, and once a broker has
+stored a message of the topic. A broker registers a new topic after it has answered its first
+message.
 """
 
 NEW_TOPIC_PAUSE_MS: Final = 20  # doubled at each lookup
@@ -89,7 +90,7 @@ class RouteBook:
         self._defaults: dict[str, Route] = {}
         """Default routes of topics that no name server knows yet; only senders use them."""
         self._created: dict[str, set[str]] = {}
-        """The brokers that have stored a message sent by a default route, by topic."""
+        """The brokers that have stored a message sent along a default route, by topic."""
         self._brokers: dict[str, Mapping[int, str]] = {}
         self._fetching: dict[str, asyncio.Lock] = {}
         self._reports = TopicReports(namesrv, wanted, log)
@@ -118,7 +119,7 @@ class RouteBook:
         return found if found is not None else self._defaults.get(topic)
 
     def note_created(self, topic: str, broker_name: str) -> None:
-        """Note that a broker has stored a message that was sent by a default route.
+        """Record that a broker has stored a message that was sent along a default route.
 
         Until a name server knows the topic, this is the only evidence that it exists.
         """

@@ -42,7 +42,7 @@ class Route(msgspec.Struct, frozen=True):
 def route_of(topic: str, data: TopicRoute) -> Route:
     """Convert a name server's response to a route.
 
-    Messages are sent to the queues of writable topics at brokers with a master. If the topic has an
+    Messages are sent to the queues of writable topics on brokers with a master. If the topic has an
     order configuration (`broker:count;broker:count`), it overrides the number of queues.
     """
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
@@ -74,7 +74,7 @@ def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route 
     autoCreateTopicEnable=false, RocketMQ's brokers take that permission from TBW102 at the first
     send that they refuse, and ours register TBW102 without it. If no broker has it, all are asked:
     name servers forget the permission when an administrator restores the write permission of a
-    broker (`addWritePerm`), which still creates topics then.
+    broker (`addWritePerm`), although the broker still creates topics.
     """
     has_inherited = any(queue.perm & Perm.INHERIT for queue in data.queue_datas)
     queue_datas = []
@@ -98,7 +98,7 @@ def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route 
 
 
 def created_part(route: Route, broker_names: Collection[str]) -> Route:
-    """Return the part of a default route at the brokers that have created the topic."""
+    """Return a default route restricted to the brokers that have created the topic."""
     return msgspec.structs.replace(
         route,
         publish_queues=tuple(q for q in route.publish_queues if q.broker_name in broker_names),

@@ -77,7 +77,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     ) -> None:
         """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`.
 
-        Offsets are stored at the brokers unless `offsets` is given.
+        Offsets are stored on the brokers unless `offsets` is given.
         """
         super().__init__(log)
         check_group(group)
@@ -274,8 +274,8 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         )
 
     async def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Fetch all readable queues of a topic from a name server; the group shares new queues at
-        once.
+        """Fetch all readable queues of a topic from a name server; new queues are shared among the
+        group at once.
         """
         check_topic(topic)
         instance, topic = self._running(), self._namespace.wrap(topic)

@@ -97,7 +97,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
 
         Must be called before `start`. Meant for consumers that use `assign`, which are not
         rebalanced. Changes after the start are reported, and so is the creation of the topic;
-        `queues_of` returns the queues of now.
+        `queues_of` returns the current queues.
         """
         self._check_unstarted()
         check_topic(topic)
@@ -257,8 +257,9 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         return await self._polled().stored_offset(self._namespace.wrap_queue(queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a timestamp; after the newest message,
-        that is the newest message.
+        """Return the offset of the message stored nearest to a timestamp.
+
+        For a time after the newest message, this is the newest message's offset.
         """
         queue = self._namespace.wrap_queue(queue)
         return await self._polled().offset_at(queue, timestamp(timestamp_ms))

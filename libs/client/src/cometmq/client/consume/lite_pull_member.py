@@ -91,8 +91,8 @@ class PullGroup(GroupMember[LitePullOptions]):
     async def poll(self, timeout_ms: int, *, count_max: int | None = None) -> list[MessageExt]:
         """Return the messages of one pull, or an empty list if none arrive in time.
 
-        Raise ClientStateError while another call is waiting: each would count the messages of the
-        other as consumed.
+        Raise ClientStateError while another call is waiting: each would count the other's messages
+        as consumed.
         """
         if self._is_polling:
             raise ClientStateError(

@@ -151,7 +151,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             await asyncio.wait([self._sharing])
 
     async def _store_before_sharing(self) -> None:
-        """Store progress; if that takes long, as when a broker hangs, rebalance meanwhile."""
+        """Store progress; if that takes long, as when a broker hangs, rebalance in the meantime."""
         if not self.is_broadcasting:
             task = self._background.spawn(self._store_progress(), name="store-progress")
             await asyncio.wait([task], timeout=STORE_MS_MAX / 1000)
@@ -257,7 +257,7 @@ class GroupMember(ABC, Generic[OptionsT]):
 
     @abstractmethod
     async def _store_progress(self) -> None:
-        """Store the offsets that are due at the next interval."""
+        """Store now what would be stored at the next interval."""
 
     @abstractmethod
     def _style(self) -> PullStyle:

@@ -116,8 +116,8 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     async def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
         """Return the offset of the group, or None if it has none.
 
-        A broker answers 0 for a group without an offset as long as the queue's first message is
-        in its memory; `AdminClient.committed_offset` returns None then.
+        A broker answers 0 for a group without an offset as long as the queue's first message is in
+        its memory; in that case, `AdminClient.committed_offset` returns None.
 
         An offset recorded by `update_offset` takes precedence, unless `from_store` is set.
         """
@@ -138,7 +138,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         """Store all recorded offsets, and wait until they are stored.
 
         Raise InvalidArgument, after the other offsets are stored, if an offset was dropped because
-        it is beyond the end of its queue, or its queue does not exist.
+        it is beyond the end of its queue, or because its queue does not exist.
         """
         await self._plain().commit()
 

@@ -34,7 +34,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
         self._shares: dict[str, frozenset[MessageQueue]] = {}
         self._noted: set[MessageQueue] = set()
         self._refusals: dict[MessageQueue, InvalidArgument] = {}
-        """Why recorded offsets were dropped since the last `commit`, which raises one of them."""
+        """The errors for offsets dropped since the last `commit`; the next `commit` raises one."""
         self._logged: set[MessageQueue] = set()
         """The queues whose refusals have been logged."""
         self._ends: dict[MessageQueue, int] = {}
@@ -234,7 +234,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
         self._log_refusals()
 
     def _log_refusals(self) -> None:
-        """Log each dropped offset once, because no call may follow that could raise its error."""
+        """Log each dropped offset once, because there may be no further call to raise its error."""
         for queue in self._refusals.keys() - self._logged:
             error = self._refusals[queue]
             self._instance.outages.failed("offset.unsaved", error, group=self._group)

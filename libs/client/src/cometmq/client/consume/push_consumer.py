@@ -145,7 +145,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     async def reset_to_timestamp(self, timestamp_ms: int) -> None:
         """Continue consuming all owned queues from a timestamp (Java's resetOffsetByTimeStamp).
 
-        Each queue continues with the message stored nearest to it; for the time of now, this is
+        Each queue continues with the message stored nearest to it; for the current time, this is
         the newest message, which is then redelivered.
         """
         await self._joined().reset_to(timestamp(timestamp_ms))

@@ -168,8 +168,8 @@ class Producer(Client):
         Without `queue`, the producer chooses a queue; after a failure, it retries at a different
         broker. Raise InvalidArgument, before the first attempt, for a message that cannot be sent;
         the broker's CommandError or a forbidden hook's error if it refuses the message; and
-        SendFailed after the last attempt. If `may_be_stored` of SendFailed is true, a broker may
-        have the message.
+        SendFailed after the last attempt. If the error's `may_be_stored` is true, a broker may have
+        the message.
         """
         sender = self._sending()
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
@@ -268,8 +268,9 @@ class Producer(Client):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that accept messages; raise NoRoute if no broker has it.
 
-        A topic that sending would create does not exist before the first message is stored. Then,
-        until a name server knows it, these are its queues at the brokers that stored its messages.
+        A topic that sending would create does not exist before the first message is stored. From
+        then on, until a name server knows it, return its queues on the brokers that stored its
+        messages.
         """
         check_topic(topic)
         route = await self._sending().route(self._namespace.wrap(topic), may_create=False)
@@ -353,7 +354,7 @@ class Producer(Client):
 
 async def _be_known(instance: ClientInstance, limit: TimeLimit) -> None:
     """Wait until every broker can route a reply to us, for up to half of the time that is left: the
-    request may be sent to a different broker than one that hangs.
+    request may be sent to a broker other than the one that hangs.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(limit.left_ms() / 2000):

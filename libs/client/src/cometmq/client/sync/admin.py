@@ -20,7 +20,7 @@ _SERVERS: Final = {
     "broker": "a.broker(address).config()",
     "namesrv": "a.namesrv.config()",
 }
-"""Members that return one server, with a call of one of its methods."""
+"""Members that return one server, each with an example call to a method of that server."""
 
 
 class AdminClient(SyncClient[client.AdminClient]):
@@ -67,7 +67,7 @@ class AdminClient(SyncClient[client.AdminClient]):
 
 
 def _call_of(name: str) -> str:
-    """Return a call of a member of the async admin client, by the blocking one."""
+    """Return the text that calls a member of the async admin client through the blocking one."""
     member = getattr(client.AdminClient, name)
     if name in _SERVERS:
         return f"`admin.call(lambda a: {_SERVERS[name]})`"

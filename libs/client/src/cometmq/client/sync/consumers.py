@@ -50,8 +50,8 @@ class MemberConsumer(WorkingClient[GroupT]):
         return self._on_loop(lambda: self._inner.queues)
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Fetch all readable queues of a topic from a name server; the group shares new queues at
-        once.
+        """Fetch all readable queues of a topic from a name server; new queues are shared among the
+        group at once.
         """
         return self._run(self._inner.queues_of(topic))
 

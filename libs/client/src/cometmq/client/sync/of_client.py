@@ -19,9 +19,9 @@ class ClientAdmin:
     def create_topic(
         self, topic: str, *, queue_count: int | None = None, is_forced: bool = False
     ) -> list[str]:
-        """Create or change a topic at all masters; return their names.
+        """Create or change a topic on all masters; return their names.
 
-        A new topic has 8 queues at each broker, unless `queue_count` is given. An existing topic
+        A new topic has 8 queues on each broker, unless `queue_count` is given. An existing topic
         gets fewer queues only if `is_forced` is set.
         """
         return loop_thread().run(
@@ -41,8 +41,9 @@ class ClientAdmin:
         return loop_thread().run(self._inner.max_offset(queue))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a timestamp; after the newest message,
-        that is the newest message.
+        """Return the offset of the message stored nearest to a timestamp.
+
+        For a time after the newest message, this is the newest message's offset.
         """
         return loop_thread().run(self._inner.search_offset(queue, timestamp_ms))
 

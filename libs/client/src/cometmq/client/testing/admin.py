@@ -28,7 +28,7 @@ def get_consumer_connection_list(
     broker: MemoryBroker, call: Call[admin.GetConsumerConnectionList]
 ) -> Reply:
     """Return the members of a consumer group, the model and topics of the last heartbeat, and the
-    newest subscription to each."""
+    newest subscription to each topic."""
     group = call.header.consumer_group
     members = broker.groups.get(group)
     if not members:

@@ -29,8 +29,7 @@ def update_and_create_topic(broker: MemoryBroker, call: Call[topics.UpdateAndCre
 
 
 def delete_topic_in_broker(broker: MemoryBroker, call: Call[topics.DeleteTopicInBroker]) -> Reply:
-    """Delete a topic with its messages; the offsets of groups in it are kept, as at a real
-    broker."""
+    """Delete a topic with its messages; the offsets of its groups are kept, as on a real broker."""
     broker.queues.delete(call.header.topic)
     return OK
 

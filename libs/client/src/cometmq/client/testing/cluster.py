@@ -170,7 +170,7 @@ class MemoryCluster:
             raise InvalidArgument(f"broker must be one of `cluster.brokers`, not {shown(broker)}")
 
     def create_topic(self, topic: str, *, queue_count: int = 4) -> None:
-        """Create a topic at every broker, or increase its number of queues."""
+        """Create a topic on every broker, or increase its number of queues."""
         check_topic(topic)
         whole(queue_count, "queue_count", low=1)
         for broker in self.brokers:

@@ -67,7 +67,8 @@ class Attempts(msgspec.Struct, gc=False):
     def note(self, error: Exception) -> None:
         """Record why an attempt failed.
 
-        Of several timeouts, the first is reported: later attempts had only the rest of its time.
+        Of several timeouts, the first is reported: later attempts had only what was left of the
+        time.
         """
         if not (isinstance(error, RequestTimeout) and isinstance(self.failure, RequestTimeout)):
             self.failure = error
@@ -78,7 +79,7 @@ class Attempts(msgspec.Struct, gc=False):
         self.may_be_stored = self.may_be_stored or isinstance(error, UNANSWERED)
 
     def is_futile(self, brokers: Iterable[str]) -> bool:
-        """Return whether a requester is gone that can be connected to none of the other brokers."""
+        """Return whether a requester is gone and no broker is left that it may be connected to."""
         return self.gone is not None and set(self.brokers).issuperset(brokers)
 
     def error(self, topic: str, limit: TimeLimit) -> Exception:
@@ -86,7 +87,7 @@ class Attempts(msgspec.Struct, gc=False):
 
         If every attempt was refused permanently, this is the last refusal, because SendFailed would
         invite the caller to retry later; for a topic that does not exist, it is NoRoute, as if the
-        name servers had reported it. A stored reply whose requester is gone is no failed send.
+        name servers had reported it. A stored reply whose requester is gone is not a failed send.
         """
         if self.gone is not None:
             return self.gone

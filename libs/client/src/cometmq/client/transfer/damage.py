@@ -33,7 +33,7 @@ def damage_text(message: MessageExt) -> str:
 def missing_offsets(
     records: Sequence[MessageRecord], offset: int, end: int, min_offset: int
 ) -> list[range]:
-    """Return the ranges between `offset` and `end` without records in an unfiltered answer.
+    """Return the ranges between `offset` and `end` for which an unfiltered answer has no records.
 
     Offsets below `min_offset` have expired.
     """

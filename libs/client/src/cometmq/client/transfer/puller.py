@@ -234,7 +234,7 @@ class Puller:
         subscription: SubscriptionData,
         pulled: Pulled,
     ) -> None:
-        """Log the messages that the broker left out of an unfiltered subscription."""
+        """Log the messages of an unfiltered subscription that the broker left out."""
         if subscription.sub_string != ALL_TAGS:
             return
         gaps = missing_offsets(records, offset, pulled.next_offset, pulled.min_offset)

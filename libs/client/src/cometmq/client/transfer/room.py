@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits how many sends are in flight; the others wait in their order."""
+"""Limits how many sends are in flight; the others wait in the order of their calls."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,7 @@ class Room:
     """A semaphore for tens of thousands of waiting tasks.
 
     `asyncio.Semaphore` walks over all the waiters that it has woken in the same turn of the loop:
-    with 25,000 sends at once, it took most of their time.
+    with 25,000 sends at once, that took most of their time.
     """
 
     def __init__(self, size: int) -> None:

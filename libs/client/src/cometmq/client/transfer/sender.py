@@ -180,7 +180,7 @@ class MessageSender:
     async def _route_for(self, tried: Attempts, topic: str, left_ms: int) -> Route | None:
         """Return the route for an attempt, or None if the attempt fails.
 
-        Raise if the topic may not exist, unless an earlier attempt may have stored the message.
+        Raise if the topic might not exist, unless an earlier attempt may have stored the message.
         """
         try:
             return await self.route(topic, wait_ms=left_ms)
@@ -192,7 +192,7 @@ class MessageSender:
                 and self._instance.routes.get_for_sending(topic) is not None
             )
             if not is_outage and not tried.may_be_stored:
-                raise  # the topic may not exist
+                raise  # the topic might not exist
             tried.note(error)
         return None
 

@@ -21,7 +21,7 @@ DISK_FORCED_RATIO: Final = 0.85
 """Above this ratio brokers delete at any hour, not only at `deleteWhen`."""
 POINTS_MIN: Final = 3
 MARGIN: Final = timedelta(days=3)
-"""How far beyond the age at which messages expire deletion hours are computed."""
+"""Deletion hours are computed up to this long after the age at which messages expire."""
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):

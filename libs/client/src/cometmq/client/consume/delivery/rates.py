@@ -60,7 +60,7 @@ class ConsumeRates:
         self._topics: dict[str, TopicRate] = {}
 
     def note(self, topic: str, *, ok: int, failed: int, ms: int) -> None:
-        """Count one call of the listener."""
+        """Count one call to the listener."""
         totals = self._totals(topic)
         totals.ok_count += ok
         totals.failed_count += failed

@@ -49,7 +49,7 @@ class SendBack:
         )
 
     async def send_back(self, message: MessageExt, delay_level: int, error: str) -> bool:
-        """Return whether a broker has accepted the message back; `error` is why it comes back."""
+        """Send a message back because of `error`; return whether a broker accepted it."""
         try:
             await self._to_its_broker(message, delay_level)
         except CometError as refusal:

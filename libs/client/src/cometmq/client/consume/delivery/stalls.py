@@ -6,7 +6,7 @@ without messages. One warning is logged when such a state begins, reminders whil
 line when it ends.
 
 A blocked loop runs no check, so a thread watches it. The loop's own stack shows whether the
-listener blocks it, and in which line.
+listener blocks it, and on which line.
 """
 
 import asyncio

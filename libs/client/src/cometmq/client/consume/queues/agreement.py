@@ -2,8 +2,8 @@
 """Checks that all members of a group consume alike, as RocketMQ requires.
 
 A broker keeps one subscription per group and topic, and all members share the queues of a topic
-even if only some of them subscribe to it, or broadcast. Members that disagree miss messages without
-any error.
+even if only some of them subscribe to it, or if some of them broadcast. Members that disagree miss
+messages without any error.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ SETTLE_MS: Final = 3_000
 shortest time between two comparisons."""
 
 MARGINS: Final = (10, 30, 100)
-"""After a change, we compare before three heartbeats, by these parts of the interval, because the
-heartbeats of another member may always come shortly before ours."""
+"""After a change, we compare before each of three heartbeats, earlier by the interval divided by
+these numbers, because the heartbeats of another member may always come shortly before ours."""
 
 CALM_ROUNDS: Final = 10
 """Heartbeats per comparison after that."""
@@ -91,7 +91,9 @@ class Agreement:
                 self._round += 1
 
     async def _settle(self) -> None:
-        """Wait until our heartbeat has arrived everywhere, and some time since the last request."""
+        """Wait until our heartbeat has arrived everywhere, and some time has passed since the last
+        comparison.
+        """
         newest_ms = max((one.sub_version for one in self._subscriptions.values()), default=0)
         left_ms = newest_ms + SETTLE_MS - wall_ms()
         if self._compared_ms is not None:
@@ -100,7 +102,7 @@ class Agreement:
             await asyncio.sleep(min(left_ms, SETTLE_MS) / 1000)
 
     def _pause_ms(self) -> int:
-        """Return the time to the next comparison: shortly before a heartbeat."""
+        """Return the time until the next comparison, which is shortly before a heartbeat."""
         interval_ms = self._instance.options.heartbeat_interval_ms
         is_calm = self._round >= len(MARGINS)
         margin_ms = interval_ms // MARGINS[self._round % len(MARGINS)]
@@ -182,7 +184,7 @@ class Agreement:
         )
 
     def _is_told(self, difference: tuple[str, ...]) -> bool:
-        """Return whether we have lately warned about this difference; if not, note it."""
+        """Return whether we have recently warned about this difference; if not, record it."""
         now_ms = monotonic_ms()
         self._told = {one: at_ms for one, at_ms in self._told.items() if now_ms - at_ms < REPEAT_MS}
         if difference in self._told:

@@ -128,7 +128,7 @@ class Assigner:
     ) -> list[MessageQueue]:
         """Return the queues that a strategy chose, without unknown ones.
 
-        A strategy may return queues of other topics, such as Java's fixed list: each topic takes
+        A strategy may return queues of other topics, as Java's fixed list does: each topic takes
         its own. Raise InvalidArgument for anything but queues.
         """
         if isinstance(mine, str) or not isinstance(mine, Iterable):
@@ -215,7 +215,9 @@ class _Members:
         self._found: dict[str, list[str] | CometError] = {}
 
     async def at(self, broker_name: str) -> list[str]:
-        """Return the sorted client ids that a broker knows; raise the error of the first call."""
+        """Return the sorted client ids that a broker knows; if the first call failed, raise its
+        error.
+        """
         async with self._locks.setdefault(broker_name, asyncio.Lock()):
             if broker_name not in self._found:
                 try:

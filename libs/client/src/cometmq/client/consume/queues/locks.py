@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue locks at the brokers, which let only one member of an orderly group read a queue.
+"""Queue locks on the brokers, which let only one member of an orderly group read a queue.
 
 Invariants
     A lock counts as valid for 30 s from the moment of our request; brokers keep it for 60 s. So no
@@ -53,7 +53,7 @@ class LockTimes(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refusals(msgspec.Struct, gc=False):
-    """Refusals of one queue's lock, one after the other."""
+    """Consecutive refusals of one queue's lock."""
 
     first_ms: int
     latest_ms: int

@@ -143,7 +143,7 @@ class Positions:
 class HeldOffsets:
     """Withholds progress from an offset store until `release`: only explicit commits store it.
 
-    First offsets and resets reach the store, because they are not progress of the application. A
+    First offsets and resets reach the store, because they are not the application's progress. A
     seek is withheld: until it is committed, a restart continues at the offset committed before.
     """
 
@@ -214,7 +214,7 @@ class _OffsetsInMemory:
 
 
 class RemoteOffsets(_OffsetsInMemory):
-    """Offsets at the brokers, shared by the members of a group."""
+    """Offsets on the brokers, shared by the members of a group."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class RemoteOffsets(_OffsetsInMemory):
         """Broker and topic pairs that have at least one stored offset."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the offset stored at the broker, or None if there is none.
+        """Return the offset stored on the broker, or None if there is none.
 
         Compatibility: Java treats any refusal as "no offset", so a busy broker sends the group to
         the end of the queue; here the caller retries instead.

@@ -180,7 +180,7 @@ class Reader:
             context.offsets.update(held.queue, held.committable)
 
     def _log_moved(self, pulled: Pulled) -> None:
-        """Log where the broker sends us, and how many messages the group misses thereby.
+        """Log where the broker sends us, and how many messages the group misses as a result.
 
         As in RocketMQ, a broker answers an offset above the end of a queue with the end. A topic
         that was deleted and created again has such queues, because committed offsets are kept.

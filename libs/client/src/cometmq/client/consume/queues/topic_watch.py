@@ -44,7 +44,7 @@ class QueueWatch:
                 await self._compare(topic, callback)
 
     async def begin(self) -> None:
-        """Note the current queues; later differences are reported, even for a topic without any."""
+        """Record the current queues; later changes are reported, even if a topic has none now."""
         await self._instance.routes.refresh_all(self._callbacks)
         for topic in self._callbacks:
             self._known[topic] = self._queues(topic) or []
