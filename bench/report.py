@@ -52,7 +52,8 @@ UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
 class Row:
     """The medians of one workload's metric over all rounds.
 
-    `java` belongs to the server of the comparison, which may be CometMQ without its native path.
+    `java` is the median of the server that CometMQ is compared with, which may be CometMQ without
+    its native path.
     """
 
     workload: Load | Scenario

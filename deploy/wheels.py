@@ -5,9 +5,10 @@ The version is defined once, in the repository's `pyproject.toml`: `version` cop
 members and to the pins between them. uv_build does not support computed metadata, so each member's
 file contains both, and `tests/packages/test_wheels.py` compares them.
 
-No file of the repository contains its address. `build` takes it from the clone (`git remote`) or
-from `--repository`, adds the project URLs, and turns the relative links of a README into links to
-the commit that was built. If there is no address, no URLs are added, and links become plain text.
+No file in the repository contains the repository's address. `build` takes it from the clone
+(`git remote`) or from `--repository`, adds the project URLs, and turns the relative links of a
+README into links to the commit that was built. If there is no address, no URLs are added, and links
+become plain text.
 """
 
 import argparse

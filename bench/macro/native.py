@@ -126,7 +126,7 @@ class FirstAnswer:
 
 
 class Senders:
-    """A generator that sends at a rate until its report is asked for."""
+    """A generator that sends at a given rate until its report is asked for."""
 
     def __init__(self, port: int, *, rate: int, **options: object) -> None:
         command = loadgen_command("send", port, rate=rate, seconds=SENDERS_MAX_S, **options)

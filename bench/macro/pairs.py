@@ -3,7 +3,7 @@
 
 CometMQ's pair is a group of two copies with an elector and a record in a file; every send waits
 until both copies have it. RocketMQ's pair is a SYNC_MASTER and a SLAVE. Without `is_sync`, sends
-do not wait for a slave that is away: `minInSync=1`, and ASYNC_MASTER.
+do not wait for a slave that is away (`minInSync=1`, ASYNC_MASTER).
 """
 
 import abc
@@ -232,7 +232,7 @@ class PairServer(Server):
 
 
 def log_end(cluster: Cluster) -> int:
-    """Return where a broker's log ends; -1 while it does not answer."""
+    """Return where a broker's log ends; -1 while the broker does not answer."""
     try:
         answer = call(cluster.broker_addrs[0], RUNTIME_INFO)
     except OSError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures pairs of a master and a slave: sends that wait for both copies, and catching up.
+"""Measures pairs of a master and a slave: sends that wait for both copies, and a slave's catch-up.
 
-The sends also run on a single CometMQ broker, alternating with the pairs: the share of its rate is
-the price of the second copy.
+The sends also run on a single CometMQ broker, alternating with the pairs: the share of its rate
+that a pair reaches shows the price of the second copy.
 """
 
 import shutil
@@ -35,7 +35,7 @@ FILL_COUNT: Final = 200_000
 
 
 class Entry(NamedTuple):
-    """A pair, and the single broker that shows the price of the second copy; None for Java."""
+    """A pair, and the single broker that shows the price of the second copy (None for Java)."""
 
     pair: PairServer
     single: Server | None
@@ -88,8 +88,8 @@ def _sample(load: Load, entry: Entry, seconds: float) -> Sample:
 def run_catch_up(plan: Plan) -> None:
     """Measure how a slave copies a large part of the log while messages are being sent.
 
-    The slave has followed before, because RocketMQ's master sends only its last file to an empty
-    slave. Each sample uses new stores.
+    The slave has followed the master before, because RocketMQ's master sends only its last file to
+    an empty slave. Each sample uses new stores.
     """
     for number in range(plan.rounds):
         for name in plan.servers:
@@ -134,7 +134,7 @@ def _plain_copy(pair: Pair, size: int) -> float:
 
 
 class CaughtUp(NamedTuple):
-    """The rate of the copy, the peak of the slave's memory, and the senders' report meanwhile."""
+    """The copy rate, the slave's peak memory, and the senders' report for that time."""
 
     bytes_per_s: float
     slave_bytes: int

@@ -2,7 +2,7 @@
 """Runs Redis streams and NATS JetStream under the same send workloads.
 
 Both acknowledge a message before it is on disk and sync once per second; README.md lists the other
-differences. The programs are installed on first use: Redis from Debian's package, NATS by Go.
+differences. The programs are installed on first use: Redis from Debian's package, NATS with Go.
 """
 
 import json

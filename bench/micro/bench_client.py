@@ -54,7 +54,7 @@ async def time_sends(producer: Producer, in_flight: int, count: int) -> None:
 
 
 async def time_listener(namesrv: str, batch_count_max: int, count: int) -> None:
-    """Consume `count` messages that have been stored before."""
+    """Consume `count` messages that were stored beforehand."""
     seen = 0
     done = asyncio.Event()
 

@@ -12,7 +12,7 @@ Operation = tuple[Callable[[], object], int | None]
 
 
 def nanoseconds(operation: Callable[[], object]) -> int:
-    """Return the time of one call, minus the time of a call of an empty function."""
+    """Return the time of one call, minus the time of a call to an empty function."""
     empty = min(timeit.repeat(lambda: None, number=CALLS, repeat=ROUNDS))
     best = min(timeit.repeat(operation, number=CALLS, repeat=ROUNDS))
     return max(0, round((best - empty) / CALLS * 1e9))

@@ -53,7 +53,7 @@ def test_a_java_master_waits_for_its_slave_only_if_asked(tmp_path, monkeypatch, 
 
 
 class FakeCluster:
-    """A broker whose log has a length; its files are on the disk."""
+    """A broker whose log has a settable end; its files are on the disk."""
 
     def __init__(self, directory: Path) -> None:
         self.store_dir = directory / "store"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses, from a lock with hashes, the packages that some wheels need."""
+"""Chooses the packages that some wheels need from a lock with hashes."""
 
 import re
 import zipfile

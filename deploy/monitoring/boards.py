@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboards: their panels, and the queries behind these.
+"""The dashboards: their panels, and the queries behind them.
 
 `make dashboards` writes them to `dashboards/`. Every query must return data from a running suite:
 `make monitoring-test` executes each of them.

@@ -71,7 +71,7 @@ def _row(code: RequestCode) -> list[str]:
 
 
 def _receivers(code: RequestCode) -> set[str]:
-    """Return the programs that are going to serve a known code."""
+    """Return the programs that will serve a known code."""
     if code in FORWARDED:
         return {"broker", "client"}
     is_served = any(code in handlers for handlers in PROGRAMS.values())

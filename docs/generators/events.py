@@ -66,7 +66,7 @@ def all_events() -> tuple[Event, ...]:
 
 
 def without_meaning() -> list[str]:
-    """Return warnings and errors that have no meaning, and meanings of unknown events."""
+    """Return warnings and errors without a written meaning, and the meanings of unknown events."""
     events = all_events()
     loud = {event.name for event in events if event.level in {"error", "warning"}}
     ghosts = MEANINGS.keys() - {event.name for event in events}

@@ -107,7 +107,7 @@ def all_fields() -> list[SettingsField]:
 
 
 def _sources(settings: type[msgspec.Struct], *, program: str, tool: str | None) -> list[str]:
-    """Describe where settings come from; `tool` is the command that changes some at run time."""
+    """Describe where settings come from; the command `tool` changes some of them at run time."""
     fields = fields_of(settings)
     field = fields.get("listenPort") or fields["adminHttpPort"]
     text = SOURCES.format(

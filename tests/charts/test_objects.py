@@ -192,7 +192,7 @@ def test_pods_meet_the_restricted_standard(objects):
 
 
 def test_pods_have_no_rights_and_no_foreign_variables(objects):
-    """Kubernetes would set COMETMQ_..._PORT for each Service, which programs read as settings."""
+    """Kubernetes would set COMETMQ_..._PORT for each Service; programs read it as a setting."""
     bindings = of_kind(objects, "RoleBinding")
     with_rights = {subject["name"] for one in bindings for subject in one["subjects"]}
     assert of_kind(objects, "ClusterRole", "ClusterRoleBinding") == []

@@ -172,7 +172,7 @@ def test_settings_of_brokers_read_the_same_and_are_changed(
 def test_figures_of_brokers_have_the_same_names(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin
 ) -> None:
-    """Compares brokerStatus of a broker and of a cluster; only names, because values change."""
+    """Compares brokerStatus of a broker and of a cluster, but only names: values change."""
     address = cluster.broker_addrs[0]
     mine = ours.run("brokerStatus", "-b", address).output.splitlines()
     theirs = mqadmin.run("brokerStatus", "-b", address).output.splitlines()
@@ -296,7 +296,7 @@ def test_all_brokers_are_timed_again_and_again(
 
 
 def _rounds(command: list[str], log_path: Path) -> str:
-    """Return the output of a tool, up to the second timing of the cluster."""
+    """Return a tool's output up to the cluster's second timing."""
     child = Child("clusterRT", command, log_path=log_path)
     try:
         child.wait_until(lambda: child.log().count(CLUSTER_NAME) >= 2, DEADLINE_S, "rounds")

@@ -196,7 +196,7 @@ def _without_write_permission(mqadmin: MqAdmin, broker: str) -> Iterator[str]:
 def test_write_permission_is_wiped_and_added(
     cluster: Cluster, mqadmin: MqAdmin, topic: str
 ) -> None:
-    """wipeWritePerm (205) and addWritePerm (327) change the routes at the name server."""
+    """wipeWritePerm (205) and addWritePerm (327) change the name server's routes."""
     broker = cluster.broker_names[0]
     wiped = f"wipe write perm of broker[{broker}] in name server[{cluster.namesrv_addr}] OK, "
 

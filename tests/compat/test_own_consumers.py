@@ -122,7 +122,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 async def test_queues_are_consumed_in_order_while_members_change(
     cluster: Cluster, topic: str, group: str
 ) -> None:
-    """A second member joins and leaves, and each message is consumed once; both are our client."""
+    """A second member joins and leaves, and each message is consumed once; both use our client."""
     first, second = Seen(), Seen()
     async with orderly(cluster, group, topic, first):
         await send_in_order(cluster, topic, 400)
@@ -403,7 +403,7 @@ def places_of(messages: Sequence[MessageExt | None]) -> set[tuple[MessageQueue, 
 async def test_a_consumer_tells_about_itself(
     cluster: Cluster, tools: MqAdmin, topic: str, group: str
 ) -> None:
-    """Covers consumerStatus with stacks, and queryMsgById, which has one message consumed again."""
+    """Covers consumerStatus with stacks, and queryMsgById, which redelivers one message."""
     seen = Seen()
     async with orderly(cluster, group, topic, seen) as consumer:
         await send_in_order(cluster, topic, 4)

@@ -50,7 +50,7 @@ def running(broker: BrokerChild, to: Path) -> None:
 
 
 def snapshot(broker: BrokerChild, to: Path) -> None:
-    """Copy the folder of a process that cannot change it: all files are of one moment."""
+    """Copy the folder of a process that cannot change it: all files are from one moment."""
     os.kill(broker.pid, signal.SIGSTOP)
     try:
         os.waitpid(broker.pid, os.WUNTRACED)  # threads complete their system calls first
@@ -112,7 +112,7 @@ async def look(broker: BrokerChild, promised: Acknowledged) -> list[str]:
 
 
 async def use(folder: Path, promised: Acknowledged) -> None:
-    """Start a broker on a copy, compare everything, and stop it in order."""
+    """Start a broker on a copy, compare everything, and stop it cleanly."""
     broker = BrokerChild(folder, **SETTINGS)
     try:
         await broker.start()

@@ -10,7 +10,7 @@ from cometmq.peers.ha.report import percentile
 GROUP = "orders"
 TIMEOUT_S = 300
 PATIENCE_S = 30
-"""Maximum outage on the busiest machine; the report compares with the design's limit."""
+"""Maximum outage on the busiest machine; the report compares outages with the design's limit."""
 
 
 def assert_clean(load):

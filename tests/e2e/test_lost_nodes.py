@@ -9,7 +9,7 @@ from cometmq.peers.e2e.kubectl import run, until
 
 TIMEOUT_S = 300
 PATIENCE_S = 60
-"""Maximum outage on the busiest machine; the report compares with the design's limit."""
+"""Maximum outage on the busiest machine; the report compares outages with the design's limit."""
 PARTITION_S = 15
 """Longer than a lease, and than any timeout after which a member counts as lost."""
 
@@ -17,7 +17,7 @@ PARTITION_S = 15
 def master_apart(world):
     """Move the master to a pod that shares its node with no other broker and not with the load.
 
-    The node must not run the acting operator either: losing it takes longer, and is tested by
+    The node must not run the acting operator either: recovery then takes longer, and is tested by
     `test_a_standby_operator_fails_over`.
     """
     acting = world.operators.get("lease", "op-cometmq-operator")["spec"]["holderIdentity"]

@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def outages(request: pytest.FixtureRequest) -> Outages:
-    """The outages that senders measured, by kind of fault; the end of the run prints them."""
+    """The outages that senders measured, by kind of fault; printed at the end of the run."""
     return request.config.stash[OUTAGES].setdefault(request.node.name, Outages())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups under load lose processes, hosts, networks and disks, and no acknowledged message."""
+"""Groups under load lose processes, hosts, networks and disks, but no acknowledged message."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -73,7 +73,7 @@ async def run_trial(group, folder, kinds, random, outages):
 
 
 def kinds_of(name, config):
-    """Deal the drawn faults out to the groups in turn: together they have each kind."""
+    """Deal the drawn faults out to the groups in turn: together, the groups get every kind."""
     drawn = draw(config.getoption("--faults"), Random(config.getoption("--fault-seed")))
     return drawn[list(GROUPS).index(name) :: len(GROUPS)]
 

@@ -58,7 +58,7 @@ def test_an_interrupted_environment_is_made_again(tree):
 
 
 def test_half_copied_packages_are_installed_again(tree):
-    """Pip takes a package for installed if it finds its METADATA."""
+    """Pip considers a package installed if it finds the package's METADATA."""
     interrupt(tree, f"{PACKAGES}/msgspec-*.dist-info/METADATA")
     (package,) = tree.glob(f"{PACKAGES}/msgspec")
     shutil.rmtree(package)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalised archives are equal if they differ only in times and in the names of their builds."""
+"""Normalised archives are equal if the originals differ only in times and in build names."""
 
 import hashlib
 import io

@@ -90,7 +90,7 @@ def test_the_command_runs(tree):
 
 
 def test_make_run_keeps_the_developers_tools(tree):
-    """After a change of the lock, `make run` installs again but keeps the tools of `make test`."""
+    """After a change to the lock, `make run` installs again but keeps the tools of `make test`."""
     tool = ["install", "--quiet", "--no-deps", "--requirement", "tool.lock", "--require-hashes"]
     block = re.search(
         r"^iniconfig==.*?(?=^\S)",

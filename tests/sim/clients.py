@@ -2,7 +2,7 @@
 """Clients that send messages with unique bodies, change tables, take locks, and ask for offsets.
 
 After an error or a timeout, a client switches to another broker. It does not repeat the request:
-the oracle judges whether it was served.
+the oracle judges whether the request was served.
 """
 
 from functools import partial

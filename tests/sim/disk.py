@@ -69,7 +69,7 @@ class SimFiles:
 
 
 class SimWorker:
-    """A thread that runs its jobs one at a time, each after a delay of the disk."""
+    """A thread that runs its jobs one at a time, each after a disk delay."""
 
     def __init__(
         self, name: str, loop: ProcessLoop, scheduler: Scheduler, latency_s: Callable[[], float]

@@ -84,7 +84,7 @@ class Oracle:
     def _acknowledge(self, process: "BrokerProcess", acknowledge: Any, offset: int) -> None:
         """Check the size of the set when the copies have a message.
 
-        Its answer may follow later, after the master's own sync; the set may have shrunk by then,
+        The answer may follow later, after the master's own sync; the set may have shrunk by then,
         but the copies have the message.
         """
         record = self._world.place.current

@@ -46,7 +46,7 @@ FAULTS: Final[Mapping[str, float]] = {
 RARE: Final = {"delete": 0.08, "resize": 0.15, "bad_disk": 0.3, "fence": 0.3}
 """Kinds of faults that only few runs have, with their probability."""
 NOT_DRAWN: Final = frozenset({"empty_store", "tear_fetch"})
-"""Kinds that are not drawn: one for tests of a dropped rule, and one of `DIVIDED`."""
+"""Kinds that are not drawn: one is for tests of a dropped rule, one belongs to `DIVIDED`."""
 FAULT_FREE_CHANCE: Final = 0.02
 
 DIVIDED_CHANCE: Final = 0.4
@@ -110,7 +110,7 @@ class Plan(msgspec.Struct, kw_only=True):
     only_fills_disks: bool = False
     """Whether a bad disk is merely full, and only for the group's small files."""
     send_share: float = 0.8
-    """Share of sends among all requests; the rest up to 0.88 are changes of tables."""
+    """Share of sends among all requests; the rest up to 0.88 are changes to tables."""
     transfer_bytes_s: int = 0
     """Rate at which a master sends its log to a follower; 0 is unlimited."""
     chaos_bytes_s: int = 0

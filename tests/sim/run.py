@@ -5,8 +5,8 @@ python -m tests.sim.run --seeds 1000            # seeds 0 to 999
 python -m tests.sim.run --seeds 5000:6000       # others
 python -m tests.sim.run --seed 17               # one seed, with its history
 
-The results are counted in the order of the seeds. A run that ends early, by --seconds, Ctrl-C or a
-failure, prints the command that runs the remaining seeds.
+The results are counted in the order of the seeds. A run that ends early, because of --seconds,
+Ctrl-C or a failure, prints the command that runs the remaining seeds.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Found(NamedTuple):
     outcomes: Counter[str]
     failures: list[tuple[int, str]]
     digests: list[str]
-    """A digest of each run, if they are wanted."""
+    """A digest of each run, if digests are wanted."""
     events: int
     virtual_s: float
 
@@ -204,7 +204,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def run_many(options: argparse.Namespace, runs: Runs) -> Tally:
-    """Run the chosen seeds until the first failure or the end of the time."""
+    """Run the chosen seeds until the first failure or until the time is up."""
     tally = Tally(options.seeds)
     with contextlib.suppress(KeyboardInterrupt):
         for found in run_all(options.seeds, runs, options.jobs):

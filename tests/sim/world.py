@@ -113,7 +113,7 @@ class World:
         ]
 
     def digest(self) -> str:
-        """Return a digest of all that the run has determined: its history, disks and chance."""
+        """Return a digest of all that the run has determined: history, disks and random state."""
         parts = [*self.history(), self.violation or self.outcome, str(self.scheduler.event_count)]
         for name, host in sorted(self.hosts.items()):
             for path, data in sorted(host.disk.contents.items()):

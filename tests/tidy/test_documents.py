@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks claims of the documents: figures, commands, targets, installations."""
+"""Checks claims in the documents: figures, commands, targets, installations."""
 
 import functools
 import re

@@ -116,7 +116,7 @@ def test_mqadmin_s_commands_take_it_too(say):
 
 
 def test_words_that_are_no_rights_are_named(say):
-    """Brokers take them for DENY, as RocketMQ's do."""
+    """Brokers treat such words as DENY, as RocketMQ's do."""
     account = ("-a", "typoKey1", "-s", "typoSecret1", "-i", "PUBB", "-c", "PeersCluster")
     changed = say(*ADMIN, "--tls", "updateAclConfig", *account)
     line = "cometmq: account typoKey1: defaultTopicPerm: PUBB means DENY; did you mean PUB?\n"

@@ -302,7 +302,7 @@ def test_mqadmins_group_commands_continue_after_a_broker_that_fails(
 
 
 def test_a_search_by_key_names_the_broker_that_hangs(run, cluster, monkeypatch):
-    """A search may take 18 s, but a broker that hangs is named as fast as by other commands."""
+    """A search may take 18 s, but a broker that hangs is named as quickly as by other commands."""
     monkeypatch.setattr(messages, "QUERY_TIMEOUT_MS", 600_000)
     run("topic", "create", "Keyed", "--queues", 1)
     assert run("produce", "Keyed", "found", "--count", 4, "-k", "order-17").status == 0
@@ -325,7 +325,7 @@ def test_a_search_by_key_names_the_broker_that_hangs(run, cluster, monkeypatch):
 @pytest.mark.parametrize("options", [(), ("-g", "copiers")], ids=["observer", "group"])
 def test_consume_names_the_queues_of_a_broker_that_hangs(cluster, pipe_to, options):
     """A silent broker may have more messages, so the command must not exit as if it had printed
-    all.
+    them all.
     """
     args = ("Orders", "--from", "first", "--timeout", "10", *options)
     child = pipe_to("consume", *args, "-n", cluster.namesrv)

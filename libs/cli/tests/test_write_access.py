@@ -21,7 +21,7 @@ def run(call, cluster):
 
 @pytest.fixture
 def topic(run):
-    """Create a topic at broker-a only."""
+    """Create a topic on broker-a only."""
     name = "OfBrokerA"
     run("topic", "create", name, "-b", "broker-a")
     return name

@@ -49,7 +49,7 @@ class CommandAdmin(AdminClient):
         self.absent: set[str] = set()
         """Names of the brokers without which the command has continued."""
         self.resume: Callable[[Sequence[BrokerAdmin]], str] = lambda _: "repeat the command"
-        """Returns what to do at the brokers that a change has not reached."""
+        """Return what to do on the brokers that a change has not reached."""
 
     async def cluster(self) -> ClusterInfo:
         """Return all broker groups; raise BrokerMissing if none is registered."""
@@ -132,7 +132,7 @@ class CommandAdmin(AdminClient):
         rest: Sequence[BrokerAdmin],
         error: CometError,
     ) -> ClientError:
-        """Return the error for a change that has failed at the first broker in `rest`."""
+        """Return the error for a change that has failed on the first broker in `rest`."""
         failed, *others = rest
         is_unsure = isinstance(error, TransportError) and not isinstance(error, ConnectFailed)
         places = {
@@ -147,7 +147,7 @@ class CommandAdmin(AdminClient):
     async def ask_all(
         self, brokers: Iterable[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
     ) -> list[tuple[BrokerAdmin, T]]:
-        """Query brokers concurrently, as before a change; name a broker that does not answer."""
+        """Query brokers concurrently before a change; an error names one that does not answer."""
 
         async def asked(broker: BrokerAdmin) -> T:
             try:
@@ -227,7 +227,7 @@ class CommandAdmin(AdminClient):
     ) -> list[tuple[BrokerAdmin, T]]:
         """Query one broker of each replica group in the route of a topic.
 
-        If the answers may take long, a broker that hangs is recognised by a short question.
+        If the answers may take long, a short query first shows which brokers hang.
         """
 
         async def answers(broker: BrokerAdmin) -> None:

@@ -41,7 +41,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "topic.unknown": "no broker has the topic {topic} yet",
     "topic.unreadable": "no broker lets consumers read the topic {topic}",
 }
-"""The sentence of each event that a command's client may log; other events are described by their
+"""The sentence for each event that a command's client may log; other events are described by their
 name and facts.
 """
 

@@ -151,7 +151,7 @@ def run(
 
 
 def _new_runner(loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> asyncio.Runner:
-    """Create an event loop; a signal waits until it is complete and can be closed."""
+    """Create an event loop; a signal waits until the loop is complete and can be closed."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         runner = asyncio.Runner(loop_factory=loop_factory)

@@ -53,14 +53,14 @@ def _hint(error: CometError) -> str:
 
 
 def print_error(error: CometError) -> None:
-    """Print an error that ends a command, or one of its attempts; each wrong setting is a line."""
+    """Print an error that ends a command or one of its attempts, one line per wrong setting."""
     lines = str(error).splitlines()
     for text in lines if isinstance(error, SettingsError) else [" ".join(lines)]:
         typer.echo(f"cometmq: {text}{_hint(error)}", err=True)
 
 
 def print_wrong_usage(error: Any) -> None:
-    """Print click's error about options or arguments, and the command whose help to read.
+    """Print click's error about options or arguments, and name the command whose help to read.
 
     A group that is called without a command prints its help.
     """

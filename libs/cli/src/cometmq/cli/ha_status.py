@@ -48,7 +48,7 @@ def row(open_group: OpenGroup, record: Record | None, ordinal: int) -> list[Cell
 
 
 def _knows_lag(open_group: OpenGroup, record: Record | None, report: Report) -> bool:
-    """Return whether a member hears from an open master; its lag dates from the last message."""
+    """Return whether a member hears from an open master; its lag is as of the last message."""
     now = report.status
     return (
         now.role is Role.SLAVE

@@ -64,7 +64,7 @@ def load_command(name: str, info: CommandInfo) -> Any:
 
 
 def list_untruncated(command: Any) -> None:
-    """Make the help page of a group show the first paragraph of each command's help as a whole."""
+    """Make the help page of a group show the first paragraph of each command's help in full."""
     for child in getattr(command, "commands", {}).values():
         child.short_help = " ".join((child.help or "").partition("\n\n")[0].split())
 
@@ -116,7 +116,7 @@ def require_single(command: Any) -> None:
 
 
 def refuse_repeated(command: Any, ctx: Any, args: Sequence[str]) -> None:
-    """Fail if an option that takes one value is given twice, or an option and its opposite."""
+    """Fail if an option that takes one value is given twice, or together with its opposite."""
     try:
         _, _, given = command.make_parser(ctx).parse_args(args=list(args))
     except Exception:  # noqa: BLE001  # typer does not export its class of errors

@@ -131,7 +131,7 @@ def _body(found: JsonMessage) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a line is no message, beginning with the key whose value is wrong."""
+    """Return why a line is not a message, beginning with the key whose value is wrong."""
     if isinstance(error, InvalidArgument):
         return str(error)
     if not isinstance(error, msgspec.ValidationError):

@@ -23,8 +23,8 @@ def is_terminal(stream: object) -> bool:
 class Meter:
     """A line that is rewritten in place and removed at the end.
 
-    `beside_output` means that the command prints while it works. If output and line were both
-    printed to a terminal, they would mix, so the line is not shown.
+    `beside_output` means that the command prints while it works. If the output and the line
+    were both printed to a terminal, they would mix, so the line is not shown.
     """
 
     def __init__(self, *, beside_output: bool = False) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 
 class OptionSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Options as the fields of a struct; each field has an annotation of Typer and a default."""
+    """Options as the fields of a struct; each field has a Typer annotation and a default."""
 
 
 def with_option_sets(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems that do not end a command; because of them, `main` sets the exit status 1."""
+"""Problems that do not end a command, but make `main` set the exit status 1."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ remedy. `main` prints them after the command's output.
 """
 
 DAMAGES: Final[dict[str, None]] = {}
-"""The damage in messages that has been printed, in the order of its discovery."""
+"""Damage to messages that has been printed, in order of discovery."""
 
 
 def note_damage(text: str) -> None:

@@ -23,7 +23,7 @@ _PORTS: Final = range(12_000, 32_000)
 """The ports below Linux's ephemeral range, from which outgoing connections take ports at any time.
 """
 _BROKER_NEIGHBOURS: Final = (-2, 0, 1)
-"""A broker also listens two ports below (VIP) and one above (slaves)."""
+"""A broker also listens on the ports two below (VIP) and one above (slaves)."""
 
 
 @asynccontextmanager

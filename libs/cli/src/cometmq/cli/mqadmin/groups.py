@@ -79,7 +79,7 @@ Notify = Annotated[
 
 
 class Placed(NamedTuple):
-    """The settings of a group at one broker."""
+    """The settings of a group on one broker."""
 
     cluster: str
     broker: str

@@ -46,8 +46,8 @@ CHECKER_DECIDED: Final = {
     "storePathRootDir": "--data", "namesrvAddr": "--namesrv-port", "adminHttpPort": "--http-port",
 }  # fmt: skip
 """Settings that `standalone` decides by its options. If an option is given, it overrides the file
-and the environment. If not, the ports that the broker's settings and the name server's variable
-give are used; other settings that differ from the option's default are refused.
+and the environment. If not, the ports given by the broker's settings and the name server's
+variable are used; other settings that differ from the option's default are refused.
 """
 
 BROKER_PREFIX: Final = "COMETMQ_BROKER"
@@ -94,7 +94,7 @@ class Suite(NamedTuple):
     txn_checker: Loaded[TxnCheckerSettings]
     own_account: Account | None
     overruled: dict[str, str]
-    """Settings in the file, and variables, that lose to an option that was given."""
+    """Settings in the file, and variables, that a given option overrides."""
 
     @property
     def needs_tls(self) -> bool:
@@ -228,7 +228,7 @@ def _overruled(
 def _refuse_overruled(
     overruled: Mapping[str, Overruled], options: Options, mistakes: Mistakes
 ) -> None:
-    """Raise SettingsError for settings that would lose to the default of an option."""
+    """Raise SettingsError for settings that the default of an option would override."""
     given = options.given()
     lines = [
         f"{text}: {_REASONS[option]}; give {option}, or remove this setting"

@@ -68,7 +68,7 @@ HINT_S: Final = 1.0
 _REFUSALS: Final = frozenset(
     {AccessDenied, NoPermission, SubscriptionGroupNotExist, SubscriptionParseFailed}
 )
-"""Refusals of a pull that do not pass with time."""
+"""Pull refusals that do not go away with time."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -274,8 +274,8 @@ async def _as_member(
 async def _try_to_pull(
     brokers: Mapping[str, BrokerAdmin], group: str, queues: Sequence[MessageQueue], tag: str
 ) -> None:
-    """Raise the refusal of a broker before the group joins or gets offsets there, so that a command
-    that is refused leaves nothing behind.
+    """Raise a broker's refusal before the group joins or gets offsets there, so that a refused
+    command leaves nothing behind.
     """
 
     async def attempt(broker: BrokerAdmin) -> None:
@@ -376,7 +376,7 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
 async def _place_at(
     broker: BrokerAdmin, group: str, queues: Sequence[MessageQueue], start: str
 ) -> bool:
-    """Store the start offsets of a group at a broker; return False if the broker knows the
+    """Store the start offsets of a group on a broker; return False if the broker knows the
     group.
     """
     try:

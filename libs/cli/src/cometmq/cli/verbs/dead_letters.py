@@ -84,7 +84,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Replayed:
-    """How far earlier replays have sent the dead letters of a group.
+    """How far earlier replays of a group's dead letters have got.
 
     The positions are committed offsets of `DLQ_REPLAY_GROUP` in the dead-letter topic.
     """

@@ -38,7 +38,9 @@ COLUMNS: Final = (
 )  # fmt: skip
 STDOUT: Final = "-"
 SAVE_EVERY: Final = 100
-"""Messages between two commits of a replay's position; a kill repeats at most as many."""
+"""Messages between two commits of a replay's position; after a kill, at most this many are
+sent again.
+"""
 
 app = typer.Typer(
     add_completion=False,

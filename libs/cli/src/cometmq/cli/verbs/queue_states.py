@@ -86,9 +86,9 @@ async def queue_states(
 async def _lags_without_offsets(
     admin: AdminClient, masters: Mapping[str, BrokerAdmin], group: str, known: Sequence[QueueLag]
 ) -> list[QueueLag]:
-    """Return the queues at the brokers that did not report a topic of the group.
+    """Return the queues on the brokers that did not report a topic of the group.
 
-    A broker reports only the topics in which it has an offset of the group. Messages can wait at
+    A broker reports only the topics in which it has an offset of the group. Messages can wait on
     brokers that the group has not reached yet, and in its retry topic.
     """
     lags: list[QueueLag] = []
@@ -178,8 +178,8 @@ def skip_notes(group: str, states: Sequence[QueueState]) -> list[str]:
 async def offsets_by_group(
     admin: AdminClient, masters: Iterable[BrokerAdmin], topic: str
 ) -> dict[str, int]:
-    """Return the highest offset of each group with offsets above 0 in a topic, which may be
-    deleted.
+    """Return the highest offset of each group with offsets above 0 in a topic, even a deleted
+    one.
     """
     found: dict[str, int] = {}
     for _, table in await admin.ask_each(masters, lambda it: it.consumer_offsets()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topic and group settings at each broker, and messages that they hide from consumers."""
+"""Topic and group settings on each broker, and messages that they hide from consumers."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TypeVar
@@ -38,7 +38,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class UnreadQueues(msgspec.Struct, frozen=True):
-    """The queues of a topic at one broker that producers write to but consumers do not read."""
+    """A topic's queues, on one broker, that producers write to but consumers do not read."""
 
     broker: str
     first: int
@@ -67,9 +67,7 @@ class HiddenQueue(msgspec.Struct, frozen=True):
 
 
 async def check_exists(admin: AdminClient, topic: str) -> None:
-    """Raise NoRoute if no broker has the topic; unlike the client's error, do not advise to create
-    it.
-    """
+    """Raise NoRoute if no broker has the topic, without the client's advice to create it."""
     try:
         await admin.route(topic)
     except NoRoute as error:
@@ -85,7 +83,7 @@ async def configs_at(
     name: str,
     table_of: Callable[[BrokerAdmin], Awaitable[Mapping[str, C]]],
 ) -> dict[str, C]:
-    """Return the settings of a topic or group at each broker that has it; all must answer."""
+    """Return the settings of a topic or group on each broker that has it; all must answer."""
     tables = await admin.ask_all(masters.values(), table_of)
     return {broker.name: table[name] for broker, table in tables if name in table}
 
@@ -128,7 +126,7 @@ def cut_off_text(
 def newly_unread(
     before: Mapping[str, TopicConfig], after: Mapping[str, TopicConfig]
 ) -> list[UnreadQueues]:
-    """Return the queues that are written but not read, at the brokers where a change adds such
+    """Return the queues that are written but not read, on the brokers where a change adds such
     queues.
     """
     return [
@@ -166,9 +164,9 @@ async def unread_notes(admin: AdminClient, topics: Iterable[str]) -> list[str]:
 
 
 def unreadable_notes(topic: str, route: TopicRoute) -> list[str]:
-    """Return a line about the brokers at which consumers may not read a topic, if there are any.
+    """Return a line about the brokers on which consumers may not read a topic, if there are any.
 
-    Such a broker refuses no heartbeat, and clients leave its queues out, so nothing else tells.
+    Such a broker refuses no heartbeat, and clients leave its queues out, so nothing else shows it.
     """
     names = sorted(it.broker_name for it in route.queue_datas if not it.perm & Perm.READ)
     if not names:

@@ -39,7 +39,7 @@ class ReadOnlyBroker(msgspec.Struct, frozen=True):
 async def read_only_brokers(
     admin: AdminClient, masters: Mapping[str, BrokerAdmin]
 ) -> dict[str, ReadOnlyBroker]:
-    """Return those of the masters that a name server lists without write permission.
+    """Return the masters that a name server lists without write permission.
 
     Every broker has the topic SELF_TEST_TOPIC, which administrators cannot change.
     """

@@ -19,7 +19,7 @@ class Loads:
     def __init__(self, ours: PodLoad, beside: JavaLoad | None) -> None:
         self._ours, self._java = ours, beside
         self._java_times: dict[float, float] = {}
-        """The time on the clock of the Java client's node, for each time that was returned."""
+        """For each time returned, the time on the clock of the Java client's node."""
         self.java_outages: list[Outage] = []
         self.result: dict[str, Any] = {}
         """The totals of both loads, once they have finished."""

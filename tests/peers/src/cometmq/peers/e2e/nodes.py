@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Injects faults of nodes and of the pod network; the nodes are containers on this machine."""
+"""Injects faults into nodes and the pod network; the nodes are containers on this machine."""
 
 import subprocess
 from collections.abc import Iterator

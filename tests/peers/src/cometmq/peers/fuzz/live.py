@@ -109,7 +109,7 @@ class Fuzz:
     async def _attack(
         self, broker: str, namesrv: str, good: GoodBrokerClient, pids: dict[str, int]
     ) -> Tally:
-        """Attack twice: to warm up, with automatic topic creation; then without it, measured."""
+        """Attack twice: to warm up, with automatic topic creation; then, measured, without it."""
         context = multiprocessing.get_context("spawn")
         warm_up = self._frames // WARM_UP_SHARE
         with ProcessPoolExecutor(2, mp_context=context) as pool:
@@ -166,7 +166,7 @@ class Fuzz:
             self._problems.append(f"requests without an answer, by code: {tally.unanswered}")
 
     def _judge_log(self, name: str, text: str) -> None:
-        """Check that no input of a peer was logged as an error."""
+        """Check that no input from a peer was logged as an error."""
         events = parse_log(text)
         bad = [
             event

@@ -104,7 +104,7 @@ def _header(serialization: int, data: bytes) -> None:
 
 
 def record(data: bytes) -> None:
-    """Decode a stored record; its size must equal the scanned size, and it must encode again."""
+    """Decode a stored record; its size must equal the scanned size, and re-encoding must work."""
     scan = scan_record(data, check_crc=True)
     try:
         found = decode_record(data, check_crc=True)

@@ -13,7 +13,7 @@ from cometmq.store.inspection.verify import StoreState, verify_store
 def judge_copies(stores: list[Path], confirmed: int, ledgers: Mapping[str, Ledger]) -> list[str]:
     """Return the differences between copies below the confirm offset, and each copy's faults.
 
-    `ledgers` are by topic.
+    `ledgers` is keyed by topic.
     """
     wrong = judge_logs(stores, confirmed)
     for store in stores:

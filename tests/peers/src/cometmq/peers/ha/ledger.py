@@ -6,7 +6,7 @@ from itertools import pairwise, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 _DISORDER_S: Final = 1.0
-"""Acknowledgements are recorded in the order in which they arrive, except for this time."""
+"""Acknowledgements are recorded in the order in which they arrive, to within this time."""
 
 Place: TypeAlias = tuple[int, int]
 """Queue id and queue offset."""

@@ -42,7 +42,7 @@ class Network:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Create the namespaces; inside the context, this thread is in the one of `clients`."""
+        """Create the namespaces; inside the context, this thread is in that of `clients`."""
         _require_root()
         with ExitStack() as stack:
             self._router = stack.enter_context(_namespace())

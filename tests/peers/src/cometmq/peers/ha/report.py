@@ -20,7 +20,7 @@ GOAL_COLUMNS: Final = ("client", "figure", "count", *_PERCENTILES, "goal", "resu
 
 
 class Goal(NamedTuple):
-    """The highest value of one percentile of a figure over several kinds of faults."""
+    """The limit for one percentile of a figure, over several kinds of faults."""
 
     name: str
     kinds: Sequence[str]

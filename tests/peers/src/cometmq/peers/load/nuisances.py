@@ -67,7 +67,7 @@ def stall(address: str, connections: int, ready: Any) -> None:
 
 
 def vanish(address: str, connections: int, ready: Any) -> None:
-    """Leave pulls held at the broker, then vanish.
+    """Leave pulls held by the broker, then vanish.
 
     A socket filter drops all incoming packets, so nothing is acknowledged and no reset is sent, as
     if the cable had been cut.
@@ -91,7 +91,7 @@ def _connected(address: str) -> socket.socket:
 def disturbing(
     kind: Callable[[str, int, Any], None], address: str, connections: int
 ) -> Iterator[None]:
-    """Run peers of one kind inside the context; fail if they have ended before it."""
+    """Run peers of one kind inside the context; fail if they end before it does."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     process = context.Process(target=kind, args=(address, connections, ready), daemon=True)

@@ -42,7 +42,7 @@ class Cause(StrEnum):
     KILL = "kill"
     EARLY = "early"
     """A Java client that releases a queue stores its offset first, and ignores the result of the
-    message in process, which the next owner then gets again."""
+    message in progress, which the next owner then gets again."""
     LEAVE = "leave"
     MOVE = "move"
 

@@ -43,7 +43,7 @@ def print_found(found: Found, *, as_json: bool, with_id: bool = True) -> None:
 
 
 def write_body(message: MessageExt, number: int = 0) -> Path:
-    """Write a body to the same place as mqadmin, the system's folder for temporary files.
+    """Write a body where mqadmin does: to the system's folder for temporary files.
 
     The producer chose the id, so characters that could escape the folder are replaced, and links
     are not followed.
