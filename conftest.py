@@ -40,7 +40,7 @@ async def _serve_unless_closed(
 ) -> None:
     """Close a connection that was accepted just before its port was closed.
 
-    asyncio of Python 3.11 drops such a connection without closing it (gh-109564); the
+    Python 3.11's asyncio drops such a connection without closing it (gh-109564); the
     ResourceWarning then fails the test during which the garbage collector finds the connection.
     """
     if server is not None and not server.is_serving():
@@ -56,7 +56,7 @@ BaseSelectorEventLoop._accept_connection2 = _serve_unless_closed  # type: ignore
 def own_logging() -> Iterator[None]:
     """Undo `cometmq.runtime.logging.configure`, which a program calls when a test runs it.
 
-    The client writes to structlog once that is configured, so later tests would miss its lines.
+    The client writes to structlog once it is configured, so later tests would miss its lines.
     """
     root = logging.getLogger()  # noqa: TID251  # what the program configures
     handlers, level = root.handlers[:], root.level

@@ -24,7 +24,7 @@ from cometmq.ha.testing.port_contract import FIRST, SECOND, new_record
 
 PATH = Path("/group/record")
 STEPS_MAX = 20
-"""More than the number of calls of one write, including conversion."""
+"""More calls than one write makes, including conversion."""
 
 
 def existing(versioned: Versioned | None) -> Versioned:

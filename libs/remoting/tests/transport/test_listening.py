@@ -74,7 +74,7 @@ async def test_a_close_lets_handlers_end(
 async def test_a_connection_that_arrives_while_a_server_closes_is_closed(
     start_server: Any, eventually: Any, turns: int
 ) -> None:
-    """The loop takes some turns from accepting a connection to reporting it."""
+    """The loop takes several turns between accepting a connection and reporting it."""
     server, port = await start_server({})
     with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
         for _ in range(turns):

@@ -90,7 +90,7 @@ def bodies_of_topic(disk):
 
 
 def recreated(*, extra):
-    """Store messages in a topic, delete it, and store some in a new topic of its name."""
+    """Store messages in a topic, delete it, and store more in a new topic of the same name."""
     disk = MemoryDisk()
     rig = StoreRig(disk)
     for number in range(4):

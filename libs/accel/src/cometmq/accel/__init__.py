@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native message path: plain sends of a commit, plain pulls of a chunk, the plain records of a
-range of the log, or the due messages of a delay level, in one call.
+"""The native message path: one call handles the plain sends of a commit, the plain pulls of a
+chunk, the plain records of a log range, or the due messages of a delay level.
 """
 
 from cometmq.accel._native import (

@@ -13,7 +13,7 @@ REASON_KEY: Final = "cometmq-reason"
 
 
 class Order(NamedTuple):
-    """One method that changes the member; it is answered with the status after it."""
+    """One method that changes the member; the answer is the member's status afterwards."""
 
     request: Any
     perform: Callable[[Controlled, Any], Awaitable[None]]

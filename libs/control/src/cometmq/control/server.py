@@ -120,7 +120,7 @@ class ControlServer:
             waited_ms += CHANGE_CHECK_MS
 
     async def order(self, name: str, request: Any, context: Any) -> Any:
-        """Perform an order and answer with the status after it."""
+        """Perform an order and answer with the status afterwards."""
         await self._check(request, context)
         perform = ORDERS[name].perform
         await self._to_the_end(name, lambda: perform(self._member, request), context)

@@ -35,11 +35,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     lag_bytes: int = 0
     """Bytes by which the member's log lags behind its master's; for planned switchovers."""
     is_full: bool = False
-    """The member's disk is full, or does not take writes."""
+    """The member's disk is full or refuses writes."""
     has_room: bool = False
-    """The member's disk has room for long enough to relieve a master whose disk is full."""
+    """The member's disk has enough room to relieve a master whose disk is full."""
     last_in_sync: tuple[Copy, ...] = ()
-    """The in-sync set in the record that the member saw last; that record may be deleted by now."""
+    """The in-sync set in the record that the member saw last; that record may have been deleted."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):

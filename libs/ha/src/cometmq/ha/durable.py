@@ -12,7 +12,7 @@ DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The errors after which a write may succeed once there is space."""
 
 RESERVE_BYTES: Final = 4096
-"""Bytes by which a replaced file may grow on a full disk: a block of most file systems."""
+"""Bytes by which a replaced file may grow on a full disk: the block size of most file systems."""
 
 _MODE: Final = 0o666  # less the umask, as for `Path.open`
 

@@ -84,8 +84,8 @@ def loss(
 
     `is_gone` means that, according to the platform, its process has ended. `unheard_ms` is the time
     since its last answer to the elector. A master that fails to renew the record is not replaced
-    while its members still follow it, because then only its own path to the record is broken. A
-    new master gets as long as any other to be heard from: right after a switchover, no member
+    while its members still follow it, because then only its own path to the record is broken. A new
+    master has as much time as any other to be heard from: right after a switchover, no member
     follows it yet.
     """
     record = found.record
@@ -138,7 +138,7 @@ def decide(
 
 
 def promises_beyond(record: Record, statuses: Statuses) -> int:
-    """Return the highest promise above the record's epoch of a potential follower, or 0.
+    """Return the highest promise of a potential follower above the record's epoch, or 0.
 
     Such a member was fenced for an election that did not take place, so it can never follow the
     current epoch again. The result is also 0 while the recorded master does not lead.
@@ -263,13 +263,13 @@ def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tupl
 
 
 def sources_of_tables(record: Record, voters: Statuses) -> Statuses:
-    """Return voters of which at least one has every acknowledged change of the tables (R11).
+    """Return voters, at least one of which has every acknowledged change to the tables (R11).
 
     These are the voters that may win, provided that a quorum of them knows how recent its tables
     are. A copy keeps this information in its journal. The information is missing if the journal was
     damaged or removed, if the tables were changed outside the group, or if the copy ran a version
-    that did not keep it. Such a copy may be the only one that confirmed a change together with the
-    fenced holder, so the holder's tables are then included.
+    that did not keep it. Such a copy may be the only one, apart from the fenced holder, that
+    confirmed a change, so the holder's tables are then included.
     """
     candidates = without_fenced_holder(record, voters)
     known_count = sum(one.tables_epoch > 0 for one in candidates)

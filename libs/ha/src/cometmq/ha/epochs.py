@@ -31,7 +31,7 @@ class EpochsDamaged(CometError):
 
 
 class HistoryUnsaved(OSError):
-    """A history did not fit on the disk; the file and the history in use are the old ones."""
+    """A history did not fit on the disk; the file and the history in use are unchanged."""
 
 
 class Entry(NamedTuple):
@@ -94,9 +94,9 @@ def reached(mine: History, masters: History, end: int) -> History:
 
 
 def common_point(mine: History, my_end: int, masters: History, masters_end: int) -> CommonPoint:
-    """Return where a follower truncates its log before it accepts data from the master.
+    """Return the offset at which a follower truncates its log before accepting the master's data.
 
-    It is the end of the newest entry that both histories contain; if the entry ends at different
+    This is the end of the newest entry that both histories contain; if the entry ends at different
     offsets, the lower one is used. The follower's later entries are not part of the common history,
     even if they start exactly at its end. Logs without a common entry can share only bytes of epoch
     0. For those bytes, the histories cannot distinguish the stores of different groups, so the

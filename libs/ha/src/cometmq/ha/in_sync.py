@@ -219,7 +219,7 @@ def wanted_set(leadership: Leadership, unfit: Collection[Copy]) -> Copies:
 
 
 def wants_write(leadership: Leadership, unfit: Collection[Copy] = ()) -> bool:
-    """Return whether the set should change, or an earlier write is not settled yet."""
+    """Return whether the set should change or an earlier write is still unsettled."""
     wanted = wanted_set(leadership, unfit)
     return leadership.possible != (wanted,)
 
@@ -307,7 +307,7 @@ def found(leadership: Leadership, read: Versioned | None) -> Leadership:
 
 
 def settles(leadership: Leadership, read: Versioned) -> bool:
-    """Return whether a read settles a write, which needs a version other than the base's (R1)."""
+    """Return whether a read settles a write: its version must differ from the base's (R1)."""
     return read.version != leadership.base.version
 
 

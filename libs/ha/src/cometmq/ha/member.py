@@ -121,10 +121,11 @@ class StartFollowing(msgspec.Struct, frozen=True):
 
 
 class BeginEpoch(msgspec.Struct, frozen=True):
-    """Fetch tables, let the epoch begin at the end of the log, save both, and dispatch the log.
+    """Fetch tables, begin the epoch at the end of the log, save tables and epoch, dispatch the log.
 
     `Opened` follows. Tables are fetched if `tables` is ahead of the member's own, and only from
-    that incarnation. Other events pass meanwhile; one that ends `Role.PROMOTING` ends the action.
+    that incarnation. Other events are handled meanwhile; an event that ends `Role.PROMOTING` also
+    ends the action.
     """
 
     epoch: int

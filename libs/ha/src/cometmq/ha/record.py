@@ -43,7 +43,7 @@ class Policy(StrEnum):
 
 
 class TablesAt(msgspec.Struct, frozen=True, array_like=True):
-    """The most complete tables that a voter holds: its copy, their epoch and number of changes."""
+    """The most complete tables of any voter: its copy, and the tables' epoch and change count."""
 
     copy: Copy
     epoch: int
@@ -107,8 +107,8 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
         """Return the record that the holder writes next, with this set or the current one.
 
         If `copies` is less than the size of the set, the set shrinks as members leave. Only
-        `Policy.ALL_IN_SYNC` permits a different number, because quorums of different numbers need
-        not overlap.
+        `Policy.ALL_IN_SYNC` permits a different number, because quorums based on different numbers
+        need not overlap.
         """
         members = self.in_sync if in_sync is None else tuple(sorted(in_sync))
         if copies is None or self.policy is Policy.MAJORITY:
@@ -133,7 +133,7 @@ class Versioned(msgspec.Struct, frozen=True):
 
 
 def lacks_tables(position: tuple[int, int], needed: TablesAt | None) -> bool:
-    """Return whether tables at a position, an epoch and a number of changes, are older than needed.
+    """Return whether tables at a position (an epoch and a number of changes) are older than needed.
 
     A winner with such tables may lack a change that a majority has confirmed (R11).
     """
@@ -143,8 +143,8 @@ def lacks_tables(position: tuple[int, int], needed: TablesAt | None) -> bool:
 def ack_quorum(record: Record) -> int:
     """Return how many copies, including the master, form a majority (R11).
 
-    It is based on the number of copies, not on the size of the set: while a set changes, it has two
-    sizes, and majorities of different sizes need not overlap.
+    The result is based on the number of copies, not on the size of the set: while a set changes, it
+    has two sizes, and majorities of different sizes need not overlap.
     """
     return record.copies // 2 + 1
 

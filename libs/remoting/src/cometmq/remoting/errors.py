@@ -52,8 +52,8 @@ class RequestTimeout(TransportError):
     """The answer did not arrive in time; the request may have been served."""
 
     loop_late_ms: int = 0
-    """How late this program's event loop ran meanwhile; if it is not 0, the answer may have waited
-    here.
+    """How late this program's event loop ran meanwhile; if this is not 0, the answer may have
+    waited here.
     """
 
 

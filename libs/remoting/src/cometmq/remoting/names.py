@@ -18,7 +18,7 @@ RESERVED_TOPIC_PREFIX: Final = "RMQ_SYS_"
 """The prefix of transaction and trace topics; brokers reserve only `rmq_sys_`."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 DLQ_REPLAY_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}DLQ_REPLAY"
-"""Its offsets in a dead-letter topic are the positions of CometMQ's `dlq replay`."""
+"""The group whose offsets in a dead-letter topic are the positions of CometMQ's `dlq replay`."""
 TRACE_PRODUCER_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 
 # Topics

@@ -21,7 +21,7 @@ _FURTHER_READING: Final = re.compile(
 )
 
 _QUOTED_TWICE: Final = re.compile(r"''(?! )([^']+)(?<! )''")
-"""A text of an SQL92 condition, quotes included, in `Value ''5'' cannot be compared.`"""
+"""A quoted string from an SQL92 condition, as in `Value ''5'' cannot be compared.`"""
 
 _ACCESS_DENIED: Final = "access denied"
 _MEANINGS: Final[dict[int, str]] = {
@@ -61,7 +61,7 @@ _MEANINGS_OF_REMARKS: Final = (
         "no member of the producer group is connected",
     ),
 )
-"""Remarks of SYSTEM_ERROR that are no failures of the server."""
+"""SYSTEM_ERROR remarks that do not indicate a failure of the server."""
 
 _NO_OPEN_MASTER: Final = re.compile("the new master |the master has changed ")
 _NO_MASTER: Final = "no master of the broker group can be reached now, try again later"

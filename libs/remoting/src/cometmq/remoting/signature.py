@@ -2,7 +2,7 @@
 """Request signatures: they prove the sender's identity and that the request is unchanged.
 
 The signed content consists of the values of all ext fields except the signature and `FORWARDED`,
-ordered by field name, followed by the body. The signature is its HMAC-SHA1 in Base64.
+ordered by field name, followed by the body. The signature is this content's HMAC-SHA1 in Base64.
 
 Compatibility: brokers disagree about the field `_UNIQUE_KEY_QUERY` of a QUERY_MESSAGE. Versions
 before 5.0 leave it out of the content even though their own clients sign it; later ones include it.
@@ -26,7 +26,7 @@ SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  # the name of a field
 SIGNATURE: Final = "Signature"
 FORWARDED: Final = "cometmqForwarded"
 """Marks a request that a broker has forwarded to the master of its group, and the master's answer;
-a broker adds this field to those that the client has signed.
+a broker adds this field to the fields that the client has signed.
 """
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 

@@ -9,11 +9,11 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 _NUMBER_TYPES: Final = frozenset("bcdoxXneEfFgG%")
-"""The last characters with which a format specification asks for a number."""
+"""The final characters of format specifications that ask for a number."""
 
 
 class NamedNumber(IntEnum):
-    """Numbers of RocketMQ that are printed by their names, and compare as numbers."""
+    """RocketMQ numbers that are printed as names but compare as numbers."""
 
     def __str__(self) -> str:
         return self.name

@@ -26,8 +26,8 @@ with hidden_module("rich"):
 LEVELS = ("debug", "info", "warning", "error")
 
 REPEAT_COUNT_MAX = 10
-"""Identical warnings or errors logged per window; the first one after the window has the number of
-suppressed ones (`suppressed_count`).
+"""Identical warnings or errors logged per window; the first one after the window shows how many
+were suppressed (`suppressed_count`).
 """
 REPEAT_WINDOW_MS = 10_000
 _LIMITED = frozenset({"warning", "error"})

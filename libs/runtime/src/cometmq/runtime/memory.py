@@ -37,8 +37,8 @@ def memory_limit_bytes(cgroup_root: Path = _CGROUP_ROOT, proc_cgroup: Path = _PR
 def return_freed_memory() -> None:
     """Fix glibc's thresholds, which otherwise rise with the largest buffer ever freed.
 
-    After the 20 MB of an index file's slots were freed, every thread's heap could keep 40 MB. A
-    restarted slave kept 16 MB of them. Other C libraries return memory as they see fit.
+    After the 20 MB of an index file's slots were freed, every thread's heap could keep 40 MB; a
+    restarted slave kept 16 MB. Other C libraries return memory as they see fit.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

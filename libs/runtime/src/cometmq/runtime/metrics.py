@@ -7,8 +7,8 @@ costs one integer addition. When two collectors declare the same family (as the 
 `standalone` do), the registry merges them.
 
 `prometheus_client` would take 2 MB of memory and a twentieth of the processor time of a start, so
-the first scrape imports it: on a thread, because the HTTP port imports `metrics_text.py` first,
-which needs it as well.
+only the first scrape imports it. The import runs on a thread: the HTTP port first imports
+`metrics_text.py` there, and that module needs it as well.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ LINE_FORM: Final = "a setting is NAME=VALUE, and a comment begins with #"
 
 
 class Mistakes(msgspec.Struct, frozen=True):
-    """What the author of a file, or of variables, has probably meant otherwise."""
+    """Names and lines of a file, and variables, that their author probably did not intend."""
 
     misspelt: Mapping[str, str] = {}
     """The unknown keys that nearly match a setting, each with that setting's name."""
@@ -44,7 +44,7 @@ class Mistakes(msgspec.Struct, frozen=True):
         return misspelt + repeated + prose + unread
 
     def facts(self) -> dict[str, dict[str, str]]:
-        """Return the probable mistakes in the names of the file, as facts for a log."""
+        """Return the misspelt keys and the stray text of the file, as facts for a log."""
         prose = {self.places[name]: text for name, text in self.prose.items()}
         return {
             fact: dict(found)

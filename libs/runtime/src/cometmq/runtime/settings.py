@@ -163,7 +163,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     def as_table(self, only: Collection[str] | None = None) -> str:
         """Render `name=value  # source` lines for operators; secrets are masked.
 
-        `only` are the names of the settings to render; without it, all are.
+        `only` names the settings to render; without it, all are rendered.
         """
         rows = []
         for field in fields_of(type(self.value)).values():

@@ -199,7 +199,7 @@ class _Values:
         self._labels = {name: label(name) for name in values}
 
     def updated(self, found: "Mapping[str, _InFile]") -> "_Values":
-        """Take the values of a file, which win."""
+        """Take the values of a file; they override earlier ones."""
         self._values |= {name: it.value for name, it in found.items()}
         self._labels |= {name: f"{name} in {it.place}" for name, it in found.items()}
         return self
@@ -265,7 +265,7 @@ def _of_settings_file(settings: Any, label: Label) -> dict[str, _InFile]:
 
 
 def _of_file(path: Path, shown: str) -> dict[str, _InFile]:
-    """Return the keys of TLS in a server's file; as in RocketMQ, it may have other keys."""
+    """Return the TLS keys in a server's file; as in RocketMQ, the file may have other keys."""
     found = _parsed(path, shown)
     faults = Faults()
     for name in sorted(found.keys() - FILE_KEYS):

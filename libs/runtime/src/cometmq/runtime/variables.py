@@ -16,7 +16,7 @@ PROGRAM_PREFIXES: Final = (
     "COMETMQ_ELECTOR_",
     "COMETMQ_OPERATOR_",
 )
-"""The first parts of the variables that set a program's settings; each program checks its own."""
+"""The prefixes of variables that set a program's settings; each program checks its own."""
 
 COMMAND_VARIABLES: Final = frozenset(
     {

@@ -35,7 +35,7 @@ Marks = dict[str, dict[str, int]]
 """Table -> digest of content -> number of the last entry that the content is known to include."""
 
 Position = tuple[int, int]
-"""An epoch, and the number of changes of its master."""
+"""An epoch, and the number of changes made by its master."""
 
 _NUMBER: Final = Struct(">Q")
 _POSITION: Final = "position"  # beside the tables' names, which are names of files

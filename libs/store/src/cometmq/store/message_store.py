@@ -212,9 +212,9 @@ class MessageStore:
         return self._housekeeping.jobs(now_ms)
 
     def scrub_job(self, now_ms: int) -> Job | None:
-        """Return the comparison of the log with its checksums that is due, or None.
+        """Return the check of the log against its checksums that is due now, or None.
 
-        It may run at the same time as all other jobs, so it has its own worker.
+        The check may run at the same time as any other job, so it has its own worker.
         """
         return self._scrubber.job(now_ms)
 

@@ -19,8 +19,8 @@ from cometmq.store.writing.unconfirmed import Unconfirmed
 from cometmq.store.writing.write_state import Refusal
 
 ArrivalListener = Callable[[Collection[ConsumeQueue], int | None], None]
-"""Arguments: the queues that got messages, and the offset in the log from which on records are new
-(None: unknown). `ConsumeQueue.newest_tag_code` accepts that offset.
+"""Arguments: the queues that got messages, and the log offset from which records are new (None:
+unknown). `ConsumeQueue.newest_tag_code` accepts that offset.
 """
 
 UNCONFIRMED_BYTES_MAX: Final = 256 << 20

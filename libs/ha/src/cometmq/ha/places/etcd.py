@@ -22,7 +22,7 @@ from cometmq.ha.record import Record, Versioned, decode_record, encode_record
 ABSENT: Final = "0"
 """The revision of a key that does not exist, in etcd's comparisons."""
 UNAUTHENTICATED: Final = (401, 16)
-"""The HTTP status, and the gRPC code in the body of a response with any other status."""
+"""The HTTP status, and the gRPC code in the body of responses that have a different status."""
 
 
 class _KeyValue(msgspec.Struct):
@@ -116,7 +116,7 @@ class EtcdRecord:
         return applied(record, done.header.revision) if done.succeeded else CONFLICT
 
     async def _call(self, path: str, request: object, *, is_repeatable: bool) -> bytes:
-        """Try one endpoint after the other, but stop once one may have received a write."""
+        """Try one endpoint after the other, but stop once an endpoint may have received a write."""
         failed: HttpError = HttpError("no endpoints are configured")
         for host, port in self._endpoints:
             try:

@@ -132,7 +132,7 @@ class FileRecord:
         return applied(record, first.version)
 
     def _begun(self, record: Record, number: int = 1, nonce: str = "") -> tuple[_Head, Versioned]:
-        """Create and sync a folder that holds this version; no other process knows it yet."""
+        """Create and sync a folder that holds this version; no other process knows of it yet."""
         head = _Head(2, self._new_nonce())
         versions = Versions(self._root / head.versions, self._files, self._new_nonce)
         self._files.make_folder(self._root)

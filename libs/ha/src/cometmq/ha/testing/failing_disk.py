@@ -18,7 +18,7 @@ class Disk:
         self.root = root
         self.folders: dict[Path, dict[str, bytes]] = {root: {}}
         self.changes: list[tuple[Path, str, bytes | None]] = []
-        """Changes of names that no sync has made durable yet."""
+        """Changes to names that no sync has made durable yet."""
         self.durable: dict[Path, dict[str, bytes]] = {root: {}}
 
     def set(self, path: Path, data: bytes | None) -> None:

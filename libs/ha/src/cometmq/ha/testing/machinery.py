@@ -124,7 +124,7 @@ class Machinery:
         return self.lead(replace(world, streams=streams), ordinal, leading)
 
     def first_view(self, world: World, ordinal: int, found: Versioned) -> in_sync.Leadership:
-        """Return the view with which a master opens, in the worst case without a confirm offset."""
+        """Return the view of a master that opens in the worst case: without a confirm offset."""
         return in_sync.lead(
             world.nodes[ordinal].member.me, found, start=len(world.nodes[ordinal].log)
         )

@@ -53,7 +53,7 @@ class Unsent(Protocol):
         """Pause until a quarter of the unsent output is left."""
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return for how long the peer of a paused connection has read nothing."""
+        """Return how long the peer of a paused connection has read nothing."""
 
     def abort(self) -> None:
         """Close immediately; unsent output is lost."""

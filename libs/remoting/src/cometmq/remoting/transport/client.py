@@ -47,7 +47,7 @@ _NO_TLS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 """A server without TLS answers a handshake with an alert, or closes the connection."""
 
 BeforeRequest = Callable[[int, dict[str, str], Buffer], None]
-"""A hook that gets the code, the ext fields, which it may change, and the body of every request."""
+"""A hook that gets every request's code, ext fields (which it may change) and body."""
 
 
 LATE_MS: Final = 500

@@ -9,10 +9,10 @@ output sends all answers of a commit, or all answers to these pulls, with one ca
 Invariants
     The transport owns the connection: it accepts it, closes it, and sends the output that the
     kernel does not take at once. A plain-text connection joins with its first bytes, and its
-    transport stops reading. It leaves for good when its input ends or fails, which its transport
-    then finds out for itself, and before the transport closes the socket, whose number the next
-    connection may get. Nothing is written directly while the transport has unsent output, so no
-    byte overtakes another.
+    transport stops reading. It leaves for good when its input ends or fails, so that its transport
+    detects this itself. It also leaves before the transport closes the socket, because the next
+    connection may get the socket's number. Nothing is written directly while the transport has
+    unsent output, so no byte overtakes another.
 
 Hot path: `_read` and `flush` run once per turn of the loop, their loops once per connection.
 """
@@ -31,7 +31,8 @@ from cometmq.remoting.transport.settings import ServerSettings
 HAS_EPOLL: Final = hasattr(select, "epoll")
 
 EVENTS_MAX: Final = 128
-"""Number of connections that are read in one turn of the loop; the others have the next turn."""
+"""Number of connections that are read in one turn of the loop; the others wait for the next turn.
+"""
 
 Chunk: TypeAlias = tuple[LanePeer, bytes]
 Answers: TypeAlias = tuple[LanePeer, bytes, int]
@@ -234,7 +235,7 @@ class DirectIO:
     def _answer(self, chunks: list[Chunk]) -> list[Chunk]:
         """Let the lane answer the chunks, in order; return those that the connections must serve.
 
-        A chunk that the lane leaves in the middle is served before the next one.
+        A chunk that the lane leaves unfinished is served before the next one.
         """
         hub, stats, settings, first = self._hub, self._hub.stats, self._settings, 0
         while first < len(chunks) and not hub.budget.is_tight:

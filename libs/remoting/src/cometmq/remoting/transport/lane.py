@@ -27,10 +27,10 @@ answers that it will get; -1 for a chunk of which nothing is staged.
 """
 
 AnsweredRows: TypeAlias = tuple[Sequence[tuple[Any, bytes, int]], int, int, int]
-"""The connections with the frames of their answers and the number of these, the number of received
-bytes that are answered, the index of the first chunk that is not answered completely, and where its
-first unanswered request begins: -1 if `answer_rows` stopped because enough bytes were due, or if
-all chunks are answered.
+"""The connections, each with the frames and the number of its answers; the number of received bytes
+that are answered; the index of the first chunk that is not answered completely; and where that
+chunk's first unanswered request begins: -1 if `answer_rows` stopped because enough bytes were due,
+or if all chunks are answered.
 """
 
 
@@ -67,10 +67,10 @@ class Lane(Protocol):
     def stage_rows(
         self, rows: Sequence[tuple[Staging, bytes]], count_max: int
     ) -> StagedRows | None:
-        """Stage the chunks of several connections that contain only plain sends, and at most
-        `count_max` of them.
+        """Stage the chunks that contain only plain sends, at most `count_max` each.
 
-        Return None, with nothing staged, if handlers must serve all of them.
+        The chunks belong to several connections. Return None, with nothing staged, if handlers must
+        serve all chunks.
         """
 
     def put(self, count: int, staged_bytes: int) -> int | None:
@@ -92,9 +92,9 @@ class Lane(Protocol):
     ) -> AnsweredRows | None:
         """Answer the chunks of several connections in order, beginning with the row `first`.
 
-        Stop at a chunk that contains anything but requests that `answer` serves, or more than
-        `count_max` of them, at a request that a handler must serve, and in a chunk whose answers
-        exceed `room` bytes. Return None, with nothing answered, if handlers must serve all of them.
+        Stop at a chunk that contains requests that `answer` does not serve, or more than
+        `count_max` requests; at a request that a handler must serve; or in a chunk whose answers
+        exceed `room` bytes. Return None, with nothing answered, if handlers must serve all chunks.
         """
 
     def drop(self) -> None:

@@ -51,7 +51,7 @@ class LanePeer(PeerProtocol):
         self.fd = NO_FD
         """The socket, while it is read and written directly; see `DirectIO`."""
         self.direct_fd = NO_FD
-        """The socket, while in addition its transport has no unsent output."""
+        """The same socket, but only while its transport has no unsent output."""
         self.is_polled = False
         self.habit = MIXED
         """What the last chunk contained; the next one probably contains the same."""

@@ -3,7 +3,7 @@
 
 Invariants
     Unsent output above the high-water mark stops reading *and* serving. The memory that a peer
-    costs by not reading is therefore bounded by that mark plus the answers in progress. Its
+    costs by not reading is therefore bounded by that mark plus the answers in progress. The
     connection is closed above the hard limit, or if the peer reads nothing for a while. Only a
     limited number of a connection's requests are served in a row. While the others wait for the
     next turn of the loop, nothing more is read from that connection. All answers to one chunk, and
@@ -63,7 +63,7 @@ class PeerProtocol(asyncio.Protocol):
         self._pipe: TlsPipe | None = None
         self._is_open = False
         self.close_reason = "was closed"
-        """The reason in errors of pending requests, and of requests after the end."""
+        """The reason given in the errors of pending requests and of requests made after the end."""
         self._end: Exception | None = None  # the network error that ended the connection
         self.is_dirty = False
         self._pauses = 0
@@ -314,7 +314,7 @@ class PeerProtocol(asyncio.Protocol):
             self._set_water_marks(size // 2, size // 4)
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return for how long the peer of a paused connection has read nothing."""
+        """Return how long the peer of a paused connection has read nothing."""
         return now_ms - self._progress[1]
 
     @property

@@ -72,7 +72,7 @@ class TlsPipe:
 
 
 def tls_advice(error: Exception) -> str:
-    """Return advice for an alert of the server that asks for a client's certificate, or ""."""
+    """Return advice if the server's alert asks for a client certificate, otherwise ""."""
     if not isinstance(error, ssl.SSLError) or "CERTIFICATE_REQUIRED" not in str(error):
         return ""
     return (
@@ -87,9 +87,9 @@ TLS_REQUIRED: Final = (
 )
 TLS_DISABLED: Final = "TLS is disabled on this port (tls.server.mode=disabled)"
 REFUSED_LINGER_S: Final = 1.0
-"""For how long a server still answers requests on a plain connection that it has refused.
+"""How long a server still answers requests on a plain connection that it has refused.
 
-A close while requests are on their way to the server would fail them without the reason.
+If it closed the connection at once, requests on their way would fail without the reason.
 """
 NO_TLS_ALERT: Final = bytes((0x15, 3, 1, 0, 2, 2, 49))
 """The fatal alert `access_denied`, for a peer that starts TLS where it is off (RFC 5246, 7.2)."""

@@ -317,7 +317,7 @@ class IndexFile:
         return ENTRY.unpack(data)
 
     def _entries(self, start: int, end: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-        """Yield written entries with their numbers, reading some thousand at a time."""
+        """Yield written entries with their numbers, reading a few thousand at a time."""
         step = 16384
         for first in range(start, end, step):
             last = min(first + step, end)

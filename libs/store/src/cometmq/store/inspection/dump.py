@@ -38,9 +38,9 @@ def dump_log(  # noqa: PLR0913  # what to yield, what to report, and the store
     """Yield the records of the log, or of one topic, starting at a record boundary.
 
     If `on_gone` is given, it is called instead for each record of the topic that the topic's queues
-    do not contain, as after the topic was deleted and created again.
-    `on_damage` is called with each range that holds no valid record, in log order; `on_fault` with
-    a description of each file that is damaged as a whole.
+    do not contain, for example because the topic was deleted and created again. `on_damage` is
+    called with each range that holds no valid record, in log order; `on_fault` with a description
+    of each file that is damaged as a whole.
     """
     view = open_view(root, disk=disk, settings=settings)
     queues = None if topic is None or on_gone is None else _TopicQueues(view, topic)
@@ -73,7 +73,7 @@ def dump_log(  # noqa: PLR0913  # what to yield, what to report, and the store
 
 
 class _TopicQueues:
-    """The queues of a topic, to tell its records from those of a deleted topic of its name."""
+    """The queues of a topic, to tell its records from those of a deleted topic of the same name."""
 
     def __init__(self, view: StoreView, topic: str) -> None:
         self._view = view
@@ -82,9 +82,9 @@ class _TopicQueues:
         self._queues = {queue.queue_id: queue for queue in found if queue.max_offset > 0}
 
     def lack(self, record: MessageRecord) -> bool:
-        """Return whether the queues lack a record for which they would have an entry by now.
+        """Return whether the queues lack a record for which they should have an entry by now.
 
-        If the topic has no messages in any queue, that is unknown.
+        If the topic has no messages in any queue, this is unknown, and the result is False.
         """
         if not self._queues:
             return False

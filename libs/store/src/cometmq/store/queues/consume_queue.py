@@ -403,7 +403,7 @@ class ConsumeQueue:
     def offsets_between(self, start: int, end: int) -> range:
         """Return the offsets whose records overlap a range of the log.
 
-        It reads only files, as `first_at` does, so it may run on a worker thread.
+        Like `first_at`, this reads only files, so it may run on a worker thread.
         """
         low, stop = self.first_at(start), self.written_offset
         if low > self.min_offset:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All consume queues of a store, by topic and queue id.
 
-Only a stored message creates a queue; a lookup never does, so that arbitrary pulls cannot grow
-memory.
+Only a stored message creates a queue; a lookup never does, so arbitrary pulls cannot make memory
+grow.
 """
 
 from collections.abc import Callable, Iterator

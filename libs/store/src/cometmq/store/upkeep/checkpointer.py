@@ -25,13 +25,13 @@ PAUSE_FACTOR: Final = 4
 checkpoints for at most one fifth of the time."""
 
 UNSAVED_BYTES_MAX: Final = 64 << 20
-"""If the part of a replicated log after the last checkpoint is larger, the next one does not wait.
-"""
+"""If a replicated log has more than this after the last checkpoint, the next one does not wait."""
 
 UNSAVED_COUNT_MAX: Final = 100_000
 """A follower that catches up pauses while more replicated records than this wait for a checkpoint;
-above half of it, the next checkpoint does not wait. A follower dispatches 500,000 records a second.
-Their entries take 40 bytes each, and twice that while a checkpoint writes them: 8 MB in all.
+above half this number, the next checkpoint does not wait. A follower dispatches 500,000 records a
+second. Their entries take 40 bytes each, and twice that while a checkpoint writes them: 8 MB in
+all.
 """
 
 SPILL_BYTES: Final = 32 << 20

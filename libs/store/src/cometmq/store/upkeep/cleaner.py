@@ -151,7 +151,7 @@ class Cleaner:
         self._was_above_ratio = is_above
 
     def _report_sacrificed(self, now_ms: int) -> None:
-        """Warn that files were deleted before they expired; an interval's files are summed up."""
+        """Warn that files were deleted before they expired, with one warning per interval."""
         since_ms = self._sacrificed_logged_ms
         is_due = has_passed(SACRIFICED_REMIND_MS, since_ms=since_ms, now_ms=now_ms)
         if not (self._sacrificed_count and is_due):
