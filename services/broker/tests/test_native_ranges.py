@@ -53,7 +53,7 @@ class Fields(NamedTuple):
     topic: bytes = b"T"
     queue_id: int = 0
     shift: int | None = 0
-    """From the expected queue offset; None for a queue that restarts."""
+    """Distance from the expected queue offset; None for a queue that restarts."""
     sys_flag: int = 0
     elapsed_ms: int = 0
     properties: bytes = b"UNIQ_KEY\x01A1"

@@ -177,7 +177,7 @@ async def test_a_silent_master_is_replaced_when_its_slaves_have_lost_it_too(trio
 
 
 async def test_rounds_do_not_wait_for_a_silent_member(trio, monkeypatch):
-    """The slaves' news must not be late by the timeouts of requests to the lost master."""
+    """News from the slaves must not be delayed until requests to the lost master time out."""
     elector = await started(trio)
     link, is_asked = elector.members[0].link, asyncio.Event()
     answered = link.status

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which changes of a group are reported as Events, and which of them as warnings."""
+"""Which changes in a group are reported as Events, and which of them as warnings."""
 
 from typing import Any, cast
 

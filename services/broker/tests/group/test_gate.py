@@ -361,7 +361,7 @@ async def test_a_client_allowed_by_its_address_is_sent_to_the_master_itself():
 
 
 async def test_a_forwarded_request_is_served_here_once_this_broker_is_master_again():
-    """Its client may not retry another code, and the request is known not to be stored."""
+    """Its client may not retry after another code, and the request is known not to be stored."""
     rig = Rig(*[ServiceNotAvailable("a slave")] * 100)
     rig.gate.forward("a:1")
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))

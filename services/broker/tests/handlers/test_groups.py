@@ -123,8 +123,8 @@ async def test_a_single_group_can_be_read() -> None:
 
 @pytest.mark.parametrize("queues", [-1, 16_385, 2**31 - 1])
 async def test_a_group_has_no_more_retry_queues_than_a_topic_may_have(queues: int) -> None:
-    """The group's retry topic gets that many queues, and every scan of the topic visits all of
-    them.
+    """The group's retry topic gets `retryQueueNums` queues, and every scan of the topic visits all
+    of them.
     """
     broker = memory_broker()
     body = json.dumps({"groupName": "G", "retryQueueNums": queues}).encode()

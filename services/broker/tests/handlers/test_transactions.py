@@ -146,7 +146,7 @@ def test_a_second_end_changes_nothing(broker: Broker) -> None:
 
 
 def test_concurrent_ends_store_once_and_share_the_answer(broker: Broker) -> None:
-    """A producer's own end and its answer to a check may arrive together."""
+    """A producer's own request and its answer to a check may arrive together."""
     half = prepared(broker)
     calls = [
         call_with(Code.END_TRANSACTION, EndTransaction("P", 0, half.physical_offset, how, "U"))

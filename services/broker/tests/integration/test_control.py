@@ -48,7 +48,7 @@ class Client:
     async def ask(
         self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""
     ) -> Response:
-        """Return the answer of a request that succeeds; otherwise raise its error."""
+        """Return the answer to a request that succeeds; otherwise raise its error."""
         return await self._remoting.invoke(self._address, code, header, body, timeout_ms=TIMEOUT_MS)
 
     async def beat(self, client_id: str, group: str = "G", topic: str = "T") -> None:

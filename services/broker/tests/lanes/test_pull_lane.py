@@ -222,8 +222,8 @@ def run(
 
 
 def count_shared(broker: ScriptedBroker) -> Callable[[], int]:
-    """Return a function that counts the connections whose requests were answered by a call that
-    answered several connections.
+    """Return a function that counts the connections that were answered together with others, in
+    one call.
     """
     counts: list[int] = []
     if broker.lane is not None:
@@ -240,7 +240,7 @@ def count_shared(broker: ScriptedBroker) -> Callable[[], int]:
 
 def compare(case: dict[str, str], steps: list[Step]) -> tuple[int, int]:
     """Compare a broker without the lane to one with it, and to one with direct input as well;
-    return how many pulls the lane answered, and with how many connections it shared a call.
+    return how many pulls the lane answered, and how many connections were answered together.
     """
     without, *_ = run(case, steps, lane=False)
     counts = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slave that follows a master, which is either a real one or simulated by the test."""
+"""A slave that follows a master, either a real one or one simulated by the test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -72,7 +72,7 @@ def load_tables(
 ) -> Tables:
     """Load the tables and apply the journal; create topics that have messages but no configuration.
 
-    `register` is called at the end of the loop's turn after topics have changed.
+    After topics have changed, `register` is called at the end of the loop's turn.
     """
 
     def topics_changed() -> None:

@@ -59,7 +59,7 @@ class LearningLane(Protocol):
         """The number of pulls answered since startup."""
 
     def learn(self, config: TopicConfig) -> None:
-        """Let the lane serve later sends to this topic; called after a handler has admitted one."""
+        """Let the lane serve later sends to this topic, now that a handler has admitted a send."""
 
     def learn_pull(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds on what peers may use of a broker; the names that RocketMQ does not have are ours."""
+"""Bounds on the broker resources that peers may use; names that RocketMQ lacks are CometMQ's."""
 
 from typing import Annotated
 

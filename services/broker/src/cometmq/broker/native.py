@@ -32,7 +32,7 @@ __all__ = [
 INTERFACE: Final = 0x1C884CEF
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
-A pulled change does not rebuild the module, and the version changes only with releases.
+Pulling a change does not rebuild the module, and the version changes only with releases.
 """
 
 try:
@@ -50,7 +50,7 @@ OUTDATED: Final = "cometmq-accel was built from other sources: run make setup"
 
 
 def reason_without(settings: BrokerSettings) -> str | None:
-    """Return why the native code is not used; None if it may be."""
+    """Return why the native code is not used; None if it may be used."""
     if not settings.native_lane_enable:
         return "nativeLaneEnable=false"
     if IS_OUTDATED:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache of recently stored half messages (pure), most of which end soon without a read from the
-log.
+"""A cache of recently stored half messages (pure).
 
-A half message that is not in the cache can be read from the log.
+Most half messages end soon, and are then found here; any other can be read from the log.
 """
 
 from collections import OrderedDict
@@ -38,7 +37,7 @@ class RecentHalves:
         self._count_max = count_max
         self._halves: OrderedDict[int, RecentHalf] = OrderedDict()
         self.clear_count = 0
-        """The native lane compares it, because it keeps half messages of its own."""
+        """How often `clear` was called; the native lane then forgets its own half messages, too."""
 
     def __len__(self) -> int:
         return len(self._halves)

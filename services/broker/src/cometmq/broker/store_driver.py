@@ -219,8 +219,8 @@ class StoreDriver:
         self.truncated()
 
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Run a job that may wait for the disk on its thread, then call `done` with its result on
-        the loop.
+        """On the thread for reads, run a job that may wait for the disk; then call `done` with its
+        result on the loop.
 
         If the read fails, the call is answered with the error. Raise SystemBusy if too many reads
         are pending.
@@ -274,8 +274,8 @@ class StoreDriver:
 
         A search for a `peer` ends silently if its connection closes. `failed` receives the error of
         a read, or SystemBusy if too many reads are pending. A search that is part of a put reads a
-        single message and is limited as puts are, so it does not count towards the bound of the
-        turn.
+        single message and is limited as puts are, so it does not count towards the turn's
+        bound.
         """
         self._advance(_Search(lookup, done, failed, peer, is_part_of_put), None)
 

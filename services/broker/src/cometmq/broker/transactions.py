@@ -155,7 +155,7 @@ def ended_offsets(body: bytes) -> Iterator[int]:
 
 
 class EndedHalves:
-    """Half messages known to be ended: one bit for each, indexed by queue offset.
+    """Half messages known to have ended: one bit for each, indexed by queue offset.
 
     This is only a cache: if an end was dropped from it, a later request stores that end again.
     """
@@ -270,8 +270,9 @@ class Transactions:
         return self._in_flight.pop(half_offset)
 
     def begin_ends(self, half_offsets: Sequence[int]) -> bool:
-        """Register requests that expect no answer, one per half message; return False, with nothing
-        registered, if one of the half messages is not open.
+        """Register requests that expect no answer, one per half message.
+
+        If one of the half messages is not open, register nothing and return False.
         """
         in_flight, ended = self._in_flight, self.ended
         for offset in half_offsets:

@@ -255,7 +255,7 @@ Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def played(play: Play) -> AsyncIterator[str]:
-    """Yield the address of a source that the test plays, after it has read the request."""
+    """Yield the address of a source that reads the request, and is then played by the test."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         found = FrameReader(Kind.FETCH)

@@ -141,7 +141,7 @@ class Elector:
         self._strangers = strangers
 
     async def _ask_all(self) -> None:
-        """Ask for each member's status, except for members that did not answer the last time.
+        """Ask each member for its status, except members that did not answer the last time.
 
         Those are only probed, so that a round does not wait until they time out. Otherwise, the
         election that replaces a silent master would be late by up to two timeouts.

@@ -62,7 +62,7 @@ class Member:
         self.report = await self._answer(timeout_ms, now_ms)
 
     async def probe(self, *, timeout_ms: int, now_ms: int) -> None:
-        """Find out whether a silent member answers again, without taking over its status.
+        """Find out whether a silent member answers again, without adopting its status.
 
         The status may be older than the record that the current round has read.
         """

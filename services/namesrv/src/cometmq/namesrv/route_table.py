@@ -187,7 +187,7 @@ class RouteTable:
     def query_data_version(
         self, address: str, version: DataVersion, *, now_ms: int
     ) -> tuple[bool, DataVersion | None]:
-        """Return whether `version` differs from the stored version, and the stored version.
+        """Compare `version` with the stored one; return whether they differ, and the stored one.
 
         An equal version counts as a heartbeat. A different version does not, because the broker has
         to register again.

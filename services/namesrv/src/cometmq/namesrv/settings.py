@@ -124,7 +124,7 @@ KEPT: Final = frozenset(
         *("writeBufferHighWaterMark", "writeBufferLowWaterMark"),
     }
 )
-"""Settings of RocketMQ's name server that have no effect here; its files may have no others."""
+"""Settings of RocketMQ's name server that have no effect here; its files may set nothing else."""
 
 
 def load_namesrv(

@@ -23,7 +23,7 @@ PATIENCE_MS: Final[Mapping[Reason, int]] = {
     Reason.MEMBER_LEAVES: 120_000,
 }
 """How long a change may wait before a Warning is written, for reasons that are part of a normal
-change. A pod has 90 s to stop, and a master needs 35 s of them to forward requests.
+change. A pod has 90 s to stop, and a master needs 35 s of these to forward requests.
 """
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches objects with kopf, and wakes the groups that they belong to, or their own passes.
+"""Watches objects with kopf; an event wakes the object's group, or the object's own passes.
 
 Handlers do nothing else: all logic is in passes that read the current state, so a lost, late or
 repeated event does no harm. kopf stores nothing in the objects. Its peering is not used, because it

@@ -39,7 +39,7 @@ class Addresses(msgspec.Struct, frozen=True):
 class Members:
     """Elects masters of one group in the background, and forwards orders to its brokers.
 
-    Failover runs here, independent of passes over the Kubernetes objects: it continues while the
+    Failover runs here, independently of passes over Kubernetes objects: it continues while the
     group is paused, and while the API server rejects its objects.
     """
 
@@ -143,7 +143,7 @@ class Members:
                 await it.update_config(READ_ONLY)
 
     async def backlog(self, group: BrokerGroup) -> Backlog | None:
-        """Return the unconsumed messages at the master; None if it does not answer."""
+        """Return the unconsumed messages on the master; None if it does not answer."""
         record = self.record
         if record is None:
             return None

@@ -272,7 +272,7 @@ class Pass:
         return msgspec.structs.replace(seen, backlog=backlog, is_quiet=self._is_quiet(seen))
 
     def _may_have_data(self, before: GroupStatus) -> bool:
-        """Return whether there is, or may be, a master or was one."""
+        """Return whether there is, may be or has been a master."""
         members = self._members
         return members.record is not None or not members.is_record_known or before.epoch > 0
 

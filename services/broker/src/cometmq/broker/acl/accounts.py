@@ -91,7 +91,7 @@ class Accounts:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is no account and no allowed address, so nothing is allowed."""
+        """Return whether nothing is allowed, because there is no account and no white address."""
         return not (self.by_key or self.white_addresses)
 
 

@@ -17,7 +17,7 @@ Compatibility: these checks are stricter than in RocketMQ 4.9.4:
 
 Hot path: with access control, ``AccessControl.check`` runs once per request. The budget for a
 signed send is 10 us, half of which is spent on decoding the header again as text
-(bench/micro/bench_acl.py). It is not called while access control is off.
+(bench/micro/bench_acl.py). Without access control, `check` is not called.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -109,7 +109,7 @@ NEEDS: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
 """The rights needed by each request code; all other requests need only a signature.
 
 VIEW_MESSAGE_BY_ID and CONSUMER_SEND_MSG_BACK name a position in the log. With the setting
-`aclCheckStoredTopic`, their handlers also demand SUB on the topic of the message that is there.
+`aclCheckStoredTopic`, their handlers also demand SUB on the topic of the message at that position.
 """
 
 ADMIN_CODES: Final = frozenset(

@@ -24,11 +24,11 @@ TOOLS_FILE: Final = "tools.yml"
 """The key file of the admin tools, which is in the same folder but is not an account file."""
 
 DOUBTS_SHOWN_MAX: Final = 16
-"""Number of misspelt keys and words that one event names."""
+"""Maximum number of misspelt keys and words that one event names."""
 
 
 class Change:
-    """One edit of several that are written together; each has its own result."""
+    """One of several edits that are written together; each has its own result."""
 
     __slots__ = ("edit", "result")
 

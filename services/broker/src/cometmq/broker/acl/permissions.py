@@ -26,7 +26,7 @@ _RIGHTS: Final = {
 }
 
 RIGHT_WORDS: Final = tuple(_RIGHTS)
-"""The words of rights; each other word means DENY, as in RocketMQ."""
+"""The words of rights; any other word means DENY, as in RocketMQ."""
 
 
 def parse_right(text: str | None) -> Right:

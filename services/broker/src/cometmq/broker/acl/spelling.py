@@ -38,7 +38,7 @@ def doubtful_keys(keys: Iterable[object], known: Iterable[str]) -> Iterator[str]
 
 
 def doubtful_words(account: AclAccount) -> Iterator[str]:
-    """Yield a text for each word of an account that is no right."""
+    """Yield a text for each word of an account that is not a right."""
     for key, word in (
         ("defaultTopicPerm", account.default_topic_perm),
         ("defaultGroupPerm", account.default_group_perm),

@@ -62,7 +62,7 @@ class Consumers:
         """
         self._emptied = emptied
         self.version = 0
-        """Changes whenever a group, message model or subscription that a pull depends on changes.
+        """A version that changes with the groups, message models and subscriptions that pulls use.
         """
         self._groups: dict[str, ConsumerGroup] = {}
         self._joined: dict[Peer, set[str]] = {}

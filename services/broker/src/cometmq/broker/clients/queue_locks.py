@@ -34,7 +34,7 @@ class QueueLocks:
     def __init__(self) -> None:
         self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
         self.version = 0
-        """Changes whenever a lock gets a different holder or none; renewals do not count."""
+        """A version that changes when a lock gets another holder or none; renewals do not count."""
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: int

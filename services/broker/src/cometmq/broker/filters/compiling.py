@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits the time spent compiling SQL expressions: short ones at once, longer ones in steps.
+"""Bounds the time spent on SQL expressions: compiles short ones at once, longer ones in steps.
 
 Any client may send expressions, and the longest takes 25 ms to compile. Expressions that exceed the
 current allowance are therefore compiled one after the other, a step in each turn of the loop, and

@@ -30,7 +30,7 @@ from cometmq.store.json_config import JsonTable
 SAVE_INTERVAL_MS: Final = 10_000
 COUNT_MAX: Final = 10_000
 CHARS_MAX: Final = 8 << 20
-"""Maximum total characters of the filters of all groups; `COUNT_MAX` bounds their number."""
+"""Maximum number of characters in all groups' filters; `COUNT_MAX` bounds the number of filters."""
 EXPRESSION_SHOWN: Final = 200
 PIECE_CHARS_MAX: Final = 1 << 20  # of the expressions in a piece of changes
 _DEAD_BEFORE_START_MS: Final = 30_000
@@ -104,7 +104,7 @@ class FilterSubscriptions:
         self.file = file
         self.is_dirty = False
         self.version = 0
-        """Changes whenever a filter that a pull depends on changes."""
+        """A version that changes with the filters that pulls use."""
         self.noted: Callable[[], None] | None = None
         self._noted: dict[tuple[str, str], None] = {}  # group and topic
         self._clock_ms = clock_ms

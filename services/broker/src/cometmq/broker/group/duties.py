@@ -46,7 +46,7 @@ class Duties(Protocol):
         """Begin an epoch at the end of the log and save its entry.
 
         Return False if tables that the epoch needs have to be fetched first; when they have
-        arrived, `GroupMember.begin_again` has this called again.
+        arrived, `GroupMember.begin_again` causes this to be called again.
         """
 
     async def repair_history(self) -> None:

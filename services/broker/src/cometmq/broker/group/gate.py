@@ -37,14 +37,14 @@ WAIT_MS_MAX: Final = 3_000
 """How long a request may wait for a confirmation; RocketMQ's clients wait 3 to 5 seconds."""
 FORWARD_MS_MAX: Final = 5_000
 FORWARD_PAUSE_STEP_MS: Final = 10
-"""Each pause before a request is sent again is longer than the previous one by this step: short
-while a new master opens, which takes some ten milliseconds, and without a storm of requests if it
-never does.
+"""Each pause before a request is sent again is longer than the previous one by this step. The
+pauses are short while a new master opens, which takes some ten milliseconds, and prevent a storm of
+requests if it never opens.
 """
 CHECK_PAUSE_MS: Final = 20
 LINGER_STEP_MS: Final = 200
 HELD_BYTES_MAX: Final = 64 << 20
-"""Bounds the bodies of all requests that wait for a switchover, or for the answer of a master."""
+"""Bounds the bodies of all requests that wait for a switchover, or for a master's answer."""
 STORED: Final = (
     ResponseCode.SUCCESS,
     ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -66,9 +66,9 @@ class Kind(Enum):
     UNLOGGED = "unlogged"
     """Answered only by a master that is certain not to have been replaced (decision 8)."""
     COMMIT = "commit"
-    """As `UNLOGGED`, and answered when the copies have the change, unless it is one-way. It is
-    accepted even with too few copies in sync: acknowledged messages can still be consumed then, and
-    losing a commit with the last copy only causes redelivery.
+    """As `UNLOGGED`, and answered when the copies have the change, unless the request is one-way.
+    The request is accepted even with too few copies in sync: acknowledged messages can still be
+    consumed then, and losing a commit with the last copy only causes redelivery.
     """
     READ = "read"
     """The answer shows the ends of queues, which must never decrease (R6)."""
@@ -105,8 +105,8 @@ KINDS: Final[Mapping[int, Kind]] = {
 def is_forwarded(call: Call[Any]) -> bool:
     """Return whether another broker has forwarded the request.
 
-    A broker that forwards requests refuses it: two brokers that follow each other, because neither
-    knows the new master, would otherwise pass it back and forth without end.
+    A broker that forwards requests refuses such a request: two brokers that follow each other,
+    because neither knows the new master, would otherwise pass it back and forth endlessly.
     """
     return FORWARDED.encode() in call.head
 
@@ -131,7 +131,7 @@ class Client(Protocol):
 
 
 class Gate:
-    """Decides when and where each request is served; the group's duties open and close it."""
+    """Decides when and where each request is served; the group's duties open and close the gate."""
 
     def __init__(
         self,
@@ -404,5 +404,5 @@ def _not_the_master(reason: str = "") -> ServiceNotAvailable:
 
 
 async def _settled(result: Result) -> Any:
-    """Return the answer of a handler; await it if necessary."""
+    """Return a handler's answer; await it if necessary."""
     return await result if inspect.isawaitable(result) else result

@@ -38,7 +38,7 @@ SILENT_FACTOR: Final = 2
 
 
 class Reign(Protocol):
-    """The calls that tell a broker about changes of the master's view."""
+    """The calls that tell a broker about changes to the master's view."""
 
     def confirmed(self, offset: int) -> None:
         """Note that every copy that counts has the log up to this offset."""
@@ -228,14 +228,14 @@ class Leader:
         return self._is_ended
 
     def _adopt(self, view: Leadership) -> None:
-        """Take over a view whose record or sets may differ."""
+        """Adopt a view whose record or sets may differ."""
         before, self._view = self._view, view
         self._valid_until_ms = self._validity_ms()
         self._note_set()
         self._release_more(before)
 
     def _advance(self, view: Leadership) -> None:
-        """Take over a view with the same record and sets, once or twice per batch of messages."""
+        """Adopt a view with the same record and sets, once or twice per batch of messages."""
         before, self._view = self._view, view
         self._release_more(before)
 

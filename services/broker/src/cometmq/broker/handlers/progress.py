@@ -100,8 +100,8 @@ def query_topic_consume_by_who(broker: Broker, call: Call[QueryTopicConsumeByWho
 
 
 def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) -> None:
-    """Answer with three store times per queue: its first message, its last, and the last one that
-    the group consumed.
+    """Answer with three store times per queue: those of its first message, of its last message, and
+    of the last message that the group consumed.
 
     Compatibility: if the group's next message has been deleted, RocketMQ reports the time since
     1970; here the delay is the age of the oldest remaining message.

@@ -118,7 +118,7 @@ def _reset(
     """Send the new offsets to the members; C++ clients get them in their own form.
 
     Compatibility: RocketMQ sends isForce=false regardless of the request. It chooses the form by
-    the language of the tool, so members written in other languages cannot read it.
+    the language of the tool, so members written in other languages cannot read the offsets.
     """
     header = call.header
     group = _members(broker, header)

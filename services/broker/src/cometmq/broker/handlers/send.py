@@ -4,8 +4,8 @@
 Hot path: `send_message` runs once per message (budget 2 us on top of the store's put). The checks
 are in RocketMQ's order; a single test skips all checks that only unusual requests need.
 
-Compatibility: as in RocketMQ, a send does not check the topic's write permission (routes hide such
-queues), and every answer carries MSG_REGION and TRACE_ON.
+Compatibility: as in RocketMQ, a send does not check the topic's write permission (routes hide the
+queues of topics without it), and every answer carries MSG_REGION and TRACE_ON.
 """
 
 from functools import partial

@@ -12,8 +12,8 @@ from cometmq.remoting.message.record import MessageRecord
 def reader(broker: Broker, call: Call[Any]) -> Callable[[MessageRecord], bool]:
     """Return whether the sender of a call may read a message.
 
-    Handlers answer a refusal like a position without a message, so that an account cannot find out
-    where messages of other topics are.
+    Handlers answer a refused request as if there were no message at the position, so that an
+    account cannot find out where messages of other topics are.
     """
     if broker.acl is None or not broker.settings.acl_check_stored_topic:
         return lambda _record: True

@@ -3,8 +3,8 @@
 
 The native code serves pulls that have the same group, topic and subscription as a pull that the
 handler has just answered with messages. It reads recent messages only, from a bounded cache of
-blocks that it fills through the store. Once per chunk, this module checks whether anything has
-changed that the admission of a pull depends on.
+blocks that it fills through the store. Once per chunk, this module checks whether anything that
+the admission of a pull depends on has changed.
 
 A handler serves a pull instead if
 - the broker has no lane (`send_lane.open_lane`), the lane has failed or has no cache
@@ -20,8 +20,8 @@ A handler serves a pull instead if
   exceed the bound of the table of offsets.
 
 The requests with which an orderly consumer renews its locks differ only in their opaque. The lane
-serves them like pulls: after a handler has granted all queues of such a request, and until a lock
-is taken or released. In a broker group, whose masters may be replaced, handlers serve all of them.
+serves them like pulls once a handler has granted all queues of such a request, until a lock is
+taken or released. In a broker group, whose masters may be replaced, handlers serve all of them.
 
 `services/broker/tests/lanes/test_pull_lane.py` tests that the lane and the handlers give the same
 results.

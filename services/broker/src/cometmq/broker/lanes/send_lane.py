@@ -6,7 +6,7 @@ plain sends, including half messages, and passes the ends of transactions to `tr
 
 The native code serves sends to topics to which `admit` has just admitted a send, and builds the
 records, queue entries, index keys and answers of a whole commit. Once per chunk, this module checks
-whether anything has changed that a send depends on. After any change of topics or settings, the
+whether anything that a send depends on has changed. After any change of topics or settings, the
 lane relearns its topics. While the broker has a reason to inspect every send, the lane serves no
 sends.
 
@@ -265,7 +265,7 @@ class BrokerLane:
             peer.reply_rows(encoded)
 
     def _keep_halves(self, answers: "LaneAnswers", result: PutResult) -> None:
-        """Keep stored half messages in memory, where requests that end them find them."""
+        """Keep stored half messages in memory for the requests that end them."""
         if not result.status.is_stored:
             return
         try:

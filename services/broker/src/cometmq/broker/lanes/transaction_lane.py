@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LaneTransactions:
-    """Decides which requests of transactions the native code may take, and registers them."""
+    """Decides which transaction requests the native code may serve, and registers them."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -45,8 +45,9 @@ class LaneTransactions:
         return self._broker.clock.now_ms()
 
     def begin(self, native: "SendLane", first: int, count: int) -> int | None:
-        """Register the ends among staged requests and return their number; None, with nothing
-        registered, if a handler must decide about one of them.
+        """Register the ends among staged requests and return their number.
+
+        If a handler must decide about one of them, register nothing and return None.
         """
         if not self._takes_ends:
             return 0

@@ -42,15 +42,13 @@ NewLeader = Callable[[Leadership, Reign, bool], Leader]
 
 NO_ROOM: Final = (Refusal.DISK_FULL, Refusal.LOG_WRITE_FAILED, Refusal.QUEUE_WRITE_FAILED)
 ROOM_PERCENT: Final = 5
-"""Percentage points between the usage of a slave's disk and the level at which sends are refused,
-before the slave relieves a master whose disk is full.
+"""A slave may relieve a master whose disk is full only if the usage of the slave's own disk is this
+many percentage points below `diskSpaceWarningLevelRatio`.
 """
 
 
 class BrokerDuties:
-    """Executes the actions of the member; the stream and the leadership report their events to
-    it.
-    """
+    """Executes the member's actions, and receives the events of the stream and the leadership."""
 
     member: GroupMember
     follower: GroupFollower
@@ -206,7 +204,7 @@ class BrokerDuties:
         return records.lacks_tables(self._feed.position, tables)
 
     def _adopt_fetched(self, epoch: int, tables: TablesAt) -> bool:
-        """Adopt the tables that have arrived; return False if they have not, and fetch them."""
+        """If tables have arrived, adopt them; otherwise, start fetching them and return False."""
         fetched = self._fetcher.take()
         if fetched is None:
 

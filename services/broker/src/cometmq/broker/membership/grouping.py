@@ -68,7 +68,7 @@ def open_state(
 ) -> tuple[State, History]:
     """After recovery, load, update and save what a store records about its group; blocks.
 
-    Raise OSError, StateDamaged or EpochsDamaged. A store that may have lost bytes, or changes of
+    Raise OSError, StateDamaged or EpochsDamaged. A store that may have lost bytes, or changes to
     its tables, becomes a new copy (R2), and epochs whose bytes were lost are forgotten (R5).
     """
     folder, files = Path(settings.store_path_root_dir).expanduser(), host.files

@@ -76,13 +76,16 @@ def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
 
 
 def with_ha_port(loaded: Loaded[BrokerSettings], ports: Ports) -> Loaded[BrokerSettings]:
-    """Return the settings with the port for slaves in use, which tools show."""
+    """Return the settings with the actual port for slaves, so that tools show it."""
     value = msgspec.structs.replace(loaded.value, ha_listen_port=ports.ha)
     return msgspec.structs.replace(loaded, value=value)
 
 
 def with_derived_port(loaded: Loaded[BrokerSettings]) -> Loaded[BrokerSettings]:
-    """Return the settings to print, with the port for slaves in use; 0 is chosen at the start."""
+    """Return the settings to print, with the port for slaves that a start would use.
+
+    0 means that the port is chosen at startup.
+    """
     if explicit_ha_port(loaded) is not None:
         return loaded
     main = loaded.value.listen_port

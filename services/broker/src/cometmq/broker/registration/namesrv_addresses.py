@@ -30,7 +30,7 @@ class HostPort(NamedTuple):
 
 
 def parse_addresses(text: str) -> list[HostPort]:
-    """Parse `host:port;host:port`; raise SettingsError that names a malformed part."""
+    """Parse `host:port;host:port`; raise a SettingsError that names a malformed part."""
     return [_parse(part) for part in text.replace(",", ";").split(";") if part.strip()]
 
 

@@ -50,7 +50,7 @@ RETRY_FIRST_MS: Final = 500
 RETRY_MAX_MS: Final = 2_000
 """Maximum time until a broker registers with a name server that has become reachable again."""
 REFUSED_COUNT_MAX: Final = 4
-"""Refusals of an earlier epoch in succession, over 3 s, that are worth a warning."""
+"""Number of successive refusals of an earlier epoch, over 3 s, that cause a warning."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
 WATCH_MS: Final = 5_000
 CRC_MASK: Final = 0x7FFF_FFFF  # RocketMQ clears the sign bit
@@ -79,7 +79,7 @@ class Link:
         self.is_tried = False
         self.is_name_checked = False
         self.holder: str | None = None
-        """The running broker with this broker's name and id, which prevents it from registering."""
+        """The running broker with the same name and id, which keeps this one from registering."""
         self.is_role_new = False  # it needs the new role, even if its topics are current
         self.failed_count = 0
         self.wake = asyncio.Event()
@@ -242,9 +242,9 @@ class Registration:
         return True
 
     def _note_failed(self, link: Link, error: CometError) -> None:
-        """Log the first failure; a refusal in a switchover only if it lasts.
+        """Warn of the first failure, but of refusals of an earlier epoch only if they persist.
 
-        The registration of a master that has handed over may be under way already.
+        During a switchover, a registration of the old master may be under way already.
         """
         is_refused = isinstance(error, CommandError) and error.remark.startswith(
             remarks.STALE_EPOCH

@@ -124,8 +124,8 @@ class MasterCopies:
         """Raise UnfitLog if the master is a different broker, or if its log cannot continue this
         one.
 
-        Return without an error if the master's address is unknown or it does not answer; the stream
-        then detects any problem.
+        Return without an error if the master's address is unknown or the master does not answer;
+        the stream then detects any problem.
         """
         address = self._master_address()
         if not address:

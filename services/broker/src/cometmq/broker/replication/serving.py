@@ -192,7 +192,7 @@ class LogServer:
     def note_refused(self, address: str, error: UnfitLog) -> None:
         """Count a refusal; log it once per host, reason and text, because slaves retry forever.
 
-        During a switchover, every slave asks the old or the next master too late or too early.
+        During a switchover, every slave asks the old master too late or the next one too early.
         """
         self.slaves.refused_counts[error.reason] += 1
         entry = address.rpartition(":")[0], error.reason.value, str(error)
@@ -215,7 +215,7 @@ class LogServer:
         )
 
     def _forget_refusals(self, address: str) -> None:
-        """Log the next refusals of this host again, because its slave follows now."""
+        """Log later refusals of this host again, because its slave is following now."""
         host = address.rpartition(":")[0]
         self._refusals = {entry for entry in self._refusals if entry[0] != host}
 

@@ -79,7 +79,7 @@ class Following:
     table_failed_count: int = 0
 
     def behind_bytes(self, end: int) -> int:
-        """Return how many bytes a log that ends here lacks, according to the master's last
+        """Return how many bytes a log with this end lacks, according to the master's last
         answer.
         """
         return max(0, self.master_max_offset - end)

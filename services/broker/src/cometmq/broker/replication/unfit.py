@@ -61,7 +61,7 @@ ACTIONS: Final[Mapping[Unfit, str]] = {
 
 
 PASSING: Final = frozenset({Unfit.STALE_EPOCH, Unfit.NOT_MASTER, Unfit.STOPPING})
-"""Reasons that every switchover and restart has, and that end without an operator."""
+"""Reasons that occur in every switchover or restart, and pass without an operator's help."""
 
 
 class UnfitLog(CometError):
@@ -73,7 +73,7 @@ class UnfitLog(CometError):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the reason ends without an operator."""
+        """Whether the reason passes without an operator's help."""
         return self.reason in PASSING
 
     @property

@@ -165,7 +165,7 @@ class BrokerStats:
         stats.request_count += request_count
 
     def count_puts(self, totals: Iterable[tuple[str, int, int, int]]) -> None:
-        """Count the messages of one commit: topic, requests, messages and bytes of each topic.
+        """Count the messages of one commit, given as (topic, requests, messages, bytes) tuples.
 
         With hundreds of topics, a call for each would cost more than the rest of this loop.
         """
@@ -191,7 +191,7 @@ class BrokerStats:
         stats.get_bytes += size
 
     def count_gets(self, totals: Iterable[tuple[str, str, int, int, int]]) -> tuple[int, int]:
-        """Count topic, group, pulls, messages and bytes of several groups; return the number of
+        """Count pulls, given as (topic, group, pulls, messages, bytes) tuples; return the number of
         pulls and of messages.
         """
         groups, all_pulls, all_messages = self.groups, 0, 0

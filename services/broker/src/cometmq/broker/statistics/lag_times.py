@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How old each group's oldest unread message is, measured in the background for metrics.
 
-Finding a store time takes a read of the log, possibly from the disk, so a scrape cannot look it up.
-A round visits all groups, in steps that visit a bounded number of groups and search a bounded
-number of queues. A group's next message in a queue is searched only once, so only queues whose
+Finding a store time requires a read of the log, possibly from the disk, so a scrape cannot look it
+up. A round visits all groups, in steps that visit a bounded number of groups and search a bounded
+number of queues. A group's next message in a queue is searched for only once, so only queues whose
 offset moves cost reads.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency histograms. The message path observes them once per batch, not once per message."""
+"""Latency histograms. The message path updates them once per batch, not once per message."""
 
 from typing import Final
 

@@ -17,7 +17,7 @@ belong to the files of one broker and are not sent.
 
 In a group, entries and marks also record how recent the tables are (`position`). Entry and position
 are one record, so a kill or a full disk leaves both or neither. The position is therefore recorded
-nowhere else, and a stop leaves one file of the journal. The position is unknown if the journal is
+nowhere else, and a stop leaves one journal file. The position is unknown if the journal is
 damaged or missing, and if a table's file was written by another program or by a run without a
 group.
 
@@ -123,9 +123,9 @@ class Journal:
         self._unsynced: list[DiskFile] = []  # full ones
         self._syncing: asyncio.Future[None] | None = None
         self.schedule: Callable[[], None] = lambda: None
-        """Schedules a call of `write` at the end of the turn."""
+        """Schedules a call to `write` at the end of the turn."""
         self.gather: Callable[[], None] = lambda: None
-        """Makes the answers of this turn wait for a call of `write`."""
+        """Makes the answers of this turn wait for a call to `write`."""
         self.written: Callable[[Sequence[tuple[str, bytes]]], None] = lambda _: None
         """Called with each entry of this broker's own changes, after it is written."""
         self.next_position: Callable[[], Position | None] = lambda: None

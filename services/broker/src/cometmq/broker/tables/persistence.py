@@ -33,7 +33,7 @@ class Saved(Protocol):
 
 
 class SaveMarks(Protocol):
-    """The part of the journal that saves use."""
+    """The part of the journal that is used when tables are saved."""
 
     number: int
     """The number of the journal's last entry."""

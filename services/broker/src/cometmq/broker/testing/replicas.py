@@ -157,7 +157,7 @@ class RawSlave:
 
     async def is_closed(self) -> bool:
         """Wait until the other side closes the connection, ignoring any data that it sends
-        before.
+        first.
         """
         async with asyncio.timeout(DEADLINE_S):
             try:

@@ -26,8 +26,9 @@ from cometmq.runtime import properties
 def wipe_write_perm_of_broker(
     namesrv: Namesrv, call: Call[WipeWritePermOfBroker]
 ) -> WipeWritePermOfBrokerReply:
-    """Hide a broker's queues from producers until the broker next registers a change. The change is
-    not saved to a file.
+    """Hide a broker's queues from producers until the broker next registers a change.
+
+    This is not saved to a file.
     """
     count = namesrv.routes.wipe_write_perm(call.header.broker_name)
     namesrv.log.info("write_perm.wiped", broker_name=call.header.broker_name, topic_count=count)

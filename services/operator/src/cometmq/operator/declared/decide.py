@@ -57,7 +57,7 @@ class Reason(StrEnum):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """The unconsumed messages of a topic or group at one broker."""
+    """The unconsumed messages of a topic or group on one broker."""
 
     counts: tuple[tuple[str, int], ...] = ()
     """Messages by description, such as `group billing`; worst first."""
@@ -72,7 +72,7 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     config: Config | None = None
-    """The settings at the master; None if it has none."""
+    """The settings on the master; None if it has none."""
     fault: str = ""
     """Why the settings are unknown; empty if they are known."""
     refusal: str = ""
@@ -99,7 +99,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Settings to write, by broker name."""
     waits: tuple[Wait, ...] = ()
     may_delete: bool = False
-    """Whether the entry may be deleted at all brokers now; then `puts` is empty."""
+    """Whether the entry may be deleted on all brokers now; then `puts` is empty."""
 
 
 def wanted(item: Declared, current: Config | None) -> Config:

@@ -11,7 +11,9 @@ from cometmq.operator.group import SKIP_DRAIN
 from cometmq.operator.models import GROUP, Retain
 
 FINALIZER: Final = f"operator.{GROUP}/delete"
-"""Present only while deletionPolicy is Delete: a retained topic needs no operator to go away."""
+"""Present only while deletionPolicy is Delete, so that an object whose topic is retained can be
+deleted without an operator.
+"""
 
 TOPIC: Final = "Topic"
 CONSUMER_GROUP: Final = "ConsumerGroup"

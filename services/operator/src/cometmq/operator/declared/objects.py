@@ -20,7 +20,7 @@ from cometmq.runtime.clock import Clock
 PASSES_MAX: Final = 8
 """Concurrent passes: each reads a table of all topics from every broker."""
 RESYNC_FACTOR: Final = 10
-"""Changes at brokers cause no events, and reading them costs more than reading objects. With the
+"""Changes on brokers cause no events, and reading them costs more than reading objects. With the
 default of 30 s for groups, manual changes are repaired within five minutes."""
 RETRY_MS: Final = 2_000
 

@@ -49,7 +49,7 @@ class Pass:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._ends: dict[str, tuple[int, int]] = {}
-        """The end of the queues to be removed at each broker, and when it was first seen."""
+        """The end of the queues to be removed on each broker, and when it was first seen."""
         self._failures = 0
         self._reason: str | None = None
         self.status: DeclaredStatus | None = None
@@ -96,7 +96,7 @@ class Pass:
         return await is_ending(self._shared.api, item.key[1])
 
     async def _reconcile(self, item: Declared, before: DeclaredStatus) -> tuple[Outcome, bool]:
-        """Make the next changes at the brokers; return the outcome, and whether the entry has been
+        """Make the next changes on the brokers; return the outcome, and whether the entry has been
         deleted.
         """
         seen: tuple[BrokerSeen, ...] = ()
@@ -117,7 +117,7 @@ class Pass:
     async def _put(
         self, item: Declared, suite: Suite, plan: Plan, seen: tuple[BrokerSeen, ...]
     ) -> tuple[BrokerSeen, ...]:
-        """Write the planned settings; return the state after it."""
+        """Write the planned settings; return the state afterwards."""
         after = []
         for one in seen:
             config = plan.puts.get(one.name)
@@ -138,7 +138,7 @@ class Pass:
         return tuple(after)
 
     def _is_quiet(self, broker: str, end: int) -> bool:
-        """Return whether the queues at a broker have stored nothing for `quiet_ms`."""
+        """Return whether the queues on a broker have stored nothing for `quiet_ms`."""
         now_ms = self._shared.now_ms()
         known = self._ends.get(broker)
         if known is None or known[0] != end:

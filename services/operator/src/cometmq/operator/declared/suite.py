@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and changes topics and consumer groups at the brokers, over the remoting protocol."""
+"""Reads and changes topics and consumer groups on the brokers, over the remoting protocol."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -36,7 +36,7 @@ class Suite:
         self._masters: dict[str, BrokerAdmin] = {}
 
     async def look(self, known: Iterable[str], is_quiet: QuietAt) -> tuple[BrokerSeen, ...]:
-        """Read the settings at all brokers of the object.
+        """Read the settings on all brokers of the object.
 
         A deletion also covers the brokers in `known`: a broker that is down would bring the entry
         back. Raise CometError if no name server answers, or if the cluster is unknown.
@@ -58,7 +58,7 @@ class Suite:
         return tuple(found)
 
     async def put(self, name: str, config: Config) -> None:
-        """Write settings at one master; raise CometError if it refuses or does not answer."""
+        """Write settings on one master; raise CometError if it refuses or does not answer."""
         master = self._masters[name]
         if isinstance(config, TopicConfig):
             await master.create_topic(config)
@@ -66,7 +66,7 @@ class Suite:
             await master.create_group(config)
 
     async def delete(self) -> None:
-        """Delete the entry at all masters, and a topic also from the routes."""
+        """Delete the entry on all masters, and a topic also from the routes."""
         entry = self._item.entry
         for master in self._masters.values():
             if self._item.kind == TOPIC:

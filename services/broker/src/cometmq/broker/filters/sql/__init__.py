@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQL92 filters: compiles an expression into a function of a message's properties.
 
-The parser is imported for the first expression, because Lark takes 45 ms to import and to build it:
-a quarter of the startup time of a broker that may never see an expression. A broker that filters by
-expressions imports it on a thread once it serves (`load_parser`), so the first one does not block
-the event loop.
+The parser is imported for the first expression, because importing Lark and building the parser take
+45 ms: a quarter of the startup time of a broker that may never see an expression. A broker that
+filters by expressions imports the parser on a thread once it is serving (`load_parser`), so that
+the first expression does not block the event loop.
 """
 
 from collections import OrderedDict
@@ -44,7 +44,7 @@ class SqlFilter:
     )  # fmt: skip
 
     def __init__(self, expression: str, node: Node | None = None) -> None:
-        """Use `compile_sql`, which caches filters, instead; `node` is the parsed expression."""
+        """Call `compile_sql` instead, which caches filters; `node` is the parsed expression."""
         if node is None:
             from cometmq.broker.filters.sql.parser import parse  # noqa: PLC0415  # 45 ms, see above
 

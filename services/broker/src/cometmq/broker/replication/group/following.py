@@ -51,14 +51,14 @@ RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 2_000
 TICK_INTERVAL_MS: Final = 100
 FINISH_TIMEOUT_S: Final = 600.0
-"""How long a stop waits for a truncation; its syncs end, even if the disk fails."""
+"""How long a stop waits for a truncation, whose syncs end even if the disk fails."""
 
 UNKNOWN_MS: Final = 100
 """Interval at which an unknown address of the master is looked up again."""
 
 BRIEF_MS: Final = 3_000
-"""How long a master may be lost before that is worth a warning: a switchover costs each follower
-its connection, and an attempt or two before it knows the next master.
+"""How long a master may be lost before a warning is logged: a switchover costs each follower its
+connection, and an attempt or two to connect before it knows the next master.
 """
 
 
@@ -219,7 +219,10 @@ class GroupFollower:
             await asyncio.sleep(wait_ms / 1000)
 
     def _is_brief(self, *, has_recovered: bool) -> bool:
-        """Return whether an outage has just begun; a stream that lasted ended the one before."""
+        """Return whether the outage is still brief.
+
+        A stream that lasted ends the previous outage, so a new one begins now.
+        """
         now_ms = self.now_ms()
         if self._lost_ms is None or has_recovered:
             self._lost_ms = now_ms

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames of the replication stream between members of a group: bytes in, values out (pure).
 
-A follower opens with 8 bytes, whose top bit is set to distinguish the stream from RocketMQ's on the
-same port, and a `Hello`. Then both sides send frames; each consists of its kind, the length of its
-body, and the body (docs/protocol/group-replication.md). Numbers are unsigned and big-endian. The
-length of each kind is bounded, and a longer frame is refused as soon as its header arrives.
+A follower opens the connection with 8 bytes and a `Hello`. The top bit of the 8 bytes is set, to
+distinguish the stream from RocketMQ's on the same port. Then both sides send frames; each consists
+of its kind, the length of its body, and the body (docs/protocol/group-replication.md). Numbers are
+unsigned and big-endian. The length of each kind is bounded, and a longer frame is refused as soon
+as its header arrives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from cometmq.store.journal import encode_changes
 
 MAGIC: Final = b"\x8bComet"
 VERSION: Final = 1
-"""Raised when an older member would misread a frame; it refuses kinds that it does not know."""
+"""Incremented when older members would misread a frame; they refuse unknown kinds anyway."""
 
 _OPENING: Final = Struct(">6sH")
 _HEADER: Final = Struct(">BI")
@@ -50,7 +51,7 @@ class Kind(IntEnum):
     RECORDS = 4
     """Master: epoch, physical offset, bytes of the log that were all written in this epoch."""
     CONFIRM = 5
-    """Master, when the confirm offset changes and as heartbeat: `Confirm`."""
+    """Master, when the confirm offset changes and as a heartbeat: `Confirm`."""
     CHANGES = 6
     """Master: number of the change in this epoch, table -> change, as in the journal."""
     TABLES = 7

@@ -16,7 +16,7 @@ class Heard(NamedTuple):
     """When the master sent the last message that the follower had received, by `now_ms`.
 
     At that time the follower had certainly promised no later epoch, however long its report took;
-    use it as the time at which it was heard (`cometmq.ha.fencing.Heard`).
+    use this as the time at which the follower was heard (`cometmq.ha.fencing.Heard`).
     """
 
 
@@ -30,7 +30,7 @@ class FollowerEvents(Protocol):
         """
 
     def left(self, copy: Copy) -> None:
-        """Handle the notice that a follower stops; it sends no report until it returns."""
+        """Handle a follower's notice that it is stopping; it sends no report until it is back."""
 
     def epoch_seen(self, epoch: int) -> None:
         """Handle a later epoch than this broker's, which a follower or a winner names."""

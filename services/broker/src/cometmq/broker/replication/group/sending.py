@@ -60,13 +60,14 @@ SILENT_MS: Final = 5_000
 """A connection that is silent for this long is closed."""
 
 CONFIRM_DELAY_MS: Final = 5
-"""How long a new confirm offset waits for records that it can be sent with. It only determines what
-readers of a slave see. Sent separately, it would wake each follower a second time for every batch.
+"""How long a new confirm offset waits for records that it can be sent with. The offset only
+determines what readers of a slave see. Sent separately, it would wake each follower a second time
+for every batch.
 """
 
 
 class GroupSender:
-    """Serves the followers of this master, on the port of `LogServer`; refuses them until `lead`.
+    """Serves this master's followers on the port of `LogServer`; before `lead`, it refuses them.
 
     `LogServer.group` refers to this object; the server passes connections, wake-ups and ticks to
     it.
@@ -437,7 +438,7 @@ class FollowerStream(asyncio.Protocol):
         self._transport.write(self._next_confirm())
 
     def _next_confirm(self) -> bytes:
-        """Return the frame of the master's progress, which must be sent."""
+        """Return the frame of the master's progress; the caller must send it."""
         sender = self._sender
         end = self._commit_log.end
         self.confirm_ms = sender.now_ms()

@@ -2,8 +2,8 @@
 """Fetches the tables that the winner of an election needs before it opens (R11).
 
 The record names the copy that has them, and how recent they are. The winner asks the broker of that
-copy until it has received them as a whole, or until it stops to prepare its epoch: the next
-election may name another winner or another source. Nothing is changed here: the received tables
+copy until it has received all tables, or until it no longer prepares its epoch: the next election
+may name another winner or another source. Nothing is changed here: the received tables
 wait, at most 256 MiB, for the step of the member that adopts them and begins the epoch.
 """
 
@@ -33,7 +33,7 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 
 CONNECT_TIMEOUT_S: Final = 2.0
 SILENT_S: Final = 5.0
-"""A source that sends nothing for this long is given up."""
+"""A source that sends nothing for this long is given up on."""
 FETCH_TIMEOUT_S: Final = 120.0
 """Time for all tables: 256 MiB at 2 MiB a second."""
 RETRY_FIRST_MS: Final = 50

@@ -16,14 +16,14 @@ COUNT_MAX: Final = 8
 """Maximum number of tails; above it, the oldest ones are deleted."""
 
 BYTES_MAX: Final = 512 << 20
-"""Maximum size of a tail, longer ones are cut; a master keeps at most half as many unconfirmed
+"""Maximum size of a tail; longer ones are cut. A master keeps at most half as many unconfirmed
 bytes.
 """
 
 _CHUNK_BYTES: Final = 1 << 20
 
 KeepTail = Callable[[LogView, int, int], Path]
-"""Keeps a log from an offset on; also takes its last epoch, and returns the file."""
+"""Keeps the tail of a log, given its first offset and its last epoch; returns the file."""
 
 
 def tail_path(folder: Path, offset: int, epoch: int) -> Path:
