@@ -71,7 +71,7 @@ def prepare() -> None:
 
 
 def request() -> Request:
-    """Return a send in the form in which the sender passes it to the connection."""
+    """Return a send in the form that the sender passes to the connection."""
     made = PREPARED
     header = SendMessageV2(
         "g", "T", "TBW102", 4, 0, made.sys_flag, 1_700_000_000_000, made.flag, made.properties

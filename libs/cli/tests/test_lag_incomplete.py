@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lag` without one of two brokers: figures that lack its messages do not look complete."""
+"""`lag` without one of two brokers: totals without its messages are shown as incomplete."""
 
 import asyncio
 import json

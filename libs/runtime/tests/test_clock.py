@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wall clock may jump, the monotonic clock may not."""
+"""The wall clock can jump; the monotonic clock cannot."""
 
 import pytest
 

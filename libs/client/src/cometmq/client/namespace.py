@@ -45,7 +45,7 @@ class Namespace(msgspec.Struct, frozen=True):
         return f"{prefix}{self.name}{NAMESPACE_SEPARATOR}{rest}"
 
     def unwrap(self, resource: str) -> str:
-        """Return the short name; a name of a different namespace is left unchanged."""
+        """Return the short name; a name from a different namespace is left unchanged."""
         if not self.name or is_system(resource):
             return resource
         prefix, rest = _split(resource)

@@ -359,7 +359,7 @@ class PlainPieces(NamedTuple):
 
 
 def plain_pieces(code: int) -> PlainPieces:
-    """Return the constant parts of answers with this code, without fields and remark."""
+    """Return the constant parts of answers with this code and without fields or a remark."""
     head = binary_head(code, FLAG_REPLY, 0, None, b"")
     return PlainPieces(
         (f'{{"code":{code},"flag":{FLAG_REPLY}{MIDDLE}'.encode(), TAIL.encode()),

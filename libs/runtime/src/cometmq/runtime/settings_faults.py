@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Faults:
-    """Faults of settings; each is one line that names a setting, its value and its place."""
+    """Faults in settings; each is one line that names a setting, its value and its place."""
 
     def __init__(self) -> None:
         self._lines: dict[str, None] = {}

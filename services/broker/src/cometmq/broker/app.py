@@ -365,7 +365,7 @@ class BrokerApp:
     def _replication_loops(
         self, server: LogServer, client: RemotingClient
     ) -> Iterable[tuple[str, Coroutine[None, None, None]]]:
-        """Begin to take part in the group, if there is one; return the replication loops."""
+        """Start to participate in the group, if there is one; return the replication loops."""
         if self._group is None:
             return replication_loops(self.broker, server, client)
         loops = self._group.loops(server, self._log)

@@ -200,7 +200,7 @@ def _found(status: int, answer: bytes) -> _Lease | None:
 
 
 def parse_place(text: str) -> tuple[str, str]:
-    """Return namespace and name of a Lease from NAMESPACE/NAME; raise ValueError."""
+    """Parse a Lease in the form NAMESPACE/NAME; raise ValueError if the text is malformed."""
     namespace, _, name = text.partition("/")
     if not LABEL.fullmatch(namespace) or not SUBDOMAIN.fullmatch(name):
         raise ValueError(f"{text!r} is not NAMESPACE/NAME of a lease")

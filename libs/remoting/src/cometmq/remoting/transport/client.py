@@ -262,7 +262,7 @@ class RemotingClient:
 
 
 def _reason(error: Exception) -> str:
-    """Return the system's text for an error number, because event loops word it differently."""
+    """Return the system's text for an error number; event loops word theirs differently."""
     if isinstance(error, ssl.SSLError | socket.gaierror):  # their numbers are not the system's
         return str(error)
     number = error.errno if isinstance(error, OSError) else None

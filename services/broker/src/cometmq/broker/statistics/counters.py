@@ -216,7 +216,7 @@ class BrokerStats:
         level.put_bytes += size
 
     def count_delivered(self, topic: str, queue_id: int, count: int, size: int) -> None:
-        """Count messages of one topic whose delay has ended.
+        """Count messages of one topic whose delay has elapsed.
 
         Each counts as one pull from its level, and as one request that stores it in its topic.
         """

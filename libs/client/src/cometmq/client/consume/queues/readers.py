@@ -142,7 +142,7 @@ class Readers:
         self._run(queue)
 
     async def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Read an owned queue from an offset, and store it as the offset of the group."""
+        """Read an owned queue from an offset, and store this offset as the group's."""
         self._context.offsets.update(queue, offset, is_reset=True)
         self.restart(queue, offset)
         await self._context.offsets.persist([queue])
