@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cometmq.client.cluster.namesrv import parse_addresses
+from cometmq.client.addresses import parse_addresses
 from cometmq.client.credentials import credentials_from_file
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.spark.collect.loop import INTERVAL_MIN_S
