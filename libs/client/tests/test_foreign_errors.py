@@ -2,6 +2,7 @@
 """Exceptions outside `Exception` in application code are failures like any other."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -131,6 +132,33 @@ async def test_failures_take_no_slot_of_a_concurrent_consumer(
     first = next(record for record in caplog.records if "listener.failed" in record.getMessage())
     assert first.exc_info
     assert type(first.exc_info[1]) is type(error)
+
+
+async def test_cancellations_of_earlier_calls_do_not_end_a_consumer(
+    cluster: MemoryCluster, events: Events
+) -> None:
+    """A TaskGroup whose task fails leaves `cancelling()` at 1 in some versions of Python."""
+    await send(cluster, *texts(3))
+    bodies: list[bytes] = []
+
+    async def listener(messages: list[MessageExt]) -> None:
+        bodies.extend(message.body for message in messages)
+        if len(bodies) == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        elif len(bodies) == 2:
+            lost = asyncio.get_running_loop().create_future()
+            lost.cancel()
+            await lost
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True, suspend_queue_ms=10)
+    async with consumer_of(cluster, listener, options):
+        await eventually(lambda: len(bodies) >= 4)
+    assert bodies == [b"0", b"1", b"1", b"2"]
+    assert "CancelledError" in events("listener.failed")[0]
 
 
 @each_error

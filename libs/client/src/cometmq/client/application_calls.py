@@ -43,10 +43,12 @@ class Failures:
     `Exception`, such as GeneratorExit, gevent's Timeout or the outcome of `pytest.fail`.
     """
 
-    __slots__ = ("_task",)
+    __slots__ = ("_cancellations", "_task")
 
     def __init__(self) -> None:
         self._task = _current_task()
+        # Earlier calls may have left some: a failed TaskGroup does so up to Python 3.11.8.
+        self._cancellations = 0 if self._task is None else self._task.cancelling()
 
     def __enter__(self) -> None:
         pass
@@ -61,7 +63,7 @@ class Failures:
         """Return whether the error is the end of this task, which awaits the application."""
         task = self._task
         if isinstance(error, asyncio.CancelledError):
-            return task is not None and task.cancelling() > 0
+            return task is not None and task.cancelling() > self._cancellations
         return isinstance(error, GeneratorExit) and not self._is_in_task()
 
     def _is_in_task(self) -> bool:
