@@ -126,6 +126,52 @@ async def test_a_loop_that_fails_runs_again(monkeypatch):
     assert rounds == [0, 1, 2]
 
 
+async def test_a_loop_that_cancels_its_own_task_runs_again(monkeypatch):
+    monkeypatch.setattr(transport_tasks, "RESTART_MS", 0)
+    log = RecordingLog()
+    rounds: list[int] = []
+
+    async def work():
+        rounds.append(len(rounds))
+        task = asyncio.current_task()
+        if len(rounds) < 3 and task is not None:
+            task.cancel()
+            await asyncio.sleep(0)
+
+    await TaskSet(log).keep(work, name="loop")
+    assert rounds == [0, 1, 2]
+    assert [(level, event) for level, event, _ in log.events] == [("error", "task.cancelled")] * 2
+
+
+async def test_the_cancellation_of_a_loop_waits_for_its_round(monkeypatch):
+    monkeypatch.setattr(transport_tasks, "RESTART_MS", 0)
+    log = RecordingLog()
+    began, steps = asyncio.Event(), []
+
+    async def work():
+        began.set()
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            steps.append("ended")
+            raise ValueError("late") from None
+
+    tasks = TaskSet(log)
+    task = tasks.keep(work, name="loop")
+    await began.wait()
+    await tasks.close()
+    assert (steps, task.cancelled()) == (["ended"], True)
+    assert [facts["error"] for _, _, facts in log.events] == ["ValueError: late"]
+
+
+async def test_a_loop_may_close_its_own_set():
+    tasks = TaskSet()
+    other = tasks.spawn(forever(), name="other")
+    await tasks.keep(tasks.close, name="closes")
+    assert other.cancelled()
+
+
 async def test_a_bounded_close_leaves_tasks_that_suppress_their_cancellation() -> None:
     may_end, began = asyncio.Event(), asyncio.Event()
 

@@ -329,6 +329,8 @@ class MemberComplaints(Complaints):
 
     def warning(self, event: str, /, **facts: object) -> None:
         """Print the event, unless it is a refusal, which becomes the command's error."""
+        if event == "task.cancelled":  # by `_abandon`
+            return
         kind, _, text = str(facts.get("error", "")).partition(": ")
         if remarks.group_pull_forbidden(self._group) in text:
             text = _disabled_text(self._group)

@@ -6,6 +6,7 @@ This is the counterpart of Java's MQPullConsumerScheduleService.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
@@ -26,7 +27,7 @@ from cometmq.client.log import AnyLog, LimitedLog, log_of
 from cometmq.client.message import check_topic
 from cometmq.client.settings import PullOptions
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.transport.tasks import TaskSet, describe
 
 PullCallback = Callable[[PullConsumer, MessageQueue], Awaitable[int | None]]
 """Pulls from a queue; returns the delay in ms until the next call, or None for 200 ms."""
@@ -61,13 +62,10 @@ class ScheduledPull:
         self.consumer.on_revoked(self._revoked)
         self._callbacks: dict[str, PullCallback] = {}
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._left: set[asyncio.Task[None]] = set()
-        """Cancelled calls that are still running; an event loop has only weak references to its
-        tasks.
-        """
         self._started = asyncio.Event()
         self._slots = asyncio.Semaphore(whole(concurrency, "concurrency", low=1))
         self._log = LimitedLog(log_of(log))
+        self._background = TaskSet(self._log)
 
     def register(self, topic: str, callback: PullCallback) -> None:
         """Call `callback` for the owned queues of a topic."""
@@ -79,10 +77,9 @@ class ScheduledPull:
         self.consumer.register(topic)
 
     async def _assigned(self, queues: list[MessageQueue]) -> None:
-        loop = asyncio.get_running_loop()
         for queue in queues:
             name = f"pull-{queue.topic}-{queue.queue_id}"
-            self._tasks[queue] = loop.create_task(self._run(queue), name=name)
+            self._tasks[queue] = self._background.keep(partial(self._run, queue), name=name)
 
     async def _revoked(self, queues: list[MessageQueue]) -> None:
         tasks = [task for queue in queues if (task := self._tasks.pop(queue, None)) is not None]
@@ -92,18 +89,14 @@ class ScheduledPull:
             return
         timeout_s = None if self._GRACE_MS is None else self._GRACE_MS / 1000
         _, late = await asyncio.wait(tasks, timeout=timeout_s)
-        if not late:
-            return
-        self._left |= late
-        for task in late:
-            task.add_done_callback(self._left.discard)
-        self._log.warning(
-            "callback.abandoned",
-            group=self.consumer.group,
-            callback="register",
-            running_count=len(late),
-            advice=ABANDONED_ADVICE,
-        )
+        if late:
+            self._log.warning(
+                "callback.abandoned",
+                group=self.consumer.group,
+                callback="register",
+                running_count=len(late),
+                advice=ABANDONED_ADVICE,
+            )
 
     async def _run(self, queue: MessageQueue) -> None:
         callback = self._callbacks[queue.topic]

@@ -11,6 +11,11 @@ from cometmq.remoting.log import NO_LOG, Log
 
 RESTART_MS: Final = 1_000
 
+CANCELLED_ADVICE: Final = (
+    "code that this task called has cancelled it: let the code raise an exception, or cancel tasks "
+    "of its own only"
+)
+
 _LEFT: Final[set[asyncio.Task[None]]] = set()
 """Cancelled tasks that are still running; an event loop keeps only weak references to tasks."""
 
@@ -22,11 +27,13 @@ class TaskSet:
     often started by one task and closed by another, so a ``TaskGroup`` does not fit.
     """
 
-    __slots__ = ("_log", "_tasks")
+    __slots__ = ("_keepers", "_log", "_tasks")
 
     def __init__(self, log: Log = NO_LOG) -> None:
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
+        self._keepers: dict[asyncio.Task[Any] | None, asyncio.Task[None]] = {}
+        """The tasks of `keep`, by the task that runs their work at the moment."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -49,7 +56,8 @@ class TaskSet:
     ) -> asyncio.Task[None]:
         """Run `work` until it ends normally; restart it `RESTART_MS` after each failure.
 
-        A bug in one round must not stop a loop permanently.
+        A bug in one round must not stop a loop permanently. Application code that cancels its own
+        task must not either, so `work` has a task of its own, which nobody else needs to cancel.
         """
         return self.spawn(self._keep(work, name), name=name)
 
@@ -76,7 +84,8 @@ class TaskSet:
 
     def _others(self) -> set[asyncio.Task[None]]:
         # A task may close its own set; it must not wait for itself.
-        return self._tasks - {asyncio.current_task()}
+        current = asyncio.current_task()
+        return self._tasks - {self._keepers.get(current, current)}
 
     async def _cancel(
         self, tasks: set[asyncio.Task[None]], timeout_s: float | None = None
@@ -91,12 +100,33 @@ class TaskSet:
         return left
 
     async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        keeper = asyncio.current_task()
+        assert keeper is not None
         while True:
+            round_ = asyncio.create_task(work(), name=name)  # noqa: TID251  # as in `spawn`
+            self._keepers[round_] = keeper
             try:
-                return await work()
-            except Exception as error:  # noqa: BLE001  # the supervisor of the loop
-                self._log.error("task.failed", task=name, error=describe(error), exc_info=error)
+                await asyncio.wait([round_])
+            except asyncio.CancelledError:
+                round_.cancel()
+                await asyncio.wait([round_])
+                self._is_done(round_)
+                raise
+            finally:
+                del self._keepers[round_]
+            if round_.cancelled():
+                self._log.error("task.cancelled", task=name, advice=CANCELLED_ADVICE)
+            elif self._is_done(round_):
+                return
             await asyncio.sleep(RESTART_MS / 1000)
+
+    def _is_done(self, round_: asyncio.Task[None]) -> bool:
+        """Return whether a task of `_keep` needs no other round; log its error."""
+        if round_.cancelled() or (error := round_.exception()) is None:
+            return True
+        name = round_.get_name()
+        self._log.error("task.failed", task=name, error=describe(error), exc_info=error)
+        return False
 
     def _endless_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is None:

@@ -18,6 +18,7 @@ from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.delivery.rates import ConsumeRates
 from cometmq.client.consume.delivery.send_back import (
     ASKED_AGAIN,
+    CANCELLED,
     GIVEN_UP,
     UNREADABLE,
     with_reconsume_times,
@@ -53,6 +54,8 @@ Consumed = Callable[[ProcessQueue, int], None]
 class _Batch(msgspec.Struct):
     process_queue: ProcessQueue
     messages: list[MessageExt]
+    error: str | None = None
+    """Why the messages go back to the broker without another call to the listener."""
 
 
 class Delivery:
@@ -105,8 +108,9 @@ class Delivery:
         to the broker without calling the listener.
         """
         step, put = self._batch_count_max, self._ready.put_nowait
+        error = UNREADABLE if isinstance(messages[0], UnreadableMessage) else None
         for start in range(0, len(messages), step):
-            put(_Batch(process_queue, messages[start : start + step]))
+            put(_Batch(process_queue, messages[start : start + step], error))
 
     async def stop(self, drain_ms: int) -> int:
         """Start no more calls; wait up to `drain_ms` and return how many calls are still
@@ -151,6 +155,9 @@ class Delivery:
             queue_calls.began()
             try:
                 await self._consume(batch)
+            except asyncio.CancelledError:
+                self._return_later(batch)
+                raise
             finally:
                 queue_calls.ended()
                 all_calls.ended()
@@ -163,8 +170,8 @@ class Delivery:
         begin_ms = monotonic_ms()
         process_queue.start(messages, begin_ms)
         process_queue.last_consume_ms = wall_ms()
-        result, error = ConsumeResult.RECONSUME_LATER, UNREADABLE
-        if not isinstance(messages[0], UnreadableMessage):
+        result, error = ConsumeResult.RECONSUME_LATER, batch.error
+        if error is None:
             result, error = await self._caller.call_safely(messages, result)
         if process_queue.is_dropped:
             return
@@ -184,6 +191,14 @@ class Delivery:
             if kept:
                 self._retry_here(process_queue, kept)
         self._leave(process_queue, done)
+
+    def _return_later(self, batch: _Batch) -> None:
+        """Return the messages of a cancelled call to the broker, unless the consumer closes soon.
+
+        Then the cancellation was part of closing, and the next member receives the messages.
+        """
+        batch.error = CANCELLED
+        asyncio.get_running_loop().call_later(RETRY_HERE_MS / 1000, self._ready.put_nowait, batch)
 
     def _leave(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         if process_queue.is_dropped:

@@ -152,8 +152,9 @@ class OrderlyDelivery:
         if not turn.is_served:
             turn.is_served = True
             queue = process_queue.queue
-            self._background.spawn(
-                self._serve(process_queue, turn), name=f"deliver-{queue.topic}-{queue.queue_id}"
+            self._background.keep(
+                lambda: self._serve(process_queue, turn),
+                name=f"deliver-{queue.topic}-{queue.queue_id}",
             )
 
     async def stop(self, drain_ms: int) -> int:
@@ -171,21 +172,19 @@ class OrderlyDelivery:
     # -- inside -------------------------------------------------------------------------------
 
     async def _serve(self, held: ProcessQueue, turn: _Turn) -> None:
-        try:
-            # By queue rather than process queue: if a queue is assigned again, the old call may
-            # still be running.
-            lock = self._one_at_a_time.setdefault(held.queue, asyncio.Lock())
+        # By queue rather than process queue: if a queue is assigned again, the old call may still
+        # be running.
+        lock = self._one_at_a_time.setdefault(held.queue, asyncio.Lock())
+        await self._loop_turns.share()
+        while turn.waiting and self._may_begin(held):
+            try:
+                pause_ms = await self._next_list(held, turn, lock)
+            except Exception as error:  # noqa: BLE001  # an offset store may be application code
+                pause_ms = self._failed(held, error)
+            if pause_ms:
+                await asyncio.sleep(pause_ms / 1000)
             await self._loop_turns.share()
-            while turn.waiting and self._may_begin(held):
-                try:
-                    pause_ms = await self._next_list(held, turn, lock)
-                except Exception as error:  # noqa: BLE001  # an offset store may be application code
-                    pause_ms = self._failed(held, error)
-                if pause_ms:
-                    await asyncio.sleep(pause_ms / 1000)
-                await self._loop_turns.share()
-        finally:
-            turn.is_served = False
+        turn.is_served = False  # only at a normal end: after a failure, `keep` serves it again
 
     def _failed(self, held: ProcessQueue, error: Exception) -> int:
         """Log an unexpected failure; return the queue's back-off in ms."""
@@ -219,7 +218,7 @@ class OrderlyDelivery:
         messages = turn.take(self._limits.batch_count_max)
         try:
             return await self._deliver(held, turn, messages)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             turn.give_back(held.unconsumed(messages))
             raise
 

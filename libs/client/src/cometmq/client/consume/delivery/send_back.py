@@ -24,6 +24,7 @@ RECONSUME_TIMES_DEFAULT: Final = 16
 _FIRST_RETRY_LEVEL: Final = 3
 
 UNREADABLE: Final = "its body cannot be decompressed"
+CANCELLED: Final = "the listener's task was cancelled"
 ASKED_AGAIN: Final = "the listener asked for redelivery"
 GIVEN_UP: Final = "the listener asked for a dead letter"
 SENT_BACK: Final = "the application sent it back"

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Application code that cancels the task in which it was called fails, but stops no worker."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    ConsumeFrom,
+    PullConsumer,
+    PushOptions,
+    ScheduledPull,
+    TransactionOptions,
+    TransactionProducer,
+    TransactionState,
+)
+from cometmq.client.consume.delivery import concurrent
+from cometmq.client.message import Message
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.client.testing.transactions import ask
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.transport import tasks
+
+
+@pytest.fixture(autouse=True)
+def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "RESTART_MS", 0)
+
+
+@pytest.fixture
+def cancelled(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """Return a function that returns the log lines about cancelled tasks; no task may fail."""
+
+    def lines(event: str) -> list[str]:
+        texts = [record.getMessage() for record in caplog.records]
+        return [text for text in texts if text.startswith(event)]
+
+    yield lambda: lines("task.cancelled")
+    assert lines("task.failed") == []
+
+
+async def cancel_this_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.Event().wait()
+
+
+class CancelsFirst:
+    """A function that cancels its task during its first call."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.bodies: list[bytes] = []
+        self.calls = 0
+        self._answer = answer
+
+    async def __call__(self, given: Any, *_: object) -> Any:
+        self.calls += 1
+        if isinstance(given, list):
+            self.bodies += [message.body for message in given]
+        if self.calls == 1:
+            await cancel_this_task()
+        return self._answer
+
+
+async def test_a_concurrent_consumer_returns_the_messages(
+    cluster: MemoryCluster, cancelled: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(concurrent, "RETRY_HERE_MS", 10)
+    await send(cluster, *texts(3))
+    listener = CancelsFirst()
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=1)
+    async with consumer_of(cluster, listener, options) as consumer:
+        await eventually(lambda: consumer.stats().consumed_count == 3)
+    assert listener.bodies == [b"0", b"1", b"2", b"0"]
+    assert cluster.broker.requests[RequestCode.CONSUMER_SEND_MSG_BACK] == 1
+    assert cluster.broker.offsets["cg", "T", 0] == 3
+    assert len(cancelled()) == 1
+
+
+async def test_a_cancelled_call_is_not_returned_by_a_consumer_that_closes(
+    cluster: MemoryCluster, cancelled: Callable[[], list[str]]
+) -> None:
+    await send(cluster, *texts(1))
+    async with consumer_of(cluster, CancelsFirst(), FIRST):
+        await eventually(lambda: len(cancelled()) == 1)
+    assert cluster.broker.requests[RequestCode.CONSUMER_SEND_MSG_BACK] == 0
+    async with consumer_of(cluster, again := Recorder(), FIRST):
+        await eventually(lambda: again.bodies == [b"0"])
+
+
+async def test_an_orderly_consumer_delivers_the_list_again(
+    cluster: MemoryCluster, cancelled: Callable[[], list[str]]
+) -> None:
+    await send(cluster, *texts(3))
+    listener = CancelsFirst()
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True)
+    async with consumer_of(cluster, listener, options) as consumer:
+        await eventually(lambda: consumer.stats().consumed_count == 3)
+    assert listener.bodies == [b"0", b"0", b"1", b"2"]
+    assert cluster.broker.offsets["cg", "T", 0] == 3
+    assert len(cancelled()) == 1
+
+
+async def test_checks_go_on(cluster: MemoryCluster, cancelled: Callable[[], list[str]]) -> None:
+    cluster.broker.may_check_transactions = False
+    check = CancelsFirst(TransactionState.COMMIT)
+    options = TransactionOptions(check_concurrency=1)
+    async with TransactionProducer("pg", cluster.namesrv, check=check, options=options) as producer:
+        await producer.begin(Message("T", b"order 1"))
+        ask(cluster.broker)
+        ask(cluster.broker)
+        await eventually(lambda: len(cluster.broker.ends) == 1)
+    assert check.calls == 2
+    assert len(cancelled()) == 1
+
+
+async def test_a_scheduled_call_is_made_again(
+    cluster: MemoryCluster, cancelled: Callable[[], list[str]]
+) -> None:
+    calls = 0
+
+    async def callback(_: PullConsumer, queue: MessageQueue) -> int:
+        nonlocal calls
+        if queue == QUEUE_0:
+            calls += 1
+            if calls == 1:
+                await cancel_this_task()
+        return 60_000
+
+    scheduled = ScheduledPull("cg", cluster.namesrv)
+    scheduled.register("T", callback)
+    async with scheduled:
+        await eventually(lambda: calls == 2)
+    assert len(cancelled()) == 1
+
+
+async def test_workers_end_when_all_tasks_are_cancelled(
+    served: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`asyncio.run` does this at its end, and waits for the tasks."""
+    await send(served, *texts(1))
+    consumer = consumer_of(served, first := Recorder(), FIRST)
+    await consumer.start()
+    await eventually(lambda: first.bodies == [b"0"])
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    _, left = await asyncio.wait(others, timeout=60)
+    assert left == set()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert "task.cancelled" not in caplog.text
+    await consumer.close()
