@@ -4,6 +4,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from cometmq.client.application_calls import Failures, original
@@ -19,7 +20,7 @@ from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.clients import GetConsumerListByGroup
-from cometmq.remoting.errors import AccessDenied, CometError, ServerError
+from cometmq.remoting.errors import AccessDenied, CometError, ServerError, TransportError
 from cometmq.remoting.transport.tasks import describe
 
 TakeQueues = Callable[[Mapping[str, Collection[MessageQueue]]], Awaitable[bool]]
@@ -107,8 +108,7 @@ class Assigner:
         queues = sorted(route.subscribe_queues)
         if not queues or self._strategy is None:
             return queues
-        broker_name = random.choice(sorted(route.brokers))  # noqa: S311  # spreads load
-        client_ids = await members.at(broker_name)
+        client_ids = await members.at_any(route.brokers)
         if not client_ids:
             return None
         if client_ids.count(self._instance.client_id) > 1:
@@ -213,6 +213,19 @@ class _Members:
         self._ask = ask
         self._locks: dict[str, asyncio.Lock] = {}
         self._found: dict[str, list[str] | CometError] = {}
+
+    async def at_any(self, broker_names: Collection[str]) -> list[str]:
+        """Return the sorted client ids that one of the brokers knows.
+
+        A broker that does not answer is passed over, because all brokers know the same members; if
+        none answers, raise the error of the last one.
+        """
+        names = sorted(broker_names)
+        *others, last = random.sample(names, len(names))  # spreads load
+        for broker_name in others:
+            with suppress(TransportError):
+                return await self.at(broker_name)
+        return await self.at(last)
 
     async def at(self, broker_name: str) -> list[str]:
         """Return the sorted client ids that a broker knows; if the first call failed, raise its

@@ -96,7 +96,7 @@ class Ownership:
             await self._locks.release(queues)
 
     async def taken(self, queues: Iterable[MessageQueue]) -> None:
-        """Call `on_assigned`, for one topic at a time."""
+        """Call `on_assigned`, for one topic of one broker at a time."""
         async with self._assigning:
             await self._tell("on_assigned", self._callbacks.assigned, queues)
 

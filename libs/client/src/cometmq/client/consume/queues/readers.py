@@ -8,7 +8,7 @@ Invariants
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from cometmq.client.consume.queues.ownership import Ownership
@@ -85,24 +85,31 @@ class Readers:
         fresh = [queue for mine in shares.values() for queue in mine if queue not in self._readers]
         if not fresh:
             return True
-        claimed: dict[str, list[MessageQueue]] = {}
+        claimed: dict[str, dict[str, list[MessageQueue]]] = {}
         for queue in await self._ownership.claim(fresh):
-            claimed.setdefault(queue.topic, []).append(queue)
+            claimed.setdefault(queue.broker_name, {}).setdefault(queue.topic, []).append(queue)
         opened_count = 0
 
-        async def open_topic(topic: str) -> None:
+        async def open_topic(queues: list[MessageQueue]) -> None:
             nonlocal opened_count
+            topic, broker_name = queues[0].topic, queues[0].broker_name
             opened_count += await self._open_all(
-                claimed[topic], lost_count=len(lost[topic]), owned_count=len(shares[topic])
+                queues,
+                lost_count=_count_at(broker_name, lost[topic]),
+                owned_count=_count_at(broker_name, shares[topic]),
             )
 
-        await for_each(claimed, open_topic, running_max=TOPICS_AT_ONCE)
+        async def open_broker(topics: dict[str, list[MessageQueue]]) -> None:
+            await for_each(topics.values(), open_topic, running_max=TOPICS_AT_ONCE)
+
+        # No broker waits for another: a hung one would delay the queues of all others.
+        await for_each(claimed.values(), open_broker, running_max=len(claimed))
         return opened_count == len(fresh)
 
     async def _open_all(
         self, claimed: list[MessageQueue], *, lost_count: int, owned_count: int
     ) -> int:
-        """Begin to read claimed queues of one topic; return how many can be read."""
+        """Begin to read claimed queues of one topic and broker; return how many can be read."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._open(queue)) for queue in claimed]
         opened = [queue for queue, task in zip(claimed, tasks, strict=True) if task.result()]
@@ -111,6 +118,7 @@ class Readers:
                 "queues.assigned",
                 group=self._context.group,
                 topic=claimed[0].topic,
+                broker=claimed[0].broker_name,
                 taken=len(opened),
                 lost=lost_count,
                 owned=owned_count,
@@ -195,3 +203,7 @@ class Readers:
         if task is not None:
             task.cancel()
         return self._readers.pop(queue, None)
+
+
+def _count_at(broker_name: str, queues: Iterable[MessageQueue]) -> int:
+    return sum(queue.broker_name == broker_name for queue in queues)
