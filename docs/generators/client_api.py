@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generate docs/reference/client-api.md from the signatures and docstrings of public names."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +51,9 @@ HIDDEN: Final = frozenset(
 )
 """Public members that applications do not need."""
 
+NAMES_MAX: Final = 12
+"""Number of members that the table of other types shows."""
+
 ENUMS: Final = frozenset({"StrEnum", "IntEnum", "Enum", "NamedNumber"})
 
 
@@ -80,6 +84,7 @@ def page() -> str:
         raise ValueError(f"no section of docs/generators/client_api.py has {', '.join(names)}")
     lines += _module(SYNC, client["sync"])
     lines += _module(TESTING, client["testing"])
+    lines += ["", "## Other types", "", *_other_types(lines, loader, {*errors, *options})]
     return "\n".join(lines) + "\n"
 
 
@@ -218,6 +223,58 @@ def _first_line(found: griffe.Object) -> str:
     """Return the first paragraph of a docstring, on one line."""
     assert found.docstring is not None
     return " ".join(found.docstring.value.partition("\n\n")[0].split())
+
+
+# Types that are not exported
+
+
+def _other_types(
+    lines: list[str], loader: griffe.GriffeLoader, known: Collection[str]
+) -> Iterator[str]:
+    """Yield a table of the types in the signatures on the page that have no section of their own.
+
+    `known` are the names that different tables explain.
+    """
+    calls = re.findall(r"(?ms)^```text\n(.*?)^```|^- `([^\n]*)`$", "\n".join(lines))
+    text = "\n".join("".join(call) for call in calls)
+    known = {*known, *(line.removeprefix("### ") for line in lines if line.startswith("### "))}
+    wanted = {*re.findall(r"\b[A-Z]\w+\b", text)} - known
+    found = [
+        one
+        for name in ("cometmq.client", "cometmq.remoting")
+        for one in _types(loader.modules_collection[name])
+        if one.name in wanted
+    ]
+    yield "Types that occur in signatures, but that applications rarely import."
+    yield ""
+    rows = [
+        (code(one.name), code(_module_of(one)), _definition(one), _first_line(one))
+        for one in sorted(found, key=lambda one: (one.name, one.path))
+    ]
+    yield from table(("type", "module", "definition, or public members", "meaning"), rows)
+
+
+def _types(module: griffe.Object | griffe.Alias) -> Iterator[griffe.Object]:
+    """Yield the documented classes and type aliases of a package."""
+    for name, member in module.members.items():
+        if isinstance(member, griffe.Module):
+            if name != "testing":
+                yield from _types(member)
+        elif name.startswith("_") or name.isupper() or isinstance(member, griffe.Alias):
+            continue
+        elif member.docstring is not None and isinstance(member, griffe.Class | griffe.Attribute):
+            yield member
+
+
+def _module_of(found: griffe.Object) -> str:
+    return found.path.rpartition(".")[0]
+
+
+def _definition(found: griffe.Object) -> str:
+    if isinstance(found, griffe.Attribute):
+        return code(str(found.value).strip("'"))
+    names = [name for name in found.members if not name.startswith("_")]
+    return ", ".join([*map(code, names[:NAMES_MAX]), *["..."][: len(names) > NAMES_MAX]])
 
 
 # Separate modules
