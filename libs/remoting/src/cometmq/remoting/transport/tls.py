@@ -77,13 +77,15 @@ def tls_advice(error: Exception) -> str:
         return ""
     return (
         "; the server asks for a client certificate: set tls.client.certPath and"
-        " tls.client.keyPath (in the file of --tls-config of cometmq)"
+        " tls.client.keyPath (in the file of --tls-config of cometmq), or in Python cert_path and"
+        " key_path of TlsSettings"
     )
 
 
 TLS_REQUIRED: Final = (
     "TLS is required on this port (tls.server.mode=enforcing): connect with TLS, "
-    "for example tls.enable=true, or the option --tls of cometmq"
+    "for example tls.enable=true, the option --tls of cometmq, or in Python the option "
+    "tls=TlsSettings(enable=True)"
 )
 TLS_DISABLED: Final = "TLS is disabled on this port (tls.server.mode=disabled)"
 REFUSED_LINGER_S: Final = 1.0

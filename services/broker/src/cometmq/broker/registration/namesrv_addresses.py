@@ -77,16 +77,18 @@ async def system_lookup(host: str) -> list[str]:
 
 
 def _parse(part: str) -> HostPort:
-    text = part.strip()
+    # Compatibility: as in clients, `http://` is ignored, because hosted services give it.
+    text = part.strip().removeprefix("http://")
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
-        port_text = rest.removeprefix(":")
+        port_text, is_host = rest.removeprefix(":"), _is_ip(host)
     elif text.count(":") > 1:  # a bare IPv6 address
-        host, port_text = text, ""
+        host, port_text, is_host = text, "", _is_ip(text)
     else:
         host, _, port_text = text.partition(":")
+        is_host = bool(host) and "/" not in host
     port = int(port_text) if port_text.isdecimal() else DEFAULT_PORT
-    if not host or (port_text and not port_text.isdecimal()) or not 0 < port < 65536:
+    if not is_host or (port_text and not port_text.isdecimal()) or not 0 < port < 65536:
         raise SettingsError(f"namesrvAddr={part}: must be host:port")
     return HostPort(host, port)
 
