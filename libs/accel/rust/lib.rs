@@ -30,6 +30,8 @@ mod python;
 #[cfg(feature = "python")]
 mod python_answers;
 #[cfg(feature = "python")]
+mod python_checksums;
+#[cfg(feature = "python")]
 mod python_conditions;
 #[cfg(feature = "python")]
 mod python_due;

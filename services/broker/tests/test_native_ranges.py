@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.native import IS_BUILT, HeaderFollower, RangeReader, accel, open_range_reader
+from cometmq.broker.native import IS_BUILT, HeaderFollower, RangeReader, accel, open_native_code
 from cometmq.broker.replication.records import whole_records
 from cometmq.broker.replication.unfit import UnfitLog
 from cometmq.broker.settings import BrokerSettings
@@ -23,6 +23,7 @@ from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, MAGIC_BLANK,
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.store.errors import StoreError
 from cometmq.store.layout import file_name
+from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.reads import finish
 from cometmq.store.testing.builders import SMALL, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
@@ -156,7 +157,7 @@ def outcome(action):
 def replicate(log, pieces, limits, read_range):
     """Append a log in pieces of the given sizes; the confirm offset lags by the given bytes."""
     disk = MemoryDisk()
-    rig = StoreRig(disk, read_range=read_range)
+    rig = StoreRig(disk, native=NativeCode(read_range))
     rig.store.role_writable = False
     seen, start, step = [], 0, 0
     while start < len(log):
@@ -182,7 +183,7 @@ def recover(log, settings_, read_range):
         disk.contents[path][: len(part)] = part
     disk.create("/store/abort", 0, temporary="/store/.abort")
     try:
-        rig = StoreRig(disk, settings_, read_range=read_range)
+        rig = StoreRig(disk, settings_, native=NativeCode(read_range))
     except StoreError as error:
         return str(error), {path: bytes(data) for path, data in disk.contents.items()}
     return contents(rig, disk)
@@ -246,7 +247,7 @@ def test_queues_that_lost_entries_are_rebuilt_natively():
             disk.remove(path)
         for name in ("progress", "checkpoint"):
             disk.remove(f"/store/{name}")
-        found.append(contents(StoreRig(disk, read_range=reader), disk))
+        found.append(contents(StoreRig(disk, native=NativeCode(reader)), disk))
     assert found[0] == found[1]
 
 
@@ -263,6 +264,6 @@ def test_a_fault_of_the_native_code_leaves_the_log_to_python(monkeypatch):
     assert len(log.named("dispatch.failed")) == 1
 
 
-def test_the_setting_turns_native_dispatch_off():
-    assert open_range_reader(BrokerSettings(native_lane_enable=False), NO_LOG) is None
-    assert open_range_reader(BrokerSettings(), NO_LOG) is not None
+def test_the_setting_turns_native_code_off():
+    assert open_native_code(BrokerSettings(native_lane_enable=False), NO_LOG) == NO_NATIVE_CODE
+    assert all(open_native_code(BrokerSettings(), NO_LOG))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native message path: one call handles the plain sends of a commit, the plain pulls of a
-chunk, the plain records of a log range, or the due messages of a delay level.
+chunk, the plain records of a log range, the due messages of a delay level, or the checksums of a
+piece of the log.
 """
 
 from cometmq.accel._native import (
@@ -12,6 +13,7 @@ from cometmq.accel._native import (
     PullLane,
     SendLane,
     Sockets,
+    crcs,
     follow_headers,
     matches,
     read_range,
@@ -27,6 +29,7 @@ __all__ = [
     "PullLane",
     "SendLane",
     "Sockets",
+    "crcs",
     "follow_headers",
     "matches",
     "read_range",

@@ -249,6 +249,13 @@ class PullLane:
         What was staged before is forgotten.
         """
 
+def crcs(data: bytes, parts: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Return the CRC-32 of each part of `data` without the interpreter lock.
+
+    A part has its begin, its end, and the CRC of the bytes before it. Raise IndexError if a part
+    lies outside the data.
+    """
+
 def matches(names: Sequence[str], condition: tuple[Any, ...], record: bytes) -> bool | None:
     """Return whether a record matches a condition; None if only Python can say."""
 

@@ -23,6 +23,7 @@ from cometmq.store.disk import Disk
 from cometmq.store.errors import DiskError
 from cometmq.store.folder import StoreFolder
 from cometmq.store.lookups import Lookups
+from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.opening import Running, start
 from cometmq.store.parts import Parts, build_parts
 from cometmq.store.publishing import ArrivalListener
@@ -44,7 +45,6 @@ from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.pending_puts import Condition
-from cometmq.store.writing.ranges import ReadRange
 from cometmq.store.writing.runs import RunSource
 from cometmq.store.writing.write_state import Refusal
 
@@ -94,16 +94,14 @@ class MessageStore:
         log: Log = NO_LOG,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
         boot_id: str = "",
-        read_range: ReadRange | None = None,
+        native: NativeCode = NO_NATIVE_CODE,
     ) -> Self:
         """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError.
 
         `boot_id` changes with every boot of the host. Without it, every kill is treated as a crash
-        of the host, after which the last files are compared with their checksums. `read_range`
-        speeds up the dispatch of records that are already in the log; without it, Python reads each
-        of them.
+        of the host, after which the last files are compared with their checksums.
         """
-        parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log, read_range=read_range)
+        parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log, native=native)
         counters = Counters()
         pulls = Pulls(
             settings, parts.commit_log, parts.queues,

@@ -10,6 +10,7 @@ from cometmq.store.index.index import Index
 from cometmq.store.layout import Layout
 from cometmq.store.log.checksums import Checksums
 from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.settings import StoreSettings
 from cometmq.store.writing.append import Appender
@@ -41,12 +42,9 @@ def build_parts(
     disk: Disk,
     clock_ms: Callable[[], int],
     log: Log,
-    read_range: ReadRange | None = None,
+    native: NativeCode = NO_NATIVE_CODE,
 ) -> Parts:
-    """Create the components of a store without reading its files.
-
-    `read_range` speeds up the dispatch of records that are already in the log.
-    """
+    """Create the components of a store without reading its files."""
     layout = Layout(settings)
     commit_log = CommitLog(disk, layout, settings.mapped_file_size_commit_log)
     queues = QueueTable(disk, layout, settings)
@@ -57,12 +55,12 @@ def build_parts(
         disk=disk,
         layout=layout,
         commit_log=commit_log,
-        checksums=Checksums(disk, layout, settings.mapped_file_size_commit_log),
+        checksums=Checksums(disk, layout, settings.mapped_file_size_commit_log, crcs=native.crcs),
         queues=queues,
         index=index,
         appender=appender,
         write_state=WriteState(appender),
         clock_ms=clock_ms,
         log=log,
-        read_range=read_range,
+        read_range=native.read_range,
     )

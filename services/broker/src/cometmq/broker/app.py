@@ -31,7 +31,7 @@ from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.lanes.send_lane import open_lane
 from cometmq.broker.membership.discard import Discard
 from cometmq.broker.membership.grouping import Grouping, join_group, open_state
-from cometmq.broker.native import accel, open_range_reader
+from cometmq.broker.native import accel, open_native_code
 from cometmq.broker.registration.addresses import (
     Ports,
     choose_ports,
@@ -261,7 +261,7 @@ class BrokerApp:
             log=self._log,
             memory_bytes=memory_limit_bytes(),
             boot_id=boot_id(),
-            read_range=open_range_reader(settings, self._log),
+            native=open_native_code(settings, self._log),
         )
 
     def _open_journal(self, store: MessageStore, workers: Workers) -> Journal:

@@ -15,6 +15,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import Keys
+from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.writing.ranges import Delayed, QueueRun
 
 __all__ = [
@@ -25,11 +26,11 @@ __all__ = [
     "RangeReader",
     "accel",
     "open_header_follower",
-    "open_range_reader",
+    "open_native_code",
     "reason_without",
 ]
 
-INTERFACE: Final = 0x1C884CEF
+INTERFACE: Final = 0xF0FD4036
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 Pulling a change does not rebuild the module, and the version changes only with releases.
@@ -131,6 +132,8 @@ def open_header_follower(settings: BrokerSettings, log: Log) -> HeaderFollower |
     return HeaderFollower(log) if reason_without(settings) is None else None
 
 
-def open_range_reader(settings: BrokerSettings, log: Log) -> RangeReader | None:
-    """Return a reader for the store, if the native code may be used."""
-    return RangeReader(log) if reason_without(settings) is None else None
+def open_native_code(settings: BrokerSettings, log: Log) -> NativeCode:
+    """Return the functions for the store, if the native code may be used."""
+    if reason_without(settings) is not None:
+        return NO_NATIVE_CODE
+    return NativeCode(read_range=RangeReader(log), crcs=accel.crcs)

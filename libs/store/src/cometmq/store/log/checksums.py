@@ -20,7 +20,7 @@ Invariants:
 import errno
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
 
@@ -36,7 +36,15 @@ BLOCK_BYTES: Final = 64 << 10
 block costs an entry. 1 MiB takes 0.7 ms (bench/micro/bench_checksums.py)."""
 
 CHUNK_BYTES: Final = 1 << 20
+"""Bytes that are read at a time."""
+
 PIECE_BYTES: Final = 4 << 10
+
+Part: TypeAlias = tuple[int, int, int]
+"""Begin and end of some bytes, and the CRC-32 of the bytes before them."""
+
+Crcs: TypeAlias = Callable[[bytes, Sequence[Part]], Sequence[int]]
+"""Returns the CRC-32 of each part of a chunk."""
 
 Entry: TypeAlias = tuple[int, int]
 """Number of covered bytes from the start of the block, and their CRC-32."""
@@ -84,7 +92,11 @@ def block_start(files: FileSequence, offset: int) -> int:
 class Checksums:
     """The checksum files of one store."""
 
-    def __init__(self, disk: Disk, layout: Layout, file_size: int) -> None:
+    def __init__(
+        self, disk: Disk, layout: Layout, file_size: int, *, crcs: Crcs | None = None
+    ) -> None:
+        """`crcs` replaces the Python code that computes the CRCs of a chunk."""
+        self._crcs = crcs or _crcs
         self._disk = disk
         self._layout = layout
         self._file_size = file_size
@@ -131,7 +143,7 @@ class Checksums:
         """Compute and sync the checksums of synced bytes, skipping unreadable blocks; may block."""
         for span in parts:
             for chunk in _chunks(span):
-                fresh = _computed(chunk, self._read(chunk))
+                fresh = self._computed(chunk, self._read(chunk))
                 self.learn(chunk.start, fresh, generation)
             file = self._files.get(span.start)
             if file is not None:
@@ -144,7 +156,7 @@ class Checksums:
             known = self._read(chunk)
             _compare(chunk, known, result.damaged)
             broken = {damage.start for damage in result.damaged}
-            for number, entry in _computed(chunk, known).items():
+            for number, entry in self._computed(chunk, known).items():
                 if chunk.start + number * BLOCK_BYTES not in broken:
                     result.unknown[number] = entry
         return result
@@ -181,10 +193,39 @@ class Checksums:
         begin = number * BLOCK_BYTES
         kept = span._replace(begin=begin, end=begin + in_block)
         known = [entry if entry[0] <= in_block else _UNKNOWN]
-        fresh = _computed(kept, known) if in_block else {}
+        fresh = self._computed(kept, known) if in_block else {}
         file.write(first, [bytes(self._size - first)])
         self._write(span.start, {number: fresh.get(number, known[0])})
         file.sync()
+
+    def _computed(self, chunk: Span, known: list[Entry]) -> dict[int, Entry]:
+        """Compute the entries that a chunk lacks; extend entries that cover part of their block."""
+        first, _ = _blocks(chunk)
+        lacking = [
+            (number, entry, min(BLOCK_BYTES, chunk.end - number * BLOCK_BYTES))
+            for number, entry in enumerate(known, first)
+            if entry[0] < min(BLOCK_BYTES, chunk.end - number * BLOCK_BYTES)
+        ]
+        if not lacking:
+            return {}
+        begin = lacking[0][0] * BLOCK_BYTES + lacking[0][1][0]
+        data = _readable(chunk.file, begin, chunk.end)
+        if data is None and len(lacking) > 1:  # skip the unreadable blocks only
+            found: dict[int, Entry] = {}
+            for number, entry, wanted in lacking:
+                at = number * BLOCK_BYTES
+                block = chunk._replace(begin=at, end=at + wanted)
+                found |= self._computed(block, [entry])
+            return found
+        parts = [
+            (number * BLOCK_BYTES - begin + length, number * BLOCK_BYTES - begin + wanted, crc)
+            for number, (length, crc), wanted in lacking
+        ]
+        whole = [part for part in parts if data is not None and part[1] <= len(data)]
+        crcs = self._crcs(data or b"", whole)
+        return {
+            number: (wanted, crc) for (number, _, wanted), crc in zip(lacking, crcs, strict=False)
+        }
 
     def _read(self, span: Span) -> list[Entry]:
         first, stop = _blocks(span)
@@ -243,42 +284,20 @@ def _runs(start: int, entries: dict[int, Entry]) -> Iterator[tuple[int, bytes]]:
         yield first, bytes(run)
 
 
-def _computed(chunk: Span, known: list[Entry]) -> dict[int, Entry]:
-    """Compute the entries that a chunk lacks; extend entries that cover part of their block."""
-    first, _ = _blocks(chunk)
-    lacking = [
-        (number, entry, min(BLOCK_BYTES, chunk.end - number * BLOCK_BYTES))
-        for number, entry in enumerate(known, first)
-        if entry[0] < min(BLOCK_BYTES, chunk.end - number * BLOCK_BYTES)
-    ]
-    if not lacking:
-        return {}
-    begin = lacking[0][0] * BLOCK_BYTES + lacking[0][1][0]
-    data = _readable(chunk.file, begin, chunk.end)
-    computed = {}
-    for number, (length, crc), wanted in lacking:
-        at = number * BLOCK_BYTES - begin
-        if data is not None:
-            part: Buffer | None = memoryview(data)[at + length : at + wanted]
-        else:
-            block = number * BLOCK_BYTES
-            part = _readable(chunk.file, block + length, block + wanted)
-        if part is not None and len(part) == wanted - length:
-            computed[number] = (wanted, _crc32(part, crc))
-    return computed
-
-
-def _crc32(data: Buffer, crc: int) -> int:
-    """Compute a CRC-32 without releasing the interpreter lock.
+def _crcs(data: bytes, parts: Sequence[Part]) -> list[int]:
+    """Compute CRCs without releasing the interpreter lock.
 
     zlib releases the lock for inputs above 5 KiB. While the loop is busy, the thread then waits up
     to 5 ms to get it back, which made checkpoints fall far behind under full load. In small pieces,
     the blocks of a chunk take 0.7 ms without interruption.
     """
-    view = memoryview(data)
-    for begin in range(0, len(view), PIECE_BYTES):
-        crc = crc32(view[begin : begin + PIECE_BYTES], crc)
-    return crc
+    view, found = memoryview(data), []
+    for begin, end, before in parts:
+        crc = before
+        for piece in range(begin, end, PIECE_BYTES):
+            crc = crc32(view[piece : min(piece + PIECE_BYTES, end)], crc)
+        found.append(crc)
+    return found
 
 
 def _compare(chunk: Span, known: list[Entry], damaged: list[DamagedRange]) -> None:

@@ -12,11 +12,11 @@ from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, render_properties
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
+from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.queues.consume_queue import ConsumeQueue, QueueEntry
 from cometmq.store.results import PutResult
 from cometmq.store.settings import StoreSettings
 from cometmq.store.upkeep.jobs import Job
-from cometmq.store.writing.ranges import ReadRange
 
 START_MS = 1_700_000_000_000
 BORN_HOST = pack_host(bytes((10, 0, 0, 2)), 50000)
@@ -109,7 +109,7 @@ class StoreRig:
         settings: StoreSettings = SMALL,
         clock: SteppingClock | None = None,
         *,
-        read_range: ReadRange | None = None,
+        native: NativeCode = NO_NATIVE_CODE,
         log: Log = NO_LOG,
         boot_id: str = "",
     ) -> None:
@@ -118,7 +118,7 @@ class StoreRig:
             settings,
             disk=disk,
             clock_ms=self.clock,
-            read_range=read_range,
+            native=native,
             log=log,
             boot_id=boot_id,
         )

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from cometmq.broker.native import open_range_reader
+from cometmq.broker.native import open_native_code
 from cometmq.broker.replication.following import Follower
 from cometmq.broker.replication.frames import Transfer, TransferReader, encode_report
 from cometmq.broker.replication.serving import LogServer
@@ -49,8 +49,8 @@ class Node:
         """`changes` are settings by their Python names. Create this on the running loop."""
         self.settings = msgspec.structs.replace(SMALL_SETTINGS, **changes)
         self.disk = disk or MemoryDisk()
-        read_range = open_range_reader(self.settings, NO_LOG)
-        self.rig = StoreRig(self.disk, self.settings, read_range=read_range)
+        native = open_native_code(self.settings, NO_LOG)
+        self.rig = StoreRig(self.disk, self.settings, native=native)
         self.store = self.rig.store
         self.clock = FakeClock()
         self.log = RecordingLog()

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of a native message path that may replace Python code of the store."""
+
+from typing import NamedTuple
+
+from cometmq.store.log.checksums import Crcs
+from cometmq.store.writing.ranges import ReadRange
+
+
+class NativeCode(NamedTuple):
+    """Native functions; Python code takes the place of those that are None."""
+
+    read_range: ReadRange | None = None
+    """Dispatches records that are already in the log."""
+    crcs: Crcs | None = None
+    """Computes the checksums of the log without the interpreter lock."""
+
+
+NO_NATIVE_CODE = NativeCode()
