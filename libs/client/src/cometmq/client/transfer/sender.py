@@ -26,20 +26,26 @@ from cometmq.client.errors import (
     no_queue,
     no_route,
 )
-from cometmq.client.hooks import MessageKind, SendContext, SendHooks
+from cometmq.client.hooks import SendContext, SendHooks
 from cometmq.client.message import Message, SendResult, SendStatus
 from cometmq.client.namespace import Namespace
-from cometmq.client.request_reply import requester_gone
 from cometmq.client.settings import ProducerOptions
 from cometmq.client.shown import shown
 from cometmq.client.transfer.attempts import PASSING, Attempts
 from cometmq.client.transfer.outgoing import REPLY_CODES, Outgoing, Prepared
 from cometmq.client.transfer.queue_selection import LatencyFaults, QueueSelector, RoundRobin
+from cometmq.client.transfer.send_answers import (
+    REPLY_OK_CODES,
+    STORED_CODES,
+    kind_of,
+    send_result,
+    unpushed,
+)
 from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
-from cometmq.remoting.commands.send import SendMessage, SendMessageReply, SendMessageV2
+from cometmq.remoting.commands.send import SendMessage, SendMessageV2
 from cometmq.remoting.errors import (
     AccessDenied,
     CometError,
@@ -52,20 +58,14 @@ from cometmq.remoting.errors import (
     RequestTimeout,
     TopicNotExist,
     TransportError,
-    command_error,
 )
-from cometmq.remoting.message.flags import TRANSACTION_PREPARED
 from cometmq.remoting.message.ids import UniqueIds
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.signature import FORWARDED
 
-STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
-_REPLY_OK: Final = STORED_CODES | {int(ResponseCode.SYSTEM_ERROR)}
-"""A broker may have stored a reply that it could not push; the fields of its answer show this."""
 SendHeader = SendMessage | SendMessageV2
 NO_EXT: Final[Mapping[str, str]] = {}
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
-_START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
 _ILLEGAL_QUEUE: Final = re.compile(
     r"request queueId\[\d+\] is illegal, .*\bwriteQueueNums=(\d+)", re.DOTALL
 )
@@ -282,7 +282,7 @@ class MessageSender:
         try:
             response = await self._invoke(address, prepared.code, header, prepared.body, timeout_ms)
             if response.code == ResponseCode.SYSTEM_ERROR:  # the answer to a reply
-                raise _unpushed(response, queue.broker_name, address)
+                raise unpushed(response, queue.broker_name, address)
         except CometError as error:
             if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
                 instance.suspect(address)
@@ -300,7 +300,7 @@ class MessageSender:
         self.sent_count += 1
         if self._has_namespace:
             queue = self._namespace.unwrap_queue(queue)
-        result = _result(response, queue, prepared)
+        result = send_result(response, queue, prepared)
         if context is not None:
             self._tell(context, result=result, ext=response.ext)
         return result
@@ -364,7 +364,7 @@ class MessageSender:
     ) -> Response:
         """Send once the output buffer has room; a full buffer is not a broker failure."""
         remoting = self._instance.remoting
-        ok = _REPLY_OK if code in REPLY_CODES else STORED_CODES
+        ok = REPLY_OK_CODES if code in REPLY_CODES else STORED_CODES
         try:
             return await remoting.invoke(address, code, header, body, timeout_ms=timeout_ms, ok=ok)
         except Overloaded:
@@ -409,7 +409,7 @@ class MessageSender:
             messages=prepared.messages,
             message_id=prepared.message_id,
             body_bytes=len(prepared.body),
-            kind=_kind(prepared),
+            kind=kind_of(prepared),
             queue=self._namespace.unwrap_queue(queue),
             address=address,
             begin_ms=wall_ms(),
@@ -478,35 +478,3 @@ async def _pause_if_busy(error: Exception, attempt: int, left_ms: int) -> None:
     if isinstance(error, CommandError) and error.code == ResponseCode.SYSTEM_BUSY:
         pause_ms = min(_BUSY_PAUSE_MS << (attempt - 1), left_ms // 2)
         await asyncio.sleep(pause_ms / 1000)
-
-
-def _unpushed(response: Response, broker_name: str, address: str) -> CometError:
-    """Return the error for the refusal of a reply."""
-    gone = requester_gone(response, broker_name)
-    return gone or command_error(response.code, response.remark, address)
-
-
-def _result(response: Response, queue: MessageQueue, prepared: Prepared) -> SendResult:
-    reply = response.header
-    if not isinstance(reply, SendMessageReply):
-        raise RemoteProtocolError("the broker's answer to a send lacks its fields")
-    if reply.queue_id != queue.queue_id:  # a broker may redirect to a different queue
-        queue = MessageQueue(queue.topic, queue.broker_name, reply.queue_id)
-    return SendResult(
-        SendStatus(response.code),
-        prepared.message_id,
-        reply.msg_id,
-        queue,
-        reply.queue_offset,
-    )
-
-
-def _kind(prepared: Prepared) -> MessageKind:
-    """Return the kind of a message for hooks; a batch contains only normal messages."""
-    if prepared.sys_flag & TRANSACTION_PREPARED:
-        return MessageKind.TRANSACTION_HALF
-    if len(prepared.messages) == 1:
-        message = prepared.messages[0]
-        if message.delay_level or _START_DELIVER_TIME in message.properties:
-            return MessageKind.DELAY
-    return MessageKind.NORMAL
