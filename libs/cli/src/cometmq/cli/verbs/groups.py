@@ -28,6 +28,7 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
+from cometmq.cli.verbs.group_members import Members, is_ours, members_of
 from cometmq.cli.verbs.observer import begin_of, chosen_queues
 from cometmq.cli.verbs.queue_states import queue_states, skip_notes, topics_by_group
 from cometmq.cli.verbs.source import queues_of
@@ -38,11 +39,9 @@ from cometmq.client.admin.broker_groups import END
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NoRoute
 from cometmq.client.message import check_group
-from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
-from cometmq.remoting.errors import ConsumerNotOnline
-from cometmq.remoting.names import BOOT_GROUPS, dead_letter_topic, is_system_group, retry_topic
+from cometmq.remoting.names import dead_letter_topic, retry_topic
 
 app = typer.Typer(
     add_completion=False,
@@ -59,42 +58,6 @@ RETRIES_HELP: Final = (
 )
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
-
-
-class Members(msgspec.Struct, frozen=True):
-    """The settings of a group and its connected members."""
-
-    group: str
-    config: SubscriptionGroupConfig
-    online: ConsumerConnections | None
-
-    @property
-    def count(self) -> int:
-        """Return the number of connected members."""
-        return len(self.online.connection_set) if self.online is not None else 0
-
-    @property
-    def model(self) -> str | None:
-        """Return the message model, or None if no member is connected."""
-        return self.online.message_model if self.online is not None else None
-
-    @property
-    def topics(self) -> set[str]:
-        """Return the topics to which connected members have subscribed."""
-        return set(self.online.subscription_table) if self.online is not None else set()
-
-
-def is_ours(group: str) -> bool:
-    """Return whether a group was created by users, rather than by the servers for their own use."""
-    return group not in BOOT_GROUPS and not is_system_group(group)
-
-
-async def members_of(admin: AdminClient, group: str, config: SubscriptionGroupConfig) -> Members:
-    """Ask the brokers for the connected members."""
-    try:
-        return Members(group, config, await admin.consumer_connections(group))
-    except ConsumerNotOnline:
-        return Members(group, config, None)
 
 
 @app.command("list")

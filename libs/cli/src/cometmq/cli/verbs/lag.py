@@ -24,7 +24,7 @@ from cometmq.cli.output import (
     print_rows,
 )
 from cometmq.cli.verbs.absent import AbsentBrokers, absence
-from cometmq.cli.verbs.groups import is_ours, members_of
+from cometmq.cli.verbs.group_members import is_ours, members_of
 from cometmq.cli.verbs.queue_states import QueueState, queue_states, skip_notes
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import INTERVAL_S_MAX, INTERVAL_S_MIN, watch

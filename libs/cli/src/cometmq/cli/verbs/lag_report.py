@@ -18,7 +18,7 @@ from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.verbs import lag_page
 from cometmq.cli.verbs.absent import AbsentBrokers
-from cometmq.cli.verbs.groups import is_ours, members_of
+from cometmq.cli.verbs.group_members import is_ours, members_of
 from cometmq.cli.verbs.queue_states import QueueState, queue_states
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
