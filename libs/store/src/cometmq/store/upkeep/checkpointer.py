@@ -34,7 +34,7 @@ second. Their entries take 40 bytes each, and twice that while a checkpoint writ
 all.
 """
 
-SPILL_BYTES: Final = 32 << 20
+SPILL_BYTES: Final = 8 << 20
 """The part of the log whose entries may be in memory while no other job runs: a spill waits until
 checkpoints, deletions and other jobs end. Checkpoints of a busy broker are seconds apart on a slow
 disk; 400,000 records a second have 16 MB of entries.
