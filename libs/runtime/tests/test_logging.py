@@ -96,3 +96,10 @@ def test_equal_events_are_limited_and_the_rest_counted(method):
     clock.advance(REPEAT_WINDOW_MS)
     assert limit(None, method, {"event": "a"}) == {"event": "a", "suppressed_count": 3}
     assert limit(None, method, {"event": "a"}) == {"event": "a"}
+
+
+def test_all_damaged_places_are_logged():
+    limit = RateLimit(FakeClock())
+    for event in ("log.damaged", "records.damaged"):
+        for _ in range(3 * REPEAT_COUNT_MAX):
+            assert limit(None, "error", {"event": event}) == {"event": event}

@@ -104,7 +104,11 @@ class Complaints:
         """
         if event in DAMAGE:
             note_damage(str(facts.get("error", event)))
-        elif event == UNREADABLE:
-            note_damage(sentence(event, facts))
-        else:
+        elif event != UNREADABLE:
             self.warning(event, **facts)
+            return
+        elif "message_id" in facts:
+            note_damage(sentence(event, facts))
+        if "suppressed_count" in facts:  # by the client, which limits its events
+            count = facts["suppressed_count"]
+            note_damage(f"{count} more damaged or unreadable messages are not named")

@@ -28,6 +28,9 @@ _KINDS_MAX: Final = 1_024
 _IDENTITY: Final = ("group", "topic", "peer", "task", "hook", "callback")
 """The facts that distinguish two failures with the same event."""
 
+_UNLIMITED: Final = frozenset({"messages.missing"})
+"""Events whose sources limit themselves, because none of their facts may be lost."""
+
 _METHODS: Final = ("debug", "info", "warning", "error")
 
 StandardLogger: TypeAlias = "logging.Logger | logging.LoggerAdapter[Any]"
@@ -182,6 +185,9 @@ class LimitedLog:
                 )
 
     def _limited(self, write: Callable[..., object], event: str, facts: dict[str, object]) -> None:
+        if event in _UNLIMITED:
+            write(event, **facts)
+            return
         identity: dict[str, object] = {n: facts[n] for n in _IDENTITY if n in facts}
         failure = facts.get("exc_info")
         key = (event, type(failure), *identity.items())

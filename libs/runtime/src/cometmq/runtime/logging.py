@@ -31,6 +31,8 @@ were suppressed (`suppressed_count`).
 """
 REPEAT_WINDOW_MS = 10_000
 _LIMITED = frozenset({"warning", "error"})
+_UNLIMITED = frozenset({"log.damaged", "records.damaged"})
+"""Events that are logged once for each damaged place, all of which must be known for a repair."""
 
 EventDict = MutableMapping[str, Any]
 
@@ -71,7 +73,7 @@ class RateLimit:
 
     def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
         """Act as a structlog processor: return the event, or raise DropEvent."""
-        if method not in _LIMITED:
+        if method not in _LIMITED or event["event"] in _UNLIMITED:
             return event
         now_ms = self._clock.monotonic_ms()
         key = (method, event["event"], event.get("component"), event.get("task"))

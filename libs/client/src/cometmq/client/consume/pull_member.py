@@ -76,6 +76,8 @@ class PlainPullGroup(GroupMember[PullOptions]):
         await self._end_sharing()
         await self._ownership.told_revoked(self.queues)
         await self._background.close()
+        for puller in (self._puller, self._waiting_puller):
+            puller.close()
         await self._store_offsets()
 
     @property

@@ -7,15 +7,14 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.message import DamagedMessage, MessageExt, received, unreadable
 from cometmq.client.transfer.damage import (
+    MissingMessages,
     corrupt_text,
     damage_text,
     missing_offsets,
-    missing_text,
 )
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -47,7 +46,6 @@ class PullStatus(NamedNumber):
 
 _ANSWERS: Final = frozenset(int(status) for status in PullStatus)
 _STREAM_EXT: Final = {"ReqT": "0"}
-_MISSING_EVERY_MS: Final = 30_000
 _MIN_OFFSET: Final = PropertyKey.MIN_OFFSET.value
 _MAX_OFFSET: Final = PropertyKey.MAX_OFFSET.value
 
@@ -84,7 +82,8 @@ class Puller:
         self._group = group
         self._style = style
         self._broker_ids: dict[MessageQueue, int] = {}
-        self._missing_ms: dict[MessageQueue, int] = {}
+        # The subscription of the last heartbeat may be that of a different member.
+        self._missing = MissingMessages(instance.log, may_be_filtered=not style.has_subscription)
 
     async def pull(
         self,
@@ -134,12 +133,18 @@ class Puller:
             self._decode(response.body, queue, offset, subscription, pulled)
         elif status is PullStatus.NO_MATCHED:
             self._check_missing([], queue, offset, subscription, pulled)
+        else:
+            self._missing.check(queue)
         return pulled
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop the replica that a broker suggested for a queue."""
+        """Drop the replica that a broker suggested for a queue, and report its missing messages."""
         self._broker_ids.pop(queue, None)
-        self._missing_ms.pop(queue, None)
+        self._missing.forget(queue)
+
+    def close(self) -> None:
+        """Report the last missing messages."""
+        self._missing.close()
 
     def _header(
         self,
@@ -234,27 +239,14 @@ class Puller:
         subscription: SubscriptionData,
         pulled: Pulled,
     ) -> None:
-        """Log the messages of an unfiltered subscription that the broker left out."""
+        """Note the messages of an unfiltered subscription that the broker left out."""
         if subscription.sub_string != ALL_TAGS:
             return
         gaps = missing_offsets(records, offset, pulled.next_offset, pulled.min_offset)
-        if not gaps:
-            return
-        may_be_filtered = not self._style.has_subscription
-        if may_be_filtered:  # two members with different subscriptions have gaps in every pull
-            now_ms = monotonic_ms()
-            if now_ms - self._missing_ms.get(queue, -_MISSING_EVERY_MS) < _MISSING_EVERY_MS:
-                return
-            self._missing_ms[queue] = now_ms
-        self._instance.log.error(
-            "messages.missing",
-            topic=queue.topic,
-            broker=queue.broker_name,
-            queue_id=queue.queue_id,
-            queue_offset=gaps[0].start,
-            count=sum(map(len, gaps)),
-            error=missing_text(queue, gaps, may_be_filtered=may_be_filtered),
-        )
+        if gaps:
+            self._missing.note(queue, gaps)
+        else:
+            self._missing.check(queue)
 
 
 def _whole_records(body: bytes) -> list[MessageRecord]:

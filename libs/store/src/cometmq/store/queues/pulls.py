@@ -19,7 +19,8 @@ from cometmq.store.results import GetResult, GetStatus, TagFilter
 from cometmq.store.settings import StoreSettings
 from cometmq.store.stats import Counters
 
-TOLD_COUNT_MAX: Final = 1_000
+TOLD_COUNT_MAX: Final = 10_000
+"""Number of damaged places that are remembered, so that each is logged once."""
 
 
 class Pulls:

@@ -170,6 +170,7 @@ class Readers:
         """Leave all queues and store their offsets; called after `stop`."""
         held = self.process_queues
         self._readers.clear()
+        self._context.puller.close()
         await self._ownership.close(held, is_drained=is_drained)
 
     async def _open(self, queue: MessageQueue) -> bool:
