@@ -449,7 +449,7 @@ def test_a_group_that_brokers_do_not_create_ends_consume_without_offsets(ask, su
 def test_a_misspelt_place_is_explained(ask, topic, command):
     words = [word.format(topic=topic) for word in command]
     wrong = ask(*words, "lst")
-    wrong.assert_refused(2, "lst is not a time: give first, last, 2026-11-20T10:00, 90m (ago) or ")
+    wrong.assert_refused(2, "lst is not a time: give first, last, 2026-11-20T10:00Z, 90m (ago) or ")
     assert wrong.err.endswith("; did you mean last?\n")
     assert "did you mean" not in ask(*words, "gestern").err
     assert ask(*words, "now").err.endswith("; did you mean last?\n")

@@ -67,4 +67,4 @@ def _milliseconds(text: str, now_ms: int, words: Collection[str]) -> int:
 
 def _forms(words: Collection[str]) -> str:
     others = "".join(f"{word}, " for word in words)
-    return f"{others}2026-11-20T10:00, 90m (ago) or milliseconds since 1970"
+    return f"{others}2026-11-20T10:00Z, 90m (ago) or milliseconds since 1970"

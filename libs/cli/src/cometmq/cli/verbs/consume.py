@@ -85,7 +85,7 @@ From = Annotated[
     typer.Option(
         "--from",
         show_default="last",
-        help="first, last or a time (2026-11-20T10:00, 90m ago). With -g, this is where a group"
+        help="first, last or a time (2026-11-20T10:00Z, 90m ago). With -g, this is where a group"
         " without offsets starts; by default the brokers decide (a young topic is read from its"
         " beginning).",
     ),

@@ -34,7 +34,7 @@ class Selection(OptionSet, frozen=True, kw_only=True):
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", help="Only messages dead-lettered since 2026-11-20T10:00, or 90m (ago)."
+            "--since", help="Only messages dead-lettered since 2026-11-20T10:00Z, or 90m (ago)."
         ),
     ] = None
     until: Annotated[

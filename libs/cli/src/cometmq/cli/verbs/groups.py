@@ -340,7 +340,7 @@ def reset(  # noqa: PLR0913  # one parameter per option
     group: Group,
     topic: Annotated[str, typer.Argument(help="Topic that the group consumes.")],
     to: Annotated[
-        str | None, typer.Option("--to", help="first, last or a time (2026-11-20T10:00, 90m ago).")
+        str | None, typer.Option("--to", help="first, last or a time (2026-11-20T10:00Z, 90m ago).")
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
@@ -379,10 +379,13 @@ def reset(  # noqa: PLR0913  # one parameter per option
         at_ms = _PLACES.get(to)
         if at_ms is None:
             at_ms = times.parsed(to, now_ms=now_ms, words=_PLACES)
+            if at_ms > now_ms:
+                raise wrong_usage(
+                    f"{to} is in the future: it is {times.shown(now_ms)} now; for the end of each"
+                    " queue, give --to last"
+                )
         await _check_brokers(admin, topic)
         await known_group(admin, group)
-        if at_ms > now_ms:
-            print_notes([f"{to} is in the future: the last message of each queue is read again"])
         await _ask_to_move(admin, group, topic, is_confirmed=yes)
         return await admin.reset_offsets(group, topic, at_ms, is_forced=not backwards)
 

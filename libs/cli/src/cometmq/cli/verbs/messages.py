@@ -84,7 +84,7 @@ def find(
     *,
     since: Annotated[
         str | None,
-        typer.Option("--since", help="Only messages stored since 2026-11-20T10:00, or 90m (ago)."),
+        typer.Option("--since", help="Only messages stored since 2026-11-20T10:00Z, or 90m (ago)."),
     ] = None,
     until: Annotated[
         str | None, typer.Option("--until", help="Only messages stored before this time.")

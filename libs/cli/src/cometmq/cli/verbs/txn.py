@@ -56,7 +56,7 @@ def list_open(  # one parameter per option
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", help="Only messages stored before 2026-11-20T10:00, or 5m (ago)."),
+        typer.Option("--until", help="Only messages stored before 2026-11-20T10:00Z, or 5m (ago)."),
     ] = None,
     count_max: Annotated[
         int, typer.Option("--max", min=1, help="Maximum number of transactions.")
