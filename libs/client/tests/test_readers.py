@@ -166,8 +166,8 @@ async def test_a_recreated_queue_ignores_offsets_of_held_messages(
         (100, 20, (0, 20), 20, "deleted and created again.* group reset cg T --to first"),
         (100, 20, (15, 20), 5, "deleted and created again.* group reset cg T --to first"),
         (100, 0, (0, 0), 0, "deleted and created again, or the broker has lost messages$"),
-        (3, 20, (20, 40), 17, "before next_offset have expired"),
-        (-1, 20, (20, 40), 20, "before next_offset have expired"),
+        (3, 20, (20, 40), 17, "earlier messages have expired"),
+        (-1, 20, (20, 40), 20, "earlier messages have expired"),
     ],
 )
 async def test_a_moved_offset_is_explained(

@@ -14,7 +14,7 @@ import structlog
 from cometmq.namesrv.app import NamesrvApp, expire, server_settings
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import BrokerId, Registration
-from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
     RegisterBrokerBody,
@@ -200,3 +200,14 @@ async def test_the_program_serves_until_asked_to_stop(settings):
     events = [call.args[0] for call in log.calls]
     assert events == ["namesrv.ready", "namesrv.stopped"]
     assert log.calls[0].kwargs["addresses"][0].startswith("127.0.0.1:")
+
+
+def test_changes_go_to_the_file_of_the_command_line_as_the_origin_says(tmp_path):
+    file, other = tmp_path / "ns.conf", str(tmp_path / "saved.conf")
+    file.write_text("configStorePath=elsewhere\n")
+    loaded = load_namesrv(file)
+    assert loaded.value.config_store_path == str(file)
+    assert str(loaded.origins["configStorePath"]) == f"command line -c {file}"
+    given = load_namesrv(file, {"configStorePath": other})
+    assert given.value.config_store_path == other
+    assert str(given.origins["configStorePath"]) == "command line --config-store-path"

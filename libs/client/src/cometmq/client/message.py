@@ -168,7 +168,11 @@ class SendStatus(NamedNumber):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """Where a message was stored."""
+    """Where a message was stored.
+
+    For a delayed message, `offset_message_id`, `queue` and `queue_offset` tell where it waits; when
+    it is delivered, it gets others.
+    """
 
     status: SendStatus
     message_id: str

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from cometmq.runtime import tls_keys
-from cometmq.runtime.settings import Loaded, load
+from cometmq.runtime.settings import COMMAND_LINE, Loaded, Origin, load
 
 
 def _home(name: str) -> str:
@@ -152,7 +152,11 @@ def load_namesrv(
 
     given = cli or {}
     if file is not None and file.suffix != ".toml":
-        return load_from(file, {"configStorePath": str(file), **given})
+        loaded = load_from(file, {"configStorePath": str(file), **given})
+        if "configStorePath" in given:
+            return loaded
+        origins = {**loaded.origins, "configStorePath": Origin(COMMAND_LINE, f"-c {file}")}
+        return msgspec.structs.replace(loaded, origins=origins)
     loaded = load_from(file, given)
     saved = Path(loaded.value.config_store_path)
     return load_from(saved, given) if file is None and saved.is_file() else loaded

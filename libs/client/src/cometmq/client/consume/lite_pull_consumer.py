@@ -253,7 +253,11 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             await member.seek(queue, choose(*await member.bounds(queue)))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the committed offset of the group, or None if there is none."""
+        """Return the committed offset of the group, or None if there is none.
+
+        A broker answers 0 for a group without an offset as long as the queue's first message is in
+        its memory; in that case, `AdminClient.committed_offset` returns None.
+        """
         return await self._polled().stored_offset(self._namespace.wrap_queue(queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:

@@ -230,7 +230,11 @@ class LitePullConsumer(
         self._run(self._inner.seek_to_end(queue))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Return the committed offset of the group, or None if there is none."""
+        """Return the committed offset of the group, or None if there is none.
+
+        A broker answers 0 for a group without an offset as long as the queue's first message is in
+        its memory; in that case, `AdminClient.committed_offset` returns None.
+        """
         return self._run(self._inner.committed(queue))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:

@@ -289,8 +289,8 @@ def _tls_advice(error: Exception, settings: TlsSettings) -> str:
         if path is not None:
             given = as_given(settings, _TRUST, path)
             return f"its certificate is not signed by a CA in {given}"
+        name = name_of(settings, _TRUST) if settings.names else f"trust_cert_path ({_TRUST})"
         return (
-            "its certificate is not signed by a CA of the system: set"
-            f" {name_of(settings, _TRUST)} to a file with its CA"
+            f"its certificate is not signed by a CA of the system: set {name} to a file with its CA"
         )
     return "the certificate of the server is not valid"

@@ -190,7 +190,7 @@ class Reader:
         asked, following = held.next_offset, pulled.next_offset
         if following > asked:
             skipped_count = following - max(asked, 0)
-            advice = "the messages before next_offset have expired: the group does not get them"
+            advice = "earlier messages have expired: the group does not get them"
         else:
             skipped_count = max(0, following - pulled.min_offset)
             advice = (
