@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generators of the pages that are derived from the code, one module per kind of page."""
+"""Generators for the pages that are derived from the code, one module per kind of page."""

@@ -237,6 +237,7 @@ def test_a_group_that_is_not_described_says_which_options_describe_it(call):
     result = call("ha", "status")
     assert result.status == 2
     assert result.err.startswith("cometmq: brokerName must be set: the name of the broker group\n")
+    assert all(line.startswith("cometmq: ") for line in result.err.splitlines())
     assert "give --group, --record and --members" in result.err
 
 

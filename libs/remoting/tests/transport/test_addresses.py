@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses, as strings and in the form that records contain."""
+"""Addresses, as strings and in the form used in records."""
 
 import pytest
 

@@ -71,7 +71,7 @@ class GroupOptions(OptionSet, frozen=True, kw_only=True):
                 "; give --group, --record and --members, or the elector's settings file with -c"
             )
             hint = "" if self.config else advice
-            raise InvalidArgument(f"{error}{hint}") from error
+            raise SettingsError(f"{error}{hint}") from error
         return settings.value
 
 

@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -49,6 +49,15 @@ def check_port(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with listening(host, port, setting=setting, host_setting=host_setting, note=note):
         socket.create_server((host, port), family=family).close()
+
+
+def check_different(ports: Iterable[tuple[int, str, str]]) -> None:
+    """Raise SettingsError if two ports are the same; each has its setting and a note."""
+    taken: dict[int, str] = {}
+    for port, setting, note in ports:
+        name = f"{note} ({setting})" if note else setting
+        if port > 0 and taken.setdefault(port, name) is not name:
+            raise SettingsError(f"{taken[port]} and {name} have the same port, {port}: change one")
 
 
 def _listen_advice(number: int, setting: str, host_setting: str) -> str:

@@ -131,7 +131,14 @@ class BrokerApp:
             self._ports = choose_ports(
                 settings.listen_port, settings.bind_address, ha_port=explicit_ha_port(self._loaded)
             )
-        check_environment(self._loaded, self._ports)
+        check_environment(
+            self._loaded,
+            self._ports,
+            others=[
+                (settings.admin_http_port, self._loaded.label("adminHttpPort")),
+                (settings.control_port, self._loaded.label("controlPort")),
+            ],
+        )
         self._loaded = with_ha_port(self._loaded, self._ports)
 
     async def start(self) -> None:

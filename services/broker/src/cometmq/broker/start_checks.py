@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks a broker's settings, then its ports and addresses, before it opens any file or socket."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -14,7 +15,7 @@ from cometmq.broker.registration.addresses import (
 from cometmq.broker.registration.namesrv_addresses import parse_addresses
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
-from cometmq.runtime.places import check_port
+from cometmq.runtime.places import check_different, check_port
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.tls_keys import client_tls, server_tls
@@ -54,19 +55,26 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
 
 
 def check_environment(
-    loaded: Loaded[BrokerSettings], ports: Ports, *, ha_setting: str | None = None
+    loaded: Loaded[BrokerSettings],
+    ports: Ports,
+    *,
+    ha_setting: str | None = None,
+    others: Iterable[tuple[int, str]] = (),
 ) -> None:
     """Refuse ports and addresses that cannot be used, before creating any folder.
 
     `ha_setting` names the way to choose the port for slaves, if the program has no option for it.
+    `others` are ports of other servers in the program, with their settings.
     """
     settings = loaded.value
     main_setting = loaded.label("listenPort")
-    for port, setting, note in (
+    own = (
         (ports.main, main_setting, ""),
         (ports.vip or 0, main_setting, VIP_NOTE),
         (ports.ha, ha_setting or loaded.label("haListenPort"), HA_NOTE),
-    ):
+    )
+    check_different([*own, *((*other, "") for other in others)])
+    for port, setting, note in own:
         check_port(
             settings.bind_address,
             port,

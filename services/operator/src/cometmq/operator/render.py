@@ -116,7 +116,7 @@ def _object(group: BrokerGroup, version: str, kind: str, name: str, **rest: Any)
 
 
 def _role(group: BrokerGroup) -> Object:
-    """Return the Role of brokers: they may only read and change the record of their group."""
+    """Return the Role of brokers: they may read and change only the record of their group."""
     rule = {
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],

@@ -62,7 +62,7 @@ class PropertyColumns:
         return pa.MapArray.from_arrays(pa.array(offsets), self._keys, self._values, type=kind)
 
     def _drop_repeated(self) -> None:
-        """Keep the last of several equal keys within a string."""
+        """If a key occurs more than once in a string, keep the last one."""
         names = max(1, len(self._names))
         places = self._rows * names + self._codes
         if names * self._count <= _COUNTED_MAX:

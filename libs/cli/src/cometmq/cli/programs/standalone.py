@@ -211,6 +211,10 @@ def _check_environment(suite: Suite, log: Log) -> None:
         ha_setting=None
         if ha_port
         else f"{suite.broker.label('listenPort')}, or haListenPort in {suite.broker_file}",
+        others=[
+            (namesrv.listen_port, suite.namesrv.label("listenPort")),
+            (suite.http_port, suite.http_setting),
+        ],
     )
     check_port(namesrv.bind_address, suite.http_port, setting=suite.http_setting)
     if not is_own_address(suite.host.strip("[]")):

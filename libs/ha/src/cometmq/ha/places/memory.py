@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record in memory that can simulate any network fault; for simulators and tests."""
+"""An in-memory record that can simulate any network fault; for simulators and tests."""
 
 import asyncio
 from collections import deque

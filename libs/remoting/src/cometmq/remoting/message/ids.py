@@ -25,7 +25,7 @@ class MessageLocation(NamedTuple):
 
 
 def pack_host(address: bytes, port: int) -> bytes:
-    """Return a host in the form that records contain: 4 or 16 bytes of address, and an int port."""
+    """Return a host in the form used in records: 4 or 16 bytes of address, and an int port."""
     if len(address) not in {IPV4_BYTES, IPV6_BYTES}:
         raise ValueError(f"an address has 4 or 16 bytes, not {len(address)}")
     return address + _PORT.pack(port)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peer addresses, as strings and in the form that records contain."""
+"""Peer addresses, as strings and in the form used in records."""
 
 import re
 import socket
@@ -14,7 +14,7 @@ _HOST: Final = re.compile(r"[^\s/@,;?#\\]+")
 
 
 def peer_address(name: Any) -> tuple[str, bytes]:
-    """Return the address of a socket's peer as ``ip:port`` and in the form that records contain."""
+    """Return the address of a socket's peer as ``ip:port`` and in the form used in records."""
     if not isinstance(name, tuple) or len(name) < 2:
         return "", NO_HOST
     host, port = str(name[0]).removeprefix("::ffff:"), int(name[1])

@@ -39,7 +39,7 @@ class Staging(Protocol):
 
     @property
     def host(self) -> bytes:
-        """The remote address in the form that records contain."""
+        """The remote address in the form used in records."""
 
     @property
     def is_limited(self) -> bool:

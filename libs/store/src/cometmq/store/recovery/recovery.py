@@ -324,7 +324,7 @@ class Recovery:
         )
 
     def _fill_gaps(self) -> None:
-        """Rebuild queues that lack entries in the middle by scanning from the head of the log."""
+        """Scan from the head of the log to rebuild queues that lack entries in the middle."""
         gaps = self._dispatcher.gaps
         if not gaps:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes and leaves queues in an order that loses no message and informs the application.
+"""Takes and leaves queues without losing messages, and calls the application at each step.
 
 To take a queue: lock it if the consumer is orderly, find its first offset, call `on_assigned`, then
 read. To leave a queue: stop reading, finish or disown running calls, store its offset, call
