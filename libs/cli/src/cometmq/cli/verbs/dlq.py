@@ -16,6 +16,7 @@ from cometmq.cli.input import has_content
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.option_sets import with_option_sets
+from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
 from cometmq.cli.verbs.dead_letters import (
     Choice,
@@ -291,7 +292,8 @@ async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
 
 def _note_if_none(group: str, count: int) -> None:
     if not count:
-        print_notes([f"nothing matched: no dead letter of {group} is selected"])
+        where = " on the brokers that answer" if MISSING else ""
+        print_notes([f"nothing matched: no dead letter of {group} is selected{where}"])
 
 
 async def _readable(

@@ -375,7 +375,7 @@ def delete(
         groups = [group for group in found if group != DLQ_REPLAY_GROUP]  # reset with the topic
         if reset_groups:
             await check_disconnected(masters, groups)  # before the user is asked
-        elif groups:
+        elif groups and not yes:
             print_notes([kept_note(topic, groups)])
         await confirm(f"Delete the topic {topic} with all its messages?", is_confirmed=yes)
         await admin.delete_topic(topic, cluster=cluster, reset_groups=reset_groups)
@@ -386,6 +386,8 @@ def delete(
     if groups:
         facts["offsets_reset" if reset_groups else "offsets_kept"] = groups
     print_facts(facts, as_json=as_json)
+    if groups and yes and not reset_groups:
+        print_notes([kept_note(topic, groups)])
 
 
 # -- describe, route --------------------------------------------------------------------------
