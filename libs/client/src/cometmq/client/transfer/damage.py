@@ -135,7 +135,7 @@ class MissingMessages:
         gaps, found.gaps = found.gaps, []
         more_count, found.more_count = found.more_count, 0
         self._log.error(
-            MISSING,
+            "messages.missing",
             topic=queue.topic,
             broker=queue.broker_name,
             queue_id=queue.queue_id,
