@@ -55,8 +55,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "variables.unread": "No program reads these `COMETMQ_...` environment variables; "
     "`did_you_mean` has the name that each resembles. Variables that Kubernetes sets for services "
     "are left out. Logged before and after the start.",
-    "task.cancelled": "Code that a background task called has cancelled the task; a task that should "
-    "run until the program stops starts again after a second.",
+    "task.cancelled": "Code that a background task called has cancelled the task; if it should run "
+    "until the program stops, it starts again after a second.",
     "task.ended": "A background task ended although it should run until the program stops.",
     "task.failed": "A step of a background task failed; unless `fatal`, the task runs again after "
     "its interval.",
