@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A settings file of a different program, or of none, does not start a program with defaults."""
+"""A program refuses a settings file of a different program, or of none."""
 
 import msgspec
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps on Arrow tables in the driver sort rows, compute changes and add sums without Spark."""
+"""The driver sorts rows, computes changes and adds sums on Arrow tables, without Spark."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -256,8 +256,8 @@ def compare(case: dict[str, str], steps: list[Step]) -> tuple[int, int]:
 
 @pytest.fixture(autouse=True)
 def whole_searches(monkeypatch):
-    """Complete each search in its turn, because handlers and the lane would postpone different
-    ones.
+    """Complete each search in the turn in which it begins: handlers and the lane would postpone
+    different ones.
     """
     monkeypatch.setattr(pull_lane, "TURN_EXAMINED_MAX", 1 << 30)
     monkeypatch.setattr(store_driver, "TURN_READS_MAX", 1 << 30)

@@ -65,7 +65,7 @@ def not_the_master(group: str, role: str) -> str:
 
 
 def store_refuses(broker_name: str, reasons: Collection[str], used_percent: int) -> str:
-    """Return the remark of a store that accepts no messages for reasons other than its role.
+    """Return the remark of a store that refuses messages for a reason other than its role.
 
     Compatibility: RocketMQ lists all reasons that it might have. Clients go by the code.
     """

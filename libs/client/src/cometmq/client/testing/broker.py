@@ -310,7 +310,7 @@ class MemoryBroker:
                 self.notify(data.group_name)
 
     def group_config(self, group: str) -> SubscriptionGroupConfig:
-        """Return the settings of a group, by default those of a group that its members created."""
+        """Return the settings of a group; the defaults are those of a new group."""
         found = self.group_configs.get(group)
         return SubscriptionGroupConfig(group_name=group) if found is None else found
 

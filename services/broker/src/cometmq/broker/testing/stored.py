@@ -69,7 +69,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
 
 
 def clock_of(broker: Broker) -> FakeClock:
-    """Return the clock of a broker in memory, so that the test can advance it."""
+    """Return the clock of an in-memory broker, so that the test can advance it."""
     assert isinstance(broker.clock, FakeClock)
     return broker.clock
 
