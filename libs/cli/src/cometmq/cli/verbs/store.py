@@ -351,6 +351,11 @@ def _no_record(topic: str | None, queue: int | None, start: int | None) -> str:
         place += f" in queue {queue}"
     if start is not None:
         place += f" from {'log ' if queue is None else ''}offset {start} on"
+    if queue is not None:
+        place += (
+            " in its consume queue, which may have lost entries; to read the log itself, leave out"
+            " --queue"
+        )
     return f"no record{place}"
 
 
