@@ -243,9 +243,11 @@ def test_a_crash_within_a_truncation_leaves_a_prefix(at):
         rig.store.truncate(border)
     disk.fault = None
     disk.crash()
-    found = bodies(StoreRig(disk).store)
+    store = StoreRig(disk).store
+    found = bodies(store)
     assert found == [b"%d" % number for number in range(len(found))]
     assert 40 <= len(found) <= 60
+    assert not store.recovered.has_cut_records
 
 
 def test_shared_reads_of_a_topic_that_was_created_again_are_new():

@@ -12,7 +12,7 @@ from cometmq.store.reads import finish
 from cometmq.store.recovery.recovery import StartReason, StopVerdict, judge_stop
 from cometmq.store.results import GetStatus, PutStatus
 from cometmq.store.settings import FlushDiskType
-from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 LOG = "/store/commitlog/"
@@ -300,6 +300,34 @@ def test_damage_behind_the_checkpoint_ends_the_log(disk):
     rig = StoreRig(disk)
     assert bodies(rig) == sent(24)
     assert rig.store.recovered.has_cut_records
+
+
+@pytest.mark.parametrize("loss", ["zeroed tail", "last file", "all files"])
+def test_synced_messages_missing_from_the_end_are_reported(disk, loss):
+    rig = StoreRig(disk)
+    fill(rig, 60)
+    rig.work(3)
+    synced_end = rig.store.commit_log.end
+    start = rig.entry("T", 1, 27).physical_offset  # body-55
+    last_path = f"{LOG}{start // 4096 * 4096:020d}"
+    disk.crash()
+    if loss == "zeroed tail":
+        disk.contents[last_path][start % 4096 :] = bytes(4096 - start % 4096)
+    else:
+        for path in all_files(disk, LOG):
+            if loss == "all files" or path >= last_path:
+                del disk.contents[path]
+    events = Events()
+    rig = StoreRig(disk, log=events)
+    end = rig.store.commit_log.end
+    assert end < synced_end
+    assert events.of("log.shortened") == [{"end": end, "synced_end": synced_end}]
+    assert rig.store.recovered.has_cut_records
+    count = len(bodies(rig))
+    assert bodies(rig) == sent(count)
+    assert count == 0 if loss == "all files" else 30 < count < 60
+    rig.store.close()
+    assert not StoreRig(disk).store.recovered.has_cut_records
 
 
 def test_damage_before_the_checkpoint_refuses_to_start(disk):

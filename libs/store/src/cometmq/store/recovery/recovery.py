@@ -67,7 +67,7 @@ class Recovered(NamedTuple):
     last_timestamp: int
     was_clean: bool
     has_cut_records: bool = False
-    """Whole records were cut off; an incomplete last record does not count."""
+    """Whole records are missing from the end; an incomplete last record does not count."""
 
 
 def judge_stop(
@@ -124,6 +124,7 @@ class Recovery:
         self._cut_derived(start)
         end = self._scan(start.offset)
         self._end_log(end)
+        self._check_length(end)
         self._fill_gaps()
         dispatcher = self._dispatcher
         return Recovered(
@@ -322,6 +323,13 @@ class Recovery:
         self._log.warning(
             "log.truncated", physical_offset=stop, discarded_from=follows.physical_offset
         )
+
+    def _check_length(self, end: int) -> None:
+        """Report synced records that are missing without a trace: nothing whole follows them."""
+        progress = self._progress
+        if progress is not None and end < progress.offset:
+            self._has_cut_records = True
+            self._log.error("log.shortened", end=end, synced_end=progress.offset)
 
     def _fill_gaps(self) -> None:
         """Scan from the head of the log to rebuild queues that lack entries in the middle."""
