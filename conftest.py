@@ -54,7 +54,7 @@ BaseSelectorEventLoop._accept_connection2 = _serve_unless_closed  # type: ignore
 
 @pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
-    """Undo `cometmq.runtime.logging.configure`, which a program calls when a test runs it.
+    """Undo `cometmq.runtime.logging.configure`, which programs call when a test runs them.
 
     The client writes to structlog once it is configured, so later tests would miss its lines.
     """

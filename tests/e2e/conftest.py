@@ -283,7 +283,7 @@ def world(request: pytest.FixtureRequest, report: Report) -> World:
 
 @pytest.fixture
 def ready(world: World, request: pytest.FixtureRequest) -> Iterator[World]:
-    """The world with a group that matches its spec; its state is printed if the test fails."""
+    """The world with a group that matches its spec; the state is printed if the test fails."""
     world.until_ready()
     failed = request.session.testsfailed
     yield world

@@ -45,7 +45,7 @@ def result(job: Child) -> dict[str, Any]:
 
 
 async def take_history(namesrv: str, topic: str, history: Path) -> None:
-    """Take snapshots of a group that has consumed a single message of one queue."""
+    """Take snapshots of a group that has consumed a single message from one queue."""
     async with AdminClient(namesrv) as admin:
         broker = next(iter((await admin.masters()).values()))
         await broker.commit_offset(f"reader-of-{topic}", topic, 0, 1)

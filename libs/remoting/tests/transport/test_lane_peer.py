@@ -379,7 +379,7 @@ def test_a_flood_waits_for_later_turns_behind_what_the_lane_takes():
 @given(series(ends_badly=False))
 @settings(deadline=None)
 def test_a_lane_changes_nothing_in_long_chunks(steps):
-    """With a lane, turns end at other requests, so the order of answers may differ."""
+    """With a lane, any other request ends the turn, so answers may come in a different order."""
     bounds = ServerSettings(calls_per_turn_max=2)
     without = play(steps, bounds, has_lane=False)
     with_lane = play(steps, bounds, has_lane=True)

@@ -232,7 +232,7 @@ async def test_a_master_that_closes_without_a_word_is_reported() -> None:
 
 
 async def test_a_log_ahead_of_its_master_is_not_followed_until_a_restart() -> None:
-    """The master may overtake the slave at any time without having the same bytes."""
+    """The master's log may become longer than the slave's at any time, with different bytes."""
     async with raw_master() as master, Node() as slave:
         slave.follow(master.address)
         master.first_answer = lambda offset: encode_header(offset, 0)

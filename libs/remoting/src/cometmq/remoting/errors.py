@@ -58,7 +58,7 @@ class RequestTimeout(TransportError):
 
 
 class Overloaded(TransportError):
-    """A limit of the sender was reached; the request was not sent."""
+    """The sender reached one of its limits; the request was not sent."""
 
 
 class StoreError(CometError):

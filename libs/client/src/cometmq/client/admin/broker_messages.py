@@ -57,7 +57,7 @@ class BrokerMessages(BrokerCalls):
         end_ms: int = FOREVER_MS,
         is_unique_key: bool = False,
     ) -> list[MessageExt]:
-        """Return messages of a topic by key.
+        """Return the messages of a topic that have this key.
 
         Brokers search by the key's hash; messages with the same hash but a different key are left
         out.

@@ -142,7 +142,7 @@ class Hostile:
         return self._random.choice(_BODIES)
 
     def _bent_bytes(self) -> bytes:
-        """Damage a captured frame, and correct its length."""
+        """Damage a captured frame, then set its length field to the new length."""
         while True:
             data = mutated(self._random, [self._random.choice(self._frames)])[4:]
             frame = struct.pack(">i", len(data)) + data

@@ -110,7 +110,7 @@ class GroupSender:
         tables.sent = OncePerTurn(self.wake)
 
     def lead(self, epoch: int, *, confirmed: int) -> None:
-        """Accept followers of this epoch, whose entry is in the history (`EpochLog`)."""
+        """Accept followers of this epoch; the history (`EpochLog`) already has its entry."""
         self.stop()
         self.epoch = epoch
         self.confirmed = confirmed
