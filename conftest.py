@@ -12,8 +12,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-# In the background of a shell, tests and the programs that they start inherit an ignored SIGINT,
-# under nohup an ignored SIGHUP; tests that interrupt a program need the ordinary behaviour.
+# In the background of a shell, tests and the programs that they start inherit an ignored SIGINT;
+# under nohup, also an ignored SIGHUP. Tests that interrupt a program need the ordinary behaviour.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -56,7 +56,7 @@ BaseSelectorEventLoop._accept_connection2 = _serve_unless_closed  # type: ignore
 def own_logging() -> Iterator[None]:
     """Undo `cometmq.runtime.logging.configure`, which programs call when a test runs them.
 
-    The client writes to structlog once it is configured, so later tests would miss its lines.
+    Once structlog is configured, the client logs to it, so later tests would miss these lines.
     """
     root = logging.getLogger()  # noqa: TID251  # what the program configures
     handlers, level = root.handlers[:], root.level

@@ -129,7 +129,7 @@ def staging() -> Iterator[Path]:
 
 
 def reproducible_environment() -> dict[str, str]:
-    """Return a build environment in which no result contains a path of this machine."""
+    """Return a build environment that keeps this machine's paths out of the results."""
     environment = build_environment()
     cargo_home = environment.get("CARGO_HOME", str(Path.home() / ".cargo"))
     flags = (f"--remap-path-prefix={ROOT}=/cometmq", f"--remap-path-prefix={cargo_home}=/cargo")

@@ -50,7 +50,7 @@ def build(name: str) -> Path:
 
 
 def loadgen_command(mode: str, port: int, **options: object) -> list[str]:
-    """Return the generator's command line; options have underscores, and flags the value True."""
+    """Return the generator's command line; option names have underscores, and a flag is True."""
     command = [str(build("loadgen")), "--mode", mode, "--port", str(port)]
     for name, value in options.items():
         word = "--" + name.replace("_", "-")

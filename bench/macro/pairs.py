@@ -232,7 +232,7 @@ class PairServer(Server):
 
 
 def log_end(cluster: Cluster) -> int:
-    """Return where a broker's log ends; -1 while the broker does not answer."""
+    """Return where a broker's log ends, or -1 while the broker is not responding."""
     try:
         answer = call(cluster.broker_addrs[0], RUNTIME_INFO)
     except OSError:

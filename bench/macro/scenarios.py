@@ -182,7 +182,7 @@ def run_delay(plan: Plan) -> None:
 
 
 def _delay(server: Server, *, topic: str) -> Sample:
-    """Take one sample on a new topic; its length is the number of delivered messages."""
+    """Take one sample on a new topic, whose length is the number of delivered messages."""
     started_s = time.monotonic()
     options = {"topic": topic, "properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES}
     report = server.load("send", count=MESSAGES_DELAYED, **options, **BURST)

@@ -27,7 +27,7 @@ TURNS: Final = 8
 
 
 class Shape(NamedTuple):
-    """A load: connections x requests in flight, size of a body, number of topics."""
+    """A load: connections x requests in flight, body size, number of topics."""
 
     connections: int
     in_flight: int

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time recovery: a child process fills a store and exits uncleanly, and the parent opens it.
 
-There are two cases: with a checkpoint each second, as a running broker writes it, and without any
+There are two cases: with a checkpoint every second, as in a running broker, and without any
 checkpoint, so that the whole log is scanned and all queues are rebuilt.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the packages that some wheels need from a lock with hashes."""
+"""Selects, from a lock with hashes, the packages that given wheels need."""
 
 import re
 import zipfile
