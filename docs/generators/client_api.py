@@ -52,7 +52,7 @@ HIDDEN: Final = frozenset(
 """Public members that applications do not need."""
 
 NAMES_MAX: Final = 12
-"""Number of members that the table of other types shows."""
+"""Maximum number of members that the table of other types shows for each type."""
 
 ENUMS: Final = frozenset({"StrEnum", "IntEnum", "Enum", "NamedNumber"})
 
@@ -231,9 +231,9 @@ def _first_line(found: griffe.Object) -> str:
 def _other_types(
     lines: list[str], loader: griffe.GriffeLoader, known: Collection[str]
 ) -> Iterator[str]:
-    """Yield a table of the types in the signatures on the page that have no section of their own.
+    """Yield a table of those types in the page's signatures that have no section of their own.
 
-    `known` are the names that different tables explain.
+    `known` are the names that other tables explain.
     """
     calls = re.findall(r"(?ms)^```text\n(.*?)^```|^- `([^\n]*)`$", "\n".join(lines))
     text = "\n".join("".join(call) for call in calls)
