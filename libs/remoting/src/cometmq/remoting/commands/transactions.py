@@ -11,7 +11,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class EndTransaction(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Commit (8), roll back (12) or leave open (0) a half message."""
+    """Commit (8) or roll back (12) a half message, or leave it open (0)."""
 
     producer_group: str
     tran_state_table_offset: Int64
