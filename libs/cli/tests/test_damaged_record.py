@@ -39,7 +39,7 @@ class Broker:
 
 
 class Damages:
-    """Starts brokers whose topic `Orders` has 10 messages in one queue; message 5 is damaged."""
+    """Starts brokers whose `Orders` topic has 10 messages in one queue; message 5 is damaged."""
 
     def __init__(self, folder, call):
         self._folder = folder

@@ -226,7 +226,7 @@ def test_produce_outlives_a_killed_master_and_its_slave_serves_reads(
 
 
 def has_copied(call, at, count):
-    """Return whether the topic Orders has `count` messages, and the slave has copied them all."""
+    """Return whether the `Orders` topic has `count` messages and the slave has copied them all."""
     queues = call("topic", "describe", "Orders", *at, "--json").json
     lags = [row["behind_bytes"] for row in call("cluster", *at, "--json").json]
     return sum(row["messages"] for row in queues) == count and lags[1:] == [0]

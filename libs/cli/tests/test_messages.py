@@ -407,7 +407,7 @@ def test_a_new_group_starts_where_from_says(ask, topic):
     ask("produce", topic, "new")
     args = ("consume", topic, "-g", group, "--max", 1, "--timeout", 60)
     again = ask(*args, "--from", "first")
-    # The group has offsets: --from has no effect, and the command reports this.
+    # The group has offsets, so --from has no effect, and the command says so.
     assert again.out == "new\n"
     assert f"to move it: cometmq group reset {group} {topic} --to first" in again.err
 

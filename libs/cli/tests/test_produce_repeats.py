@@ -22,9 +22,9 @@ DEFAULT_TOPIC = "TBW102"
 
 
 class Hanging:
-    """A producer with one queue at each of two brokers; sends and requests take scripted turns.
+    """A producer with one queue at each of two brokers; sends and requests follow a script.
 
-    An error in `sends` or `answers` is raised; when the script has ended, all succeed.
+    An error in `sends` or `answers` is raised; once the script has ended, all calls succeed.
     """
 
     def __init__(self, *, sends, answers=(), silent=(), topics=("T",)):

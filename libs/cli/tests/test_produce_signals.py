@@ -26,7 +26,7 @@ BLOCKED_POLLS = 5
 
 
 def numbers_in(errors):
-    """Return the printed numbers of messages that are stored, and that may be stored."""
+    """Return the printed numbers of messages that are stored and that may be stored."""
     said = dict.fromkeys(("stored before the end", "may be stored"), 0)
     for number, what in re.findall(rf"([\d,]+) messages? ({'|'.join(said)})", errors):
         said[what] = int(number.replace(",", ""))
@@ -40,7 +40,9 @@ def stored_in(topic, namesrv):
 
 
 def wait_until_blocked(child):
-    """Wait until a `produce` has read the last answers and has its maximum of sends in flight."""
+    """Wait until a `produce` has read the last answers and has the maximum number of sends in
+    flight.
+    """
     seen = []
 
     def is_blocked():

@@ -18,7 +18,7 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 
 TIMEOUT_S = 180
-# Commands that print something, by name, with a topic that has a message
+# Commands that print something, given a topic that has a message
 ASKING = [
     ["topic", "list"],
     ["topic", "list", "--json"],
@@ -262,6 +262,6 @@ def test_ctrl_c_never_gives_a_traceback(command):
             time.sleep(0.005)
         child.process.send_signal(signal.SIGINT)
         child.end()
-        # Before that, no code of ours can catch it, and the interpreter's `site` also has a `main`.
+        # Until our `main` runs, we cannot catch Ctrl-C; the interpreter's `site` also has a `main`.
         ours = re.search(r'File "[^"<]*cometmq[^"]*", line \d+, in main', child.shown)
         assert ours is None, child.shown

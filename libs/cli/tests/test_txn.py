@@ -131,7 +131,9 @@ def test_a_check_has_the_producer_asked(ask, suite, topic, begun):
 
 
 async def _examine_all(namesrv):
-    """Commit the ends of both queues, as a txn-checker does once every transaction has ended."""
+    """Commit the end offsets of both queues, as a txn-checker does once every transaction has
+    ended.
+    """
     async with AdminClient(namesrv) as admin:
         (master,) = (await admin.masters()).values()
         for topic in (HALF_TOPIC, OP_HALF_TOPIC):

@@ -38,7 +38,7 @@ async def main() -> None:
         sent = await producer.send(Message("Orders", b"one book", keys=ORDER))
         await consumed.wait()
 
-    # The clients are closed: the broker has their traces.
+    # The clients are closed, so the broker has received their traces.
     async with AdminClient() as admin:
         for message in await admin.query_by_key("RMQ_SYS_TRACE_TOPIC", sent.message_id):
             for record in decode_trace(message.body):

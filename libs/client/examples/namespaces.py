@@ -21,7 +21,7 @@ ORDER = f"order-{uuid.uuid4().hex[:8]}"
 
 
 async def main() -> None:
-    """Send and receive messages on each tenant's topic Orders."""
+    """Send and receive messages on each tenant's `Orders` topic."""
     for tenant in ("acme", "globex"):
         async with Producer("shop", options=ProducerOptions(namespace=tenant)) as producer:
             body = f"order of {tenant}".encode()

@@ -122,7 +122,7 @@ def tls_config_name(path: Path) -> str:
 
 
 def note_unread_variables() -> None:
-    """Name the variables that look like those of commands, but that no program reads."""
+    """Print the variables that look like those of commands but that no program reads."""
     variables = {
         name: value
         for name, value in os.environ.items()  # noqa: TID251  # their names are checked

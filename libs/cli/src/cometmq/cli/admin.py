@@ -69,7 +69,7 @@ class CommandAdmin(AdminClient):
         return found
 
     async def masters(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
-        """Return the masters; if no broker has one, exit, because the cluster would otherwise look
+        """Return the masters; exit if there are none, because the cluster would otherwise look
         empty.
         """
         masters = await super().masters(cluster)
@@ -147,7 +147,7 @@ class CommandAdmin(AdminClient):
     async def ask_all(
         self, brokers: Iterable[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
     ) -> list[tuple[BrokerAdmin, T]]:
-        """Query brokers concurrently before a change; an error names one that does not answer."""
+        """Query brokers concurrently before a change; if one does not answer, an error names it."""
 
         async def asked(broker: BrokerAdmin) -> T:
             try:

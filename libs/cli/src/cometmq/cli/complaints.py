@@ -91,7 +91,7 @@ class Complaints:
     def warning(self, event: str, /, **facts: object) -> None:
         """Print the event, unless its cause has been printed before."""
         text = sentence(event, facts)
-        # Many queues and requests report one cause.
+        # Many queues and requests may report the same cause.
         trouble = _text(facts["error"]) if "error" in facts else text
         if trouble not in self._said and len(self._said) < COMPLAINTS_MAX:
             self._said.add(trouble)

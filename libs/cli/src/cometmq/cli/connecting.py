@@ -151,7 +151,7 @@ def run(
 
 
 def _new_runner(loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> asyncio.Runner:
-    """Create an event loop; a signal waits until the loop is complete and can be closed."""
+    """Create an event loop; signals are held back until the loop is complete and can be closed."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         runner = asyncio.Runner(loop_factory=loop_factory)
@@ -193,7 +193,7 @@ def wrong_usage(line: str) -> typer.Exit:
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error that the user can fix, or the first error if there is none."""
+    """Return the first error that the user can fix, or else the first error."""
 
     fixable, others = errors.split(CometError)
     group = fixable or others

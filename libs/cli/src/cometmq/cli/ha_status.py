@@ -35,7 +35,7 @@ def facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
 
 
 def row(open_group: OpenGroup, record: Record | None, ordinal: int) -> list[Cell]:
-    """Return a member's cells of `COLUMNS`."""
+    """Return a member's cells for the columns in `COLUMNS`."""
     address = open_group.clients[ordinal].address
     report = open_group.reports.get(ordinal)
     is_in_sync = record is not None and record.member(ordinal) is not None
@@ -48,7 +48,7 @@ def row(open_group: OpenGroup, record: Record | None, ordinal: int) -> list[Cell
 
 
 def _knows_lag(open_group: OpenGroup, record: Record | None, report: Report) -> bool:
-    """Return whether a member hears from an open master; its lag is as of the last message."""
+    """Return whether a member hears from an open master; if not, its last known lag is outdated."""
     now = report.status
     return (
         now.role is Role.SLAVE
@@ -117,7 +117,7 @@ def note_faults(open_group: OpenGroup, record: Record | None) -> None:
 
 
 def _why_without_master(open_group: OpenGroup, record: Record) -> str:
-    """Return why the master of the record is not open, and the remedy."""
+    """Return why the master named in the record is not open, and the remedy."""
     holder = record.holder.ordinal
     is_silent = holder in open_group.faults
     state = "does not answer this command" if is_silent else "is not open"
@@ -171,7 +171,7 @@ def _why_without_record(open_group: OpenGroup) -> str:
             " give --record as in their settings"
         )
     statuses = open_group.statuses
-    # Epoch 0: a member counts as fenced whatever it promised, because electors choose the epoch.
+    # With epoch 0, every member counts as fenced, whatever it promised; electors choose the epoch.
     for action in missing_record.restore(open_group.plan.whole, statuses, 0, ""):
         if isinstance(action, Wait):
             return f"group {name}: no elector can elect a master ({action.reason}): {action.text}"
@@ -182,7 +182,7 @@ def _why_without_record(open_group: OpenGroup) -> str:
 
 
 def has_master(open_group: OpenGroup, record: Record) -> bool:
-    """Return whether the master that the record names answers as such."""
+    """Return whether the master named in the record reports itself as the master."""
     report = open_group.reports.get(record.holder.ordinal)
     return report is not None and (report.status.role, report.status.epoch) in (
         (Role.MASTER, record.epoch),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq k8s`: give the Kubernetes operator orders for a BrokerGroup.
+"""`cometmq k8s`: give orders for a BrokerGroup to the Kubernetes operator.
 
-An order is an annotation. kubectl sets it, with the credentials and the context of the user; the
-operator removes it, and writes the outcome into the group's status.
+An order is an annotation. kubectl sets it with the user's credentials and context; the operator
+removes it and writes the outcome into the group's status.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Searches for messages by key, and tells when a broker has returned only some of them.
 
-A broker returns the newest messages of a period, at most `maxMsgsNumBatch`. A search for more asks
-again for the period up to the oldest message it has got. That message's time is part of the new
-period, because other messages may have it too.
+A broker returns the newest messages of a period, at most `maxMsgsNumBatch`. To get more, a search
+asks again, for the period up to the time of the oldest message received so far. The new period
+includes that time, because other messages may have been stored at the same time.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ SECOND_MS: Final = 1_000
 
 
 class Found(msgspec.Struct):
-    """The messages that one broker has returned, and the times of which it may have more."""
+    """The messages that one broker has returned, and the times for which it may have more."""
 
     messages: list[MessageExt]
     crowded_ms: list[int]
@@ -73,7 +73,7 @@ async def find_by_key(
 async def find_some_by_key(
     admin: AdminClient, topic: str, key: str
 ) -> tuple[list[MessageExt], list[str]]:
-    """Return up to 64 messages of each broker, as mqadmin does, and a note if there may be more."""
+    """Return up to 64 messages per broker, as mqadmin does, and a note if there may be more."""
     found = await _query(admin, topic, key)
     counts = Counter(message.queue.broker_name for message in found)
     masters = {it.name: it for it in await admin.masters_of(topic)} if counts else {}

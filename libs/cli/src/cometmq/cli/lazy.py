@@ -24,7 +24,7 @@ _EMPTY_OPTION: Final = re.compile(r"--[a-z-]+=")
 
 
 class CommandInfo(NamedTuple):
-    """A command: the module whose `app` has it, its help line, and its panel on the help page."""
+    """A command: the module whose `app` defines it, its help line, and its help-page panel."""
 
     module: str
     help: str
@@ -37,7 +37,7 @@ class CommandInfo(NamedTuple):
     accepts_empty: bool = False
     """Whether values may be empty, as in mqadmin and in the settings of programs."""
     may_repeat: bool = False
-    """The last value of a repeated option wins: wrappers of programs append options."""
+    """Whether the last value of a repeated option wins; wrappers of programs append options."""
 
 
 def load_command(name: str, info: CommandInfo) -> Any:
@@ -189,7 +189,7 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Load the called command; names are matched in any case, as in mqadmin."""
+        """Load the called command; names are matched regardless of case, as in mqadmin."""
         for name in self.table:  # candidates for "did you mean"
             self.add_command(self.get_command(ctx, name), name)
         spelt = {**{name.lower(): name for name in self.table}, **self.aliases}

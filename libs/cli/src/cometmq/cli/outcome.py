@@ -6,7 +6,7 @@ from typing import Final
 import typer
 
 DAMAGES_MAX: Final = 100
-"""Number of texts about damaged messages that are printed."""
+"""Maximum number of texts about damaged messages that are printed."""
 
 MISSING: Final[dict[str, str]] = {}
 """Address of a server that did not answer, or name of a broker without a master -> the reason and a

@@ -114,7 +114,7 @@ def _occupy_closed() -> None:
 
 
 def _checked(stream: TextIO | None) -> TextIO:
-    """Return standard output with the errors of this module."""
+    """Return standard output, wrapped to raise the errors of this module."""
     if stream is None:
         closed = io.BufferedWriter(_ClosedOutput())  # type: ignore[type-var]  # errors differ
         return io.TextIOWrapper(closed, encoding="utf-8")

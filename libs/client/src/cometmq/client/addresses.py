@@ -17,7 +17,7 @@ def parse_addresses(text: str) -> list[str]:
 
     Raise NoNamesrv if the text is empty, and InvalidArgument for anything else.
 
-    Compatibility: `http://` before an address is ignored, because hosted services give it.
+    Compatibility: `http://` before an address is ignored, because hosted services add it.
     """
     if not isinstance(text, str):
         raise InvalidArgument(

@@ -39,15 +39,15 @@ def original(error: Exception) -> BaseException:
 
 
 class Failures:
-    """Turns an exception of the code inside into a ForeignError if it is a failure outside
-    `Exception`, such as GeneratorExit, gevent's Timeout or the outcome of `pytest.fail`.
+    """Turns any failure of the code inside that is not an `Exception` into a ForeignError, for
+    example GeneratorExit, gevent's Timeout or the outcome of `pytest.fail`.
     """
 
     __slots__ = ("_cancellations", "_task")
 
     def __init__(self) -> None:
         self._task = _current_task()
-        # Earlier calls may have left some: a failed TaskGroup does so up to Python 3.11.8.
+        # Not always 0: up to Python 3.11.8, an earlier failed TaskGroup leaves a cancellation.
         self._cancellations = 0 if self._task is None else self._task.cancelling()
 
     def __enter__(self) -> None:
@@ -67,7 +67,7 @@ class Failures:
         return isinstance(error, GeneratorExit) and not self._is_in_task()
 
     def _is_in_task(self) -> bool:
-        """Return False while the coroutine of the task is being closed: that happens outside it."""
+        """Return False while the task's coroutine is being closed, from outside the task."""
         return self._task is _current_task()
 
 

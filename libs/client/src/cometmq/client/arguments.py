@@ -119,7 +119,7 @@ def whole_or(default: int, value: Any, name: str, *, low: int = 1) -> int:
 def checked_header(header: HeaderT) -> HeaderT:
     """Return the header; raise InvalidArgument if a field does not have its declared type.
 
-    Either such a header cannot be encoded, or the peer rejects it as malformed and closes the
+    Such a header either cannot be encoded, or makes the peer reject it as malformed and close the
     connection, which all other calls share.
     """
     kind = type(header)

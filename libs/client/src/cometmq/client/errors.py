@@ -67,7 +67,9 @@ class NoReply(ClientError):
 
 
 class RequesterGone(ClientError):
-    """A broker took a reply, but its requester did not: it has ended, or lost its connection."""
+    """A broker accepted a reply, but the requester did not receive it: the requester has ended or
+    lost its connection.
+    """
 
     code = int(ResponseCode.SYSTEM_ERROR)
 

@@ -2,7 +2,7 @@
 """Application hooks around sending and consuming; message trace uses them too.
 
 Invariants
-    An exception in a send or consume hook is logged and has no other effect. A forbidden hook
+    An exception in a send or consume hook is logged and has no other effect. A `forbidden` hook
     rejects a message by raising, and the exception reaches the caller of `send` without retries,
     unless it is an `Outage` or a `CommandError` whose code is retried.
 """
@@ -141,7 +141,8 @@ class ForbiddenHook(Protocol):
     def check(self, context: SendContext) -> None:
         """Raise, preferably InvalidArgument, to reject the message.
 
-        An `Outage` is retried like a broker's: raise it if the same message may be accepted later.
+        An `Outage` is retried like a broker's outage, so raise it if the same message may be
+        accepted later.
         """
 
 

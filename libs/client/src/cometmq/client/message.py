@@ -171,7 +171,7 @@ class SendResult(msgspec.Struct, frozen=True):
     """Where a message was stored.
 
     For a delayed message, `offset_message_id`, `queue` and `queue_offset` tell where it waits; when
-    it is delivered, it gets others.
+    it is delivered, it gets new ones.
     """
 
     status: SendStatus

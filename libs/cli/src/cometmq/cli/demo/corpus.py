@@ -17,7 +17,7 @@ class SourceFile(msgspec.Struct, frozen=True):
 
     path: Path
     name: str
-    """Path under the library's folder; spaces, which keys cannot have, are escaped."""
+    """Path under the library's folder; spaces, which keys cannot contain, are escaped."""
     package: str
     line_count: int
     byte_count: int

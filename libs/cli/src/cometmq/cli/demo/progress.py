@@ -24,7 +24,9 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 async def show_progress(total: int, counts: Callable[[], Counts], stall_s: float) -> None:
-    """Show the counts until all is received; raise DemoFailed after `stall_s` without progress."""
+    """Show the counts until everything has been received; raise DemoFailed after `stall_s` without
+    progress.
+    """
     is_terminal = sys.stdout.isatty()
     begin = moved = monotonic()
     before = shown = counts()

@@ -183,7 +183,7 @@ async def demo(files: Sequence[SourceFile], stall_s: float = STALL_S) -> bool:
 
 
 async def _until_signalled(stall_s: float) -> bool:
-    """Run the demo; SIGTERM and SIGHUP clean up like Ctrl-C."""
+    """Run the demo; clean up after SIGTERM and SIGHUP as after Ctrl-C."""
     task = asyncio.current_task()
     assert task is not None
     cancel_on_signals(task)

@@ -94,7 +94,7 @@ class Load:
             except CometError as error:
                 self.ledger.failed[number] = str(error)
             else:
-                # With any other status, some copies in sync lack it, and a failover may lose it.
+                # Any other status: some in-sync copies lack the message, so a failover may lose it.
                 if result.status is SendStatus.SEND_OK:
                     self.ledger.acknowledged[number] = monotonic()
                 else:

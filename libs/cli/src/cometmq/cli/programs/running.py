@@ -99,7 +99,7 @@ def warn_unknown(loaded: Loaded[Any], log: Log) -> None:
 
 
 def named(namesrv: str | None) -> dict[str, str]:
-    """Return the setting that --namesrv gives."""
+    """Return the setting given by --namesrv, if any."""
     return {} if namesrv is None else {"namesrvAddr": namesrv}
 
 

@@ -160,8 +160,8 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
         )
         await broker.start()
         started.push_async_callback(broker.stop)
-        # The broker accepts messages while the checker's modules, mainly those of the client, are
-        # imported: an eighth of the processor time of the start.
+        # The broker already accepts messages while the checker's modules (mainly the client's) are
+        # imported, which takes an eighth of the CPU time of the start.
         checker_app = await asyncio.to_thread(_import_checker)
         checker = checker_app(
             suite.txn_checker.updated({"namesrvAddr": f"{LOOPBACK}:{port}"}),
@@ -192,7 +192,7 @@ def _import_checker() -> "type[TxnCheckerApp]":
 
 
 def _say(text: str) -> None:
-    """Print a line, unless the output fails: Ctrl-C also ends a `tee` that reads it."""
+    """Print a line; ignore write errors, because Ctrl-C also ends a `tee` that reads the output."""
     with suppress(OutputFailed):  # the end of the command reports it
         typer.echo(text)
 

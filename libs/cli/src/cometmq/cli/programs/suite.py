@@ -45,7 +45,7 @@ NAMESRV_DECIDED: Final = {
 CHECKER_DECIDED: Final = {
     "storePathRootDir": "--data", "namesrvAddr": "--namesrv-port", "adminHttpPort": "--http-port",
 }  # fmt: skip
-"""Settings that `standalone` decides by its options. If an option is given, it overrides the file
+"""Settings that `standalone` sets through its options. If an option is given, it overrides the file
 and the environment. If not, the ports given by the broker's settings and the name server's
 variable are used; other settings that differ from the option's default are refused.
 """
@@ -181,7 +181,7 @@ def _load_given(
 
 
 def _port_option(port: int | None, loaded: Loaded[S], default: int) -> dict[str, str]:
-    """Return the listenPort to load, unless only a file or a variable gives it."""
+    """Return the listenPort to load; empty if only a file or a variable gives it."""
     if port is None and loaded.origins["listenPort"] != DEFAULT:
         return {}
     return {"listenPort": str(default if port is None else port)}
@@ -202,7 +202,7 @@ class Overruled(NamedTuple):
 
     option: str
     text: str
-    """The setting with its value and its place."""
+    """The setting, its value, and where it is set."""
 
 
 def _overruled(

@@ -115,7 +115,7 @@ class BrokerGroups(BrokerCalls):
         """Set the committed offset of a group in a queue; it may be lower than the current one, but
         not negative.
 
-        Raise InvalidArgument for an invalid group name, because brokers store any.
+        Raise InvalidArgument for an invalid group name, because brokers accept any name.
         """
         check_group(group)
         header = offsets.UpdateConsumerOffset(group, topic, queue_id, whole(offset, "offset"))
@@ -175,7 +175,7 @@ class BrokerGroups(BrokerCalls):
     async def correction_offsets(
         self, topic: str, group: str, *, other_groups: str | None = None
     ) -> dict[int, int]:
-        """Return the lowest offsets of `other_groups` by queue id; `group` can be moved to them."""
+        """Return, by queue id, the lowest offset of `other_groups`; `group` can be moved there."""
         header = admin.QueryCorrectionOffset(group, topic, other_groups)
         found = await self._json(CorrectionOffsets, Code.QUERY_CORRECTION_OFFSET, header)
         return found.correction_offsets

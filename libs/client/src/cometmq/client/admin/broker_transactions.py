@@ -146,7 +146,8 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         """Make the broker ask a producer for the transaction's state now, unless it has ended;
         RocketMQ's own brokers do not support this request.
         """
-        # A broker forgets old ends: it would ask again, and store a second copy of the message.
+        # A broker forgets that an old transaction has ended; it would ask again, and store a second
+        # copy of the message.
         if not await self.is_open(half):
             return AskTransactionStateReply(is_ended=True)
         message = half.message

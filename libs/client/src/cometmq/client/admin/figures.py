@@ -73,7 +73,7 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     not_following: str = ""
     """Why a slave cannot follow its master, such as `ahead`; reported only by CometMQ's brokers."""
     slave_missing: str = ""
-    """Why a SYNC_MASTER has no slave for which sends wait, such as `not connected`; reported only
+    """Why sends to a SYNC_MASTER have no slave to wait for, such as `not connected`; reported only
     by CometMQ's brokers.
     """
     accounts_broken: str = ""
@@ -85,7 +85,9 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     CometMQ's brokers.
     """
     log_max_offset: int = 0
-    """End offset of the commit log in bytes; a slave's lag is its distance from the master's."""
+    """End offset of the commit log in bytes; a slave's lag is the distance to the master's end
+    offset.
+    """
     send_path: str = ""
     """How plain sends are handled: `native`, or `python` and why; reported only by CometMQ's
     brokers.

@@ -39,7 +39,7 @@ class MessageAdmin(AdminBase):
         """Return a message by its offset message id or its unique key; raise QueryNotFound if there
         is none.
 
-        While a delayed message waits, its `queue` is one of SCHEDULE_TOPIC_XXXX.
+        While a delayed message waits, its `queue` is one of the queues of SCHEDULE_TOPIC_XXXX.
         """
         check_text(message_id, "message_id")
         # An id that is not an offset message id of this cluster may still be a unique key.

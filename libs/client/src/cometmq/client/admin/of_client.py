@@ -31,7 +31,7 @@ class ClientAdmin:
 
         A new topic has 8 queues on each broker, unless `queue_count` is given. Raise
         InvalidArgument if an existing topic would have fewer queues than before, unless `is_forced`
-        is set: consumers do not see the messages in the other queues.
+        is set, because consumers would not see the messages in the removed queues.
 
         This client uses the new queues at once, other clients after their next route refresh.
         """
@@ -70,7 +70,7 @@ class ClientAdmin:
         """Return a message by its offset message id or its unique key; raise QueryNotFound if there
         is none.
 
-        While a delayed message waits, its `queue` is one of SCHEDULE_TOPIC_XXXX.
+        While a delayed message waits, its `queue` is one of the queues of SCHEDULE_TOPIC_XXXX.
         """
         found = await self._admin.view_message(message_id, self._namespace.wrap(topic))
         return self._seen(found)
@@ -104,7 +104,7 @@ class ClientAdmin:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise an AttributeError that names the class with this method."""
+        """Raise an AttributeError that names the class that has this method."""
         raise_unknown(self, name)
 
 

@@ -124,7 +124,7 @@ class OffsetAdmin(AdminBase):
         offset = await master.committed_offset(group, queue.topic, queue.queue_id)
         if offset:
             return offset
-        # A broker also answers 0 for a young queue without an offset; its table tells them apart.
+        # A broker also answers 0 for a young queue without an offset; its table tells which.
         table = (await master.consumer_offsets()).offset_table
         return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 
@@ -240,7 +240,7 @@ class OffsetAdmin(AdminBase):
         """Copy the stored offsets of one group in a topic to another group; return them.
 
         Queues without a stored offset are left unchanged. Raise InvalidArgument if the source has
-        no stored offset in the topic. Also raise it, unless `is_new_group` is set, if no broker
+        no stored offset in the topic. Unless `is_new_group` is set, also raise it if no broker
         knows the destination.
         """
         if source == destination:
@@ -276,7 +276,7 @@ class OffsetAdmin(AdminBase):
 async def _positions(broker: BrokerAdmin, group: str, topic: str) -> dict[MessageQueue, OffsetPair]:
     """Return the end offset of each queue, and the group's offset in it.
 
-    If the group has no stored offset in the topic, each queue is reported at its first offset.
+    If the group has no stored offset in the topic, the first offset of each queue is used.
     """
     table = (await broker.consume_stats(group)).offset_table
     known = {queue: pair for queue, pair in table.items() if queue.topic == topic}

@@ -50,7 +50,7 @@ class TopicAdmin(AdminBase):
         `queue_count` and `perm` say otherwise. On a broker that has the topic, only the given
         settings change. Before any change, raise BrokerMissing if one of the brokers has no master,
         and InvalidArgument if the topic would have fewer queues than before, unless `is_forced` is
-        set: consumers do not see the messages in the other queues.
+        set, because consumers would not see the messages in the removed queues.
         """
         check_topic(topic)
         if queue_count is not None:
@@ -190,7 +190,7 @@ class TopicAdmin(AdminBase):
 def _changed(
     config: TopicConfig | None, topic: str, queue_count: int | None, perm: int | None
 ) -> TopicConfig:
-    """Return the settings of a topic after a change of `config`, or of a new one if it is None."""
+    """Return `config` with the changes made; if it is None, return the settings of a new topic."""
     if config is None:
         config = TopicConfig(
             topic_name=topic,

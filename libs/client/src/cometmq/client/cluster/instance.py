@@ -125,7 +125,7 @@ class ClientInstance:
         """Return the instance with this name on the current event loop, creating it if necessary.
 
         The name DEFAULT creates a new instance every time, unless `is_named` is set. Clients that
-        keep files under their client id set it, so that they find the files again.
+        keep files under their client id set `is_named`, so that they find the files again.
         """
         base = _base_options(options)
         addresses = await find_addresses(base.namesrv, base.namesrv_url)
@@ -362,7 +362,7 @@ class ClientInstance:
                 self.refusals[address] = error
                 return True  # refused by a live broker: no early retry
             if isinstance(error, RequestTimeout):
-                # A cut cable closes no connection: drop it, so that pending requests fail over.
+                # A cut cable leaves the connection open; drop it, so pending requests fail over.
                 self.remoting.disconnect(address, describe(error))
             return False
         self._greeted.add(address)

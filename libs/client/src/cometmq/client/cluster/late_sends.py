@@ -32,8 +32,8 @@ class Brokers(Protocol):
     """The part of the client instance that this module uses."""
 
     def current_master(self, broker_name: str) -> str | None:
-        """Return the address for requests to the master in the newest route, or None if it has
-        none.
+        """Return the address for requests to the master in the newest route; None if there is no
+        master.
         """
 
     def look_up(self, topic: str) -> Awaitable[object]:

@@ -117,7 +117,7 @@ def _ordered_queues(topic: str, text: str | None) -> list[MessageQueue]:
 
 
 def contradicts(error: Exception) -> bool:
-    """Return whether a broker refused a request because it lacks the topic or the queue in a route.
+    """Return whether a broker refused a request because it lacks a topic or queue in the route.
 
     Brokers refuse an unknown queue with a general error code, so this function also checks the
     remark.

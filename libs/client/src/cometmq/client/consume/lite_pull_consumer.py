@@ -78,7 +78,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         queues: MessageQueue | Iterable[MessageQueue],
         expression: str | MessageSelector = ALL_TAGS,
     ) -> None:
-        """Read exactly these queues, or this one, without rebalancing.
+        """Read exactly the given queue or queues, without rebalancing.
 
         Must be called before the start, that is, before `async with`; until then, `queues` of an
         AdminClient or a producer returns the queues of a topic. To read other queues later, make
@@ -189,7 +189,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     async def commit(self, queues: MessageQueue | Iterable[MessageQueue] | None = None) -> None:
         """Commit everything returned so far, and wait until it is stored.
 
-        If one queue or several are given, only their offsets are stored; a queue that a different
+        If one or more queues are given, only their offsets are stored; a queue that a different
         member owns by now is left out. Raise InvalidArgument for a queue that was never assigned to
         this consumer.
         """
@@ -199,7 +199,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     # -- queues and positions -----------------------------------------------------------------
 
     def pause(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
-        """Stop pulling from these queues, or this one.
+        """Stop pulling from the given queue or queues.
 
         Messages already pulled are still returned.
         """
@@ -207,7 +207,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             reader.is_paused = True
 
     def resume(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
-        """Pull from these queues, or this one, again."""
+        """Pull from the given queue or queues again."""
         for _, reader in self._readers_of(queues):
             reader.is_paused = False
             reader.progressed()
@@ -238,11 +238,11 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         await self._polled().seek(self._namespace.wrap_queue(queue), whole(offset, "offset"))
 
     async def seek_to_begin(self, queue: MessageQueue | Iterable[MessageQueue]) -> None:
-        """Continue from the oldest message of this queue, or of each of these."""
+        """Continue from the oldest message of each given queue."""
         await self._seek_each(queue, lambda begin, _end: begin)
 
     async def seek_to_end(self, queue: MessageQueue | Iterable[MessageQueue]) -> None:
-        """Continue after the newest message of this queue, or of each of these."""
+        """Continue after the newest message of each given queue."""
         await self._seek_each(queue, lambda _begin, end: end)
 
     async def _seek_each(
@@ -256,7 +256,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         """Return the committed offset of the group, or None if there is none.
 
         A broker answers 0 for a group without an offset as long as the queue's first message is in
-        its memory; in that case, `AdminClient.committed_offset` returns None.
+        memory; in that case, `AdminClient.committed_offset` returns None.
         """
         return await self._polled().stored_offset(self._namespace.wrap_queue(queue))
 

@@ -4,8 +4,8 @@
 Invariants
     A message counts as consumed when the application requests the next ones, commits, or leaves
     `async with` without an exception. Messages that were pulled but not returned are never
-    committed. If `auto_commit` is off, only `commit` commits, as in Java. A seek moves the position
-    of this member; it is committed like progress.
+    committed. If `auto_commit` is off, only `commit` commits, as in Java. A seek moves this
+    member's position, which is committed like progress.
 """
 
 import asyncio

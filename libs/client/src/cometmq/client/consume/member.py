@@ -46,7 +46,7 @@ CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 """The consume type: CONSUME_PASSIVELY for push by long polling, CONSUME_ACTIVELY for pull."""
 
 STORE_MS_MAX: Final = 500
-"""Time that rebalancing waits for the offsets of consumed messages to be stored."""
+"""How long rebalancing waits for the offsets of consumed messages to be stored."""
 
 OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
 

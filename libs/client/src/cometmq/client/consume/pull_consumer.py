@@ -117,7 +117,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         """Return the offset of the group, or None if it has none.
 
         A broker answers 0 for a group without an offset as long as the queue's first message is in
-        its memory; in that case, `AdminClient.committed_offset` returns None.
+        memory; in that case, `AdminClient.committed_offset` returns None.
 
         An offset recorded by `update_offset` takes precedence, unless `from_store` is set.
         """

@@ -84,9 +84,9 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         May also be called while the consumer is running. If a broker refuses a condition, `start`
         raises; in a running consumer, the refusal is logged as `subscription.refused`.
 
-        All members of a group must have the same subscriptions: a broker keeps one per group and
-        topic, so the other members would miss messages. A member that sees a different subscription
-        logs `subscription.mismatched`.
+        All members of a group must have the same subscriptions, because a broker keeps only one per
+        group and topic: members with a different one would miss messages. A member that sees a
+        different subscription logs `subscription.mismatched`.
         """
         topic = self._namespace.wrap(topic)
         check_topic(topic)
@@ -145,8 +145,8 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     async def reset_to_timestamp(self, timestamp_ms: int) -> None:
         """Continue consuming all owned queues from a timestamp (Java's resetOffsetByTimeStamp).
 
-        Each queue continues with the message stored nearest to it; for the current time, this is
-        the newest message, which is then redelivered.
+        Each queue continues with the message stored nearest to the timestamp; for the current time,
+        this is the newest message, which is then redelivered.
         """
         await self._joined().reset_to(timestamp(timestamp_ms))
 

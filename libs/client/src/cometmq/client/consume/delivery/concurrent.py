@@ -195,7 +195,7 @@ class Delivery:
     def _return_later(self, batch: _Batch) -> None:
         """Return the messages of a cancelled call to the broker, unless the consumer closes soon.
 
-        Then the cancellation was part of closing, and the next member receives the messages.
+        If it does, the cancellation was part of closing, and the next member receives the messages.
         """
         batch.error = CANCELLED
         asyncio.get_running_loop().call_later(RETRY_HERE_MS / 1000, self._ready.put_nowait, batch)

@@ -73,8 +73,8 @@ class Assigner:
         is_complete = True
         while True:
             if await self._due.wait(self._interval_ms if is_complete else RETRY_SOON_MS):
-                # A new member looks up its offsets while this one still computes its new share:
-                # messages consumed since the last commit would be redelivered to it.
+                # A new member may look up its offsets before this one has computed its new share;
+                # without this, it would receive the messages consumed since the last commit again.
                 await self._store()
             is_complete = await self.share()
 
@@ -180,8 +180,8 @@ class Assigner:
         """Fetch the members of the group; if the broker does not know us yet, send a heartbeat
         first.
 
-        Raise AccessDenied if the broker refuses the heartbeat: it then knows no member of the
-        group, and its own answer would mislead.
+        Raise AccessDenied if the broker refuses the heartbeat, because the broker then knows no
+        member of the group, and its answer to the query would be misleading.
         """
         instance = self._instance
         _, address = instance.routes.any_of(broker_name)

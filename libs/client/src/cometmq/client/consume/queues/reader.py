@@ -175,15 +175,15 @@ class Reader:
             context.sink(held, fresh)
         if context.takes_unreadable and pulled.unreadable:
             context.sink(held, held.put(pulled.unreadable, pulled.next_offset))
-        # A pull that found only filtered messages is progress too; without it, the lag would grow.
+        # A pull whose messages were all filtered out is progress too; otherwise the lag would grow.
         if not len(held):
             context.offsets.update(held.queue, held.committable)
 
     def _log_moved(self, pulled: Pulled) -> None:
         """Log where the broker sends us, and how many messages the group misses as a result.
 
-        As in RocketMQ, a broker answers an offset above the end of a queue with the end. A topic
-        that was deleted and created again has such queues, because committed offsets are kept.
+        As in RocketMQ, a broker answers an offset above the end of a queue with the end. This
+        happens after a topic was deleted and created again, because committed offsets are kept.
         """
         context, held = self._context, self.process_queue
         group, topic = context.group, held.queue.topic

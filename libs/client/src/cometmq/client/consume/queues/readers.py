@@ -102,7 +102,7 @@ class Readers:
         async def open_broker(topics: dict[str, list[MessageQueue]]) -> None:
             await for_each(topics.values(), open_topic, running_max=TOPICS_AT_ONCE)
 
-        # No broker waits for another: a hung one would delay the queues of all others.
+        # All brokers at once: otherwise a hung broker would delay the queues of all others.
         await for_each(claimed.values(), open_broker, running_max=len(claimed))
         return opened_count == len(fresh)
 
