@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Application code that cancels the task in which it was called fails, but stops no worker."""
+"""If application code cancels the task that called it, the call fails, but no worker stops."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker that hangs delays no consumer of the other brokers."""
+"""A broker that hangs does not delay the consumers of other brokers."""
 
 import asyncio
 import random

@@ -145,7 +145,7 @@ async def test_a_blocked_loop_is_named_as_a_possible_cause(
     for error in errors:
         assert isinstance(error, NoNamesrv)
         assert str(error).startswith("no answer of a name server (")
-        # The wait is what the first steps of the call have left of its second.
+        # The wait is shorter than the timeout of 1 s by the time that the call's first steps took.
         assert re.search(r"within (1|0\.\d+) s, but this program's event loop was", str(error))
         assert "hung" not in str(error)
     assert len(errors) == 3

@@ -109,7 +109,7 @@ async def test_a_silent_broker_is_dropped_once_another_is_master(
 
 
 async def test_a_master_that_hands_over_is_not_dropped(brokers: Brokers, late: LateSends) -> None:
-    """The demoted master still answers its sends; closing the connection would fail them."""
+    """The demoted master still answers sends in flight; closing the connection would fail them."""
     brokers.is_alive = True
     flight = late.begin(OLD, "broker-a", "T")
     brokers.master = NEW

@@ -350,7 +350,7 @@ async def test_a_dead_broker_is_one_line_when_it_goes_and_one_when_it_works_agai
     async with consumer_of(cluster, seen, options):
         await send(cluster, *texts(3))
         await eventually(lambda: len(seen.messages) == 3)
-        # Its retry topic, found later than its topic, is the last event of its start.
+        # The consumer finds its retry topic last, so that topic's event is the last of its start.
         await eventually(
             lambda: any("topic=%RETRY%cg" in it for it in lines(caplog, "queues.assigned")), 60
         )

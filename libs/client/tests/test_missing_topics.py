@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Missing topics, on brokers that create them with the first send and on others."""
+"""Missing topics, on brokers that create them on the first send, and on others."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 

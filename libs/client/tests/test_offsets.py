@@ -186,7 +186,7 @@ async def test_a_queue_that_is_lost_while_others_are_stored_is_left_out() -> Non
 
 
 async def test_an_unmoved_offset_is_not_written_back() -> None:
-    """The previous owner of the queue may have stored a higher offset since it was read."""
+    """The previous owner of the queue may have stored a higher offset since we read it."""
     instance = FakeInstance()
     instance.stored = 7
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]

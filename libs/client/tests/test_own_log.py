@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The argument `log` of clients."""
+"""The `log` argument of clients."""
 
 import logging
 from collections.abc import Callable

@@ -160,7 +160,7 @@ async def test_a_lite_pull_consumer_may_seek_in_on_assigned(cluster: MemoryClust
 
 
 async def test_unsettled_polled_messages_reach_the_new_owner(cluster: MemoryCluster) -> None:
-    """Messages that were polled but not settled when their queue moves go to the new owner."""
+    """When a queue moves, polled messages that are not yet settled go to the new owner."""
     for queue in QUEUES:
         await send(cluster, *texts(10), queue=queue)
     first, second = lite(cluster, instance_name="a"), lite(cluster, instance_name="b")

@@ -15,7 +15,7 @@ from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 
 WIRE = Path(__file__).parents[3] / "tests/golden/wire"
 OWN_NAMES = {
-    # of ClientConfig, which the Java client reports from 5.x on
+    # properties of ClientConfig, which the Java client reports from 5.x on
     "pollNameServerInterval",
     "heartbeatBrokerInterval",
     "persistConsumerOffsetInterval",

@@ -30,7 +30,7 @@ from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.remoting.transport.settings import TlsMode
 
 NOT_FOR_USERS = {"BrokerAdmin", "CheckTransactionState", "MessageRecord"}
-"""Parameter types of values that users get from the client, or that it passes to itself."""
+"""Types of arguments that users get from the client, or that the client passes to itself."""
 
 
 def test_a_name_server_is_an_argument_or_an_option() -> None:

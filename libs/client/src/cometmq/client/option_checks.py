@@ -43,7 +43,7 @@ def checked(
 ) -> OptionsT:
     """Return the options with `namesrv` filled in; raise InvalidArgument if one is out of bounds.
 
-    The argument and the option `namesrv` may both be given only if they name the same servers. If
+    The argument and the `namesrv` option may both be given only if they name the same servers. If
     `is_exact`, options of a different client are rejected even if they derive from `kind`. msgspec
     checks bounds only on conversion, not on construction, so the options are converted here.
     """
@@ -96,7 +96,7 @@ def _check_fields(name: str, value: msgspec.Struct | None) -> None:
 
 
 def _check_tls(tls: TlsSettings) -> None:
-    """Raise InvalidArgument for settings without effect: the connections would be plain."""
+    """Raise InvalidArgument for settings that have no effect because TLS is off."""
     default = TlsSettings()
     for name in () if tls.enable else _TLS_FIELDS:
         if getattr(tls, name) != getattr(default, name):
@@ -110,8 +110,8 @@ def _check_tls(tls: TlsSettings) -> None:
 def tls_files_named(tls: TlsSettings) -> Iterator[None]:
     """Raise InvalidArgument, with the names of our options, for TLS files that cannot be used.
 
-    The name in RocketMQ's `tls.properties` remains, because programs read such files; a program
-    that gives the names itself has them in `tls`.
+    The error also contains the key in RocketMQ's `tls.properties`, because some programs read such
+    files. If the program has set `tls.names`, the error contains only these names.
     """
     try:
         yield

@@ -86,8 +86,8 @@ def request_properties(correlation_id: str, client_id: str, ttl_ms: int) -> dict
 def requester_gone(response: Response, broker_name: str) -> RequesterGone | None:
     """Return the error for a reply that a broker could not push, or None for other refusals.
 
-    The code of the answer tells whether the requester accepted the reply, and its fields tell where
-    the reply is stored: the broker stores it in either case.
+    The answer's code tells whether the requester accepted the reply. Its fields tell where the
+    reply is stored, because the broker stores it in either case.
     """
     found = _UNPUSHED.fullmatch(response.remark or "")
     if found is None:
@@ -108,7 +108,7 @@ def requester_gone(response: Response, broker_name: str) -> RequesterGone | None
 
 
 class PendingReplies:
-    """The requests of one client instance that are waiting for replies."""
+    """One client instance's requests that are waiting for replies."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[MessageExt]] = {}
@@ -133,7 +133,7 @@ class PendingReplies:
             future.cancel()
 
     def resolve(self, reply: MessageExt) -> bool:
-        """Complete the pending request of a reply; return False if it is no longer pending."""
+        """Complete the request that a reply answers; return False if it is no longer pending."""
         correlation_id = reply.properties.get(PropertyKey.CORRELATION_ID, "")
         future = self._waiting.get(correlation_id)
         if future is None or future.done():
@@ -181,7 +181,7 @@ class Requester(Protocol):
 def push_reply_message_to_client(
     requester: Requester, call: Call[PushReplyMessageToClient]
 ) -> Reply:
-    """Complete the pending request of a reply; a late reply is dropped."""
+    """Complete the request that a reply answers; drop a late reply."""
     try:
         reply = pushed_reply(call.header, call.body)
     except CorruptRecord as error:

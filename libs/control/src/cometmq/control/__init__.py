@@ -2,5 +2,5 @@
 """The control API of a broker group's members: status and orders over gRPC.
 
 Import the modules by name. Only `server`, `client`, `health`, `messages` and `credentials` import
-grpc, which takes 0.15 s and 4 MB: a program imports them when it uses the control API.
+grpc, which takes 0.15 s and 4 MB, so a program imports them only if it uses the control API.
 """

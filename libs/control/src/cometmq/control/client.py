@@ -41,7 +41,7 @@ class MemberClient:
     """Calls one member over one connection, which is reopened when necessary.
 
     Every call raises MemberUnreachable if the member does not answer, WrongMember if a different
-    member does, and OrderRefused with the member's reason.
+    member answers, and OrderRefused, with the member's reason, if the member refuses.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class Controlled(Protocol):
         """Return the current state; its promise was saved before its offsets were read."""
 
     async def promote(self, epoch: int) -> None:
-        """Read the record, which names this member for `epoch`, and become master."""
+        """Read the record, which names this member as the master of `epoch`, and become master."""
 
     async def follow(self, epoch: int, master: int) -> None:
         """Follow the master of `epoch`."""

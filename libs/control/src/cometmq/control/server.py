@@ -92,7 +92,7 @@ class ControlServer:
         self._log.info("control.ready", host=host, port=self.port, is_tls=credentials is not None)
 
     async def stop(self) -> None:
-        """Stop listening; open calls get DRAIN_MS, and orders in progress are completed."""
+        """Stop listening; open calls have DRAIN_MS to end, and orders in progress are completed."""
         if self._server is not None:
             await self._server.stop(DRAIN_MS / 1000)
         await self._orders.drain(ORDER_TIMEOUT_MS / 1000)

@@ -69,7 +69,7 @@ class OsFiles:
             return None
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Replace the content durably, on a full disk too.
+        """Replace the content durably, even on a full disk.
 
         The spare file `NAME.new` is written, and then swaps names with the file, so both keep their
         blocks. A full disk can still refuse the first call, data that has grown by more than

@@ -2,7 +2,7 @@
 """The actions of an elector, given a record and the states of the members (pure).
 
 `cometmq elector` and the Kubernetes operator repeatedly read the record and the members' states,
-and perform what `decide` returns. Only two values are kept between two calls: `Watched` and, while
+and perform what `decide` returns. Only two values are kept between calls: `Watched` and, while
 a record is missing, the epoch of `restore_epoch`. An elector may therefore die at any point, and
 two electors that run at the same time can at worst make each other's compare-and-swap fail.
 
@@ -67,7 +67,7 @@ class Loss(StrEnum):
     REPLICATION_LOST = "ReplicationLost"
     """Neither the elector nor any member of the set can reach it."""
     LEASE_EXPIRED = "LeaseExpired"
-    """It does not renew the record, and no member of the set replicates from it."""
+    """It is not renewing the record, and no member of the set is replicating from it."""
 
 
 def loss(
@@ -84,9 +84,9 @@ def loss(
 
     `is_gone` means that, according to the platform, its process has ended. `unheard_ms` is the time
     since its last answer to the elector. A master that fails to renew the record is not replaced
-    while its members still follow it, because then only its own path to the record is broken. A new
-    master has as much time as any other to be heard from: right after a switchover, no member
-    follows it yet.
+    while its members still follow it, because then only its own path to the record is broken. The
+    silence of a new master counts only from the change of epoch, because right after a
+    switchover no member follows it yet.
     """
     record = found.record
     holder = status_of(statuses, record.holder.ordinal)

@@ -20,7 +20,7 @@ class RecordRead(msgspec.Struct, frozen=True):
 
 
 class PromoteOrder(msgspec.Struct, frozen=True):
-    """According to an elector, the record names this member for `epoch`."""
+    """According to an elector, the record names this member as the master of `epoch`."""
 
     epoch: int
 

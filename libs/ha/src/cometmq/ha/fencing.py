@@ -81,9 +81,9 @@ def may_answer_unlogged(
 
     These are queue locks and offset commits. Every copy that could elect another master must have
     been heard from recently, and the previous master must no longer be allowed to answer. That is
-    certain 1.1 intervals after its successor opened, because no copy reports to it from then on. It
-    is certain immediately if the previous master is known to be dead or fenced, or to have handed
-    over. A master alone in its set relies on its lease.
+    certain 1.1 intervals after its successor opened, because no copy has reported to the previous
+    master since then. It is certain immediately if the previous master is known to be dead or
+    fenced, or to have handed over. A master alone in its set relies on its lease.
     """
     if not is_predecessor_gone and now_ms < opened_ms + 11 * timing.heard_within_ms // 10:
         return False

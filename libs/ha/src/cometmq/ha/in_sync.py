@@ -190,7 +190,7 @@ JOIN_CONDITIONS: Final[tuple[Callable[[Leadership, Ack], bool], ...]] = (
 
 
 def is_deposed_holder(leadership: Leadership, copy: Copy) -> bool:
-    """Return whether a copy is the deposed holder and does not follow yet, so it leaves (R9)."""
+    """Return whether a copy is the deposed holder and not yet a follower; if so, it leaves (R9)."""
     return copy == leadership.base.record.deposed and _ack_of(leadership, copy) is None
 
 
@@ -230,7 +230,7 @@ def wants_write(leadership: Leadership, unfit: Collection[Copy] = ()) -> bool:
 def proposal(
     leadership: Leadership, unfit: Collection[Copy] = (), *, copies: int | None = None
 ) -> Record | None:
-    """Return the record to write next on `base`, or None if a read must come first.
+    """Return the record to write next, based on `base`, or None if a read must come first.
 
     The record is renewed even if the set does not change. `copies` is the new number of copies that
     the group should have (`cometmq.ha.actions.Resize`).

@@ -45,7 +45,7 @@ class Role(StrEnum):
     RECOVERING = "recovering"
     """The member is recovering its store; it obeys no orders and is not a candidate."""
     SLAVE = "slave"
-    """The member follows a master, or waits for one."""
+    """The member is following a master, or waiting for one."""
     PROMOTING = "promoting"
     """The member has promised its own epoch and is preparing to open."""
     MASTER = "master"
@@ -83,7 +83,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     promised: int
     role: Role = Role.RECOVERING
     epoch: int = 0
-    """The epoch in which the member is master or follows a master; 0 while it does neither."""
+    """The epoch in which the member is master or follows a master; 0 otherwise."""
     master: int | None = None
     """The ordinal of the master that the member follows."""
     found: Versioned | None = None
@@ -91,8 +91,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     is_held: bool = False
     """Whether an order fenced the member, which therefore may not elect itself."""
     knows_tables: bool = True
-    """Whether the member knows how recent its tables are. Under `Policy.MAJORITY` it may not elect
-    itself otherwise: older tables of another copy would replace changes that it acknowledged (R11).
+    """Whether the member knows how recent its tables are. If not, it may not elect itself under
+    `Policy.MAJORITY`, because older tables of another copy would replace changes that it
+    acknowledged (R11).
     """
 
 

@@ -56,7 +56,7 @@ def filter_refused(kind: str) -> str:
 
 
 def request_not_supported(code: int) -> str:
-    """Answer of both servers to a request code that they do not serve."""
+    """Both servers' answer to a request code that they do not serve."""
     return f" request type {code} not supported"
 
 
@@ -163,17 +163,17 @@ def send_back_not_found(physical_offset: int) -> str:
 
 
 def no_route(topic: str) -> str:
-    """Answer of the name server to a request for a topic without queues or brokers."""
+    """The name server's answer to a request for a topic without queues or brokers."""
     return f"No topic route info in name server for the topic: {topic}\n{FAQ_SUFFIX}"
 
 
 def kv_not_found(namespace: str, key: str) -> str:
-    """Answer of the name server to a request for a missing key."""
+    """The name server's answer to a request for a missing key."""
     return f"No config item, Namespace: {namespace} Key: {key}"
 
 
 def kv_namespace_not_found(namespace: str) -> str:
-    """Answer of the name server to a request for an empty namespace."""
+    """The name server's answer to a request for an empty namespace."""
     return f"No config item, Namespace: {namespace}"
 
 

@@ -4,7 +4,7 @@
 The signed content consists of the values of all ext fields except the signature and `FORWARDED`,
 ordered by field name, followed by the body. The signature is this content's HMAC-SHA1 in Base64.
 
-Compatibility: brokers disagree about the field `_UNIQUE_KEY_QUERY` of a QUERY_MESSAGE. Versions
+Compatibility: brokers disagree about the `_UNIQUE_KEY_QUERY` field of a QUERY_MESSAGE. Versions
 before 5.0 leave it out of the content even though their own clients sign it; later ones include it.
 Therefore `Signer.add_to` does not send this field, which only raises the limit to 32 messages, and
 `Signer.has_signed` accepts either content.
@@ -94,7 +94,7 @@ def _values(ext: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _ordered(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], tuple[str, ...]]:
-    """Return a getter of the values, sorted by the UTF-16 units of their names as in Java."""
+    """Return a getter for the values, sorted by the UTF-16 units of their names as in Java."""
     signed = [name for name in names if name not in (SIGNATURE, FORWARDED)]
     signed.sort(key=lambda name: name.encode("utf-16-be", "surrogatepass"))
     if len(signed) > 1:

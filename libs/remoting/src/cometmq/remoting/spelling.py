@@ -43,8 +43,8 @@ class SpelledFields(msgspec.StructMeta):
     """The metaclass of structs that applications make; it explains an unknown keyword argument.
 
     msgspec's own error names neither the class nor its fields. A call costs 0.3 to 0.7 us more, so
-    structs that the client itself makes for each message do without it. Decoding calls no
-    metaclass.
+    structs that the client itself makes for each message do without it. Decoding does not call
+    the metaclass.
     """
 
     if not TYPE_CHECKING:  # type checkers would take this signature, which accepts any field

@@ -71,7 +71,7 @@ class Producer(Client):
         options: ProducerOptions | None = None,
         log: AnyLog = None,
     ) -> None:
-        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`."""
+        """Use the name servers in `namesrv`; if it is empty, use the `namesrv` option."""
         super().__init__(log)
         check_group(group)
         if group == DEFAULT_PRODUCER_GROUP:
@@ -98,7 +98,7 @@ class Producer(Client):
         self._hooks.append(hook)
 
     def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
-        """Add a hook that may reject messages, before the start."""
+        """Add a hook that may reject messages; add it before the start."""
         self._check_unstarted()
         check_hook(hook, "check")
         self._forbidden_hooks.append(hook)
@@ -167,7 +167,7 @@ class Producer(Client):
 
         Without `queue`, the producer chooses a queue; after a failure, it retries at a different
         broker. Raise InvalidArgument, before the first attempt, for a message that cannot be sent;
-        the broker's CommandError or a forbidden hook's error if it refuses the message; and
+        the broker's CommandError or a forbidden hook's error, if either refuses the message; and
         SendFailed after the last attempt. If the error's `may_be_stored` is true, a broker may have
         the message.
         """
@@ -353,8 +353,9 @@ class Producer(Client):
 
 
 async def _be_known(instance: ClientInstance, limit: TimeLimit) -> None:
-    """Wait until every broker can route a reply to us, for up to half of the time that is left: the
-    request may be sent to a broker other than the one that hangs.
+    """Wait until every broker can route a reply to us, but for at most half of the remaining time.
+
+    A broker that hangs must not use up all of it, because the request may go to a different broker.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(limit.left_ms() / 2000):

@@ -61,7 +61,7 @@ class TransactionSendResult(SendResult, frozen=True):
 
     state: TransactionState
     error: BaseException | None = None
-    """The exception that the local transaction raised; the broker will ask for its state."""
+    """The exception that the local transaction raised; the broker will ask for the state."""
 
 
 class Transaction:
@@ -318,7 +318,7 @@ class TransactionProducer(Producer, TransactionMember):
             address, RequestCode.END_TRANSACTION, header, timeout_ms=timeout_ms
         )
 
-    # -- questions of brokers -----------------------------------------------------------------
+    # -- questions from brokers ---------------------------------------------------------------
 
     def check(self, header: CheckTransactionState, record: MessageRecord, address: str) -> None:
         """Queue a check; excess checks are dropped, because the broker repeats them later."""

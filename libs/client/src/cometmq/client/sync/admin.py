@@ -36,7 +36,7 @@ class AdminClient(SyncClient[client.AdminClient]):
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
     ) -> None:
-        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`."""
+        """Use the name servers in `namesrv`; if it is empty, use the `namesrv` option."""
         super().__init__(client.AdminClient(namesrv, options=options, log=log))
 
     def call(self, method: Callable[[client.AdminClient], Awaitable[T]]) -> T:

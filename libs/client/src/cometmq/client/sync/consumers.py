@@ -92,7 +92,7 @@ class ReadingConsumer(MemberConsumer[GroupT], Generic[GroupT, OptionsT]):
         offsets: OffsetStore | None = None,
         log: AnyLog = None,
     ) -> None:
-        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`."""
+        """Use the name servers in `namesrv`; if it is empty, use the `namesrv` option."""
         super().__init__(
             self.INNER(group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log)
         )
@@ -115,7 +115,7 @@ class PushConsumer(SubscribingConsumer[client.PushConsumer]):
         offsets: OffsetStore | None = None,
         log: AnyLog = None,
     ) -> None:
-        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`."""
+        """Use the name servers in `namesrv`; if it is empty, use the `namesrv` option."""
         super().__init__(
             client.PushConsumer(
                 group,
@@ -233,7 +233,7 @@ class LitePullConsumer(
         """Return the committed offset of the group, or None if there is none.
 
         A broker answers 0 for a group without an offset as long as the queue's first message is in
-        its memory; in that case, `AdminClient.committed_offset` returns None.
+        memory; in that case, `AdminClient.committed_offset` returns None.
         """
         return self._run(self._inner.committed(queue))
 

@@ -61,7 +61,7 @@ class LoopThread:
                 future.set_exception(_ended(error))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for it; interrupting the wait cancels it."""
+        """Run a coroutine on the loop and wait; interrupting the wait cancels the coroutine."""
         if threading.current_thread() is self._thread:
             work.close()
             raise ClientStateError(

@@ -30,7 +30,7 @@ class Producer(WorkingClient[client.Producer]):
         options: ProducerOptions | None = None,
         log: AnyLog = None,
     ) -> None:
-        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`."""
+        """Use the name servers in `namesrv`; if it is empty, use the `namesrv` option."""
         super().__init__(client.Producer(group, namesrv, options=options, log=log))
 
     def send(

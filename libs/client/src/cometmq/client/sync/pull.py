@@ -86,7 +86,7 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
         """Return the offset of the group, or None if it has none.
 
         A broker answers 0 for a group without an offset as long as the queue's first message is in
-        its memory; in that case, `AdminClient.committed_offset` returns None.
+        memory; in that case, `AdminClient.committed_offset` returns None.
         """
         return self._run(self._inner.fetch_offset(queue, from_store=from_store))
 

@@ -11,7 +11,7 @@ from cometmq.client.signals import END_SIGNALS
 
 def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
     """Wait for a signal that asks the process to stop."""
-    # A signal handler must not set an Event whose `wait` it interrupts: both take its lock.
+    # A signal handler must not set an Event whose `wait` it interrupts, as both take the same lock.
     told: SimpleQueue[None] = SimpleQueue()
     with on_signal(lambda: told.put(None), signals=signals):
         told.get()

@@ -91,7 +91,7 @@ class MemoryBroker:
         """The groups that were created by request; see `group_config`."""
         self.producers: dict[str, set[str]] = {}
         self.peers: dict[str, Peer] = {}
-        """Connections of producers by client id, over which replies are pushed."""
+        """Producers' connections, by client id; replies are pushed over them."""
         self.requests: Counter[int] = Counter()
         """Number of requests by code."""
         self.locks: dict[tuple[str, MessageQueue], str] = {}
@@ -99,19 +99,19 @@ class MemoryBroker:
         self.ends: list[EndTransaction] = []
         """The transaction ends that producers have sent."""
         self.may_check_transactions = True
-        """Whether the broker checks transactions that end with UNKNOWN without being asked."""
+        """Whether the broker, without being asked, checks transactions that end with UNKNOWN."""
         self.check_counts: Counter[int] = Counter()
-        """Number of these checks by the offset of the half message."""
+        """Number of these checks, by half message offset."""
         self.dead: list[MessageExt] = []
         """Messages moved to a dead-letter topic."""
         self.before: tuple[Before[Any], ...] = ()
         """Server hooks that check every request; effective from the next start."""
         self.may_create_topics = True
-        """Like the broker's setting autoCreateTopicEnable."""
+        """Like the broker's autoCreateTopicEnable setting."""
         self.young_queue_starts_at_zero = True
-        """Like the broker's setting: a new group starts with the first message of a queue until
-        some messages of the queue have expired. If False, `consume_from` applies to any queue
-        with messages.
+        """Like the broker setting of this name: a new group starts with the first message of a
+        queue until some messages of the queue have expired. If False, `consume_from` applies to
+        any queue with messages.
         """
         self.send_codes: deque[ResponseCode] = deque()
         self._faults: dict[int, deque[CommandError | str]] = {}

@@ -142,7 +142,7 @@ class MemoryCluster:
         await broker.start()
 
     async def regain_master(self, broker: MemoryBroker) -> None:
-        """Start the master that `lose_master` stopped, at its port; its slave stops."""
+        """Restart the master that `lose_master` stopped, on its old port; its slave stops."""
         self._check_broker(broker)
         if broker.name not in self._lost_ports:
             raise ClientStateError(
@@ -181,7 +181,7 @@ class MemoryCluster:
         return [message for broker in self.brokers for message in broker.messages(topic)]
 
     def committed(self, group: str, topic: str) -> dict[MessageQueue, int]:
-        """Return the offsets that a group has committed; queues without one are missing.
+        """Return a group's committed offsets; queues without one are left out.
 
         Consumers commit at intervals (5 s by default) and before `close` returns, so read them
         after the end of `async with consumer`. `await consumer.commit()` of a lite pull consumer

@@ -268,7 +268,7 @@ def check_client_config(_broker: MemoryBroker, call: Call[Any]) -> Reply:
 
 
 def query_message(broker: MemoryBroker, call: Call[queries.QueryMessage]) -> Reply:
-    """Return the newest records of a topic that have a key or unique key, as a broker does."""
+    """Return a topic's newest records with a given key or unique key, as a broker does."""
     header = call.header
     found = [
         broker.queues.raw_record(record.physical_offset) or b""

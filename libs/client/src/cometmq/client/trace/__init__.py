@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Message trace: the sender, consumers, times and results of each message.
 
-Clients with the option `trace` send these records to a topic, where RocketMQ's tools and dashboards
+Clients with the `trace` option send these records to a topic, where RocketMQ's tools and dashboards
 find them by message id or key.
 """
 

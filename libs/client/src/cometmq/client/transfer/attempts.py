@@ -29,7 +29,7 @@ UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
 """Errors after which the broker may have stored the message."""
 
 PASSING: Final = (Outage, RemoteProtocolError, RequesterGone)
-"""Errors other than a broker's refusal after which another attempt may succeed.
+"""Errors, other than a broker's refusal, after which another attempt may succeed.
 
 Any other ClientError is a forbidden hook's refusal, which every attempt would meet.
 """
@@ -45,7 +45,7 @@ _LASTING: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     )
 )
-"""Codes of refusals that do not pass with time, but that a different broker may not share."""
+"""Codes of refusals that do not go away with time, but that a different broker may not share."""
 
 
 class Attempts(msgspec.Struct, gc=False):

@@ -23,7 +23,7 @@ REPORT_EVERY_MS: Final = 30_000
 """Interval between two reports of missing messages of one queue."""
 
 RANGES_MAX: Final = 100
-"""Number of ranges that one report names; it counts the messages in others."""
+"""Number of ranges that a report names; it only counts the messages in further ranges."""
 
 _REMEDY: Final = (
     "run cometmq store verify on the broker's store, and restore the file from a replica or a"
@@ -88,7 +88,7 @@ class MissingMessages:
     """Logs the messages that brokers left out.
 
     The first ones of a queue are logged at once, later ones together every half minute and at the
-    end: two members with different subscriptions have gaps in every pull.
+    end, because two members with different subscriptions have gaps in every pull.
     """
 
     def __init__(

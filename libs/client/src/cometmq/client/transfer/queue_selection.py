@@ -16,10 +16,10 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.message.flags import java_hash
 
 LATENCY_BOUNDS_MS: Final = (50, 100, 550, 1800, 3000, 5000, 15000)
-"""Latencies from which a broker is avoided for the duration at the same index of BACK_OFF_MS."""
+"""A broker with at least this latency is avoided for the time at the same index of BACK_OFF_MS."""
 
 BACK_OFF_MS: Final = (0, 0, 2000, 5000, 6000, 10000, 30000)
-"""The time for which a broker is avoided after such a latency (the table of RocketMQ 5.3)."""
+"""How long a broker is avoided after such a latency (the same values as in RocketMQ 5.3)."""
 
 FAILURE_LATENCY_MS: Final = 30000
 """The latency that a failed send counts as."""

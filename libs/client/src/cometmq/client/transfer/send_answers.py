@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the application gets for an answer to a send: a result, an error, or the kind of message
-that a hook sees.
-"""
+"""What applications see of a send: its result, its error, and, in hooks, the kind of message."""
 
 from typing import Final
 

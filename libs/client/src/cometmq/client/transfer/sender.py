@@ -69,7 +69,9 @@ _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _ILLEGAL_QUEUE: Final = re.compile(
     r"request queueId\[\d+\] is illegal, .*\bwriteQueueNums=(\d+)", re.DOTALL
 )
-"""The remark about a queue that the topic does not have; its code, 1, is also a transient one."""
+"""The remark about a queue that the topic does not have. Its code, 1, also stands for
+transient failures.
+"""
 _FULL_PAUSE_S: Final = 0.002
 _BUSY_PAUSE_MS: Final = 100  # doubled at each attempt
 
@@ -111,9 +113,9 @@ class MessageSender:
     ) -> Route:
         """Return the route for messages of a topic; raise BrokerMissing if it has no master.
 
-        With `may_create`, an unknown topic gets the route with which a send would create it.
-        Senders share lookups, whose rate is limited: wait up to `wait_ms` (by default the timeout
-        of a send) for the next one.
+        With `may_create`, the route of an unknown topic is the one that a send would use to create
+        it. Senders share lookups, whose rate is limited: wait up to `wait_ms` (by default the
+        timeout of a send) for the next one.
         """
         options = self._options
         return await self._instance.routes.find_for_sending(
@@ -229,7 +231,7 @@ class MessageSender:
             )
 
     async def _outlive_route(self, error: Exception, route: Route, left_ms: int) -> None:
-        """If a broker refuses a queue because the topic has fewer, wait for its new route.
+        """If a broker refuses a queue that the topic no longer has, wait for the topic's new route.
 
         Otherwise, all attempts would choose queues that no longer exist.
         """
@@ -347,7 +349,7 @@ class MessageSender:
         *,
         timeout_ms: int,
     ) -> None:
-        """Send a oneway request once the output buffer has room."""
+        """Send a oneway request as soon as the output buffer has room."""
         deadline_ms = monotonic_ms() + timeout_ms
         while True:
             try:
@@ -362,7 +364,7 @@ class MessageSender:
     async def _invoke(
         self, address: str, code: int, header: SendHeader, body: bytes, timeout_ms: int
     ) -> Response:
-        """Send once the output buffer has room; a full buffer is not a broker failure."""
+        """Send as soon as the output buffer has room; a full buffer is not a broker failure."""
         remoting = self._instance.remoting
         ok = REPLY_OK_CODES if code in REPLY_CODES else STORED_CODES
         try:

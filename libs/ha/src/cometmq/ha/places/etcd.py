@@ -22,7 +22,7 @@ from cometmq.ha.record import Record, Versioned, decode_record, encode_record
 ABSENT: Final = "0"
 """The revision of a key that does not exist, in etcd's comparisons."""
 UNAUTHENTICATED: Final = (401, 16)
-"""The HTTP status, and the gRPC code in the body of responses that have a different status."""
+"""The HTTP status or, if the response has a different status, the gRPC code in its body."""
 
 
 class _KeyValue(msgspec.Struct):

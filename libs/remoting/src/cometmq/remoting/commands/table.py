@@ -12,7 +12,7 @@ from cometmq.remoting.types import Direction
 
 
 class NoHeader(msgspec.Struct, frozen=True, gc=False):
-    """The header of a request or reply without its own ext fields."""
+    """The header of a request or reply without ext fields of its own."""
 
 
 NO_HEADER: Final = NoHeader

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers for ending transactions and for asking about their state.
 
-`AskTransactionState` and `SetTransactionAside` are CometMQ's own. A RocketMQ broker decides itself
+`AskTransactionState` and `SetTransactionAside` are CometMQ's own. A RocketMQ broker itself decides
 when to ask a producer; here the txn-checker decides and instructs the broker.
 """
 

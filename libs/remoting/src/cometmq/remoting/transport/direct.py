@@ -55,9 +55,9 @@ class Sockets(Protocol):
     def send_rows(self, rows: Sequence[Answers]) -> tuple[int, list[tuple[int, int]]]:
         """Write the bytes of each row to the `direct_fd` of its connection.
 
-        Return the number of bytes that the kernel has taken in total, and the index and the number
-        of bytes taken of each row that is not sent completely. After such a row, nothing more is
-        written to the same socket.
+        Return the total number of bytes that the kernel has taken and, for each row that is not
+        sent completely, its index and the number of its bytes that were taken. After such a row,
+        nothing more is written to the same socket.
         """
 
 

@@ -82,7 +82,7 @@ class Dispatcher(Generic[ContextT]):
     def serve(  # noqa: C901  # a call for each step would cost a tenth of the loop
         self, peer: Served, calls: Sequence[Call[Any]]
     ) -> int:
-        """Serve calls in order; return how many: fewer than all if the peer must catch up."""
+        """Serve calls in order, but stop if the peer must catch up; return how many were served."""
         find_handler, context = self._handlers.get, self._context
         may_overflow = self._may_overflow(peer, len(calls))
         in_flight, served = 0, len(calls)
