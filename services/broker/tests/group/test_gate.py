@@ -286,7 +286,7 @@ async def test_parked_requests_are_forwarded_and_never_served_here():
 
 @pytest.mark.parametrize("is_binary", [False, True])
 async def test_a_forwarded_request_is_not_forwarded_again(is_binary: bool):
-    """Two brokers that follow each other would pass it back and forth."""
+    """Two brokers that follow each other would pass such a request back and forth."""
     rig = Rig()
     rig.gate.forward("b1:10911")
     ((_, head, _),) = frames_of(frame(SEND, {FORWARDED: "true"}, is_binary=is_binary))
@@ -361,7 +361,7 @@ async def test_a_client_allowed_by_its_address_is_sent_to_the_master_itself():
 
 
 async def test_a_forwarded_request_is_served_here_once_this_broker_is_master_again():
-    """Its client may not retry after another code, and the request is known not to be stored."""
+    """The client might not retry after another code, and the request is known not to be stored."""
     rig = Rig(*[ServiceNotAvailable("a slave")] * 100)
     rig.gate.forward("a:1")
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))

@@ -50,7 +50,7 @@ async def test_a_master_with_a_full_disk_stays_if_the_slaves_disk_is_almost_full
 
 
 async def test_a_store_with_a_damaged_journal_is_another_copy(tmp_path: Path) -> None:
-    """It may lack table changes that it has confirmed, so no election may choose it (R2)."""
+    """The store may lack table changes that it has confirmed, so no election may choose it (R2)."""
     async with running_group(tmp_path, 2, minInSync="1") as group:
         master = group.master
         assert master is not None

@@ -422,8 +422,8 @@ async def test_cold_messages_are_read_on_a_worker(
 async def test_a_commit_during_a_cold_read_is_newer_than_that_of_the_pull(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a pull of a departing member would revert the last commit of that member, and
-    messages would be redelivered.
+    """Otherwise a departing member's pull would revert that member's last commit, and messages
+    would be redelivered.
     """
     store(broker, "a")
     monkeypatch.setattr(OsFile, "read_cached", lambda *_: None)

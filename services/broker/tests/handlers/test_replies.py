@@ -235,7 +235,7 @@ async def test_any_queue_may_be_chosen_by_the_broker(broker: Broker) -> None:
 
 
 async def test_a_disconnected_replier_causes_no_error(broker: Broker) -> None:
-    """The task that serves its request may be cancelled before the store has answered."""
+    """The task that serves the replier's request may be cancelled before the store has answered."""
     requester(broker)
     serving = replies.send_reply_message(broker, call_with(325, HEADER, b"answer"))
     waited_for = serving.send(None)

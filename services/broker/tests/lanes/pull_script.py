@@ -225,7 +225,7 @@ class Script(RandomScript):
             "expressionType": "TAG",
         }  # fmt: skip
         if topic == "Payments":
-            # The handler spreads searches over turns; a pull that runs all of them is short.
+            # The handler spreads searches with such filters over several turns.
             ext["expressionType"] = "SQL92"
             ext["subscription"] = rng.choice(EXPRESSIONS)
         if self.odd(0.2):

@@ -248,7 +248,7 @@ def test_plain_messages_are_delivered_natively_to_the_same_log(name, seed):
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**32), oddity=st.sampled_from([0.1, 0.3, 1.0]))
 def test_odd_messages_and_disturbances_give_the_same_log(name, seed, oddity):
-    # One level: an odd message splits a native batch, and other levels would come in between.
+    # One level, because other levels would come in between when an odd message splits a batch.
     compare(CASES[name], Script(seed, levels=1, oddity=oddity).write(turns=20))
 
 

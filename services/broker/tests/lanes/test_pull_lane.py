@@ -222,9 +222,7 @@ def run(
 
 
 def count_shared(broker: ScriptedBroker) -> Callable[[], int]:
-    """Return a function that counts the connections that were answered together with others, in
-    one call.
-    """
+    """Return a function that counts the connections answered together with others in one call."""
     counts: list[int] = []
     if broker.lane is not None:
         answer_rows = broker.lane.answer_rows
@@ -256,8 +254,8 @@ def compare(case: dict[str, str], steps: list[Step]) -> tuple[int, int]:
 
 @pytest.fixture(autouse=True)
 def whole_searches(monkeypatch):
-    """Complete each search in the turn in which it begins: handlers and the lane would postpone
-    different ones.
+    """Complete each search in the turn in which it begins, because handlers and the lane would
+    postpone different ones.
     """
     monkeypatch.setattr(pull_lane, "TURN_EXAMINED_MAX", 1 << 30)
     monkeypatch.setattr(store_driver, "TURN_READS_MAX", 1 << 30)

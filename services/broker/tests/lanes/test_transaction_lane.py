@@ -163,8 +163,8 @@ def compare(case: Case, steps: list[Step]) -> tuple[dict[str, Any], int]:
     with_lane, count = run_transactions(case, steps, lane=True)
     for name, value in without.items():
         if name == "answers":
-            # A request that waits for the end of a half message by another one may be answered
-            # before or after the neighbours of the other one.
+            # If a request waits for another request that ends the same half message, it may be
+            # answered before or after that request's neighbours.
             for one, other in zip(value, with_lane[name], strict=True):
                 assert sorted(frames_of(other)) == sorted(frames_of(one))
         else:

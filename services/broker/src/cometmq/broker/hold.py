@@ -104,14 +104,14 @@ class HoldTable:
         if held.queue_offset >= max_offset:
             return False
         accept = held.accept
-        # Such a filter needs the record, which this call does not have; it is tested once at the
-        # end of the commit.
+        # Such a filter needs the record, which this call does not have; the pull is tested once, at
+        # the end of the commit.
         if isinstance(accept, RecordFilter):
             if not held.is_unsure:
                 held.is_unsure = True
                 self.unsure.append(held)
             return False
-        # An unknown tag code means that the new messages may have any tag: the pull must read them.
+        # If the tag code is unknown, the new messages may have any tag, so the pull must read them.
         return tag_code is None or accept is None or accept(tag_code)
 
     def sweep(self, now_ms: int, max_offset: MaxOffset) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds on the broker resources that peers may use; names that RocketMQ lacks are CometMQ's."""
+"""Bounds on the broker resources that peers may use; keys that RocketMQ lacks are CometMQ's own."""
 
 from typing import Annotated
 

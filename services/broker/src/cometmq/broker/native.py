@@ -33,7 +33,7 @@ __all__ = [
 INTERFACE: Final = 0xF0FD4036
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
-Pulling a change does not rebuild the module, and the version changes only with releases.
+A `git pull` does not rebuild the module, and the version changes only with releases.
 """
 
 try:
@@ -63,7 +63,7 @@ def reason_without(settings: BrokerSettings) -> str | None:
 
 @cache
 def _version_mismatch() -> str | None:
-    # Kept: `version` reads and parses a file, and a follower asks at each connection.
+    # Cached, because `version` reads and parses a file, and a follower asks on each connection.
     if (found := version("cometmq-accel")) != (own := version("cometmq-broker")):
         return f"cometmq-accel {found} does not match the broker's version {own}"
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remarks for refused requests that contain values of this broker, in RocketMQ's words."""
+"""Remarks for refused requests, in RocketMQ's words; they contain values of this broker."""
 
 from collections.abc import Collection
 from datetime import UTC, datetime

@@ -6,5 +6,5 @@ import uvloop
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run every test here on both event loops: uvloop raises where asyncio ignores a late write."""
+    """Run every test on both event loops, as uvloop raises where asyncio ignores a late write."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

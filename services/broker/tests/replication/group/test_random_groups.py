@@ -144,6 +144,6 @@ async def test_no_acknowledged_message_is_lost(tmp_path: Path, seed: int) -> Non
         assert group.acked <= set(found), group.steps
         assert len(found) == len(set(found))
         assert bodies(group.nodes[1]) == bodies(group.nodes[2]) == found
-        # Followers stop before ports close: asyncio leaks connections that a closing port accepts.
+        # Followers stop before ports, as asyncio leaks connections that a closing port accepts.
         for node in group.nodes.values():
             await node.group_follower.stop()

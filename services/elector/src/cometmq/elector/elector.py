@@ -3,8 +3,8 @@
 decisions of `election`.
 
 Only `Watched` and the epoch of fence orders are kept between rounds, so an elector may be killed at
-any point. Several electors of one group do not interfere: a write of the record fails if another
-write came first, and orders are idempotent.
+any point. Several electors of one group do not interfere, because a write of the record fails if
+another write came first, and orders are idempotent.
 """
 
 import asyncio

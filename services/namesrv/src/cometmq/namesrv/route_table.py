@@ -3,7 +3,7 @@
 
 Invariants: an address occurs at most once in a broker group. Groups without addresses, clusters
 without groups and topics without queues are removed. The live table contains exactly the groups'
-addresses. Kept masters (see below) are an exception to both rules.
+addresses. Kept masters (see below) are an exception to the first and the last of these rules.
 
 A group whose brokers register with an epoch (`groupEpoch`) fails over without operator action. The
 caller refuses registrations below the group's highest epoch, such as those of a deposed master.

@@ -124,7 +124,9 @@ KEPT: Final = frozenset(
         *("writeBufferHighWaterMark", "writeBufferLowWaterMark"),
     }
 )
-"""Settings of RocketMQ's name server that have no effect here; its files may set nothing else."""
+"""Settings of RocketMQ's name server that have no effect here; apart from the settings above, its
+files may contain only these.
+"""
 
 
 def load_namesrv(

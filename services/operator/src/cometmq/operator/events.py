@@ -23,7 +23,7 @@ PATIENCE_MS: Final[Mapping[Reason, int]] = {
     Reason.MEMBER_LEAVES: 120_000,
 }
 """How long a change may wait before a Warning is written, for reasons that are part of a normal
-change. A pod has 90 s to stop, and a master needs 35 s of these to forward requests.
+change. A pod has 90 s to stop, and a master needs 35 s of this to forward requests.
 """
 
 
@@ -79,7 +79,7 @@ class Reporter:
             await self.report(group, "MasterChanged", text)
 
     def _may_still_pass(self, step: Step | Ending) -> bool:
-        """Return whether the step is a wait that has been too short to report so far."""
+        """Return whether the step is a wait that is still too short to report."""
         if not isinstance(step, Wait):
             self._waits_since = None
             return False

@@ -43,11 +43,11 @@ IDENTITY: Final = "cometmq-operator"
 
 STOP_S: Final = 10.0
 CLOSE_S: Final = 0.5
-"""aiohttp closes TLS connections some time after their session, and offers no way to wait."""
+"""aiohttp closes TLS connections some time after their session; this cannot be awaited."""
 
 
 class WatchesEnded(CometError):
-    """kopf ended unexpectedly: without events, passes over groups are too rare."""
+    """kopf ended unexpectedly; without its events, passes over groups are too rare."""
 
 
 async def watch(

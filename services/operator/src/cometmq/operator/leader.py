@@ -25,7 +25,7 @@ RENEW_MS: Final = 2_000
 
 
 class LeadershipLost(CometError):
-    """Another operator may be active now: this process must exit."""
+    """Another operator may be active now, so this process must exit."""
 
 
 class Leadership:

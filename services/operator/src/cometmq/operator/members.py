@@ -64,7 +64,7 @@ class Members:
 
     @property
     def is_record_known(self) -> bool:
-        """Whether the record was read since the elector started, and the last read succeeded."""
+        """Whether the elector has read the record since it started, and the last read succeeded."""
         elector = self.elector
         return elector is not None and elector.stats.is_record_reachable
 

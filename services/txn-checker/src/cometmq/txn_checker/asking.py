@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round: visit every open transaction, and check it or set it aside if that is due.
+"""One round: visit every open transaction, and check it or set it aside if either is due.
 
 If the broker refuses to check one transaction, the others are still checked. A check is counted
 after the broker has answered. If the checker crashes before it counts a check, the check is

@@ -32,9 +32,9 @@ RENEWALS_PER_DEADLINE: Final = 4
 PAUSE_MS: Final = 200
 """Pause after a failed read or write of the record, before the record is read again."""
 HAND_OVER_PAUSE_MS: Final = 5
-"""How often a hand-over checks whether the target has caught up."""
+"""Interval at which a hand-over checks whether the target has caught up."""
 SILENT_FACTOR: Final = 2
-"""A copy silent for this many times `heard_within_ms` leaves the in-sync set."""
+"""A copy that is silent for this many times `heard_within_ms` leaves the in-sync set."""
 
 
 class Reign(Protocol):
@@ -50,7 +50,7 @@ class Reign(Protocol):
         """Note that the in-sync set may have changed; refuse puts if it has too few members."""
 
     def lapsed(self) -> None:
-        """Stop acknowledging: the lease of this master has lapsed."""
+        """Stop acknowledging, because this master's lease has lapsed."""
 
     def deposed(self) -> None:
         """Note that the record names a different master or epoch."""
@@ -163,7 +163,7 @@ class Leader:
         self._wake.set()
 
     def record_seen(self, found: Versioned | None) -> None:
-        """Read the record if a watch shows a version that this master has not written."""
+        """Read the record if a watch shows a version that this master did not write."""
         if found is not None and not self._writing.locked() and self._is_news(found):
             self._view = msgspec.structs.replace(self._view, must_read=True)
             self._wake.set()
@@ -172,7 +172,7 @@ class Leader:
         return found.version != self._view.base.version
 
     def tick(self) -> None:
-        """Report a lease that has lapsed; start a write that is due."""
+        """Report the lease if it has lapsed; start a write if one is due."""
         if self._is_ended:
             return
         if self.is_lapsed():
@@ -191,7 +191,7 @@ class Leader:
         return not self._is_ended and in_sync.may_read(self._view, self._view.confirmed)
 
     def may_answer_unlogged(self) -> bool:
-        """Return whether locks and commits of offsets may be answered (decision 8)."""
+        """Return whether locks and offset commits may be answered (decision 8)."""
         return not self.is_lapsed() and fencing.may_answer_unlogged(
             self._view,
             self._now_ms(),
@@ -295,7 +295,7 @@ class Leader:
             for copy in copies
             if copy.ordinal in self._dropped
             or copy in self._left
-            # The first report of a connection contains no time: its copy has received nothing yet.
+            # A first report contains no time, because its copy has received nothing yet.
             or max(self._heard.get(copy, 0), self._opened_ms) < heard_since_ms
             or acked.get(copy.ordinal, copy) != copy
         }
@@ -316,8 +316,8 @@ class Leader:
                 continue
 
     async def _write_once(self) -> bool:
-        """Write the record if necessary, after reading it if necessary; return False if this must
-        be repeated soon.
+        """Write the record if necessary, reading it first if required; return False if the call
+        must be repeated soon.
         """
         async with self._writing:
             if self._view.must_read and not await self._read():
@@ -362,7 +362,8 @@ class Leader:
     async def hand_over(
         self, target: int, *, leaves: bool, deadline_ms: int, is_ready: Callable[[], bool]
     ) -> tuple[Answer, int] | None:
-        """Write the record that makes a caught-up member the master; None if nothing was written.
+        """Write the record that makes a caught-up member master; return None if nothing was
+        written.
 
         The caller has stopped appending. Waiting puts are answered while the target catches up, and
         `is_ready` returns whether all have been answered and the target has caught up.

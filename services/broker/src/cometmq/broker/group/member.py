@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drives `cometmq.ha.member`: handles one event at a time, and completes each of its actions before
-the next.
+it begins the next.
 
 Orders and observations wait in one queue. For each, `react` returns the new state and the actions.
-The promise is on disk before any action that depends on it begins, and before `status` shows it: an
+The promise is on disk before any action that depends on it begins, and before `status` shows it. An
 answer to an elector describes the state after the last completed event.
 
 A failed step ends the membership until a restart, and the order that led to it is refused. There is
@@ -66,7 +66,7 @@ class _Seen(NamedTuple):
 
 
 class _Again(NamedTuple):
-    """The tables that an epoch needs have arrived: time to retry its beginning."""
+    """The tables that an epoch needs have arrived, so the step that begins it can be retried."""
 
     action: rules.BeginEpoch
 
@@ -157,7 +157,7 @@ class GroupMember:
         self._is_full.set()
 
     async def begin_again(self, epoch: int, tables: TablesAt) -> None:
-        """Perform the step that begins an epoch again, unless the epoch was abandoned.
+        """Retry the step that begins an epoch, unless the epoch was abandoned.
 
         Raise OrderRefused, with the membership ended, if the step fails.
         """
@@ -179,10 +179,10 @@ class GroupMember:
         """Take part in the group, after the broker has recovered."""
         self.observe(events.Recovered(knows_tables=self._duties.position().tables_epoch > 0))
 
-    # For electors and operators. All raise OrderRefused, with nothing changed.
+    # For electors and operators. A call that raises OrderRefused has changed nothing.
 
     def status(self) -> Status:
-        """Return the state after the last completed event, and the broker's position now.
+        """Return the state after the last completed event, and the broker's current position.
 
         While an event is in progress, the promise on disk may be newer than the returned one. If a
         slave reported that it had promised the record's epoch, it would look like a holder that
@@ -291,8 +291,8 @@ class GroupMember:
                 await self._work(job.event)
             except OrderRefused as error:
                 if isinstance(error, _StepFailed):
-                    # Before anything else: `status` and later events must not see a promise that
-                    # is not on the disk.
+                    # This comes first, because `status` and later events must not see a promise
+                    # that is not on the disk.
                     await self._fail()
                 if job.done is not None and not job.done.done():
                     job.done.set_exception(error)
@@ -442,8 +442,8 @@ class GroupMember:
             self._jobs.put_nowait(_Job(_Read(began, found), None))
 
     async def _read_wanted(self) -> None:
-        """Wait until a read of the record is requested; without a master, wait `IDLE_READ_MS` at
-        most.
+        """Wait until a read of the record is requested; without a master, wait at most
+        `IDLE_READ_MS`.
         """
         while True:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes of the record that never raise: after any error, a read shows the outcome."""
+"""Writes of the record that never raise; after any error, reading it shows the outcome."""
 
 from cometmq.ha.port import UNKNOWN, Outcome, RecordPort
 from cometmq.ha.record import Record, RecordDamaged, Versioned

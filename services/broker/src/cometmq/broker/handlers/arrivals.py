@@ -15,8 +15,8 @@ from cometmq.broker.handlers.pull import serve_arrivals
 def connect_arrivals(broker: Broker, flush: Callable[[], None]) -> None:
     """Make commits wake held pulls and send pending answers; `flush` does the sending.
 
-    The driver cannot take these callbacks in its constructor: they need the broker, which holds the
-    driver, and the server, which needs the broker.
+    The driver cannot take these callbacks in its constructor, because they need the broker, which
+    holds the driver, and the server, which needs the broker.
     """
     broker.store.add_arrival_listener(broker.hold.note_arrivals)
     broker.driver.after_commit = Arrivals(broker, flush).serve
@@ -26,7 +26,7 @@ class Arrivals:
     """Answers woken pulls, a bounded number per turn, until none is left."""
 
     def __init__(self, broker: Broker, flush: Callable[[], None]) -> None:
-        """`flush` sends pending answers. Create this on the running loop."""
+        """`flush` sends pending answers. Create the object on the running loop."""
         self._broker = broker
         self._flush = flush
         self._loop = asyncio.get_running_loop()
@@ -35,7 +35,7 @@ class Arrivals:
     def serve(self) -> None:
         hold = self._broker.hold
         if hold.ready:
-            # The answer of the send leaves before the work for woken pulls.
+            # The send's answer leaves before the work on woken pulls begins.
             self._flush()
         if hold.ready or hold.unsure:
             serve_arrivals(self._broker)

@@ -65,7 +65,7 @@ def call_failed(broker: Broker, code: RequestCode, client: Client, reason: str) 
 async def invoke_broker_to_get_consumer_status(
     broker: Broker, call: Call[InvokeBrokerToGetConsumerStatus]
 ) -> Reply:
-    """Collect a group's offsets in a topic from all of its members, or from one of them.
+    """Collect a group's offsets in a topic from all members of the group, or from one member.
 
     The result omits members that do not answer in time.
     """

@@ -37,7 +37,7 @@ from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult, GetStatus, PutResult
 
 RESUMES_MAX: Final = 64
-"""Maximum number of woken pulls answered in one turn of the loop, which takes about 5 ms."""
+"""Maximum number of woken pulls answered in one turn of the loop; they take about 5 ms."""
 
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
@@ -133,7 +133,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     accept = message_filter(broker, call, group)
     pull = AdmittedPull(call, group, accept, may_hold, perf_counter())
     if may_hold and header.sys_flag & _COMMIT and broker.is_master and not broker.is_diverting:
-        # Before the read, which may wait for the disk: a commit that arrives meanwhile is newer.
+        # Committed before the read, which may wait for the disk, so that later commits win.
         broker.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
@@ -226,7 +226,7 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
     broker.stats.pull_seconds.observe(perf_counter() - pull.started_s)
     next_offset, suggested = result.next_offset, _suggested_broker(broker, pull.group, result)
     if code != 0 and broker.is_slave and not broker.settings.offset_check_in_slave:
-        # Compatibility: this log may lag behind its master's, so only the master corrects offsets.
+        # Compatibility: a slave's log may lag behind, so only the master corrects offsets.
         next_offset = header.queue_offset if result.status in _CORRECTED else next_offset
         if code == _MOVED:
             code, suggested = _RETRY, pull.group.broker_id
@@ -277,4 +277,4 @@ def _report_moved(broker: Broker, header: PullMessage, result: GetResult) -> Non
 
 
 def _ignore(_: PutResult) -> None:
-    """Ignore the result: no client is waiting for this event to be stored."""
+    """Ignore the result, because no client is waiting for this event to be stored."""

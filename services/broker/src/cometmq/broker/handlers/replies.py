@@ -34,7 +34,7 @@ NOT_STORED: Final = "0"
 
 
 async def send_reply_message(broker: Broker, call: Call[SendHeader]) -> Reply:
-    """Push a reply to its requester and store it; answer when both have completed."""
+    """Push a reply to its requester and store it; answer when both steps have completed."""
     try:
         config = admit(broker, call)
         queue_id = choose_queue(broker, config, call.header.queue_id, call)
@@ -108,7 +108,7 @@ async def _push(broker: Broker, call: Call[SendHeader]) -> str | None:
 
 
 async def _hand_over(broker: Broker, call: Call[SendHeader], requester: Peer) -> None:
-    """Send the reply and wait for the client's answer; raise unless the answer is success."""
+    """Send the reply and wait for the client's answer; raise an error unless it reports success."""
     sent = call.header
     now_ms = broker.clock.now_ms()
     properties = append_property(sent.properties, PropertyKey.PUSH_REPLY_TIME, str(now_ms))

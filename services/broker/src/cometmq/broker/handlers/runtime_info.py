@@ -29,7 +29,7 @@ WRITES_REFUSED: Final = "writesRefused"
 reasons.
 """
 SEND_PATH: Final = "sendPath"
-"""Only CometMQ has this key: `native`, or `python` with the reason."""
+"""Only CometMQ has this key; the value is `native`, or `python` with the reason."""
 
 REPLICATION_REFUSED: Final = "replicationRefused"
 """Only CometMQ has this key, and only while a slave cannot follow its master; the value is the
@@ -47,7 +47,7 @@ path.
 """
 
 ACCOUNTS_MISSPELT: Final = "accountsMisspelt"
-"""Only CometMQ has this key: the account files with keys or words that mean nothing."""
+"""Only CometMQ has this key; the value lists the account files with misspelt keys or words."""
 
 GROUP_MEMBERS: Final = "groupMembers"
 GROUP_IN_SYNC: Final = "groupInSync"

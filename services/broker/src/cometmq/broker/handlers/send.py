@@ -131,7 +131,7 @@ def _put_half(
     group = property_value(message.properties, PropertyKey.PRODUCER_GROUP) or ""
     place = (message.topic, message.queue_id)
     prepare(message, wait=wait)
-    # A copy: the cache must not keep the whole receive buffer alive.
+    # Copied, so that the cache does not keep the whole receive buffer alive.
     message.body = bytes(message.body)
 
     def prepared(result: PutResult) -> None:

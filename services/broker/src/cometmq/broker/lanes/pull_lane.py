@@ -3,8 +3,8 @@
 
 The native code serves pulls that have the same group, topic and subscription as a pull that the
 handler has just answered with messages. It reads recent messages only, from a bounded cache of
-blocks that it fills through the store. Once per chunk, this module checks whether anything that
-the admission of a pull depends on has changed.
+blocks that it fills through the store. Once per chunk, this module checks whether anything has
+changed that the admission of a pull depends on.
 
 A handler serves a pull instead if
 - the broker has no lane (`send_lane.open_lane`), the lane has failed or has no cache
@@ -19,8 +19,8 @@ A handler serves a pull instead if
 - the filters have examined TURN_EXAMINED_MAX entries in this turn of the loop, or commits could
   exceed the bound of the table of offsets.
 
-The requests with which an orderly consumer renews its locks differ only in their opaque. The lane
-serves them like pulls once a handler has granted all queues of such a request, until a lock is
+The requests with which an orderly consumer renews its locks differ only in the `opaque` field. The
+lane serves them like pulls once a handler has granted all queues of such a request, until a lock is
 taken or released. In a broker group, whose masters may be replaced, handlers serve all of them.
 
 `services/broker/tests/lanes/test_pull_lane.py` tests that the lane and the handlers give the same
@@ -60,8 +60,8 @@ turns.
 """
 
 CALL_BYTES_MAX: Final = 128 << 10
-"""One call answers no more chunks once the answers exceed this size, so that they are sent before
-the next ones are made.
+"""A call stops answering chunks once its answers exceed this size, so that they are sent before
+more are made.
 """
 
 TIMED_MASK: Final = 7
@@ -112,7 +112,7 @@ class BrokerPulls:
         group: SubscriptionGroupConfig,
         accept: TagFilter | RecordFilter | None,
     ) -> None:
-        """Serve pulls like this call from now on; the handler has just admitted it."""
+        """From now on, serve pulls like this one, which the handler has just admitted."""
         broker, header = self._broker, call.header
         topic = broker.topics.get(header.topic)
         if self._has_failed or topic is None or self._settings is not broker.settings:
@@ -141,7 +141,7 @@ class BrokerPulls:
         )
 
     def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> None:
-        """Serve requests like this call from now on; it has just renewed or taken these locks."""
+        """From now on, serve requests like this one, which has just renewed or taken locks."""
         if self._has_failed or self._settings.group_record:
             return
         self._follow_locks()

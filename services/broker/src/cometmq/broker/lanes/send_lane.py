@@ -4,11 +4,10 @@
 Plain pulls and renewals of queue locks are answered at once (`pull_lane.py`); this module handles
 plain sends, including half messages, and passes the ends of transactions to `transaction_lane.py`.
 
-The native code serves sends to topics to which `admit` has just admitted a send, and builds the
-records, queue entries, index keys and answers of a whole commit. Once per chunk, this module checks
-whether anything that a send depends on has changed. After any change of topics or settings, the
-lane relearns its topics. While the broker has a reason to inspect every send, the lane serves no
-sends.
+The native code serves sends to a topic once `admit` has admitted one, and builds the records, queue
+entries, index keys and answers of a whole commit. Once per chunk, this module checks whether
+anything has changed that a send depends on. After any change of topics or settings, the lane
+relearns its topics. While the broker has a reason to inspect every send, the lane serves no sends.
 
 `services/broker/tests/lanes` tests that the lane and the handlers give the same results.
 """

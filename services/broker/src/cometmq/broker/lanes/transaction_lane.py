@@ -35,7 +35,7 @@ class LaneTransactions:
         self._takes_ends = has_halves and OP_HALF_TOPIC in topics
 
     def now_ms(self, native: "SendLane") -> int | None:
-        """Return the time for staging ends; None if the handlers must serve them."""
+        """Return the time for the staging of ends; None if the handlers must serve the ends."""
         if not self._takes_ends or not self._broker.is_master:
             return None
         clear_count = self._transactions.recent.clear_count

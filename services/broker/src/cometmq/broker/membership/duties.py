@@ -103,7 +103,7 @@ class BrokerDuties:
         return 0 if self._leader is None else self._leader.copy_count()
 
     async def run(self) -> None:
-        """Run one leadership after the other; each renews the record until it ends."""
+        """Run one leadership after another; each renews the record until it ends."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._led.wait()

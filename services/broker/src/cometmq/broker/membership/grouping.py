@@ -92,7 +92,7 @@ def open_state(
 
 
 HAND_OVERS_MAX: Final = 3
-"""How often a stopping broker tries to hand over; if all attempts fail, a failover follows."""
+"""How many times a stopping broker tries to hand over; if all attempts fail, a failover follows."""
 FOLLOWERS_POLLS: Final = 60
 FOLLOWERS_POLL_S: Final = 0.05
 
@@ -137,7 +137,7 @@ class Grouping:
             await self.gate.linger(self.linger_ms)
             if self.duties.leader is None:
                 return
-            # An elector made it the master meanwhile, unaware that this broker is stopping.
+            # Meanwhile an elector, unaware that this broker is stopping, made it master again.
 
     async def _hand_over(self, leader: Leader) -> bool:
         """Hand over; return whether another broker is now the master."""
@@ -236,7 +236,7 @@ def _streams(
     workers: Workers,
     host: Surroundings,
 ) -> tuple[GroupFollower, GroupSender]:
-    """Build both ends of the replication stream: the role decides which of them runs."""
+    """Build both ends of the replication stream; the role decides which of them runs."""
     folder = Path(broker.settings.store_path_root_dir).expanduser()
     follower = GroupFollower(
         identity, broker.driver, epoch_log, feed, duties,

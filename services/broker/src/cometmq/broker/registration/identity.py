@@ -32,7 +32,7 @@ class Invoker(Protocol):
         *,
         timeout_ms: int,
     ) -> Response:
-        """Send a request and wait until it succeeds; otherwise raise a CometError."""
+        """Send a request and wait for it to succeed; raise a CometError if it fails."""
 
 
 class Identity(msgspec.Struct, frozen=True):

@@ -242,7 +242,7 @@ class Registration:
         return True
 
     def _note_failed(self, link: Link, error: CometError) -> None:
-        """Warn of the first failure, but of refusals of an earlier epoch only if they persist.
+        """Warn of the first failure; warn of refusals of an earlier epoch only if they persist.
 
         During a switchover, a registration of the old master may be under way already.
         """

@@ -122,10 +122,8 @@ class MasterCopies:
 
     async def inspect(self) -> None:
         """Raise UnfitLog if the master is a different broker, or if its log cannot continue this
-        one.
-
-        Return without an error if the master's address is unknown or the master does not answer;
-        the stream then detects any problem.
+        broker's. Return without an error if the master's address is unknown or the master does not
+        answer; the stream then detects any problem.
         """
         address = self._master_address()
         if not address:
@@ -153,7 +151,7 @@ class MasterCopies:
             )
 
     async def _measure(self) -> None:
-        # Our own end is read first: the master's log only grows while it answers.
+        # Our own end is read first, because the master's log only grows while it answers.
         end, status = self._commit_log.end, self._status
         body = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         figures = decode_json(KVTable, body).table

@@ -171,8 +171,8 @@ class Follower:
     async def _follow(self, address: str) -> None:
         log = self.store.commit_log
         if log.confirm_offset != log.end:
-            # The records may be whole: after they were appended, the disk may have failed to read
-            # them, so that they were not dispatched. Raises DiskError while it still fails.
+            # The records may be whole, but not dispatched because the disk failed to read them
+            # after they were appended. Raises DiskError while the disk still fails.
             self.driver.append(log.end, b"")
         if log.confirm_offset != log.end:
             text = f"this broker's log has no whole record at offset {log.confirm_offset}"

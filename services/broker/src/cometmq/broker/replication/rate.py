@@ -4,7 +4,7 @@
 from typing import Final
 
 BURST_MS: Final = 100
-"""The burst allowed after a pause, as the time in which the full rate would send it."""
+"""The burst allowed after a pause, given as the time that it takes to send at the full rate."""
 
 
 class RateLimit:

@@ -36,8 +36,7 @@ class Cut(NamedTuple):
 
 
 def whole_records(data: Buffer, offset: int, file_size: int, bytes_max: int) -> Cut:
-    """Return how many bytes at the start of `data`, which begins at this log offset, are whole
-    records.
+    """Return the size of the whole records at the start of `data`, which begins at this log offset.
 
     Stop before `bytes_max` is exceeded, but include at least the first record. Raise UnfitLog if
     there is no record at an expected position.
@@ -125,7 +124,7 @@ class RecordStream:
             return b""
         joined = b"".join(self._parts)
         cut = self._cut(joined, self.end - self._count)
-        # Only a blank may be longer: it fills its file, and a file of the right size has room.
+        # Only a blank may be longer, as it fills its file, and a file of the right size has room.
         if cut.next_size > self._record_bytes_max and not self._is_blank(joined, cut):
             raise UnfitLog(
                 Unfit.RECORD_TOO_LARGE,

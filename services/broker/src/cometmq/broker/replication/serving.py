@@ -109,7 +109,7 @@ class LogServer:
             self._group.stop()
 
     def close_slaves(self) -> None:
-        """Close the connections of RocketMQ's slaves: the log may no longer continue theirs."""
+        """Close the connections of RocketMQ's slaves; the log may no longer continue theirs."""
         for stream in tuple(self._streams):
             stream.finish()
 

@@ -61,7 +61,7 @@ class LagTimes:
         self._is_running = False
 
     def _failed(self, _: Exception) -> None:
-        """Leave the rest of the round to the next step: the store reports its own errors."""
+        """Leave the rest of the round to the next step; the store reports its own errors."""
         self._is_running = False
 
     def _measure(self, offsets: Offsets, store: QueueSource) -> Lookup[None]:

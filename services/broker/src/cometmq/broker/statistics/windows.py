@@ -71,7 +71,7 @@ class Window:
 
 
 class Rounds:
-    """The times at which copies were due; for each period, the newest ones, as many as a window
+    """The times at which copies were due; for each period, only the newest, as many as a window
     keeps.
     """
 

@@ -17,9 +17,8 @@ belong to the files of one broker and are not sent.
 
 In a group, entries and marks also record how recent the tables are (`position`). Entry and position
 are one record, so a kill or a full disk leaves both or neither. The position is therefore recorded
-nowhere else, and a stop leaves one journal file. The position is unknown if the journal is
-damaged or missing, and if a table's file was written by another program or by a run without a
-group.
+nowhere else, and a stop leaves one journal file. The position is unknown if the journal is damaged
+or missing, or if a table's file was written by another program or by a run without a group.
 
 Failures: no answer waits for the journal to succeed. If it cannot be written, requests are answered
 as before and the tables are saved at intervals, which is what RocketMQ guarantees; `/readyz` fails,
@@ -222,8 +221,8 @@ class Journal:
     def _condense(self) -> None:
         """Replace the files with one that holds only the marks and the position; blocks.
 
-        It is synced before the store counts as closed: after a clean stop, a crash of the host does
-        not make the store a new copy.
+        It is synced before the store counts as closed, so that after a clean stop, a crash of the
+        host does not make the store a new copy.
         """
         files = self._files
         try:
@@ -406,7 +405,7 @@ class Journal:
             del self._ends[start]
 
     def _delete(self) -> None:
-        """Delete unneeded files on the worker: freeing the blocks of one may take 30 ms.
+        """Delete unneeded files on the worker, because freeing the blocks of one may take 30 ms.
 
         The oldest file is deleted first, so that the remaining entries have no gap.
         """

@@ -63,7 +63,7 @@ class TableSaver:
 
     @property
     def is_healthy(self) -> bool:
-        """False while the newest content of any table could not be saved."""
+        """False while the newest content of some table cannot be saved."""
         return self._saver.is_healthy
 
     @property

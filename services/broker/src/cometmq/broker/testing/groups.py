@@ -49,7 +49,7 @@ second, which must cause no election.
 
 
 PORTS: Final = range(12_000, 32_000)
-"""Below Linux's ephemeral range: no outgoing connection takes the port of a broker that is down."""
+"""Below Linux's ephemeral range, so no outgoing connection takes the port of a stopped broker."""
 NEIGHBOURS: Final = (-2, 0, 1)
 
 
@@ -164,7 +164,7 @@ class BrokerGroup:
             loaded, log=self.logs[ordinal], clock=SystemClock(), record=self.ports[ordinal]
         )
         await app.start()
-        # The 3 s that clients wait leave one second after a master has dropped a silent copy.
+        # The usual wait of 3 s would end only one second after a master drops a silent copy.
         if app.group is not None:
             app.group.gate.wait_ms_max = app.group.gate.forward_ms_max = int(DEADLINE_S * 1000)
         self.apps[ordinal] = app

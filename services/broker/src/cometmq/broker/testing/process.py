@@ -136,7 +136,7 @@ class RecordingNamesrv:
     """A name server that records registrations, tells slaves their master, and has no routes."""
 
     def __init__(self) -> None:
-        """Create this on the running loop; nothing listens yet."""
+        """Create the object on the running loop; nothing listens yet."""
         self.registrations: list[RegisterBrokerBody] = []
         self.headers: list[RegisterBroker] = []
         self.unregistered: list[UnregisterBroker] = []

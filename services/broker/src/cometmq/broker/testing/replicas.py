@@ -41,12 +41,12 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class Node:
-    """A store with its driver and both sides of replication; as a context manager, it closes all
-    three.
+    """A store with its driver and both sides of replication; as a context manager, it closes all of
+    them.
     """
 
     def __init__(self, disk: Disk | None = None, **changes: Any) -> None:
-        """`changes` are settings by their Python names. Create this on the running loop."""
+        """`changes` are settings by their Python names. Create the object on the running loop."""
         self.settings = msgspec.structs.replace(SMALL_SETTINGS, **changes)
         self.disk = disk or MemoryDisk()
         native = open_native_code(self.settings, NO_LOG)

@@ -78,7 +78,7 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str = ""
     """Why the master refused a change in this pass."""
     left: Left | None = None
-    """None if it was not asked, or is unknown."""
+    """None if it was not requested, or is unknown."""
     left_fault: str = ""
     """Why `left` is unknown."""
     members: int = 0
@@ -197,8 +197,8 @@ def _target(item: Declared, one: BrokerSeen) -> tuple[Config, Wait | None]:
     wait = _not_consumed(item, one)
     if wait is None:
         return target, None
-    # Brokers still accept sends to these queues from producers with an old route, so consumers
-    # read them until the producers have the new one.
+    # Brokers still accept sends to these queues from producers with an old route, so consumers keep
+    # reading these queues until the producers have the new route.
     end = removed_queues(item, one.config).stop
     return msgspec.structs.replace(target, read_queue_nums=end), wait
 

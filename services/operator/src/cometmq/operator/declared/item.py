@@ -35,7 +35,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def age(self) -> tuple[str, Key]:
-        """Sort key: the oldest object is first; objects of the same second, by name."""
+        """Sort key: the oldest object first; objects created in the same second by name."""
         return self.created, self.key
 
     def competes(self, other: "Claim") -> bool:

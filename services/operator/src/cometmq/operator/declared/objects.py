@@ -66,8 +66,8 @@ class Objects:
         )
 
     def start(self, namespaces: Sequence[str]) -> None:
-        """Load the claims in these namespaces in the background (none given: in all namespaces);
-        passes begin once the claims are known.
+        """Load the claims in these namespaces (if none are given, in all) in the background; passes
+        begin once the claims are known.
 
         Otherwise, the younger of two objects might change a topic that the older one owns.
         """
@@ -76,8 +76,8 @@ class Objects:
     def changed(self, kind: str, body: Body) -> None:
         """Note an object that was created or changed, and start a pass over it now.
 
-        A change of the status alone starts no pass: the operator itself writes it, and a backlog
-        that shrinks would otherwise cause passes without a pause.
+        A change of the status alone starts no pass, because the operator itself writes the status,
+        and a shrinking backlog would otherwise cause passes without a pause.
         """
         self._note(kind, body)
         metadata = body["metadata"]

@@ -57,8 +57,8 @@ UNKNOWN_MS: Final = 100
 """Interval at which an unknown address of the master is looked up again."""
 
 BRIEF_MS: Final = 3_000
-"""How long a master may be lost before a warning is logged: a switchover costs each follower its
-connection, and an attempt or two to connect before it knows the next master.
+"""How long a master may be lost before a warning is logged. In a switchover, each follower loses
+its connection, and an attempt or two to connect may fail before it knows the next master.
 """
 
 
@@ -127,9 +127,7 @@ class GroupFollower:
 
     @property
     def may_read(self) -> bool:
-        """Whether slave reads are allowed, because everything that readers could see is
-        confirmed.
-        """
+        """Whether this slave may serve reads: all that readers could see must be confirmed."""
         is_bounded = self._has_heard and self.commit_log.confirm_offset <= self.confirmed
         return is_bounded and not self._is_preparing
 
@@ -221,7 +219,7 @@ class GroupFollower:
     def _is_brief(self, *, has_recovered: bool) -> bool:
         """Return whether the outage is still brief.
 
-        A stream that lasted ends the previous outage, so a new one begins now.
+        A stream that has lasted ends the outage before it; its own end begins a new outage.
         """
         now_ms = self.now_ms()
         if self._lost_ms is None or has_recovered:

@@ -39,7 +39,7 @@ REPORT_MS: Final = 200
 SILENT_MS: Final = 5_000
 FAR_BEHIND_BYTES: Final = 16 << 20
 """Distance from the end of the master's log above which nothing is read while the store is crowded.
-An in-sync copy must always be read, because sends wait for it; it never lags this far.
+An in-sync copy must never stop reading, because sends wait for it; it never lags this far.
 """
 
 WHOLE_BYTES_MAX: Final = 256 << 20
@@ -198,8 +198,8 @@ class MasterStream(asyncio.Protocol):
             self._show()
 
     def _show_confirmed(self) -> None:
-        """Make the confirmed records visible. This runs after the turn's report has been sent:
-        senders wait for the report, but not for the queues of a copy.
+        """Make the confirmed records visible. This runs after the turn's report has been sent,
+        because senders wait for the report, but not for the queues of a copy.
         """
         if self.ended.done():
             return

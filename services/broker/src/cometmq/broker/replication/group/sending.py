@@ -52,8 +52,8 @@ from cometmq.store.log.damage import DamagedRange, overlaps
 from cometmq.store.message_store import MessageStore
 
 HEARTBEAT_MS: Final = 500
-"""Maximum interval of heartbeats: a third of the default of `heardWithinMills`. If the setting is
-lower, the interval is a third of the setting.
+"""Maximum interval between heartbeats: a third of the default of `heardWithinMills`. If the setting
+is lower, the interval is a third of the setting.
 """
 
 SILENT_MS: Final = 5_000
@@ -116,9 +116,7 @@ class GroupSender:
         self.confirmed = confirmed
 
     def confirm(self, offset: int) -> None:
-        """Send the followers the confirm offset, at the latest in a few milliseconds; it never
-        decreases.
-        """
+        """Send the followers the confirm offset within a few milliseconds; it never decreases."""
         if offset > self.confirmed:
             self.confirmed = offset
             if not self._is_confirm_due:
@@ -127,7 +125,7 @@ class GroupSender:
                 loop.call_later(CONFIRM_DELAY_MS / 1000, self._send_confirms)
 
     def stop(self) -> None:
-        """Close all connections: this broker is no longer the master."""
+        """Close all connections, because this broker is no longer the master."""
         self.epoch = 0
         self._reports.clear()
         self.offers.close()
@@ -192,7 +190,7 @@ class GroupSender:
         self.ended(stream)
 
     def replace(self, newcomer: "FollowerStream", copy: Copy) -> None:
-        """Close an earlier connection of the same broker; raise UnfitLog if two claim one id."""
+        """Close the same broker's earlier connection; raise UnfitLog if two stores claim one id."""
         for stream in tuple(self._streams):
             if stream is newcomer or stream.copy is None or stream.copy.ordinal != copy.ordinal:
                 continue
@@ -419,7 +417,7 @@ class FollowerStream(asyncio.Protocol):
     # Output to the follower
 
     def wake(self) -> None:
-        """Send the data that the follower lacks, as much as its connection accepts."""
+        """Send as much of the data that the follower lacks as its connection accepts."""
         if self.is_following and not self._transport.is_closing():
             if self._tables.send():  # senders are served before the next piece
                 asyncio.get_running_loop().call_soon(self.wake)
@@ -427,7 +425,7 @@ class FollowerStream(asyncio.Protocol):
 
     @property
     def lacks_confirm(self) -> bool:
-        """Whether the follower was sent less than the confirm offset."""
+        """Whether the last confirm offset that the follower was sent is out of date."""
         return self._confirmed < self._sender.confirmed
 
     def send_confirm(self) -> None:

@@ -2,9 +2,9 @@
 """Fetches the tables that the winner of an election needs before it opens (R11).
 
 The record names the copy that has them, and how recent they are. The winner asks the broker of that
-copy until it has received all tables, or until it no longer prepares its epoch: the next election
-may name another winner or another source. Nothing is changed here: the received tables
-wait, at most 256 MiB, for the step of the member that adopts them and begins the epoch.
+copy until it has received all tables, or until it no longer prepares its epoch, because the next
+election may name another winner or another source. Nothing is changed here: the received tables (at
+most 256 MiB) wait for the member's step that adopts them and begins the epoch.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 
 CONNECT_TIMEOUT_S: Final = 2.0
 SILENT_S: Final = 5.0
-"""A source that sends nothing for this long is given up on."""
+"""A source that sends nothing for this long is abandoned."""
 FETCH_TIMEOUT_S: Final = 120.0
 """Time for all tables: 256 MiB at 2 MiB a second."""
 RETRY_FIRST_MS: Final = 50
@@ -53,7 +53,7 @@ class TableFetcher:
     """Fetches for one epoch at a time; `begin_again` must be set before `start`."""
 
     begin_again: Callable[[int, TablesAt], Awaitable[None]]
-    """Performs the member's step that begins the epoch; it calls `take`."""
+    """Performs the member's step that begins the epoch; the step calls `take`."""
 
     def __init__(self, identity: Identity, addresses: Mapping[int, str], *, log: Log) -> None:
         """`addresses` are the HA addresses of the group's brokers by their ids."""

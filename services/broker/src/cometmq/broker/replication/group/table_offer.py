@@ -29,7 +29,7 @@ from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.remoting.log import Log
 
 STUCK_MS: Final = 5_000
-"""A winner that accepts nothing for this long is dropped; so is one that does not close."""
+"""A winner that accepts nothing, or does not close its connection, for this long is dropped."""
 
 
 class TableOffers:
@@ -146,7 +146,7 @@ class TableOffer(asyncio.Protocol):
         self._transport.abort()
 
     def _schedule(self) -> None:
-        """Send the next piece in the next turn: each takes up to 5 ms to encode."""
+        """Send the next piece in the next turn, because each takes up to 5 ms to encode."""
         if not self._is_scheduled and not self._has_sent_all:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._send)

@@ -17,7 +17,7 @@ class TableStream:
         self._write = write
         self._is_paused = is_paused
         self.sent = -1
-        """The change up to which the follower was sent the tables; -1 if it was sent none."""
+        """The last change sent to the follower, alone or within the tables; -1 if none was sent."""
         self._pieces: Iterator[tuple[str, bytes]] | None = None  # being sent, as of `_number`
         self._number = 0
 
