@@ -70,7 +70,8 @@ def sends(draw: st.DrawFn) -> Ext:
 
 
 SWALLOWED = [ext("p" * 28), ext("p" * 20), ext("p" * 20, j="0")]
-"""The memo once read the third header with the layout of the first: properties swallowed a field.
+"""The memo once read the third header with the layout of the first: the properties swallowed a
+field.
 """
 
 

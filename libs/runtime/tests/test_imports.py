@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hidden modules, and imports without garbage collections."""
+"""Hidden modules, and imports without garbage collection."""
 
 import gc
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves are coalesced: while one is running, at most one is pending, and not yet encoded."""
+"""Saves are coalesced: while one is running, at most one more is pending, and not yet encoded."""
 
 import asyncio
 import errno
@@ -67,7 +67,7 @@ def saver(worker: Worker) -> Saver:
 
 
 async def hold(saver: Saver, table: Table, group: asyncio.TaskGroup) -> asyncio.Task[str]:
-    """Start a save that is in flight until the gate opens."""
+    """Start a save that stays in flight until the gate opens."""
     table.gate.clear()
     table.is_writing.clear()
     task = group.create_task(outcome(saver.save(PATH, table.begin)))

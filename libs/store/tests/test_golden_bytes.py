@@ -129,7 +129,9 @@ def test_checkpoint_and_filler_bytes():
 
 
 def test_a_queue_that_begins_late_is_filled_as_javas(tmp_path):
-    """The log's head is lost and the queue begins at 16: six fillers begin the file at byte 200."""
+    """The log's head is lost and the queue begins at 16: the file that begins at byte 200
+    starts with six fillers.
+    """
     disk = MemoryDisk()
     rig = StoreRig(disk, small_settings(mapped_file_size_commit_log=1024))
     for _ in range(30):

@@ -89,7 +89,7 @@ class PlainLane(NoLane):
     """Takes PLAIN, and answers with the body of the request in a later turn of the loop."""
 
     def __init__(self, *, commits: bool = True) -> None:
-        """Without `commits`, the test calls `commit`."""
+        """If `commits` is false, the test calls `commit`."""
         self._encode = Codec(COMMANDS).encoder.encode_reply
         self._commits = commits
         self._staged: list[tuple[Any, int, bytes]] = []

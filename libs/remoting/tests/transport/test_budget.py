@@ -46,7 +46,7 @@ def deaf_sockets() -> Iterator[list[socket.socket]]:
 
 
 def connect_deaf(port: int) -> socket.socket:
-    """Connect a peer that requests much output, reads none of it and has a small receive buffer."""
+    """Connect a peer with a small receive buffer; it requests a lot of output and reads none."""
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)
     one.connect(("127.0.0.1", port))

@@ -210,7 +210,7 @@ async def test_a_server_asks_and_tells_its_client(start_server: Any, new_client:
 
 
 async def test_a_late_loop_is_blamed_for_its_timeouts(start_server: Any, new_client: Any) -> None:
-    """A blocked loop may send a request late, and reads its answer late."""
+    """A blocked loop may send a request late and read its answer late."""
 
     def query(_: None, call: Call[QueryConsumerOffset]) -> Reply | None:
         if call.header.queue_id:

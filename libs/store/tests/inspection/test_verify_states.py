@@ -73,7 +73,7 @@ def test_a_store_in_use_is_checked_up_to_its_checkpoint(disk, running):
 
 
 def test_inspect_counts_the_index_entries_of_a_store_in_use_as_verify_does(disk, running):
-    """The header of the file that grows reaches the disk later than its entries."""
+    """The growing file's header reaches the disk later than its entries."""
     (file,) = inspect_store("/store", disk=disk, settings=SHAPE).index_files[-1:]
     found = verify(disk)
     counts = [

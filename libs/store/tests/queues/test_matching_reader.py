@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads that test records return and skip the same messages as reads by tag."""
+"""A read that tests records returns and skips the same messages as a read by tag."""
 
 from typing import Any
 

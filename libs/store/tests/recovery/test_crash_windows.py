@@ -93,7 +93,9 @@ def test_what_a_recovery_found_is_synced_before_a_checkpoint_vouches_for_it(disk
 
 @pytest.mark.parametrize("step_ms", [0, -20_000])
 def test_a_hole_behind_the_checkpoint_never_refuses_a_start(disk, step_ms):
-    """Records of the checkpoint's millisecond, or stored after a backward step, may be missing."""
+    """Records of the checkpoint's millisecond, or stored after the clock stepped back, may be
+    missing.
+    """
     rig = StoreRig(disk)
     rig.put(make_message(body=b"safe"))
     checkpointed_ms = rig.put(make_message(body=b"safe too")).store_timestamp

@@ -137,7 +137,7 @@ def test_a_deleted_index_is_built_again(disk, stop):
 
 @pytest.mark.parametrize("stop", ["clean", "crash"])
 def test_a_log_alone_is_enough(disk, stop):
-    """All other files are derived from the log, so a copy of the log alone opens completely."""
+    """All other files are derived from the log, so a copy of the log alone is a complete store."""
     stopped_store(disk, stop, rounds=0)
     for path in list(disk.contents):
         if not path.startswith(LOG) and path != "/store/abort":

@@ -11,7 +11,7 @@ EQUAL_TIMEOUTS = {Condition.FLUSHED: 5_000, Condition.REPLICATED: 5_000}
 
 
 class Puts:
-    """Pending puts, and the statuses of answered puts in order."""
+    """Pending puts, and the statuses of the answered ones in order."""
 
     def __init__(self) -> None:
         self.pending = PendingPuts({Condition.FLUSHED: 0, Condition.REPLICATED: 0})

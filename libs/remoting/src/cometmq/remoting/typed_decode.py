@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode frames of known commands to calls with typed headers, with a lenient fallback.
+"""Decode frames of known commands into calls with typed headers, with a lenient fallback.
 
 Hot path
     ``RequestDecoder.decode`` runs once per request; budget 0.8 us for SEND_MESSAGE_V2 in JSON
     and 2 us in binary, without the frame (bench/micro/bench_header.py). JSON is decoded
-    straight into the ``Call`` by a decoder chosen by the header's first bytes, because all
-    official clients write the code first. Headers that this decoder rejects take the slow path,
-    which decides.
+    straight into the ``Call`` by a decoder that the header's first bytes select; all official
+    clients write the code first. Headers that this decoder rejects take the slow path, whose
+    verdict is final.
 
 Compatibility
     Java converts ext strings to numbers and booleans leniently (any string but "true" is false;

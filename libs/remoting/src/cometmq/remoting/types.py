@@ -19,7 +19,7 @@ class NamedNumber(IntEnum):
         return self.name
 
     def __format__(self, spec: str) -> str:
-        """Return the name; with the type of a number, such as `:d`, return the number."""
+        """Return the name; for a numeric format such as `:d`, return the number."""
         return format(int(self) if spec[-1:] in _NUMBER_TYPES else self.name, spec)
 
 

@@ -43,7 +43,7 @@ _FIRST_NAMES: Final = (
     "SNAPSHOT", "ALPHA1", "BETA1", "BETA2", "BETA3", "BETA4", "BETA5", "BETA6_SNAPSHOT", "BETA6",
     "BETA7_SNAPSHOT", "BETA7", "BETA8_SNAPSHOT", "BETA8", "BETA9_SNAPSHOT", "BETA9", "FINAL",
 )  # fmt: skip
-"""The names of 3.0.0, before the pattern of two ordinals per release."""
+"""The names of 3.0.0, which predate the pattern of two ordinals per release."""
 
 
 def version_name(ordinal: int) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unusual ways to import: with a module hidden, and without garbage collections."""
+"""Unusual ways to import: with a module hidden, and without garbage collection."""
 
 import gc
 import sys
@@ -26,7 +26,7 @@ def hidden_module(name: str) -> Iterator[None]:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Import modules without garbage collections, which take a quarter of the import time.
+    """Import modules without garbage collection, which takes a quarter of the import time.
 
     Modules, classes and functions live as long as the process, so the collector finds almost
     nothing to free among them; it ignores them afterwards, too.

@@ -32,7 +32,7 @@ were suppressed (`suppressed_count`).
 REPEAT_WINDOW_MS = 10_000
 _LIMITED = frozenset({"warning", "error"})
 _UNLIMITED = frozenset({"log.damaged", "records.damaged"})
-"""Events that are logged once for each damaged place, all of which must be known for a repair."""
+"""Events that are logged once for each damaged place; a repair must know all of them."""
 
 EventDict = MutableMapping[str, Any]
 

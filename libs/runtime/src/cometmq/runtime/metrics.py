@@ -6,9 +6,9 @@ derives the family's value or rows from the stats, and adds a `StatsCollector`. 
 costs one integer addition. When two collectors declare the same family (as the two servers of
 `standalone` do), the registry merges them.
 
-`prometheus_client` would take 2 MB of memory and a twentieth of the processor time of a start, so
+`prometheus_client` would take 2 MB of memory and a twentieth of the processor time at startup, so
 only the first scrape imports it. The import runs on a thread: the HTTP port first imports
-`metrics_text.py` there, and that module needs it as well.
+`metrics_text.py` there, and that module needs `prometheus_client`, too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Prometheus text format of metric families.
 
-`generate_latest` of prometheus_client returns the same bytes (a test compares them). This module
-exists because rendering holds the interpreter lock even on a thread, so the event loop has to wait:
-it renders 10,000 series in less than half the time (bench/micro/bench_scrape.py).
+`generate_latest` of prometheus_client returns the same bytes (a test compares them). Rendering
+holds the interpreter lock even on a thread, so the event loop has to wait. This module renders
+10,000 series in less than half the time (bench/micro/bench_scrape.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -12,7 +12,7 @@ LINE_FORM: Final = "a setting is NAME=VALUE, and a comment begins with #"
 
 
 class Mistakes(msgspec.Struct, frozen=True):
-    """Names and lines of a file, and variables, that their author probably did not intend."""
+    """Names and lines in a file, and variables, that their author probably did not intend."""
 
     misspelt: Mapping[str, str] = {}
     """The unknown keys that nearly match a setting, each with that setting's name."""
@@ -23,7 +23,7 @@ class Mistakes(msgspec.Struct, frozen=True):
     repeated: Mapping[str, list[str]] = {}
     """The places of each key that the file gives more than once; the last value counts."""
     unread: Mapping[str, str] = {}
-    """The variables that no program reads, each with a similar one, or an empty text."""
+    """The variables that no program reads, each with a similar one, or with an empty text."""
 
     def lines(self) -> list[str]:
         """Return a sentence for each mistake."""

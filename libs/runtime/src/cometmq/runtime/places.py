@@ -39,7 +39,7 @@ def listening(
 def check_port(
     host: str, port: int, *, setting: str, host_setting: str = "bindAddress", note: str = ""
 ) -> None:
-    """Raise the SettingsError that `listening` raises if the port cannot be used; 0 is any port.
+    """If the port cannot be used, raise the SettingsError of `listening`; 0 means any port.
 
     Programs call this function before they create folders, so that a failed start leaves nothing
     behind.
@@ -52,7 +52,7 @@ def check_port(
 
 
 def check_different(ports: Iterable[tuple[int, str, str]]) -> None:
-    """Raise SettingsError if two ports are the same; each has its setting and a note."""
+    """Raise SettingsError if two ports are the same; each comes with its setting and a note."""
     taken: dict[int, str] = {}
     for port, setting, note in ports:
         name = f"{note} ({setting})" if note else setting

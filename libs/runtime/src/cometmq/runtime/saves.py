@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coalesced table saves: for each file, one save runs and at most one more is pending.
+"""Coalesced table saves: for each file, at most one save runs and one more is pending.
 
 A pending save serves every caller that arrives while another save of the same file is running, and
 encodes the table only when it starts. A burst of changes therefore costs two or three writes and no
@@ -72,7 +72,7 @@ class Saver:
         self._next(path, begin)
 
     async def save(self, path: Path, begin: Begin) -> None:
-        """Wait for a save that started after this call; raise the error if it fails."""
+        """Wait for a save that starts after this call; raise the error if it fails."""
         await asyncio.shield(self._next(path, begin))  # one cancelled caller must not cancel all
 
     def retry(self) -> None:

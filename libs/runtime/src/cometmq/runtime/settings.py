@@ -5,9 +5,9 @@ Later sources override earlier ones, and each value records its source.
 
 Compatibility: names are RocketMQ's property names, so its files work unmodified. An unknown key is
 never fatal; it is kept and returned, because a tool may read it. The exception is a key or variable
-that nearly matches a setting of access control or TLS. An invalid value of a known key is fatal:
-one line names the key, the value, the allowed values and the source. All faults are reported
-together, with the probable mistakes that alone would not be fatal.
+that nearly matches an access control or TLS setting. An invalid value of a known key is fatal: one
+line names the key, the value, the allowed values and the source. All faults are reported together,
+along with probable mistakes that would not be fatal by themselves.
 """
 
 import os
@@ -196,10 +196,10 @@ def load(  # noqa: PLR0913  # one parameter per source
     """Merge the values from all sources and validate them.
 
     If `env` is None, the environment of this process is used. `cli` maps external names to values,
-    and `args` are options as in `parse_options`, which take precedence. `options` maps external
-    names to the program's option names where they differ from the default. If the struct is only a
-    part of the program's settings (`is_part`), unknown names are not examined. Raise one
-    SettingsError with a line for each fault.
+    and `args` are options as in `parse_options`, and take precedence. `options` maps external names
+    to the program's option names where they differ from the default. If the struct is only a part
+    of the program's settings (`is_part`), unknown names are not examined. Raise one SettingsError
+    with a line for each fault.
     """
     fields = fields_of(settings_type)
     faults = Faults()
@@ -285,7 +285,7 @@ def _misspelt(
 ) -> dict[str, str]:
     """Return the unknown keys that nearly match a setting, each with that setting's name.
 
-    Note a fault instead for a setting of access control or TLS: with a mistyped `aclEnable=true`, a
+    For an access control or TLS setting, note a fault instead: with a mistyped `aclEnable=true`, a
     broker would start unprotected, and its operator would believe the opposite.
     """
     found: dict[str, str] = {}
@@ -302,7 +302,9 @@ def _misspelt(
 def _unread(
     variables: Mapping[str, str], prefix: str, own: Mapping[str, SettingsField], faults: Faults
 ) -> dict[str, str]:
-    """Return the variables that no program reads, each with a similar one, as `_misspelt` does."""
+    """Return the variables that no program reads, each with a similar name; note faults as
+    `_misspelt` does.
+    """
     found: dict[str, str] = {}
     for name, guess in unread(variables, prefix, own).items():
         field = own.get(guess)
@@ -362,8 +364,8 @@ def _flatten(
 def _build(settings_type: type[S], given: Given, faults: Faults, *, base: S | None = None) -> S:
     """Convert the given values, take others from `base` or the defaults, and validate all.
 
-    Raise SettingsError with these and earlier faults. A struct is validated as a whole only if each
-    of its values is valid.
+    Raise one SettingsError for the faults found here and earlier. A struct is validated as a whole
+    only if each of its values is valid.
     """
     values: dict[tuple[str, ...], object] = {}
     for field in fields_of(settings_type).values():

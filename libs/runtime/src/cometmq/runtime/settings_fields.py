@@ -5,9 +5,9 @@ A settings type is a frozen `msgspec.Struct`. Its groups are fields whose type i
 and the external names of all groups together form one flat namespace, as in RocketMQ's files. Facts
 beyond the type are declared in `Annotated[..., Meta(description=..., extra={...})]`. The keys of
 `extra` are `mutable` (may change at run time), `secret` (never shown), `guard` (protects the
-program from its peers; a mistyped name is refused), `env` (a further environment variable that sets
-it), `form` (the allowed texts in words that can follow "must be", for a field with a `pattern`) and
-`ineffective` (accepted, but without effect; the description gives the reason).
+program from its peers; a mistyped name is refused), `env` (another environment variable that sets
+it), `form` (describes the allowed texts in words that can follow "must be", for a field with a
+`pattern`) and `ineffective` (accepted, but without effect; the description gives the reason).
 """
 
 import enum

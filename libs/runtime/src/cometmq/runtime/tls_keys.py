@@ -177,7 +177,7 @@ def client_tls(settings: Any, label: Label = str) -> TlsSettings:
 
 
 def client_tls_of_file(path: Path, setting: str = "tls.config.file") -> TlsSettings:
-    """Return the TLS settings in a `tls.properties` file, for programs without TLS settings.
+    """Return the TLS settings in a `tls.properties` file, for programs without their own.
 
     An unknown key is an error, because a mistyped authServer would disable server verification.
     `setting` is the name of the option or variable that gives the path.
@@ -208,7 +208,7 @@ class _Values:
         return self._values.get(name)
 
     def names(self) -> tuple[tuple[str, str], ...]:
-        """Return the names that differ from the key."""
+        """Return the keys whose names differ from them, each with its name."""
         return tuple(pair for pair in self._labels.items() if pair[0] != pair[1])
 
     def shown(self, name: str) -> str:

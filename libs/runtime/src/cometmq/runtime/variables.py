@@ -35,11 +35,11 @@ _LINK: Final = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 def unread(variables: Mapping[str, str], prefix: str, own: Iterable[str]) -> dict[str, str]:
-    """Return the variables that no program reads, each with the most similar one of `own` or of the
-    commands' variables; the text is empty if none is similar.
+    """Return the variables that no program reads, each with the most similar one among `own` and
+    the commands' variables, or with an empty text if none is similar.
 
-    `own` are the variables that a program with this prefix reads. Without a similar name, only
-    variables that begin with the prefix are returned: others may belong to anyone.
+    `own` are the variables that a program with this prefix reads. A variable without a similar one
+    is returned only if it begins with the prefix, because others may belong to anyone.
     """
     own = set(own)
     right = _by_end(prefix, own)
@@ -76,7 +76,7 @@ def unread_line(name: str, guesses: Iterable[str]) -> str:
 
 
 def _by_end(prefix: str, own: Iterable[str]) -> dict[str, str]:
-    """Return the right variables by what follows `COMETMQ_` or the prefix; own ones come first."""
+    """Map what follows `COMETMQ_` or the prefix to the right variable; own ones take precedence."""
     ends: dict[str, str] = {name.removeprefix(START): name for name in COMMAND_VARIABLES}
     for name in sorted(own, key=lambda it: it.startswith(START)):
         ends[name.removeprefix(START)] = name

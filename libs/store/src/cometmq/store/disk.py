@@ -125,7 +125,7 @@ class Disk(Protocol):
         """Lock a folder through its lock file at `path`; raise LockHeld if it is already locked."""
 
     def locked_by(self, path: str) -> int | None:
-        """Return the process id of the lock's holder, 0 if it is unknown, None without a lock."""
+        """Return the process id of the lock's holder; 0 if it is unknown, None if not locked."""
 
 
 @contextmanager
@@ -414,7 +414,7 @@ class OsDisk:
             raise LockHeld(_held_text(path, process))
 
     def locked_by(self, path: str) -> int | None:
-        """Return the process id of the lock's holder, 0 if it is unknown, None without a lock.
+        """Return the process id of the lock's holder; 0 if it is unknown, None if not locked.
 
         A file that this process has locked must not be opened here: closing it would release the
         lock.

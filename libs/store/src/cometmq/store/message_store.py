@@ -206,7 +206,7 @@ class MessageStore:
         self._flusher.done(job, error)
 
     def jobs(self, now_ms: int) -> list[Job]:
-        """Return the jobs that are due: run them in order on one worker, calling `done` of each."""
+        """Return the jobs that are due; run them in order on one worker and call `done` on each."""
         return self._housekeeping.jobs(now_ms)
 
     def scrub_job(self, now_ms: int) -> Job | None:
@@ -488,7 +488,7 @@ class MessageStore:
 
 
 def _mark_unreplicated(batch: Batch) -> None:
-    """Set the status of puts that need replication when no slave is close enough."""
+    """Mark the puts that need replication as SLAVE_NOT_AVAILABLE: no slave is close enough."""
     for _, is_waiting, result in batch.results:
         if is_waiting and result.status is PutStatus.PUT_OK:
             result.status = PutStatus.SLAVE_NOT_AVAILABLE

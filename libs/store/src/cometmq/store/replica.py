@@ -92,8 +92,8 @@ class Replica:
             queue.recover(log.min_offset, offset)
         self._index.recover(name="", written_count=0, offset_end=offset)
         self._checksums.truncate(log.files, offset)
-        # The progress moves back before the log does: a log that ends before its progress has
-        # lost synced records.
+        # The progress moves back before the log does, because a log that ends before its progress
+        # counts as having lost synced records.
         self._checkpointer.note_truncated(min(self._checkpointer.dispatched_offset, offset))
         self._checkpointer.save_all(now_ms)
         log.truncate(offset)

@@ -267,8 +267,8 @@ class DelayService:
                 self._driver.put(
                     entry.message, partial(self._stored, level, topic, entry.queue_offset + 1)
                 )
-            # The position must not overtake pending puts. While there are any, a later entry's
-            # callback or the next batch passes this one.
+            # The position must not overtake pending puts. While there are any, this entry is passed
+            # by a later entry's callback or by the next batch.
             elif level.pending_count == 0 and not level.has_failed:
                 self._pass(level, 0, entry.queue_offset + 1)
         level.is_reading = False
@@ -373,7 +373,7 @@ class DelayService:
         self._continue(level)
 
     def _continue(self, level: _Level) -> None:
-        """Deliver the next batch of a backlog after the last one is stored; other work runs in
+        """Deliver the next batch of a backlog after the previous one is stored; other work runs in
         between.
         """
         is_busy = self._is_stopped or level.pending_count or level.is_reading

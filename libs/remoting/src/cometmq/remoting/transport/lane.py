@@ -18,19 +18,19 @@ and end in the chunk."""
 Answered: TypeAlias = tuple[bytes, int, int, int, bool]
 """The frames of the answers, the number of requests answered (in order, from the first), where the
 next request's frame begins and ends in the chunk (0 if all are answered), and whether a handler
-must serve that request (if not, `answer` stopped because enough bytes were due).
+must serve that request (if not, `answer` stopped because the answers exceeded `room` bytes).
 """
 
 StagedRows: TypeAlias = tuple[int, int, Sequence[int]]
 """The number of staged requests, the number of staged bytes, and for each chunk the number of
-answers that it will get; -1 for a chunk of which nothing is staged.
+answers that it will get, or -1 if no part of it is staged.
 """
 
 AnsweredRows: TypeAlias = tuple[Sequence[tuple[Any, bytes, int]], int, int, int]
 """The connections, each with the frames and the number of its answers; the number of received bytes
-that are answered; the index of the first chunk that is not answered completely; and where that
-chunk's first unanswered request begins: -1 if `answer_rows` stopped because enough bytes were due,
-or if all chunks are answered.
+whose requests are answered; the index of the first chunk that is not answered completely; and where
+that chunk's first unanswered request begins: -1 if `answer_rows` stopped because the answers
+exceeded `room` bytes, or if all chunks are answered.
 """
 
 
@@ -43,7 +43,7 @@ class Staging(Protocol):
 
     @property
     def is_limited(self) -> bool:
-        """Whether the port refuses some codes; a lane must not answer its requests then."""
+        """Whether the port refuses some codes; if so, a lane must not answer its requests."""
 
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to `count` requests that the lane has taken."""
@@ -55,7 +55,7 @@ class Staging(Protocol):
 
 
 class Lane(Protocol):
-    """Takes requests in two steps: `stage`, then `put` or `drop`, or `answer`."""
+    """Takes requests in two steps: first `stage`, then `put`, `answer` or `drop`."""
 
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
         """Stage the plain requests among the first `count_max` frames of a chunk.
@@ -83,8 +83,8 @@ class Lane(Protocol):
     def answer(self, first: int, count: int, room: int) -> Answered:
         """Answer requests of the chunk that was staged last, until the answers exceed `room` bytes.
 
-        `first` counts the requests of all negative parts of the chunk. Unanswered requests remain
-        staged, and the caller may ask for them again.
+        `first` is the number of the first request to answer, counted over all negative parts of the
+        chunk. Unanswered requests remain staged, and the caller may ask for them again.
         """
 
     def answer_rows(
@@ -92,9 +92,9 @@ class Lane(Protocol):
     ) -> AnsweredRows | None:
         """Answer the chunks of several connections in order, beginning with the row `first`.
 
-        Stop at a chunk that contains requests that `answer` does not serve, or more than
-        `count_max` requests; at a request that a handler must serve; or in a chunk whose answers
-        exceed `room` bytes. Return None, with nothing answered, if handlers must serve all chunks.
+        Stop at a chunk with requests that `answer` does not serve, or with more than `count_max`
+        requests; at a request that a handler must serve; or in a chunk whose answers exceed `room`
+        bytes. Return None, with nothing answered, if handlers must serve all chunks.
         """
 
     def drop(self) -> None:

@@ -8,7 +8,7 @@ that violates the protocol ends the connection before any of its requests is ser
 In each loop iteration a lane takes a bounded number of a connection's frames, as handlers do. The
 rest of a longer chunk waits as bytes for the next iteration, and nothing more is read until then,
 so a flood delays other connections no more than it would without a lane. A protocol error beyond
-that bound is detected in its own iteration, as if the chunk had been cut there.
+that bound is detected in the iteration that reaches it, as if the chunk had been cut there.
 
 Hot path: `_receive_for` runs once per chunk; bench/micro/bench_lane.py.
 """
@@ -26,9 +26,9 @@ from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.types import Buffer
 
 FRAMES_PER_CALL: Final = 2
-"""Number of frames that a lane may take where handlers may serve one. A lane needs an eighth of the
-time per frame, but a larger number would hide a flood: chunks of 256 KB, with up to 600 sends, must
-count as long turns.
+"""Number of frames that a lane may take for each frame that handlers may serve. A lane needs an
+eighth of the time per frame, but a larger number would hide a flood: chunks of 256 KB, with up to
+600 sends, must count as long turns.
 """
 
 NO_FD: Final = -1
@@ -94,7 +94,7 @@ class LanePeer(PeerProtocol):
             peer.reply_encoded(data, count)
 
     def write_rest(self, data: bytes) -> None:
-        """Write output that the kernel has not taken."""
+        """Write the output that the kernel has not accepted."""
         if self._is_open:
             self.direct_fd = NO_FD
             self._hub.stats.bytes_sent += len(data)
@@ -286,7 +286,7 @@ class LanePeer(PeerProtocol):
             super()._start_reading()
 
     def _write(self, data: Buffer) -> None:
-        """Write directly what the kernel takes, and let the transport send the rest."""
+        """Write directly as much as the kernel accepts, and let the transport send the rest."""
         direct = self._hub.direct
         if (
             direct is not None

@@ -2,8 +2,8 @@
 """One socket: an asyncio protocol around ``Connection``, with limits in both directions.
 
 Invariants
-    Unsent output above the high-water mark stops reading *and* serving. The memory that a peer
-    costs by not reading is therefore bounded by that mark plus the answers in progress. The
+    Unsent output above the high-water mark stops reading *and* serving. The memory that a peer can
+    tie up by not reading is therefore bounded by that mark plus the answers in progress. The
     connection is closed above the hard limit, or if the peer reads nothing for a while. Only a
     limited number of a connection's requests are served in a row. While the others wait for the
     next turn of the loop, nothing more is read from that connection. All answers to one chunk, and
@@ -63,7 +63,9 @@ class PeerProtocol(asyncio.Protocol):
         self._pipe: TlsPipe | None = None
         self._is_open = False
         self.close_reason = "was closed"
-        """The reason given in the errors of pending requests and of requests made after the end."""
+        """The reason given in the errors of pending requests and of requests made after the
+        connection has ended.
+        """
         self._end: Exception | None = None  # the network error that ended the connection
         self.is_dirty = False
         self._pauses = 0
@@ -107,7 +109,7 @@ class PeerProtocol(asyncio.Protocol):
             if self._pipe is not None:
                 data = self._decrypt(self._pipe, data)
             if self._is_open and data:
-                # An overridden `_receive` would cost an extra call per chunk without a lane.
+                # Without a lane, an overridden `_receive` would cost an extra call per chunk.
                 if hub.lane is None:
                     self._receive(data)
                 else:
@@ -305,7 +307,7 @@ class PeerProtocol(asyncio.Protocol):
             self.close()
 
     def restrain(self) -> None:
-        """Pause until a quarter of the unsent output is left, ignoring the high-water mark."""
+        """Pause until only a quarter of the unsent output is left, ignoring the high-water mark."""
         self.is_restrained = True
         if self._transport.is_closing():
             self.pause_writing()
@@ -319,7 +321,7 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Output that the kernel has not taken yet."""
+        """Output that the kernel has not accepted yet."""
         return self._transport.get_write_buffer_size() if self._is_open else 0
 
     @property
@@ -361,7 +363,7 @@ class PeerProtocol(asyncio.Protocol):
             self._end_chunk()
 
     def _receive_for(self, _lane: Lane, data: bytes) -> None:
-        """Offer a chunk to the lane; only connections of a server have one."""
+        """Offer a chunk to the lane; only a server's connections have a lane."""
         self._receive(data)
 
     def _end_chunk(self) -> None:
@@ -394,7 +396,7 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def _is_behind(self) -> bool:
-        """Whether received requests wait for their turn of the loop."""
+        """Whether received requests are waiting for their turn of the loop."""
         return bool(self._pauses & _BACKLOG)
 
     def _fall_behind(self) -> None:

@@ -86,9 +86,10 @@ class Server(Generic[ContextT]):
         self._is_stopping = False
 
     def gather(self) -> None:
-        """Hold all answers until the end of this turn of the loop, and then call ``save`` first.
+        """Hold all answers until the end of this turn of the loop, and call ``save`` before sending
+        them.
 
-        One call of ``save`` then covers the answers to all connections.
+        One call to ``save`` then covers the answers to all connections.
         """
         self._hub.is_gathering = True
 
@@ -133,9 +134,9 @@ class Server(Generic[ContextT]):
     async def _listen_at(self, host: str, port: int, connected: Callable[[], PeerProtocol]) -> int:
         """Listen on one address; return the port.
 
-        libuv accepts only one connection per listener in each turn of the loop. With long turns, a
-        thousand reconnecting clients would need a thousand of them, so several listeners share the
-        socket.
+        libuv accepts only one connection per listener in each turn of the loop. A thousand
+        reconnecting clients would need a thousand turns, which may be long, so several listeners
+        share the socket.
         """
         loop, backlog = self._hub.loop, self._settings.backlog
         listener = await loop.create_server(connected, host, port, backlog=backlog)
@@ -197,7 +198,9 @@ class Server(Generic[ContextT]):
             self._hub.direct.close()
 
     def _connections_max(self) -> int:
-        """Return the limit; 0 while stopping, because accepted connections may still arrive."""
+        """Return the limit; 0 while stopping, because the loop may still report accepted
+        connections.
+        """
         return 0 if self._is_stopping else self._settings.connections_max
 
     def _check(self) -> None:

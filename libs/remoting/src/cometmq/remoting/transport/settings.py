@@ -44,7 +44,7 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, metaclass=SpelledFi
     key_password: str | None = None
     """The password of an encrypted key."""
     trust_cert_path: Path | None = None
-    """The authorities that must have issued the peer's certificate; None means the system's."""
+    """The authorities trusted to issue the peer's certificate; None means the system's."""
     need_client_auth: str = "none"
     """Server only: whether clients present a certificate (``none``, ``optional``, ``require``)."""
     auth_server: bool = False
@@ -72,9 +72,9 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     unsent_bytes_max: int = 64 * _MIB
     """Unsent output above which the connection is closed, because its peer has stopped reading."""
     unsent_total_bytes_max: int | None = None
-    """Unsent output of all connections above which the largest are paused, then closed."""
+    """Total unsent output above which the connections with the most are paused, then closed."""
     drain_timeout_ms: int = 5_000
-    """How long a peer paused for that reason may read nothing while the limit is exceeded."""
+    """How long the peer of such a connection may read nothing while the total exceeds the limit."""
     stall_timeout_ms: int = 30_000
     """How long a peer may read nothing while unsent output is above the high-water mark."""
     reads_while_unsent: bool = False

@@ -33,7 +33,7 @@ class TaskSet:
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
         self._keepers: dict[asyncio.Task[Any] | None, asyncio.Task[None]] = {}
-        """The tasks of `keep`, by the task that runs their work at the moment."""
+        """The tasks of `keep`, keyed by the task that is running their work now."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -56,8 +56,8 @@ class TaskSet:
     ) -> asyncio.Task[None]:
         """Run `work` until it ends normally; restart it `RESTART_MS` after each failure.
 
-        A bug in one round must not stop a loop permanently. Application code that cancels its own
-        task must not either, so `work` has a task of its own, which nobody else needs to cancel.
+        Neither a bug in one round nor application code that cancels the task it runs in may stop a
+        loop permanently, so each round of `work` runs in a task of its own.
         """
         return self.spawn(self._keep(work, name), name=name)
 
@@ -121,7 +121,7 @@ class TaskSet:
             await asyncio.sleep(RESTART_MS / 1000)
 
     def _is_done(self, round_: asyncio.Task[None]) -> bool:
-        """Return whether a task of `_keep` needs no other round; log its error."""
+        """Return whether a task of `_keep` needs no further round; log its error."""
         if round_.cancelled() or (error := round_.exception()) is None:
             return True
         name = round_.get_name()

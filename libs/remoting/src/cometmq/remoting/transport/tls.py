@@ -2,7 +2,7 @@
 """TLS on the same port as plain connections.
 
 A TLS handshake always begins with the byte 0x16, and a plain frame never does. A server can
-therefore decide when the first byte arrives, on a connection to which all limits already apply. The
+therefore tell them apart by the first byte, on a connection to which all limits already apply. The
 pipe converts between the socket's bytes and the protocol's; it uses neither a socket nor a loop.
 """
 
@@ -91,7 +91,8 @@ TLS_DISABLED: Final = "TLS is disabled on this port (tls.server.mode=disabled)"
 REFUSED_LINGER_S: Final = 1.0
 """How long a server still answers requests on a plain connection that it has refused.
 
-If it closed the connection at once, requests on their way would fail without the reason.
+If it closed the connection at once, requests already on their way would fail without giving the
+reason.
 """
 NO_TLS_ALERT: Final = bytes((0x15, 3, 1, 0, 2, 2, 49))
 """The fatal alert `access_denied`, for a peer that starts TLS where it is off (RFC 5246, 7.2)."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store's hash index: a sequence of files; only the newest is being filled.
 
-Compatibility: as in RocketMQ, a new file inherits the previous file's end as its begin and end
+Compatibility: as in RocketMQ, a new file takes the previous file's end as its own begin and end
 until it gets its first entry; files are named after their local creation time.
 """
 

@@ -8,8 +8,8 @@ used, so the header holds the next free number.
 
 Invariants: the file being filled keeps its slots in memory; new entries are kept in `_unwritten`
 until they are appended. Slots and header reach the disk after all entries they refer to, so
-recovery can repair any crash. Recovery relinks the entries that the header does not count, and a
-slot that points at an uncounted entry leads through the chain to a counted one.
+recovery can repair the file after any crash. Recovery relinks the entries that the header does not
+count, and a slot that points at an uncounted entry leads through the chain to a counted one.
 """
 
 import struct

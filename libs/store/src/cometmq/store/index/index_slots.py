@@ -3,8 +3,8 @@
 
 A sweep writes the pages that were dirty when it began, a few at each checkpoint, so the loop never
 copies 20 MB at once. When its last page is written, the file's header may count all entries that
-existed when the sweep began. Pages may then hold newer entry numbers than the header counts. The
-newer entries are already in the file, so recovery can relink them.
+existed when the sweep began. Pages may then hold the numbers of newer entries, which the header
+does not count. These entries are already in the file, so recovery can relink them.
 """
 
 import sys
@@ -17,8 +17,8 @@ from cometmq.store.disk import DiskFile
 SLOT_BYTES: Final = 4
 PAGE_SLOTS: Final = 1024
 WRITE_BYTES: Final = 256 << 10
-"""Bytes converted and written together. The loop waits while a thread converts them, 0.05 ms;
-converting all 2 MiB of a step at once took 0.3 to 3 ms.
+"""Bytes converted and written together. The loop has to wait while a thread converts them, which
+takes 0.05 ms; converting all 2 MiB of a step at once took 0.3 to 3 ms.
 """
 STEP_PAGES: Final = 512  # 2 MiB: copied in 0.3 ms; a sweep of 20 MB takes ten checkpoints
 
@@ -51,7 +51,7 @@ class SlotPages:
 
 
 class SlotTable(Generic[Mark]):
-    """The newest entry number of each slot; a finished sweep returns its `Mark`."""
+    """The number of each slot's newest entry; a finished sweep returns its `Mark`."""
 
     __slots__ = ("_mark", "_sweep", "dirty", "values")
 

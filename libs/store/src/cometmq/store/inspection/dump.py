@@ -37,10 +37,10 @@ def dump_log(  # noqa: PLR0913  # what to yield, what to report, and the store
 ) -> Iterator[MessageRecord]:
     """Yield the records of the log, or of one topic, starting at a record boundary.
 
-    If `on_gone` is given, it is called instead for each record of the topic that the topic's queues
-    do not contain, for example because the topic was deleted and created again. `on_damage` is
-    called with each range that holds no valid record, in log order; `on_fault` with a description
-    of each file that is damaged as a whole.
+    If `on_gone` is given, a record of the topic that is in none of the topic's queues is passed to
+    it instead of being yielded, for example after the topic was deleted and created again.
+    `on_damage` is called with each range that holds no valid record, in log order; `on_fault` with
+    a description of each file that is damaged as a whole.
     """
     view = open_view(root, disk=disk, settings=settings)
     queues = None if topic is None or on_gone is None else _TopicQueues(view, topic)

@@ -114,7 +114,7 @@ class StoreView:
         self.damages: list[Damage] = []
         self.record_count = 0
         self.last_end: int | None = None
-        """The offset at which the last call of `records` stopped."""
+        """The offset at which the last call to `records` stopped."""
         try:
             self.files.load()
         except CorruptStore as error:
@@ -273,7 +273,7 @@ def inspect_store(
 def _index_summaries(view: StoreView) -> list[IndexSummary]:
     """Summarise the index files from their headers, which do not depend on the configured shape.
 
-    The header of the file that grows lags behind its entries, which the checkpoint counts.
+    The header of the growing file lags behind its entries, but the checkpoint counts them.
     """
     folder, settings = view.parts.layout.index, view.parts.settings
     shape = IndexShape(settings.max_hash_slot_num, settings.max_index_num)

@@ -240,7 +240,7 @@ def _configured_topics(view: StoreView) -> set[str] | None:
 
 
 class _Verifier:
-    """One pass over a store; only its safe part is checked after an unclean stop.
+    """One pass over a store; after an unclean stop, it checks only the safe part.
 
     `is_complete` means that no queue lacks entries, so a queue that is missing was deleted.
     """

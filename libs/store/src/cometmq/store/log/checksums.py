@@ -33,7 +33,8 @@ from cometmq.store.log.file_sequence import FileSequence
 
 BLOCK_BYTES: Final = 64 << 10
 """A damaged byte makes all messages of its block unreadable, so blocks should be small; but each
-block costs an entry. 1 MiB takes 0.7 ms (bench/micro/bench_checksums.py)."""
+block costs an entry. The checksums of 1 MiB take 0.7 ms (bench/micro/bench_checksums.py).
+"""
 
 CHUNK_BYTES: Final = 1 << 20
 """Bytes that are read at a time."""
@@ -41,7 +42,7 @@ CHUNK_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 4 << 10
 
 Part: TypeAlias = tuple[int, int, int]
-"""Begin and end of some bytes, and the CRC-32 of the bytes before them."""
+"""The begin and end of a range, and the CRC-32 of the bytes before it."""
 
 Crcs: TypeAlias = Callable[[bytes, Sequence[Part]], Sequence[int]]
 """Returns the CRC-32 of each part of a chunk."""
@@ -288,8 +289,8 @@ def _crcs(data: bytes, parts: Sequence[Part]) -> list[int]:
     """Compute CRCs without releasing the interpreter lock.
 
     zlib releases the lock for inputs above 5 KiB. While the loop is busy, the thread then waits up
-    to 5 ms to get it back, which made checkpoints fall far behind under full load. In small pieces,
-    the blocks of a chunk take 0.7 ms without interruption.
+    to 5 ms to get it back, which made checkpoints fall far behind under full load. Smaller
+    pieces avoid this: the CRCs of a chunk take 0.7 ms without interruption.
     """
     view, found = memoryview(data), []
     for begin, end, before in parts:

@@ -40,7 +40,7 @@ class CommitLog:
     """The files of the log, its end, and the confirm offset up to which readers may see it.
 
     The confirm offset never exceeds `end`. Unless `MessageStore.confirm` sets a bound, every commit
-    advances it.
+    advances the confirm offset.
     """
 
     __slots__ = ("_view", "confirm_offset", "damage", "end", "files")

@@ -6,7 +6,7 @@ int64. Entry n lies at byte n * 20 of the queue.
 
 Invariants: entries [0, max_offset) are visible. The newest of them may exist only in memory, in
 `_tail`; the next checkpoint writes them, and recovery can rebuild them from the log. If many of
-them collect before that, a spill writes them without a sync (`upkeep/checkpointer.py`:
+them accumulate before that, a spill writes them without a sync (`upkeep/checkpointer.py`:
 `must_spill`). Entries [max_offset, next_offset) are assigned to records that readers may not see
 yet: first the entries in `_held`, whose records are in the log but not confirmed, then the entries
 of the next commit.
@@ -44,7 +44,7 @@ class QueueEntry(NamedTuple):
 class QueuePlan(NamedTuple):
     """The file ranges and the copy of the tail that contain a range of entries.
 
-    It is immutable, so a worker thread may read it.
+    This object is immutable, so a worker thread may read it.
     """
 
     pieces: tuple[tuple[DiskFile, int, int], ...]

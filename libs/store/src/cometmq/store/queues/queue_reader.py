@@ -166,7 +166,7 @@ def _select(entries: Buffer, plan: ReadPlan) -> _Selection:
         selection = _select_all(entries, count, plan)
         if selection is not None:
             return selection
-    # A filter usually needs few of its 800 entries: 3x faster than unpacking all of them.
+    # A filter usually needs few of its 800 entries, so this is 3x faster than unpacking all.
     return _select_some(ENTRY.iter_unpack(memoryview(entries)[: count * ENTRY.size]), plan)
 
 
@@ -182,7 +182,7 @@ def _select_all(entries: Buffer, count: int, plan: ReadPlan) -> _Selection | Non
     numbers = _places(count).unpack_from(entries)
     offsets, sizes = numbers[::2], numbers[1::2]
     first, last, total = offsets[0], offsets[-1], sum(sizes)
-    # Any cold, removed, filler or unordered entry needs the loop, which judges entries one by one.
+    # If any entry is cold, removed, unordered or a filler, `_select_some` judges them one by one.
     if (
         first < max(log.first, log.end - limits.memory_bytes)
         or last + sizes[-1] > log.end

@@ -205,7 +205,7 @@ class Recovery:
         return files.first
 
     def _refuse_damage(self, start: int) -> None:
-        """Refuse to start before anything is truncated: a manual repair needs the queue entries."""
+        """Refuse damage before anything is truncated: a manual repair needs the queue entries."""
         scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
         for _ in scanner:
             pass
@@ -325,7 +325,7 @@ class Recovery:
         )
 
     def _check_length(self, end: int) -> None:
-        """Report synced records that are missing without a trace: nothing whole follows them."""
+        """Report synced records that are missing without a trace: no whole record follows them."""
         progress = self._progress
         if progress is not None and end < progress.offset:
             self._has_cut_records = True

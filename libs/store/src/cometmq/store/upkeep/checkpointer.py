@@ -25,19 +25,21 @@ PAUSE_FACTOR: Final = 4
 checkpoints for at most one fifth of the time."""
 
 UNSAVED_BYTES_MAX: Final = 64 << 20
-"""If a replicated log has more than this after the last checkpoint, the next one does not wait."""
+"""If a replicated log has grown by more than this since the last checkpoint, the next one does not
+wait.
+"""
 
 UNSAVED_COUNT_MAX: Final = 100_000
-"""A follower that catches up pauses while more replicated records than this wait for a checkpoint;
-above half this number, the next checkpoint does not wait. A follower dispatches 500,000 records a
-second. Their entries take 40 bytes each, and twice that while a checkpoint writes them: 8 MB in
-all.
+"""A follower that is catching up pauses while more replicated records than this are waiting for a
+checkpoint; above half this number, the next checkpoint does not wait. A follower dispatches 500,000
+records a second. Their entries take 40 bytes each, and twice that while a checkpoint writes them:
+8 MB in all.
 """
 
 SPILL_BYTES: Final = 8 << 20
-"""The part of the log whose entries may be in memory while no other job runs: a spill waits until
-checkpoints, deletions and other jobs end. Checkpoints of a busy broker are seconds apart on a slow
-disk; 400,000 records a second have 16 MB of entries.
+"""How much of the log may have its entries in memory while no other job runs; a spill waits for
+checkpoints, deletions and other jobs to end. Checkpoints of a busy broker are seconds apart on a
+slow disk; 400,000 records a second have 16 MB of entries.
 """
 
 SPILL_QUEUE_BYTES: Final = 16 << 10
@@ -88,7 +90,7 @@ class Checkpointer:
         self._flusher = flusher
         self._sealer = sealer
         self._dirty: set[ConsumeQueue] = set()
-        # Queues with the first entry that a spill has written since the checkpoint.
+        # Queue -> the first of its entries that a spill has written since the checkpoint.
         self._spilled: dict[ConsumeQueue, int] = {}
         self._spilled_folders: set[str] = set()
         self._spill_offset = 0
@@ -201,7 +203,7 @@ class Checkpointer:
         ]
 
     def _spilled_files(self) -> Written:
-        # Retention may have removed files since the spill, so files are found again.
+        # Retention may have removed files since the spill, so the files are looked up again.
         files = {}
         for queue, first in self._spilled.items():
             for file in queue.files.files_from(first * CQ_ENTRY_BYTES):

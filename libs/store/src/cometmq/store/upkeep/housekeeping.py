@@ -154,7 +154,8 @@ class Housekeeping:
     def _must_create(self, now_ms: int) -> bool:
         files = self._commit_log.files
         left = files.end - self._commit_log.end
-        # Half a file is enough notice: creating one takes milliseconds, filling 512 MiB seconds.
+        # Half a file is enough notice: creating one takes milliseconds, filling 512 MiB takes
+        # seconds.
         if not files.files or left >= files.file_size // 2:
             return False
         return has_passed(RETRY_INTERVAL_MS, since_ms=self._create_failed_ms, now_ms=now_ms)

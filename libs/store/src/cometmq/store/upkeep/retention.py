@@ -29,7 +29,7 @@ class Decision(NamedTuple):
     is_full: bool
     is_above_clean_ratio: bool
     expired_count: int
-    """How many of the files to delete have expired; the others are deleted to make room."""
+    """The number of expired files among those to delete; the others are deleted to make room."""
 
 
 def decide(

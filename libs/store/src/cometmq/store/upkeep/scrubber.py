@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the log with its checksums: all of it over days, its last files after a host crash.
 
-A round reads the log from its first byte up to the offset before which checksums existed when the
-round began. The rate is the size of the log divided by `logScrubHours`, within bounds, and the
-position survives a restart. Missing checksums are computed.
+A round reads the log from its first byte up to the offset that checksums had reached when the round
+began. The rate is the size of the log divided by `logScrubHours`, within bounds, and the position
+survives a restart. Missing checksums are computed.
 
 Readers get no record that shares a byte with a damaged block. The affected messages are identified
 from the queue entries, because the damaged bytes of the log cannot be trusted.
@@ -32,8 +32,8 @@ RATE_MIN: Final = 64 << 10
 STEP_BYTES_MAX: Final = 8 * CHUNK_BYTES
 SAVE_INTERVAL_MS: Final = 60_000
 FILES_AT_START: Final = 2
-"""Number of newest files that a startup reads completely after a crash of the host, because such a
-crash damages only recently written bytes. Two files of 1 GiB take about 4 s at 500 MB/s.
+"""Number of newest files that a startup reads completely after a crash of the host; such a crash
+damages only recently written bytes. Two files of 1 GiB take about 4 s at 500 MB/s.
 """
 
 QUEUES_NAMED_MAX: Final = 20

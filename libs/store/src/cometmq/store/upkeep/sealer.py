@@ -22,7 +22,7 @@ class Sealer:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.offset = 0
-        """Checkpoints compute no more checksums before this offset."""
+        """Checkpoints no longer compute checksums before this offset."""
 
     def begin(self, start: int, end: int) -> None:
         """Adopt the result of a recovery that read the log from `start` to `end`."""

@@ -352,7 +352,7 @@ def _encode_unit(
 
 
 def _status_of_unencodable(message: NewMessage) -> PutStatus:
-    # RocketMQ checks the characters first, and the bytes on encoding; the answers differ.
+    # RocketMQ counts characters first, and bytes only when it encodes; the answers differ.
     properties = message.properties
     if len(properties) <= PROPERTIES_CHARS_MAX < len(properties.encode("utf-8", "replace")):
         return PutStatus.PROPERTIES_SIZE_EXCEEDED

@@ -201,7 +201,7 @@ class Dispatcher:
         return place is None or scan.physical_offset < place
 
     def _begin_again(self, queue: ConsumeQueue, physical_offset: int) -> None:
-        """Empty the queue if its first record is older: its topic was deleted and created again.
+        """Empty a queue whose first record is older: its topic was deleted and created again.
 
         Offsets of the new topic restart at 0; the messages of the deleted topic must not reappear.
         """

@@ -3,7 +3,7 @@
 
 A native message path is such a source. The store still decides where the records go, writes them,
 publishes their queue entries and decides when their requests are answered. A run keeps its position
-among the other puts, so the log has the order of the requests, regardless of which path encodes
+among the other puts, so the log keeps the order of the requests, regardless of which path encodes
 them.
 """
 

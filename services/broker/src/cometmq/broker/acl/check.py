@@ -8,7 +8,7 @@ request names.
 Compatibility: these checks are stricter than in RocketMQ 4.9.4:
 
 - a batch (320) is checked like a single message, and a lite pull (361) like a pull;
-- a message to a group's retry topic needs SUB of that group, not of one that the sender names;
+- a message to a group's retry topic needs SUB on that group, not on one that the sender names;
 - a reply (324, 325) to a topic other than a cluster's reply topic needs PUB, because it is stored;
 - an account's default rights cover neither the topics that hold messages of all topics
   (``SHARED_TOPICS``) nor the group that checks transactions;

@@ -113,7 +113,7 @@ class AclFiles:
         return self._change(path, lambda document: document.remove_account(access_key))
 
     def set_white_addresses(self, texts: Sequence[str], path: str | None) -> Accounts | None:
-        """Replace one file's addresses that need no account; return None if the file is unknown."""
+        """Replace a file's white addresses; return None if the file is unknown."""
         chosen = Path(path) if path else self.path
         if chosen != self.path and chosen not in self._read():
             return None
@@ -178,7 +178,7 @@ class AclFiles:
         )
 
     def _warn(self, accounts: Accounts, texts: Mapping[Path, bytes], *, is_by_hand: bool) -> None:
-        """Log the misspelt keys and words of each file, once for each text that a person writes.
+        """Log the misspelt keys and words of each file, once for each version that a person writes.
 
         A change by an administrator's request rewrites a file; the words that were in it before are
         not logged again.

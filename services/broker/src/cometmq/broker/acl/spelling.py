@@ -53,7 +53,7 @@ def doubtful_words(account: AclAccount) -> Iterator[str]:
 
 
 def doubtful_admin(word: str | None) -> Iterator[str]:
-    """Yield a text if the word that makes an administrator is neither true nor false."""
+    """Yield a text if the word that makes an account an administrator is neither true nor false."""
     if word and word not in TRUE_FALSE:
         yield f"admin: {word} means false{_nearest(word, TRUE_FALSE)}"
 
@@ -61,7 +61,7 @@ def doubtful_admin(word: str | None) -> Iterator[str]:
 def doubts_of_account(
     values: Mapping[str, Any], account: AclAccount, admin: str | None
 ) -> list[str]:
-    """Return the texts about an account of a file; `values` are its keys there."""
+    """Return the texts about an account in a file; `values` are the account's keys there."""
     found = [
         *doubtful_keys(values, ACCOUNT_KEYS),
         *doubtful_admin(admin),

@@ -119,7 +119,8 @@ def raw_reader(names: Sequence[str]) -> Callable[[bytes], list[bytes | None]]:
     marks = [_PAIR_SEPARATOR + name.encode() + _VALUE_SEPARATOR for name in names]
 
     def read(text: bytes) -> list[bytes | None]:
-        # If the mark is missing, rpartition returns the whole text; the separator makes it empty.
+        # If the mark is missing, rpartition returns the whole text, whose part before the first
+        # separator is empty.
         text = _PAIR_SEPARATOR + text
         return [
             text.rpartition(mark)[2].partition(_PAIR_SEPARATOR)[0] or _last_filled(text, mark)

@@ -10,7 +10,7 @@ from cometmq.ha.record import TablesAt, Versioned
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a broker's log and tables, how well it follows its master, and the room that it
+    """The end of a broker's log and tables, how well it follows its master, and how much room it
     has.
     """
 
@@ -46,7 +46,7 @@ class Duties(Protocol):
         """Begin an epoch at the end of the log and save its entry.
 
         Return False if tables that the epoch needs have to be fetched first; when they have
-        arrived, `GroupMember.begin_again` causes this to be called again.
+        arrived, `GroupMember.begin_again` leads to another call.
         """
 
     async def repair_history(self) -> None:

@@ -5,8 +5,8 @@ switchover, or at the master.
 `KINDS` lists what each request needs. All other requests are served as in a broker without a group.
 While a planned switchover is in progress, requests that change state wait; afterwards they are
 either served here or forwarded to the new master, never both. Producers and consumers keep their
-connections and notice only the pause. A slave forwards such requests to the master that it follows:
-clients whose routes are out of date, for up to 30 s after a failover, notice nothing.
+connections and notice only the pause. A slave forwards such requests to the master that it follows,
+so clients whose routes are out of date (for up to 30 s after a failover) notice nothing.
 """
 
 import asyncio
@@ -105,8 +105,8 @@ KINDS: Final[Mapping[int, Kind]] = {
 def is_forwarded(call: Call[Any]) -> bool:
     """Return whether another broker has forwarded the request.
 
-    A broker that forwards requests refuses such a request: two brokers that follow each other,
-    because neither knows the new master, would otherwise pass it back and forth endlessly.
+    A broker that itself forwards requests refuses such a request. Otherwise two brokers that follow
+    each other, because neither knows the new master, would pass it back and forth endlessly.
     """
     return FORWARDED.encode() in call.head
 
@@ -265,7 +265,7 @@ class Gate:
             self.held_count -= 1
 
     async def _forwarded(self, call: Call[Any], target: str, deadline_ms: int) -> Reply | None:
-        """Send a request to the master; return None if it has not accepted it yet.
+        """Send a request to the master; return None if the master has not accepted it yet.
 
         All fields are sent as they were received, because the client may have signed them. The
         answer is marked, so that our clients look up the master; others ignore the field.

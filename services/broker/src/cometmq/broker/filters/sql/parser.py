@@ -73,8 +73,8 @@ class _Build(Transformer[Leaf, Node]):
 
 
 class FedTokens(Lexer):
-    """A placeholder for the lexer that Lark requires; `feed` passes the tokens to the parser
-    itself.
+    """A placeholder for the lexer that Lark requires; `feed` itself passes the tokens to the
+    parser.
     """
 
     def __init__(self, _: Any) -> None: ...
