@@ -39,9 +39,9 @@ class SendLane:
         delays, delayed sends are left to Python. `transactions` holds the topics of half and op
         messages, and the properties and tag code of every op message.
 
-        `json` surrounds id, queue id, queue offset and opaque in the JSON header of an answer;
-        `binary_head`, `flag` and `binary_entries` are its constant parts in the other encoding.
-        Raise ValueError for a `store_host` that is not IPv4.
+        `json` holds the parts of an answer's JSON header around the id, queue id, queue offset and
+        opaque; `binary_head`, `flag` and `binary_entries` are the constant parts of the header in
+        the other encoding. Raise ValueError for a `store_host` that is not IPv4.
         """
 
     @property
@@ -52,10 +52,10 @@ class SendLane:
         """Take sends to this topic from now on; return whether it is new."""
 
     def forget(self) -> None:
-        """Take sends to no topic until it is learned again; what is staged stays."""
+        """Stop taking sends to each topic until it is learned again; staged sends remain."""
 
     def take_halves(self, takes_halves: bool) -> None:
-        """Take half messages from now on, or leave them to Python, as at first."""
+        """Take half messages from now on, or leave them to Python, as is the default."""
 
     def keep_halves(self, answers: LaneAnswers) -> None:
         """Keep the half messages of these answers in memory, where `stage` finds them."""
@@ -80,10 +80,10 @@ class SendLane:
         """Stage the plain sends and pulls among the first `count_max` frames of a chunk.
 
         With `now_ms`, oneway requests that end a half message in memory count as sends; the half
-        message then leaves the memory. The parts of the chunk follow one another: number of sends
-        (0: frames for Python; negative: pulls and renewals), bytes of their bodies and properties,
-        begin, end. What follows the last part is for Python too. Pulls and renewals are staged in
-        `pulls`, until the next call.
+        message is then removed from memory. Return the parts of the chunk in order, each as its
+        number of sends (0: frames for Python; negative: pulls and renewals), the bytes of their
+        bodies and properties, its begin and its end. Anything after the last part is for Python
+        too. Pulls and renewals are staged in `pulls`, until the next call.
         """
 
     def stage_rows(
@@ -91,16 +91,16 @@ class SendLane:
     ) -> tuple[int, int, list[int]]:
         """Stage the chunks that contain only plain sends, at most `count_max` each.
 
-        A row has a connection, whose `host` is read, and its chunk. Return the number of sends, the
-        bytes of their bodies and properties, and for each chunk the number of its answers, or -1 if
-        nothing of it is staged. For `now_ms` see `stage`.
+        Each row has a connection, whose `host` is read, and its chunk. Return the number of sends,
+        the bytes of their bodies and properties, and for each chunk the number of its answers, or
+        -1 if none of it is staged. For `now_ms`, see `stage`.
         """
 
     def drop_from(self, first: int) -> None:
         """Remove the staged sends from this number on."""
 
     def release(self) -> None:
-        """Remove everything staged and let go of its chunks."""
+        """Remove everything staged, and release its chunks."""
 
     def place(
         self,
@@ -113,11 +113,11 @@ class SendLane:
     ) -> tuple[
         int, int, bytes, list[tuple[_QueueT, bytes, int]], LaneKeys, list[tuple[bool, LaneAnswers]]
     ]:
-        """Build the records of staged sends from an offset of the log on, as far as they fit.
+        """Build records of staged sends, as many as fit, starting at an offset of the log.
 
-        Return the number of sends, of messages, the records, entries and their number for each
-        queue, the keys, and the answers in groups that do or do not wait for the disk. Nothing
-        staged changes, so a commit may be built again.
+        Return the number of sends and of messages, the records, each queue's entries and their
+        number, the keys, and the answers in groups, each of which waits for the disk or does not.
+        Nothing staged changes, so a commit may be built again.
         """
 
     def unplaced(self, first: int, count: int) -> LaneAnswers:
@@ -127,7 +127,7 @@ PullEffects: TypeAlias = tuple[
     list[tuple[str, str, int, int, int]], list[tuple[str, str, int, int]], list[Any], int
 ]
 """Topic, group, pulls, messages and bytes of each reader; group, topic, queue id and offset of each
-commit; the locks of each renewal; what is left of the budget of filters.
+commit; the locks of each renewal; what is left of the filters' budget.
 """
 
 class _View(Protocol):
@@ -165,13 +165,13 @@ class PullLane:
     ) -> PullLane:
         """Start without readers and renewals.
 
-        The limits are those of an answer from memory; `memory_bytes` before the log's end, memory
-        ends. `json` surrounds the four numbers and the opaque in the JSON header of an answer;
-        `binary_head`, `flag`, `remark` and `names` are the constant parts in the other encoding.
-        `plain_json` and `plain_binary` surround the opaque in the header of an answer without
-        fields.
-        `read_log` gets a view, an offset and a number of bytes in one file, `read_entries` a queue,
-        an offset and a number of entries; both return None if that is not in memory.
+        The limits are those of an answer from memory; only the last `memory_bytes` of the log count
+        as memory. `json` holds the parts of an answer's JSON header around the four numbers and the
+        opaque; `binary_head`, `flag`, `remark` and `names` are the constant parts in the other
+        encoding. `plain_json` and `plain_binary` hold the parts around the opaque in the header of
+        an answer without fields. `read_log` gets a view, an offset and a number of bytes in one
+        file, `read_entries` a queue, an offset and a number of entries; both return None if the
+        data is not in memory.
         """
 
     @property
@@ -202,7 +202,7 @@ class PullLane:
         """
 
     def forget(self) -> None:
-        """Take no pulls until they are learned again."""
+        """Stop taking pulls until they are learned again."""
 
     def learn_renewal(
         self, serialization: int, head: bytes, body: bytes, answer: bytes, locks: object
@@ -214,23 +214,24 @@ class PullLane:
         """
 
     def forget_renewals(self) -> None:
-        """Take no requests to lock queues until they are learned again."""
+        """Stop taking requests to lock queues until they are learned again."""
 
     def clear(self) -> None:
         """Drop all cached blocks."""
 
     def frame(self, index: int) -> tuple[int, int]:
-        """Return begin and end of a staged request's frame."""
+        """Return the begin and end of a staged request's frame."""
 
     def answer(
         self, first: int, count: int, room: int, view: _View, budget: int
     ) -> tuple[bytes, int, int, int, bool, PullEffects]:
         """Answer staged requests until one is for Python, or the answers exceed `room` bytes.
 
-        Filters may examine `budget` entries in all; above that, pulls with filters are for Python.
+        Filters may examine `budget` entries in total; beyond that, pulls with filters are for
+        Python.
 
-        Return the frames, the number of answered requests, begin and end of the next one's frame
-        (0: none), whether that is for Python, and the effects.
+        Return the frames, the number of answered requests, the begin and end of the next request's
+        frame (0: none), whether that request is for Python, and the effects.
         """
 
     def answer_rows(
@@ -244,20 +245,21 @@ class PullLane:
         budget: int,
     ) -> tuple[list[tuple[Any, bytes, int]], int, int, int, PullEffects]:
         """Answer chunks of several connections, as `cometmq.remoting.transport.lane` describes;
-        begin no other chunk once all answers exceed `bytes_max`. For `budget` see `answer`.
+        begin no other chunk once all answers together exceed `bytes_max`. For `budget`, see
+        `answer`.
 
         What was staged before is forgotten.
         """
 
 def crcs(data: bytes, parts: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Return the CRC-32 of each part of `data` without the interpreter lock.
+    """Return the CRC-32 of each part of `data`, computed without holding the interpreter lock.
 
-    A part has its begin, its end, and the CRC of the bytes before it. Raise IndexError if a part
+    A part is its begin, its end, and the CRC of the bytes before it. Raise IndexError if a part
     lies outside the data.
     """
 
 def matches(names: Sequence[str], condition: tuple[Any, ...], record: bytes) -> bool | None:
-    """Return whether a record matches a condition; None if only Python can say."""
+    """Return whether a record matches a condition; None if only Python can tell."""
 
 def read_range(
     data: bytes,
@@ -268,10 +270,10 @@ def read_range(
     is_indexing: bool,
     delayed: tuple[str, Sequence[int], int],
 ) -> tuple[int, int, int, list[tuple[str, int, int, int, bytes]], LaneKeys]:
-    """Read the plain records from a position of `data` on; its first byte is at log offset `base`.
+    """Read plain records, starting at a position in `data`, which begins at log offset `base`.
 
     Entries of the topic in `delayed` hold delivery times: its queues have the listed delays, and
-    all its other queues the last one. Reading ends where no plain record begins.
+    its remaining queues have the last of them. Reading ends where no plain record begins.
 
     Return the bytes and the number of records, the store time of the last one, runs of entries
     (topic, queue id, first queue offset, number, entries), and the keys.
@@ -288,11 +290,12 @@ def select_due(
 ) -> tuple[int, bool, list[tuple[int, int]]]:
     """Select the entries of a delay level that are due, from the first one on.
 
-    A time beyond `due_at_most` is due at once. The selection ends at an entry that is not due, due
-    before `copied_until`, or a filler, and before `bytes_max`, but not before the first entry.
+    A time beyond `due_at_most` is due at once. The selection ends before an entry that is not due,
+    is due by `copied_until`, or is a filler, and when it reaches `bytes_max`, which the first entry
+    may exceed.
 
-    Return the number of entries, whether the next one is not due, and offset and size of the parts
-    of the log that have their records; a part lies within one file.
+    Return the number of entries, whether the next one is not due, and the offset and size of each
+    part of the log that has their records; a part lies within one file.
     """
 
 @final
@@ -334,11 +337,11 @@ class DueRecords:
         now_ms: int,
         queue_of: Callable[[str, int], _QueueT],
     ) -> tuple[int, bytes, list[tuple[_QueueT, bytes, int]], LaneKeys, list[tuple[str, int, int]]]:
-        """Build the messages' records from an offset of the log on, as far as they fit.
+        """Build the messages' records, as many as fit, starting at an offset of the log.
 
-        Return their number, the records, entries and their number for each queue, the keys, and
-        topic, number and bytes of the messages for each topic. Nothing changes, so a commit may be
-        built again.
+        Return their number, the records, each queue's entries and their number, the keys, and each
+        topic with the number and bytes of its messages. Nothing changes, so a commit may be built
+        again.
         """
 
 def follow_headers(
@@ -346,12 +349,12 @@ def follow_headers(
 ) -> tuple[int, int] | None:
     """Follow the headers of whole records in `data`, which begins at this offset of the log.
 
-    Return the bytes of the records and the size of the next one, 0 if its header is not whole;
-    None if a header is wrong. Stop before `bytes_max`, but not before the first record.
+    Return the bytes of the records and the size of the next one, or 0 if its header is incomplete;
+    None if a header is wrong. Stop when `bytes_max` is reached, which the first record may exceed.
     """
 
 class PanicException(BaseException):
-    """A bug of the native code; what it was called with is unchanged or released."""
+    """A bug in the native code; its arguments are unchanged or released."""
 
 @final
 class LaneAnswers:
@@ -370,20 +373,22 @@ class LaneAnswers:
         """The number of requests that end a half message; they get no answer."""
 
     def ended(self) -> tuple[list[int], list[int]]:
-        """Return the queue offsets of half messages that are committed and rolled back."""
+        """Return the queue offsets of committed half messages, and those of rolled-back ones."""
 
     def totals(self) -> list[tuple[str, int, int, int]]:
-        """Return topic, number of sends, of messages, and bytes in the log, for each topic."""
+        """Return each topic with its number of sends, of messages, and of bytes in the log."""
 
     def committed(self) -> list[tuple[str, int, int]]:
-        """Return topic, number of committed messages, and bytes of their half messages."""
+        """Return each topic with its number of committed messages and the bytes of their half
+        messages.
+        """
 
     def delays(self) -> list[tuple[int, int, int]]:
-        """Return queue id, number of messages, and bytes in the log, for each delay level."""
+        """Return each delay level's queue id, number of messages, and bytes in the log."""
 
     def encode(self, lane: SendLane) -> list[tuple[object, bytes, int]]:
-        """Return the frames of success, as this lane makes them, and their number, for each
-        connection.
+        """Return, for each connection, the frames of successful answers, as this lane makes them,
+        and their number.
         """
 
     def rows(
@@ -414,10 +419,10 @@ class Sockets:
     def send_rows(
         self, rows: Sequence[tuple[Any, bytes, int]]
     ) -> tuple[int, list[tuple[int, int]]]:
-        """Write the bytes of each row to the socket in the attribute `direct_fd` of its connection.
+        """Write each row's bytes to the socket in its connection's attribute `direct_fd`.
 
-        Return the number of bytes taken in total, and the index and the number of bytes taken of
-        each row that is not sent completely.
+        Return the number of bytes taken in total, and, for each row that is not sent completely,
+        its index and the number of its bytes taken.
         """
 
 @final
