@@ -134,7 +134,7 @@ def _same_accounts_for_all(guarded: Cluster) -> Iterator[None]:
 
 
 def accounts_file(cluster: Cluster) -> Path:
-    """Return the path of the broker's accounts: under its home, or beside its own file."""
+    """Return the path of the accounts: under Java's home, or beside our broker's configuration."""
     home = "home/conf/" if isinstance(cluster, JavaCluster) else ""
     return cluster.directory / f"{home}plain_acl.yml"
 
@@ -211,7 +211,7 @@ def test_administrators_change_accounts(
 
 
 def test_administrators_change_white_addresses(guarded: Cluster, tmp_path: Path) -> None:
-    """Runs on its own cluster, because RocketMQ never removes such an address."""
+    """Runs on its own cluster, because RocketMQ never removes a white address."""
     properties = tools(tmp_path, "adminKey1", "adminSecret1")
     with (
         with_accounts(type(guarded), tmp_path / "white") as cluster,

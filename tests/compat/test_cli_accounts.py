@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq`'s commands about accounts compared with RocketMQ's mqadmin, on both brokers."""
+"""`cometmq`'s account commands compared with RocketMQ's mqadmin, on both brokers."""
 
 import json
 from collections.abc import Callable, Iterator

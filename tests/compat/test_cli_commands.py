@@ -172,7 +172,7 @@ def test_settings_of_brokers_read_the_same_and_are_changed(
 def test_figures_of_brokers_have_the_same_names(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin
 ) -> None:
-    """Compares brokerStatus of a broker and of a cluster, but only names: values change."""
+    """Compares brokerStatus of a broker and of a cluster, but only names, because values change."""
     address = cluster.broker_addrs[0]
     mine = ours.run("brokerStatus", "-b", address).output.splitlines()
     theirs = mqadmin.run("brokerStatus", "-b", address).output.splitlines()

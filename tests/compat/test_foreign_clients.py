@@ -45,7 +45,7 @@ def test_every_client_receives_the_messages_of_every_client(
     mixed: dict[str, Event],
     receiver: str,
 ) -> None:
-    """Each of sixteen pairs of clients agrees on bodies (by SHA-256), tags and properties."""
+    """Each of the sixteen pairs of clients agrees on bodies (by SHA-256), tags and properties."""
     printed = clients[receiver].run(
         "consume",
         namesrv=cluster.namesrv_addr,

@@ -111,7 +111,7 @@ def test_a_message_refused_too_often_becomes_a_dead_letter(
         # afterwards.
         wait_for_messages(cluster, f"%DLQ%{group}", len(wanted), queue_count=1)
         consumer.stop()
-    # The group may only write to its dead-letter topic: make it readable.
+    # The dead-letter topic is created write-only, so make it readable.
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, f"%DLQ%{group}", queue_count=1)
 
     printed = java.run(
@@ -163,7 +163,7 @@ def test_progress_survives_a_consumer(
 def test_two_consumers_share_a_topic(
     cluster: Cluster, clients: dict[str, ClientProgram], java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Each is notified of the other (40) and takes half of the queues, until one of them leaves."""
+    """Each is notified of the other (40) and takes half of the queues until one of them leaves."""
     options = {
         "namesrv": cluster.namesrv_addr,
         "topic": topic,

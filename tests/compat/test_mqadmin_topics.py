@@ -91,7 +91,7 @@ def test_a_topic_is_created_changed_and_deleted(
 def test_a_group_is_created_changed_and_deleted(
     cluster: Cluster, mqadmin: MqAdmin, group: str
 ) -> None:
-    """The commands send codes 200, 201 and 207; without -m and -d both flags are set to false."""
+    """The commands send codes 200, 201 and 207; without -m and -d, both flags are set to false."""
     address = cluster.broker_addrs[0]
 
     created = mqadmin.run("updateSubGroup", "-b", address, "-g", group, "-r", "3", "-q", "2")
@@ -186,7 +186,7 @@ def test_order_configuration(mqadmin: MqAdmin, topic: str) -> None:
 
 @contextmanager
 def _without_write_permission(mqadmin: MqAdmin, broker: str) -> Iterator[str]:
-    """Wipe the write permission and yield the output of the wipe; always restore it afterwards."""
+    """Wipe the write permission and yield the command's output; always restore the permission."""
     try:
         yield mqadmin.run("wipeWritePerm", "-b", broker).output
     finally:

@@ -215,7 +215,7 @@ async def test_our_push_consumer_filters_by_tag(
 async def test_a_message_that_our_consumer_refuses_comes_back(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """It is redelivered through the broker's retry topic, ten seconds later."""
+    """The message is redelivered through the broker's retry topic, ten seconds later."""
     wanted = await _send_by_java(cluster, java, topic, count=3)
     listener = Collector(set(wanted), fail_first=1)
 

@@ -436,7 +436,7 @@ def pair(
 
 @pytest.mark.slow
 async def test_order_holds_when_a_broker_is_killed(pair: Cluster, group: str) -> None:
-    """Its queues wait for its return; only messages without a stored offset are redelivered."""
+    """The broker's queues wait for it; only messages without a stored offset are redelivered."""
     topic = f"{group}Topic"
     create_topic(pair.namesrv_addr, pair.broker_addrs, topic, queue_count=2)
     first, second = Seen(), Seen()

@@ -50,7 +50,7 @@ def running(broker: BrokerChild, to: Path) -> None:
 
 
 def snapshot(broker: BrokerChild, to: Path) -> None:
-    """Copy the folder of a process that cannot change it: all files are from one moment."""
+    """Suspend the process and copy its folder, so that all files are from the same moment."""
     os.kill(broker.pid, signal.SIGSTOP)
     try:
         os.waitpid(broker.pid, os.WUNTRACED)  # threads complete their system calls first
@@ -94,7 +94,7 @@ async def copy_under_load(
 
 
 async def look(broker: BrokerChild, promised: Acknowledged) -> list[str]:
-    """Return the acknowledged data that a broker on a copy lacks."""
+    """Return the acknowledged data that a broker started on a copy lacks."""
     wrong, queues = [], {}
     async with Client(broker.address) as client:
         for queue in [(TOPIC, queue_id) for queue_id in range(QUEUE_COUNT)]:

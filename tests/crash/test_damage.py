@@ -85,7 +85,7 @@ def reboot(broker: BrokerChild) -> None:
 
 
 async def read_on(client: Client) -> dict[int, MessageRecord]:
-    """Read the queue as RocketMQ's clients do: after any answer, continue at its next offset."""
+    """Read the queue as RocketMQ's clients do: after an answer, continue at the offset it names."""
     found: dict[int, MessageRecord] = {}
     _, end = await client.bounds(TOPIC, 0)
     offset = 0

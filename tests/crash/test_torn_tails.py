@@ -32,7 +32,7 @@ def next_record(store: Path, queue_offset: int) -> tuple[Path, int, bytes]:
 
 
 def tear(store: Path, queue_offset: int, cut: int) -> int:
-    """Append the record's first `cut` bytes (negative: all but the last), and its queue entry."""
+    """Append `record[:cut]` (a negative `cut` drops bytes at the end) and its queue entry."""
     path, end, record = next_record(store, queue_offset)
     with path.open("r+b") as file:
         file.seek(end - int(path.name))

@@ -208,7 +208,7 @@ def say(line: str) -> None:
 
 
 async def _open_count(admin: AdminClient) -> int | None:
-    """Count open transactions; None while a restarted name server does not list the broker."""
+    """Count open transactions; None while a restarted name server does not list the broker yet."""
     for master in (await admin.masters()).values():
         return len([half.offset async for half in master.open_transactions()])
     return None

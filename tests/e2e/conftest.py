@@ -62,7 +62,8 @@ class World:
         self.operators = Namespace("cometmq-e2e-operator")
         self.mq = Namespace("cometmq-e2e")
         self.namesrv = NAMESRV.format(self.mq.name)
-        # Clients get both addresses: behind the one name, they would not leave a server that hangs.
+        # Clients get both addresses: given only the Service's name, they would stay with a hanging
+        # server.
         self.namesrvs = ";".join(f"mq-cometmq-namesrv-{one}.{self.namesrv}" for one in range(2))
 
     def install(self) -> float:

@@ -15,7 +15,7 @@ PARTITION_S = 15
 
 
 def master_apart(world):
-    """Move the master to a pod that shares its node with no other broker and not with the load.
+    """Move the master to a pod whose node runs neither another broker nor the load.
 
     The node must not run the acting operator either: recovery then takes longer, and is tested by
     `test_a_standby_operator_fails_over`.
@@ -62,7 +62,7 @@ def fail_over(world, load, fault):
 
 
 def until_later(load, moment):
-    """Wait until the load has acknowledged a send that began after a moment on its clock."""
+    """Wait until a send that began after `moment`, on the load's clock, is acknowledged."""
     until(lambda: load.now() >= moment, TIMEOUT_S, "the fault has lasted long enough")
     load.again(moment)
 

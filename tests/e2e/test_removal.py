@@ -27,7 +27,9 @@ def consume(world):
 
 
 def test_the_operator_is_uninstalled_and_installed_again(ready, under_load, report):
-    """Brokers do not need it: no send fails, and the next operator finds the group as it was."""
+    """Brokers do not need the operator: no send fails, and the next operator finds the group as it
+    was.
+    """
     ready.install_operator("upgrade", keeps_definition=True)
     epoch, pods = ready.until_ready()["epoch"], uids(ready)
     with under_load() as load:
@@ -51,7 +53,7 @@ def uids(world):
 
 
 def until_backlog(world):
-    """Wait until a deletion waits for all messages of `produce`, delayed ones included."""
+    """Wait until a deletion is waiting for all messages of `produce`, including delayed ones."""
 
     def backlog():
         drain = world.status().get("drain") or {}

@@ -73,7 +73,7 @@ async def run_trial(group, folder, kinds, random, outages):
 
 
 def kinds_of(name, config):
-    """Deal the drawn faults out to the groups in turn: together, the groups get every kind."""
+    """Deal the drawn faults out to the groups in turn, so that together they get every kind."""
     drawn = draw(config.getoption("--faults"), Random(config.getoption("--fault-seed")))
     return drawn[list(GROUPS).index(name) :: len(GROUPS)]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the chart's pods as containers of the engine: commands, settings, probes, chart test.
 
-A network of the engine resolves the names of the Services, so the programs find each other as they
-would in a cluster. Kubernetes is responsible for scheduling, volumes and rights, which are not
-tested here.
+An engine network resolves the names of the Services, so the programs find each other as they would
+in a cluster. Kubernetes is responsible for scheduling, volumes and rights, which are not tested
+here.
 """
 
 import re

@@ -225,7 +225,7 @@ async def test_retaining_ends_the_wait_of_a_deletion(world, admin, suite):
 
 
 async def test_the_older_of_two_objects_wins(world, admin):
-    """Creation times have seconds; in a tie, the first name wins."""
+    """Creation times are in whole seconds; in a tie, the first name wins."""
     await world.apply("Topic", "a-first", name="Twice", writeQueueNums=4)
     await world.until_ready("mqt", "a-first")
     await world.apply("Topic", "b-second", name="Twice", writeQueueNums=6, deletionPolicy="Delete")

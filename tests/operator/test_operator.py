@@ -266,8 +266,8 @@ async def test_a_switchover_by_annotation_runs_once(world):
 async def test_a_fenced_master_is_followed_by_a_master_of_a_later_epoch(world):
     """Repeats the order until a later epoch has a master.
 
-    On a busy machine, the order may arrive while the master does not answer, or the same broker may
-    be elected again.
+    On a busy machine, the order may arrive while the master is not responding, or the same broker
+    may be elected again.
     """
     async with running(world) as app:
         before = await start_group(world)
@@ -455,7 +455,7 @@ async def test_a_deletion_waits_until_consumers_have_consumed_everything(world):
 
 
 async def test_an_operator_that_starts_during_a_deletion_waits_for_consumers_too(world):
-    """Its first pass over the group runs before its elector has read the record."""
+    """The operator's first pass over the group runs before its elector has read the record."""
     async with running(world, "one") as first:
         status = await start_group(world)
         client = Client(f"{HOST}:{world.main[int(status['master'][-1])]}")

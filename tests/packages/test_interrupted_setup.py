@@ -75,7 +75,7 @@ def test_an_environment_without_pip_is_replaced(tree):
 
 @pytest.mark.parametrize("marker", [MARKER, ".venv/.ready"])
 def test_an_interrupted_update_repeats_each_installation(tree, marker):
-    """What an update of one set leaves half done may belong to the other."""
+    """A package left half installed by an update of one set may belong to the other set."""
     (tree / ".venv").mkdir()
     (tree / marker).touch()
 

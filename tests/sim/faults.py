@@ -171,7 +171,7 @@ class Nemesis:
         self._later(lambda: self._replace_disk(host), 0.5)
 
     def full_disk(self) -> None:
-        """Fill a broker's disk, most often the master's, for longer than a relief takes."""
+        """Fill a broker's disk, most often the master's, for longer than its relief takes."""
         current = self._world.place.current
         host = self._host()
         if current is not None and self._random.random() < 0.7:

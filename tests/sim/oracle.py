@@ -82,7 +82,7 @@ class Oracle:
         confirm(offset)
 
     def _acknowledge(self, process: "BrokerProcess", acknowledge: Any, offset: int) -> None:
-        """Check the size of the set when the copies have a message.
+        """Check the size of the in-sync set at the moment when all its copies have a message.
 
         The answer may follow later, after the master's own sync; the set may have shrunk by then,
         but the copies have the message.

@@ -110,7 +110,7 @@ class Plan(msgspec.Struct, kw_only=True):
     only_fills_disks: bool = False
     """Whether a bad disk is merely full, and only for the group's small files."""
     send_share: float = 0.8
-    """Share of sends among all requests; the rest up to 0.88 are changes to tables."""
+    """Share of sends among all requests; changes to tables bring the sum up to 0.88."""
     transfer_bytes_s: int = 0
     """Rate at which a master sends its log to a follower; 0 is unlimited."""
     chaos_bytes_s: int = 0

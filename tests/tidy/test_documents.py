@@ -174,7 +174,7 @@ def test_tables_of_the_benchmark_are_those_of_the_kept_run() -> None:
 
 
 def test_the_readme_shows_every_workload_of_the_benchmark() -> None:
-    """The README must include every published workload, also those that Java wins."""
+    """The README must include every published workload, including those that Java wins."""
     result = report.load(report.BASELINE)
     assert result
     titles = [workload.title for workload in WORKLOADS if workload.name in result["samples"]]

@@ -156,7 +156,7 @@ def test_the_pauses_of_other_failures_double(is_registered: bool) -> None:
 
 
 def test_a_follower_that_is_cancelled_while_its_broker_fails_ends() -> None:
-    """A task group of Python 3.11 raises only the failure, so the cancellation would be lost."""
+    """In Python 3.11, a task group raises only the failure, so the cancellation would be lost."""
 
     async def test() -> None:
         broker = Broker()

@@ -370,7 +370,7 @@ def test_killed_stream_resumes_from_its_checkpoint(cluster: Cluster, tmp_path: P
         {row["queue_id"]: row["status"] for row in rows if row["group"] == "stopped"}
         for rows in found
     ]
-    # A status needs five snapshots: those before the kill count.
+    # A status needs five snapshots; those from before the kill count too.
     first = next(i for i, it in enumerate(statuses) if it[0] != "UNKNOWN")
     assert first < len(before) + 4
     assert statuses[first] == {0: "STOPPED", 1: "STOPPED", 2: "OK", 3: "OK"}

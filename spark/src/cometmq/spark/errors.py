@@ -21,11 +21,11 @@ class TopicMissing(SourceError):
 
 
 class NameServerUnreachable(SourceError):
-    """No name server answers."""
+    """No name server is responding."""
 
 
 class BrokerUnreachable(SourceError):
-    """No broker that holds a queue answers."""
+    """None of the brokers that hold a queue is responding."""
 
 
 class Refused(SourceError):
@@ -41,4 +41,4 @@ class DataLoss(SourceError):
 
 
 class SendIncomplete(SourceError):
-    """No broker has stored some of a task's rows."""
+    """Some of a task's rows have not been stored by any broker."""

@@ -102,8 +102,8 @@ class Follower:
     async def _attempt(self) -> Exception | None:
         """Follow the broker until it fails or its route changes; return the failure.
 
-        No error affects other followers. The work runs in a separate task, because a task group
-        of Python 3.11 loses the cancellation of its task if the group fails at the same time.
+        No error affects other followers. The work runs in a separate task, because in Python 3.11 a
+        task group loses its task's cancellation if the group fails at the same time.
         """
         failures: list[Exception] = []
 
@@ -139,7 +139,7 @@ class Follower:
         self._log.info("broker.moved", broker=self.name)
 
     async def _rest_until_retry(self) -> None:
-        """Wait for the back-off, or for a change of the route."""
+        """Wait until the back-off is over or the route changes."""
         try:
             async with asyncio.timeout(self._back_off.pause_ms / 1_000):
                 await self._moved.wait()
@@ -203,7 +203,7 @@ class Follower:
     # Start
 
     async def _adjust(self, ledger: Ledger) -> None:
-        """Update the ledger after changes to the queues while they were not being followed."""
+        """Update the ledger for changes made to the queues while they were not being followed."""
         link = self._link
         self._committed = None  # the broker may have lost the committed offsets
         if ledger.is_new:
@@ -216,8 +216,8 @@ class Follower:
             ledger.reset()
             ledger.begin(*oldest)
         else:
-            # Another checker may have continued meanwhile, or a RocketMQ broker, which writes no op
-            # messages.
+            # Meanwhile, another checker may have continued, or a RocketMQ broker, which writes no
+            # op messages.
             examined = await link.examined(HALF_TOPIC)
             if examined > ledger.low_water:
                 ledger.halves_gone(examined)
@@ -267,7 +267,7 @@ class Follower:
 
     async def _rest(self, behind: int) -> None:
         """Let messages accumulate, because reading one message at a time costs the broker more than
-        storing it.
+        storing messages.
         """
         if not behind:
             await asyncio.sleep(self._settings.pull_pause / 1_000)
@@ -302,7 +302,7 @@ class Follower:
     # Checks and progress
 
     async def _probe(self, _ledger: Ledger) -> None:
-        """Raise an error if the broker is no longer the master, or does not answer."""
+        """Raise an error if the broker is no longer the master or is not responding."""
         await self._link.leaves_checks_to_us()
 
     async def _round(self, ledger: Ledger) -> None:

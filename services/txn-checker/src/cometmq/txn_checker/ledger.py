@@ -380,8 +380,8 @@ class Ledger:
         return self.half_next if oldest is None else oldest.offset
 
     def op_mark(self, low_water: int) -> int:
-        """Return an op offset; all op messages below it end half messages below the low-water
-        mark.
+        """Return the op offset before which every op message refers to a half message that is
+        already below the low-water mark.
         """
         while self._op_mark < self.op_next:
             count = min(CHUNK, self.op_next - self._op_mark)
@@ -404,7 +404,7 @@ class Ledger:
     def checkpoint(self) -> Checkpoint:
         """Start a new log file; after `sync`, pass the result to `note_synced`.
 
-        Entries below the low water mark and the op mark no longer belong to the ledger.
+        Entries below the low-water mark and the op mark no longer belong to the ledger.
         """
         self.half_begin = max(self.half_begin, self.low_water)
         self.op_begin = max(self.op_begin, self.op_mark(self.half_begin))

@@ -19,7 +19,7 @@ class Masters(AdminClient):
         self._masterless.add(name)
 
     def take_masterless(self) -> set[str]:
-        """Return the brokers that had only slaves since the last call."""
+        """Return the brokers found to have only slaves since the last call."""
         found, self._masterless = self._masterless, set()
         return found
 

@@ -185,7 +185,7 @@ class BrokerConnection(Closable):
             return
         if not data:
             raise ConnectionLost("closed by the peer")
-        # Requests from the broker, such as notifications of consumers, do not apply here.
+        # Requests from the broker, such as notifications about consumers, are ignored here.
         self._connection.receive(data, 0)
 
     def _signed(self, request: Request, signer: Signer) -> Request:

@@ -57,7 +57,7 @@ class Metadata(Closable):
         end = self._offsets(
             wanted, lambda q: Request(RequestCode.GET_MAX_OFFSET, GetMaxOffset(q.topic, q.queue_id))
         )
-        # After deleting files a broker may report a first offset beyond the end.
+        # After deleting files, a broker may report a first offset beyond the end.
         return {queue: (min(max(0, first[queue]), end[queue]), end[queue]) for queue in wanted}
 
     def committed(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
@@ -87,7 +87,7 @@ class Metadata(Closable):
     def offset_at(self, queue: Queue, moment_ms: int, ends: tuple[int, int]) -> int:
         """Return the first offset stored at or after a time, or the queue's end if there is none.
 
-        Brokers return the nearest message, or 0 if they find none; the search continues from there.
+        Brokers return the nearest message, or 0 if they find none; the search starts there.
         """
         first, end = ends
         if first >= end:
@@ -163,7 +163,7 @@ def readable_addresses(addresses: Addresses, read_from: ReadFrom) -> list[str]:
 
 
 def first_at(is_late: Callable[[int], bool], near: int, ends: tuple[int, int]) -> int:
-    """Find the first late offset by binary search, after growing steps away from `near`.
+    """Find the first late offset: move away from `near` in growing steps, then bisect.
 
     `is_late` must be false up to some offset and true from there on.
     """

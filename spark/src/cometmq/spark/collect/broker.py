@@ -81,7 +81,8 @@ class _Round:
             state.offsets = {_pair(name): queues for name, queues in table.items() if "@" in name}
         except CommandError as refusal:  # proxies, and brokers that restrict accounts
             await self.each(sorted(state.groups), self.ask_offsets_of)
-            # Every group was rejected as well: the account lacks the right, so the broker fails.
+            # Every group was rejected as well, so the account lacks the right, and the broker
+            # fails.
             if state.groups and not state.consume_tps:
                 raise refusal from None
         state.offsets_ms = wall_ms()
@@ -170,7 +171,7 @@ def behind(state: BrokerState, budget: int) -> list[Pair]:
 
 
 def filtered(state: BrokerState, budget: int) -> list[Pair]:
-    """Select up to `budget` pairs with unread messages whose group filters the topic."""
+    """Select up to `budget` pairs that have unread messages and whose group filters the topic."""
     pairs = (
         pair
         for pair in state.offsets

@@ -58,7 +58,7 @@ async def take(settings: CollectSettings, snapshot_id: int | None = None) -> Sna
     """Query every broker once.
 
     A broker that fails is kept in the snapshot, with its error and without rows. Raises
-    NothingCollected if all brokers fail, or the error of the name servers.
+    NothingCollected if all brokers fail, and passes on errors of the name servers.
     """
     number = snapshot_id_of(wall_ms()) if snapshot_id is None else snapshot_id
     async with _connections(settings) as remoting:

@@ -299,7 +299,7 @@ HISTORY: Final[Columns] = (
     _c("max_offset", "bigint", "Sum of m over its queues", required=True),
     _c("consumer_offset", "bigint", "Sum of c over its queues", required=True),
 )
-"""Lag curves of the 20 worst groups: one point per 10 minutes, in the long window per minute."""
+"""Lag curves of the 20 worst groups: one point per 10 minutes, or per minute in the long window."""
 
 REPORT_TABLES: Final[dict[str, Columns]] = {
     "queue": QUEUE,

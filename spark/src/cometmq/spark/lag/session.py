@@ -31,7 +31,7 @@ _FAST_START: Final = "-XX:TieredStopAtLevel=1"
 def session(
     master: str | None = None, settings: Mapping[str, str] | None = None, *, name: str = "lag"
 ) -> SparkSession:
-    """Create a session with UTC timestamps whose workers run this interpreter.
+    """Create a session with UTC timestamps; its workers run this interpreter.
 
     `master` defaults to the one that spark-submit sets, or to all cores of this machine.
     """

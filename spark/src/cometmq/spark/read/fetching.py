@@ -142,7 +142,8 @@ class Fetcher:
             self._chunks.append(_Chunk(end, self._next_start))
             self._next_start = end
         for index, chunk in enumerate(self._chunks):
-            # The first chunk may always pull: the buffered answers of the others wait for it.
+            # The first chunk may always pull, because the buffered answers of the others wait for
+            # it.
             may_wait = index == 0 or not chunk.bodies or self._waiting_bytes < PREFETCH_BYTES_MAX
             if not chunk.is_pending and not chunk.is_done and may_wait:
                 chunk.is_pending = True

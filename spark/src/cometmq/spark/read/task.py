@@ -48,7 +48,7 @@ def read_range(
 
 
 def _gathered(fetcher: Fetcher, rows: int, begin: int) -> Iterator[tuple[bytes, list[int]]]:
-    """Group pull answers into batches; yield their records and the start of each."""
+    """Group pull answers into batches; yield each batch's bytes and the starts of its records."""
     bodies: list[bytes] = []
     starts: list[int] = []
     size = 0

@@ -65,7 +65,7 @@ class RowIds:
     """Message ids built from a prefix and a row number, so that a repeated row keeps its id.
 
     They have the format of client ids. The timestamp bytes are zero, which means the start of the
-    month: tools begin their search for a message id there.
+    month, where tools begin their search for a message id.
     """
 
     def __init__(self, *parts: object) -> None:

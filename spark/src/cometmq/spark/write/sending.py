@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends the messages of one task: batched per queue, pipelined, at least once.
 
-Rows with a sharding key or a queue keep their order: their queue has one pending request at a time.
-Other rows rotate over the queues, and a rejected batch is retried at a different broker.
+Rows with a sharding key or a queue keep their order, because their queue has only one pending
+request at a time. Other rows rotate over the queues, and a rejected batch is retried at a different
+broker.
 """
 
 import time
@@ -122,7 +123,7 @@ class Sender:
         self._connections.close()
 
     def _choose(self, row: OutgoingRow) -> tuple[Queue, bool]:
-        """Choose the queue of a row; also return whether its order matters there."""
+        """Choose the queue of a row; also return whether the row's order matters."""
         route = self._route(row.topic)
         if row.queue_id is not None and row.broker_name is not None:
             queue = Queue(row.topic, row.broker_name, row.queue_id)
@@ -133,9 +134,9 @@ class Sender:
             return queue, True
         queues = route.write_queues
         if row.sharding_key:
-            # The same hash as in Java producers: both send a key to the same queue.
+            # The same hash as in Java producers, so both send a key to the same queue.
             return queues[abs(java_hash(row.sharding_key)) % len(queues)], True
-        # The queue changes per batch, not per row: full batches are cheaper.
+        # The queue changes per batch, not per row, because full batches are cheaper.
         turn = self._first_queue + self._batch_counts[row.topic]
         return queues[turn % len(queues)], False
 

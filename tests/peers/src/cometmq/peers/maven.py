@@ -38,7 +38,8 @@ def program(name: str) -> str:
 def cache_entry(name: str) -> Iterator[tuple[Path, bool]]:
     """Yield a folder of the cache and whether it is complete, under a lock between processes.
 
-    The caller fills an incomplete one; leaving without an exception marks it complete.
+    The caller fills an incomplete folder; leaving the context without an exception marks the folder
+    as complete.
     """
     CACHE.mkdir(parents=True, exist_ok=True)
     folder, mark = CACHE / name, CACHE / f"{name}.complete"

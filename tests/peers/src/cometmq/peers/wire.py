@@ -106,7 +106,7 @@ def _read_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def registered_brokers(namesrv_addr: str) -> set[str]:
-    """Return the names of a name server's brokers; empty while it does not answer."""
+    """Return the names of a name server's brokers; empty while it is not responding."""
     try:
         answer = call(namesrv_addr, GET_BROKER_CLUSTER_INFO)
     except OSError:

@@ -45,7 +45,8 @@ def arrivals(offsets: DataFrame, unread: DataFrame) -> DataFrame:
     again = found.where("after_id < before_id")
     if again.isEmpty():
         return found
-    # A recreated queue may have passed this offset in its earlier life: only count later snapshots.
+    # A recreated queue may have passed this offset in its earlier life, so count only later
+    # snapshots.
     later = unread.drop("since_id").join(
         again.select(*KEY_COLUMNS, F.col("before_id").alias("since_id")), KEY_COLUMNS
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the facts about brokers that a report needs, in plain Python: brokers are few."""
+"""Computes a report's facts about brokers, in plain Python because brokers are few."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     file_reserved_hours: int
     disk_ratio_slope: float | None
     disk_full_s: float | None
-    """Time until the disk reaches the broker's limit; 0 if it has, None if usage does not grow."""
+    """Time until the disk reaches the broker's limit; 0 if it has, None if usage is not growing."""
     deletions: list[tuple[int, int]]
     """Intervals in which files may be deleted, in microseconds since 1970."""
 

@@ -2,7 +2,7 @@
 """The table `filtered`: estimates how many unread messages match a group's filter.
 
 The matching share is taken from the newest samples of each broker, with a 95 % Wilson interval.
-Adding up the bounds of the brokers makes the interval of the sum slightly too wide.
+Adding up the brokers' bounds makes the interval of the sum slightly too wide.
 """
 
 import math

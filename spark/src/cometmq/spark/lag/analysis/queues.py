@@ -66,11 +66,12 @@ _ETA: Final[Step] = {
 }
 
 _MAY_BE_LOST: Final = "lag > 0 AND c IS NOT NULL"
-# Expired files are deleted only in the hours of `deleteWhen`: the first interval after expiry.
+# Expired files are deleted only in the hours of `deleteWhen`, so this is the first such interval
+# after expiry.
 _DIES: Final = """array_min(transform(
     filter(deletions, s -> s.end_us > dies_us), s -> greatest(s.begin_us, dies_us)))"""
 
-# A group that reads log at speed v < 1 sees the age of its next message grow by 1 - v per second.
+# If a group reads the log at a speed v < 1, the age of its next message grows by 1 - v per second.
 _LOSS: Final[Step] = {
     "dies_us": """CASE WHEN lag_time_s IS NOT NULL AND file_reserved_hours IS NOT NULL
         THEN greatest(unix_micros(read_ts), unix_micros(read_ts)

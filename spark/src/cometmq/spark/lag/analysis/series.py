@@ -41,7 +41,8 @@ WINDOW w AS (PARTITION BY {KEY} ORDER BY snapshot_id DESC)
 """
 
 
-# Spark's `greatest` and `least` skip nulls, so every nullable argument is guarded outside.
+# Spark's `greatest` and `least` skip nulls, so a condition outside the call guards every nullable
+# argument.
 
 
 def seconds(later: str, earlier: str) -> str:

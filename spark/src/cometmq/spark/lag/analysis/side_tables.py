@@ -126,7 +126,7 @@ def silent_topics(offsets: DataFrame, last_id: int, days: float) -> DataFrame:
 def silent_groups(groups: DataFrame, hours: DataFrame, last_id: int, days: float) -> DataFrame:
     """List groups without members that have consumed nothing for `days` days.
 
-    `hours` is the dataset `agg60/stats`; groups are omitted if it does not go back far enough.
+    `hours` is the dataset `agg60/stats`; a group is omitted if its hours do not go back far enough.
     """
     before = f"timestamp_seconds({last_id * 60 - days * 86_400:.0f})"
     sql = _SILENT_GROUPS.replace("{before}", before)

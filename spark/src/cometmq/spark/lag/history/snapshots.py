@@ -57,7 +57,7 @@ class History:
 
     def newest_id(self) -> int:
         """Find the newest snapshot; raise HistoryError if there is none."""
-        # Raw snapshots first: the current hour is never compacted.
+        # Look at raw snapshots first, because the current hour is never compacted.
         for hour in reversed(self.raw_hours()):
             ids = [snapshot_id_in(path) for path in self.raw_files(COMPLETE, hour)]
             if ids:

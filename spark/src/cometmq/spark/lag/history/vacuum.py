@@ -48,7 +48,9 @@ def _old_raw(history: History, before: datetime) -> Iterator[Path]:
 
 
 def _old_hours(history: History, before: datetime) -> Iterator[Path]:
-    """Yield the paths of expired hours, manifests first: an hour without a manifest is not read."""
+    """Yield the paths of expired hours, manifests first, because an hour without a manifest is not
+    read.
+    """
     for folder in sorted((history.root / HOUR / WRITE_ORDER[-1]).glob("dt=*/hh=*")):
         hour = hour_in(folder)
         if hour is None or hour + timedelta(hours=1) > before:

@@ -165,7 +165,7 @@ def _plain(axes: "Axes") -> None:
 def _svg(figure: Figure, title: str) -> str:
     out = io.StringIO()
     with warnings.catch_warnings():
-        # Our font only measures the text; the browser has the glyphs that it lacks.
+        # Our font only measures the text; the browser has the glyphs that our font lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(out, format="svg", metadata=_NO_METADATA)
     text = out.getvalue()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports a report as Prometheus metrics, in a file for the node exporter or to a gateway.
+"""Exports a report as Prometheus metrics, to a file for the node exporter or to a gateway.
 
 Every group has series, but a queue has series only while its group is unhealthy: ten thousand
 groups with eight queues each would overload Prometheus.

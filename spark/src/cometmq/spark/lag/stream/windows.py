@@ -74,7 +74,8 @@ def windows(progress: DataFrame, rules: Rules) -> DataFrame:
     keyed = points.selectExpr(
         "*",
         "CAST(c - m AS double) AS d",
-        # Small times keep the sums of squares precise; only a window across the wrap-around is off.
+        # Small times keep the sums of squares precise; only a window that spans the wrap-around is
+        # wrong.
         f"(unix_micros(read_ts) / 1e6D) % {10 * 86_400} AS t",
         f"window(read_ts, '{rules.window_s} seconds', '{SLIDE_S} seconds') AS w",
     )

@@ -102,7 +102,7 @@ class Client:
         wait_ms: int = 0,
         commit: int | None = None,
     ) -> Response:
-        """Pull once and commit an offset, if given; a nonzero code means that nothing was found."""
+        """Pull once, and commit any offset given; a nonzero code means that nothing was found."""
         flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0) | (0 if commit is None else COMMIT)
         header = PullMessage(
             group, topic, queue_id, offset, count, flags, commit or 0, wait_ms, 0, "*"

@@ -35,7 +35,7 @@ async def answer(load: Load, ledger: Ledger, command: dict[str, Any]) -> Any:
 async def first_after(ledger: Ledger, since: float) -> float:
     """Wait until a send that began after `since` is acknowledged; return when it ended."""
     while True:
-        # Only the last ones: searching all of them would slow down the load.
+        # Search only the latest sends: searching all of them would slow down the load.
         for one in islice(reversed(ledger.acknowledged.values()), RECENT):
             if one.began >= since:
                 return one.ended

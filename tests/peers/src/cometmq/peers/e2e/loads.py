@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the load of our client and, if there is a pod for it, that of the Java client beside it."""
+"""Runs our client's load and, if there is a pod for the Java client, that client's load too."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +14,7 @@ from cometmq.peers.ha.ledger import Outage
 
 
 class Loads:
-    """Both loads; all times are read from the clock of the node of our client's pod."""
+    """Both loads; all times are read from the clock of the node that runs our client's pod."""
 
     def __init__(self, ours: PodLoad, beside: JavaLoad | None) -> None:
         self._ours, self._java = ours, beside

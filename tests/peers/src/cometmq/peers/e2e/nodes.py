@@ -31,7 +31,7 @@ def stopped(node: str) -> Iterator[None]:
 
 @contextmanager
 def cut_off(node: str, address: str, others: list[str]) -> Iterator[None]:
-    """Drop all packets between a pod, which runs on `node`, and the other addresses."""
+    """Drop all packets between `others` and the pod at `address`, which runs on `node`."""
     with ExitStack() as stack:
         for one, two in product([address], others):
             for source, destination in ((one, two), (two, one)):

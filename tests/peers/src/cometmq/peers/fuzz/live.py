@@ -109,7 +109,7 @@ class Fuzz:
     async def _attack(
         self, broker: str, namesrv: str, good: GoodBrokerClient, pids: dict[str, int]
     ) -> Tally:
-        """Attack twice: to warm up, with automatic topic creation; then, measured, without it."""
+        """Attack twice: with automatic topic creation to warm up, then without it, measured."""
         context = multiprocessing.get_context("spawn")
         warm_up = self._frames // WARM_UP_SHARE
         with ProcessPoolExecutor(2, mp_context=context) as pool:

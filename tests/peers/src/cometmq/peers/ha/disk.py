@@ -37,7 +37,8 @@ class Disk:
         self._mount.mkdir(parents=True)
         with self._image.open("wb") as image:
             image.truncate(SIZE_BYTES)
-        # No blocks are reserved for root: brokers run as root, and could still write to them.
+        # No blocks are reserved for root, because brokers run as root and could still write to
+        # them.
         options = ["-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"]
         _run("mkfs.ext4", "-q", "-F", *options, str(self._image))
         _run("mount", "-o", "loop", str(self._image), str(self._mount))
@@ -45,7 +46,7 @@ class Disk:
     def unmount(self) -> None:
         """Unmount the file system, which stays in its image; do nothing if it is not mounted."""
         if self._mount.is_mount():
-            # Lazily: files that this process has not closed yet must not keep it in place.
+            # Lazily, because files that this process has not closed yet must not block the unmount.
             _run("umount", "--lazy", str(self._mount))
 
     def fill(self) -> None:

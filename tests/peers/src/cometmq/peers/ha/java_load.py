@@ -16,7 +16,7 @@ from cometmq.peers.processes import PeerError
 
 TOPIC: Final = "JavaLedger"
 POLL_ROUTES_MS: Final = 1000
-"""With the client's default of 30 s, the ledger would show little but its wait for new routes."""
+"""With the default of 30 s, the ledger would show little but the client's wait for new routes."""
 _NS: Final = 1_000_000_000
 
 

@@ -21,7 +21,8 @@ _CURRENT: Final = "/proc/thread-self/ns/net"
 _RULE_PRIORITY: Final = 10
 _ROUTER_SETTINGS: Final = (
     "/proc/sys/net/ipv4/ip_forward=1",
-    # The check of sources looks up the way back, so a one-way partition would be cut both ways.
+    # The reverse-path filter looks up the route back to the source, so it would turn a one-way
+    # partition into a two-way one.
     "/proc/sys/net/ipv4/conf/all/rp_filter=0",
     "/proc/sys/net/ipv4/conf/default/rp_filter=0",
 )

@@ -67,7 +67,7 @@ class Outages:
                     self.add(client, kind, outage)
 
     def again(self, client: str) -> list[float]:
-        """Return the times of a client until sends were acknowledged again."""
+        """Return how long after each fault a client's sends were acknowledged again."""
         return [it.again_s for it in chain.from_iterable(self._found.get(client, {}).values())]
 
     def failed_count(self, client: str, kind: str) -> int:

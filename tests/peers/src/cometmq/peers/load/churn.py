@@ -149,7 +149,8 @@ class Churn:
                 async def is_everywhere(topic: str = topic) -> bool:
                     return len(await admin.queues(topic)) == QUEUES_PER_BROKER * BROKER_COUNT
 
-                # A key's queue depends on the number of queues: wait until all of them are known.
+                # A key's queue depends on the number of queues, so wait until all of them are
+                # known.
                 await until(is_everywhere, ROUTE_S)
 
     async def _come_and_go(self, group: asyncio.TaskGroup, brokers: Sequence[Child]) -> None:

@@ -37,7 +37,7 @@ VANISHED_COUNT: Final = 50
 BIG_COUNT: Final = 512
 BIG_BODY: Final = b"b" * 16_384
 FEED_PAUSE_S: Final = 0.25
-"""Each message is delivered to all groups: four per second are two thousand deliveries."""
+"""Each message is delivered to all groups: four per second make two thousand deliveries."""
 IDLE_S: Final = 20
 STALL_S: Final = 30
 SETTLE_S: Final = 60
@@ -56,7 +56,7 @@ REST_MIB_MAX: Final = 96.0
 LAG_P99_MS_MAX: Final = 250.0
 DEPARTURE_LAG_MS_MAX: Final = 1_000.0
 LAG_RATIO_MAX: Final = 4.0
-"""Limit relative to the lag with only the crowd, if a machine is too busy for those above."""
+"""For machines too busy for the limits above: limit relative to the lag with only the crowd."""
 GOOD_RATIO_MAX: Final = 5.0
 FLOOD_RATIO_MAX: Final = 10.0
 GOOD_P99_MS_MIN: Final = 20.0

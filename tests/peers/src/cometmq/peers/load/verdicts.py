@@ -48,7 +48,7 @@ class Cause(StrEnum):
 
 
 ORDERLY_CAUSES: Final = frozenset({Cause.KILL, Cause.EARLY})
-"""The only causes that may redeliver a message of an orderly group."""
+"""The only valid causes of a redelivery in an orderly group."""
 
 
 Tenure = tuple[Queue, str, int]
