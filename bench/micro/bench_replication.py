@@ -117,7 +117,7 @@ def run_master(folder: str, body_bytes: int, log_bytes: int, pipe: Connection) -
 
 
 async def follower(folder: str, address: str, end: int, *, is_native: bool) -> CaughtUp:
-    """Measure what a new follower uses until it has confirmed the whole log."""
+    """Measure the resources that a new follower uses until it has confirmed the whole log."""
     async with running(folder, 1, is_native=is_native) as node:
         start, used, memory_bytes = time.perf_counter(), time.process_time(), 0
         node.store.role_writable = False

@@ -26,7 +26,7 @@ BLOCKED_POLLS = 5
 
 
 def numbers_in(errors):
-    """Return the printed numbers of messages that are stored and that may be stored."""
+    """Return the printed message counts: how many are stored, and how many may be stored."""
     said = dict.fromkeys(("stored before the end", "may be stored"), 0)
     for number, what in re.findall(rf"([\d,]+) messages? ({'|'.join(said)})", errors):
         said[what] = int(number.replace(",", ""))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After any cut, a redo log yields its whole records and distinguishes torn writes from damage."""
+"""Wherever it is cut, a redo log yields its complete records, and a torn write is not damage."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The position of the tables in the journal: it is kept with each change, and becomes unknown when
-anything but a run in the group has changed the tables.
+"""The tables' position in the journal is saved with each change, and becomes unknown if anything
+other than a run in the group changes the tables.
 """
 
 import copy

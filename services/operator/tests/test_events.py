@@ -53,7 +53,7 @@ class Operator:
         )
 
     async def look(self, state, step=None):
-        """Make a pass; return the Events that it wrote."""
+        """Run one pass; return the Events that it wrote."""
         found = Findings(seen=state, step=step or Nothing())
         await self.reporter.note(GROUP, found, self.status)
         self.status = status_of(GROUP, found, self.status, NOW)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every output form handles unusual names, huge numbers, empty reports and 10,000 groups."""
+"""Every output format handles unusual names, huge numbers, empty reports and 10,000 groups."""
 
 import json
 import math

@@ -121,7 +121,7 @@ def test_statuses(
 def test_a_slave_corrects_no_offsets(
     broker: Broker, fields: dict[str, Any], code: int, remark: str
 ) -> None:
-    """A slave's log may lag, so the consumer retries there or at the master."""
+    """A slave's log may lag, so the consumer retries there or on the master."""
     store(broker, "a", "b", "c")
     broker.take_role(Role.SLAVE, 1)
     reply = pull(broker, **fields)

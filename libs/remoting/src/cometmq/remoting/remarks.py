@@ -208,7 +208,7 @@ def queue_index_not_exist(index: int, queue_id: int, topic: str) -> str:
 
 
 def reset_offset_offline(*, group: str, topic: str, timestamp: int) -> str:
-    """Answer to an offset reset for a group without clients."""
+    """The answer to an offset reset for a group without clients."""
     return (
         "Consumer not online, so can not reset offset, "
         f"Group: {group} Topic: {topic} Timestamp: {timestamp}"

@@ -285,7 +285,7 @@ class RouteTable:
         ]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the names of clusters and groups, which are also topics, and one broker's
+        """Return the names of clusters and groups, which also exist as topics, and one broker's
         address.
         """
         names = dict.fromkeys(

@@ -182,7 +182,7 @@ class Ledger:
             self._change(Kind.HALVES, _START.pack(self.half_next) + entries + checks)
 
     def read_ops(self, ops: Sequence[Collection[int]]) -> int:
-        """Apply the next op messages, each given as the list of half messages that it ends.
+        """Apply the next op messages, each given as a list of half messages that it completes.
 
         Return how many were applied. The rest refer to half messages that have not been read yet.
         """

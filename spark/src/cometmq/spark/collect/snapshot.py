@@ -32,7 +32,7 @@ class NothingCollected(CometError):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The answers of all brokers to the queries of one snapshot."""
+    """All brokers' answers to the queries for one snapshot."""
 
     snapshot_id: int
     states: list[BrokerState]

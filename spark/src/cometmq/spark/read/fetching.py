@@ -59,7 +59,7 @@ class Piece(NamedTuple):
 
 
 class _Chunk(msgspec.Struct):
-    """A range of offsets, pulled with one request at a time."""
+    """A range of offsets, pulled one request at a time."""
 
     end: int
     cursor: int

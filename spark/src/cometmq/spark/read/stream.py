@@ -75,7 +75,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of this run; later messages are left to the next run."""
+        """Decide where this run ends; later messages are left for the next run."""
         ends = self._ends(must_exist=False)
         self._frozen = {queue: end for queue, (_, end) in ends.items()}
 

@@ -40,7 +40,7 @@ async def user_groups(broker: BrokerAdmin) -> dict[str, SubscriptionGroupConfig]
 
 
 async def cluster_metrics(admin: AdminClient, cluster: str) -> dict[str, Any]:
-    """Return a report of each master of a cluster, and totals."""
+    """Return a report on each master in a cluster, and totals."""
     reports: dict[str, Any] = {}
     rates: dict[str, float] = {}
     counts: dict[str, int] = {}

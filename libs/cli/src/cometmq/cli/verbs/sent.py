@@ -146,7 +146,7 @@ def _rows(sent: Sent) -> tuple[list[str], list[list[Cell]]]:
 
 
 def _line_notes(sent: Sent) -> list[str]:
-    """Return notes on what was not sent of the input."""
+    """Return notes on the parts of the input that were not sent."""
     notes: list[str] = []
     if sent.skipped_count:
         verb = "was" if sent.skipped_count == 1 else "were"

@@ -47,7 +47,7 @@ class MemoryPlace:
         self._writes = 0
 
     def land_late(self) -> Outcome:
-        """Apply the oldest delayed write; return the outcome, which its writer never sees."""
+        """Apply the oldest delayed write; return its outcome, which the writer never learns."""
         return self.late.popleft()()
 
     async def changed(self) -> None:

@@ -58,7 +58,7 @@ class LanePeer(PeerProtocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """The approximate memory of unsent output and of received bytes not yet served."""
+        """The approximate memory used by unsent output and by received bytes not yet served."""
         return super().buffered_bytes + len(self._held)
 
     def connection_lost(self, exc: Exception | None) -> None:

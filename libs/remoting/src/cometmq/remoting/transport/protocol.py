@@ -396,7 +396,7 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def _is_behind(self) -> bool:
-        """Whether received requests are waiting for their turn of the loop."""
+        """Whether received requests are waiting for their turn in the event loop."""
         return bool(self._pauses & _BACKLOG)
 
     def _fall_behind(self) -> None:

@@ -80,7 +80,7 @@ class SlotTable(Generic[Mark]):
         self._mark = mark
 
     def step(self, page_count: int = STEP_PAGES) -> tuple[list[SlotPages], Mark | None]:
-        """Copy the next pages of the sweep; return its mark together with the last pages."""
+        """Copy the next pages of the sweep; with the last pages, also return its mark."""
         taken = self._sweep[-page_count:]
         del self._sweep[-page_count:]
         mark = None

@@ -80,7 +80,7 @@ class CommitLog:
         self._view = None
 
     def set_damage(self, damage: Sequence[DamagedRange]) -> None:
-        """Replace the damaged ranges; readers do not get their records."""
+        """Replace the damaged ranges; readers skip the records in them."""
         self.damage = damage
         self.forget_view()
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consume queues, and reading their messages."""
+"""Consume queues, and how messages are read from them."""

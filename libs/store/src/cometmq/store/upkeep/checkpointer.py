@@ -263,7 +263,7 @@ class Checkpointer:
         self._index.mark_failed(job.index_flushes)
 
     def save_all(self, now_ms: int) -> None:
-        """Write a complete checkpoint now, for example before closing; raise DiskError."""
+        """Write a complete checkpoint, for example before closing; raise DiskError on failure."""
         self._index.catch_up()
         job = self.plan(now_ms, _nothing, is_closing=True)
         job.run()

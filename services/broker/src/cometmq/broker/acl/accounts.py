@@ -91,7 +91,7 @@ class Accounts:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing is allowed, because there is no account and no white address."""
+        """Return whether all access is denied: no account and no white address exists."""
         return not (self.by_key or self.white_addresses)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQL filters of consumer groups by topic, and their lifetime.
+"""The SQL filters of consumer groups, by topic, and how long they live.
 
 Heartbeats register filters. When the last member leaves, the group's filters are marked dead; a day
 later they are deleted, so a group that reconnects within that time keeps its filters. An invalid

@@ -22,7 +22,7 @@ class Saved(Protocol):
 
     @property
     def file(self) -> Any:
-        """The file of the table (a `JsonTable`); None if the table is kept only in memory."""
+        """The table's file (a `JsonTable`); None if the table is kept only in memory."""
 
     @property
     def is_dirty(self) -> bool:

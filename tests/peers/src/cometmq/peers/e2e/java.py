@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the official Java client's load in a pod and keeps its ledger on this machine."""
+"""Runs a load with the official Java client in a pod, and keeps its ledger on this machine."""
 
 import json
 import queue

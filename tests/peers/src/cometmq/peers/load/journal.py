@@ -134,7 +134,7 @@ class JournalReader(LineReader):
 
 
 class JavaReader(LineReader):
-    """Reads the output of a Java consumer, whose listener returns at once.
+    """Reads the output of a Java consumer whose listener returns at once.
 
     The consumer does not report assignments, so they are inferred. In an orderly topic, a new
     period begins at an offset that does not follow the previous one; in other topics, at an offset

@@ -53,7 +53,7 @@ class AllocateAveragely:
 
 
 class AllocateByCircle:
-    """Assigns queues to c members in turns: queue i belongs to member ``i mod c``."""
+    """Assigns queues to c members in turn: queue i belongs to member ``i mod c``."""
 
     name: Final = "AVG_BY_CIRCLE"
 
