@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lag --report`: statuses, escaping, and the page of a running suite."""
 
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -163,6 +165,37 @@ def test_the_report_of_a_running_suite(ask, topic, tmp_path):
     assert ask("lag", group, "--report", other, "--yes").status == 0
     assert "needs a look" in other.read_text()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_report_never_replaces_a_link_a_pipe_or_a_device(ask, tmp_path):
+    target, link = tmp_path / "target.html", tmp_path / "link.html"
+    link.symlink_to(target)
+    assert ask("lag", "--report", link).status == 0
+    assert link.is_symlink()
+    assert "<title>Lag of" in target.read_text()
+    target.write_text("mine")
+    ask("lag", "--report", link).assert_refused(2, f"Overwrite {link}?")
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        page = pool.submit(pipe.read_text)
+        assert ask("lag", "--report", pipe).status == 0
+        assert "<title>Lag of" in page.result()
+    assert pipe.is_fifo()
+
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    ask("lag", "--report", full).assert_refused(1, f"{full} cannot be written: No space left")
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_report_on_standard_output_is_nothing_but_the_page(ask, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = ask("lag", "--report", "-").out
+    assert shown.startswith("<!")
+    assert shown.rstrip().endswith("</html>")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_report_that_cannot_be_written_is_one_line(ask, tmp_path):

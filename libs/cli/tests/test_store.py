@@ -89,6 +89,19 @@ def test_a_flipped_bit_is_damage(call, golden):
     assert "log-damaged" in {finding["kind"] for finding in found["first_findings"]}
 
 
+def test_a_shortened_list_of_findings_says_so(call, golden, monkeypatch):
+    monkeypatch.setattr("cometmq.store.inspection.verify.FINDINGS_COUNT_MAX", 2)
+    folder, settings = golden("clean")
+    for file in (folder / "store" / "index").iterdir():
+        for position in range(40 + 100 * 4, 40 + 100 * 4 + 10 * 20, 20):
+            flip(file, position)  # the hash of an entry
+    result = call("store", "verify", folder, "-c", settings)
+    assert result.status == EXIT_STATUS[StoreState.DAMAGED]
+    count = json.loads(call("store", "verify", folder, "-c", settings, "--json").out)["findings"]
+    assert count > 2
+    assert f"The table shows the first 2 of {count} findings." in result.out
+
+
 def test_an_entry_that_leads_to_another_record_is_damage(call, golden):
     folder, settings = golden("clean")
     queues = folder / "store" / "consumequeue"

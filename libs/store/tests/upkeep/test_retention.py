@@ -182,6 +182,42 @@ def test_a_full_disk_deletes_before_it_expires(disk):
     assert rig.store.stats().disk_used_percent == 86
 
 
+def test_consumers_of_deleted_messages_are_told_that_they_have_expired(disk):
+    """At no time does a pull skip messages that it does not report as expired."""
+    rig = StoreRig(disk, small_settings(disk_space_clean_forcibly_ratio=85, delete_when=NOT_NOW))
+    disk.used_percent = 86
+    seen = set()
+    for number in range(100):
+        for _ in range(20):
+            rig.put(make_message(queue_id=0, body=b"%d" % number))
+        for offset in range(0, rig.queue("T", 0).max_offset, 50):
+            found = rig.store.get_messages("T", 0, offset, 32)
+            seen.add(found.status)
+            if found.status is GetStatus.OFFSET_TOO_SMALL:
+                assert found.next_offset == found.min_offset > offset
+            else:
+                assert found.status is GetStatus.FOUND
+                assert found.next_offset == offset + found.count
+        rig.work(3)
+    assert seen == {GetStatus.FOUND, GetStatus.OFFSET_TOO_SMALL}
+
+
+def test_a_deletion_goes_on_if_the_queues_cannot_be_read(disk):
+    events = Events()
+    settings = small_settings(disk_space_clean_forcibly_ratio=85, delete_when=NOT_NOW)
+    rig = StoreRig(disk, settings, log=events)
+    for _ in range(300):
+        rig.put(make_message())
+    rig.work(30)
+    disk.used_percent = 86
+    disk.fault = lambda operation, path: (
+        5 if operation == "read" and "/consumequeue/" in path else 0
+    )
+    rig.work(30)
+    assert {"step": "trim"}.items() <= events.of("cleaning.failed")[0].items()
+    assert rig.store.commit_log.min_offset > 0
+
+
 def test_files_that_are_deleted_before_they_expire_are_reported(disk):
     events = Events()
     settings = small_settings(disk_space_clean_forcibly_ratio=85, delete_when=NOT_NOW)

@@ -4,7 +4,7 @@
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -18,6 +18,9 @@ AsJson = Annotated[
 
 Cell = str | int | float | bool | None | list[str] | list[int]
 """A value of a row or a fact; a list is an array in JSON."""
+STDOUT: Final = "-"
+"""The name of a file that means standard output."""
+
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 

@@ -17,7 +17,15 @@ from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.outcome import MISSING
-from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
+from cometmq.cli.output import (
+    STDOUT,
+    AsJson,
+    Cell,
+    print_facts,
+    print_json,
+    print_notes,
+    print_rows,
+)
 from cometmq.cli.verbs.dead_letters import (
     Choice,
     Pace,
@@ -37,7 +45,6 @@ from cometmq.remoting.names import dead_letter_topic
 COLUMNS: Final = (
     "Died", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Deliveries", "Message id",
 )  # fmt: skip
-STDOUT: Final = "-"
 SAVE_EVERY: Final = 100
 """Messages between two commits of a replay's position; after a kill, at most this many are
 sent again.

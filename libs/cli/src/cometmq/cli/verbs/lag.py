@@ -15,6 +15,7 @@ from cometmq.cli.input import has_content
 from cometmq.cli.lookup import known_group
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
+    STDOUT,
     AsJson,
     Cell,
     as_objects,
@@ -50,7 +51,9 @@ def lag(
     report: Annotated[
         Path | None,
         typer.Option(
-            "--report", help="Write an HTML page of the groups, worst first.", dir_okay=False
+            "--report",
+            help="Write an HTML page of the groups, worst first; - is standard output.",
+            dir_okay=False,
         ),
     ] = None,
     every_s: Annotated[
@@ -131,7 +134,7 @@ def _write_report(
     module = import_module("cometmq.cli.verbs.lag_report")  # 20 ms that the table saves
 
     async def question(admin: CommandAdmin) -> Any:
-        if has_content(file) and not module.is_report(file):
+        if str(file) != STDOUT and has_content(file) and not module.is_report(file):
             await confirm(f"Overwrite {file}?", is_confirmed=yes)
         if topic is not None:
             await check_exists(admin, topic)
@@ -143,12 +146,13 @@ def _write_report(
     module.write(found, file)
     for row in found.failed:
         note_left_out(row.group, row.error)
-    facts: dict[str, Cell] = {
-        "report": str(file), "groups": len(found.groups), "need_a_look": found.troubled,
-    }  # fmt: skip
-    if as_json or found.missing_brokers:
-        facts["missing_brokers"] = list(found.missing_brokers)
-    print_facts(facts, as_json=as_json)
+    if str(file) != STDOUT:
+        facts: dict[str, Cell] = {
+            "report": str(file), "groups": len(found.groups), "need_a_look": found.troubled,
+        }  # fmt: skip
+        if as_json or found.missing_brokers:
+            facts["missing_brokers"] = list(found.missing_brokers)
+        print_facts(facts, as_json=as_json)
     print_notes(notes)
 
 

@@ -5,17 +5,20 @@ A single look at the cluster shows no trend. The Spark reports (docs/guides/lag-
 snapshots and warn before messages are lost.
 """
 
+import os
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import msgspec
+import typer
 
 from cometmq.cli import times
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
+from cometmq.cli.output import STDOUT
 from cometmq.cli.verbs import lag_page
 from cometmq.cli.verbs.absent import AbsentBrokers
 from cometmq.cli.verbs.group_members import is_ours, members_of
@@ -244,11 +247,22 @@ def is_report(file: Path) -> bool:
 
 
 def write(report: Report, file: Path) -> None:
-    """Write the page atomically: a reader sees either the old page or the new one."""
-    part = file.with_name(f".{file.name}.part")
+    """Write the page: to a regular file atomically, so that a reader sees either the old page or
+    the new one; to a device, a pipe or standard output (`-`) directly.
+    """
+    page = lag_page.render(report)
+    if str(file) == STDOUT:
+        typer.echo(page, nl=False)
+        return
+    # A link stays; only the file that it leads to is replaced.
+    target = Path(os.path.realpath(file))
+    part = target.with_name(f".{target.name}.part")
     try:
-        part.write_text(lag_page.render(report), encoding="utf-8")
-        part.replace(file)
+        if target.exists() and not target.is_file():
+            target.write_text(page, encoding="utf-8")
+            return
+        part.write_text(page, encoding="utf-8")
+        part.replace(target)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise ClientError(f"{file} cannot be written: {error.strerror or error}") from error

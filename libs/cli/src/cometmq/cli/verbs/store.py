@@ -167,6 +167,8 @@ def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) ->
         if rows:
             typer.echo()
             print_rows(columns, rows, as_json=False)
+        if len(rows) < (count := found.finding_count):
+            typer.echo(f"\nThe table shows the first {len(rows):,} of {count:,} findings.")
         typer.echo(f"\n{_advice(found)}")
     raise typer.Exit(EXIT_STATUS[found.state])
 

@@ -2,13 +2,14 @@
 """Retention: measure the disk, delete old files, and trim queues and index.
 
 Three jobs run one after the other: look (disk usage and file ages), trim (each queue's new
-minimum), remove. Between these jobs, the loop decides which files to delete and forgets them, so
-that no new reader can open such a file; readers that have it open may finish.
+minimum), remove. After the first, the loop decides which files of the log to delete. After the
+second, it forgets them and moves the minimums in the same turn: no new reader can open such a file,
+and consumers learn that its messages have expired. Readers that have a file open may finish.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from cometmq.store.errors import DiskError
 from cometmq.store.log.log_scanner import first_record
@@ -17,11 +18,21 @@ from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.upkeep.jobs import Job, RemoveJob
-from cometmq.store.upkeep.retention import FILES_PER_ROUND_MAX, Decision, DiskState, decide
+from cometmq.store.upkeep.retention import FILES_PER_ROUND_MAX, DiskState, decide
 from cometmq.store.writing.write_state import Refusal
 
 SACRIFICED_REMIND_MS: Final = 600_000
 ROUNDS_ASKED_FOR: Final = 20  # rounds that a delete request remains active, as in RocketMQ
+
+
+class _Plan(NamedTuple):
+    """The files of the log that are about to be forgotten."""
+
+    count: int
+    expired_count: int
+    first: int
+    """The first offset of the log after that."""
+    now_ms: int
 
 
 class Cleaner:
@@ -35,6 +46,7 @@ class Cleaner:
         self._last_ms = -parts.settings.clean_resource_interval
         self._rounds_asked_for = 0
         self._must_trim = False
+        self._plan: _Plan | None = None
         self._doomed: list[str] = []
         self._was_above_ratio = False
         self._sacrificed_count = 0
@@ -54,31 +66,35 @@ class Cleaner:
         """Queue files and folders for deletion."""
         self._doomed += paths
 
-    def removal(self) -> Job | None:
-        """Return the job that deletes the queued files, or None if there are none.
+    def deletion(self) -> Job | None:
+        """Return the job that deletes the queued files, the one that prepares the next deletion, or
+        None if nothing is to be deleted.
 
-        It must run before the next checkpoint, which may create a file of the same name.
+        Queued files must be deleted before the next checkpoint, which may create a file of the same
+        name.
         """
-        if not self._doomed:
-            return None
+        if self._doomed:
+            return self._removal()
+        if self._plan is not None or self._must_trim:
+            self._must_trim = False
+            return _TrimJob(self, self._plan)
+        return None
+
+    def _removal(self) -> RemoveJob:
         paths, self._doomed = self._doomed, []
         return RemoveJob(self._disk, paths, self._note_removed)
 
     def remove_at_end(self) -> None:
         """Delete all queued files and ignore failures; blocks."""
-        removal = self.removal()
-        if removal is None:
+        if not self._doomed:
             return
         try:
-            removal.run()
+            self._removal().run()
         except DiskError as error:
             self.note_failed("remove", error)
 
     def job(self, now_ms: int) -> Job | None:
-        """Return the next job of the current round, or None if no job is due."""
-        if self._must_trim:
-            self._must_trim = False
-            return _TrimJob(self)
+        """Return the job that begins a round, or None if it is not due."""
         interval_ms = self._parts.settings.clean_resource_interval
         if has_passed(interval_ms, since_ms=self._last_ms, now_ms=now_ms):
             self._last_ms = now_ms
@@ -114,27 +130,36 @@ class Cleaner:
         return max(self._disk.usage(folder).percent for folder in folders)
 
     def take(self, state: DiskState, now_ms: int) -> None:
-        """Decide which files to delete, and stop using them."""
+        """Decide which files to delete."""
         self.used_percent = state.used_percent
         decision = decide(
             self._parts.settings, state, now_ms, is_asked_for=self._rounds_asked_for > 0
         )
         self._rounds_asked_for = max(0, self._rounds_asked_for - 1)
         self._note_levels(is_full=decision.is_full, is_above=decision.is_above_clean_ratio)
-        self._forget_files(decision)
-        self._report_sacrificed(now_ms)
-
-    def _forget_files(self, decision: Decision) -> None:
         count = min(decision.delete_count, self._synced_count())
-        if not count:
-            return
+        if count:
+            files = self._commit_log.files
+            first = files.first + count * files.file_size
+            self._plan = _Plan(count, decision.expired_count, first, now_ms)
+        else:
+            self._report_sacrificed(now_ms)
+
+    def _is_valid(self, plan: _Plan) -> bool:
+        """Return whether the log still begins where it did, and nobody needs the files."""
         files = self._commit_log.files
-        paths = self._commit_log.forget_first(count)
+        is_same = files.first + plan.count * files.file_size == plan.first
+        return is_same and plan.count <= self._synced_count()
+
+    def _forget_files(self, plan: _Plan) -> None:
+        """Stop using the files of a plan, and queue them for deletion."""
+        files = self._commit_log.files
+        paths = self._commit_log.forget_first(plan.count)
         starts = range(files.first - len(paths) * files.file_size, files.first, files.file_size)
         self._doomed += paths + self._parts.checksums.take_paths(starts)
-        self._must_trim = True
         self._parts.log.info("files.expired", count=len(paths), first=paths[0])
-        self._sacrificed_count += max(0, len(paths) - decision.expired_count)
+        self._sacrificed_count += max(0, len(paths) - plan.expired_count)
+        self._report_sacrificed(plan.now_ms)
 
     def _synced_count(self) -> int:
         files = self._commit_log.files
@@ -167,14 +192,21 @@ class Cleaner:
         )
         self._sacrificed_count, self._sacrificed_logged_ms = 0, now_ms
 
-    def trimmed_minimums(self) -> list[tuple[ConsumeQueue, int]]:
+    def trimmed_minimums(self, plan: _Plan | None) -> list[tuple[ConsumeQueue, int]]:
         """Find the new first offset of each queue; blocks."""
-        first = self._commit_log.min_offset
+        first = self._commit_log.min_offset if plan is None else plan.first
         queues = list(self._parts.queues.queues.values())
         return [(queue, queue.first_at(first)) for queue in queues]
 
-    def take_minimums(self, minimums: list[tuple[ConsumeQueue, int]]) -> None:
-        """Drop queue and index entries that point before the start of the log."""
+    def take_minimums(self, plan: _Plan | None, minimums: list[tuple[ConsumeQueue, int]]) -> None:
+        """Forget the files of the plan, and the entries of queues and index that point before the
+        start of the log.
+        """
+        self._plan = None
+        if plan is not None:
+            if not self._is_valid(plan):
+                return  # the next round makes a new plan
+            self._forget_files(plan)
         log_first = self._commit_log.min_offset
         for queue, queue_offset in minimums:
             self._doomed += queue.trim(queue_offset)
@@ -211,15 +243,17 @@ class _LookJob:
 class _TrimJob:
     name = "trim"
 
-    def __init__(self, cleaner: Cleaner) -> None:
+    def __init__(self, cleaner: Cleaner, plan: _Plan | None) -> None:
         self._cleaner = cleaner
+        self._plan = plan
         self._minimums: list[tuple[ConsumeQueue, int]] = []
 
     def run(self) -> None:
-        self._minimums = self._cleaner.trimmed_minimums()
+        self._minimums = self._cleaner.trimmed_minimums(self._plan)
 
     def done(self, error: Exception | None) -> None:
+        # If queues cannot be read, a full disk still needs the deletion: the minimums stay.
         if error is not None:
             self._cleaner.note_failed(self.name, error)
-        else:
-            self._cleaner.take_minimums(self._minimums)
+            self._minimums = []
+        self._cleaner.take_minimums(self._plan, self._minimums)

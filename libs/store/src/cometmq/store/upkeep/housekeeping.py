@@ -56,9 +56,9 @@ class Housekeeping:
 
     def _next_job(self, now_ms: int) -> Job | None:
         # Deletions come first, because a full disk may need them to recover.
-        removal = self.cleaner.removal()
-        if removal is not None:
-            return removal
+        deletion = self.cleaner.deletion()
+        if deletion is not None:
+            return deletion
         if self._write_state.has(Refusal.LOG_WRITE_FAILED):
             if not has_passed(RETRY_INTERVAL_MS, since_ms=self._last_try_ms, now_ms=now_ms):
                 return self.cleaner.job(now_ms)
