@@ -28,7 +28,7 @@ ROUNDS_ASKED_FOR: Final = 20  # rounds that a delete request remains active, as 
 class _Plan(NamedTuple):
     """The files of the log that are about to be forgotten."""
 
-    count: int
+    file_count: int
     expired_count: int
     first: int
     """The first offset of the log after that."""
@@ -148,13 +148,13 @@ class Cleaner:
     def _is_valid(self, plan: _Plan) -> bool:
         """Return whether the log still begins where it did, and nobody needs the files."""
         files = self._commit_log.files
-        is_same = files.first + plan.count * files.file_size == plan.first
-        return is_same and plan.count <= self._synced_count()
+        is_same = files.first + plan.file_count * files.file_size == plan.first
+        return is_same and plan.file_count <= self._synced_count()
 
     def _forget_files(self, plan: _Plan) -> None:
         """Stop using the files of a plan, and queue them for deletion."""
         files = self._commit_log.files
-        paths = self._commit_log.forget_first(plan.count)
+        paths = self._commit_log.forget_first(plan.file_count)
         starts = range(files.first - len(paths) * files.file_size, files.first, files.file_size)
         self._doomed += paths + self._parts.checksums.take_paths(starts)
         self._parts.log.info("files.expired", count=len(paths), first=paths[0])
