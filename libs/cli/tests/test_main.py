@@ -226,6 +226,9 @@ def test_the_version_is_that_of_the_distribution():
         (("topic", "lst"), "No such command 'lst'."),
         (("brokr",), "No such command 'brokr'."),
         (("--nonsense",), "No such option: --nonsense"),
+        (("-n",), "Option '-n' requires an argument"),
+        (("topic", "list", "-n"), "Option '-n' requires an argument"),
+        (("help", "frob"), "No such command 'frob'"),
     ],
 )
 def test_wrong_usage_is_one_line_that_names_the_help(call, args, line):

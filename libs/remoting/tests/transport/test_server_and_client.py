@@ -302,6 +302,12 @@ async def test_nobody_listens(new_client: Any, unused_tcp_port: int) -> None:
         await client.invoke(f"127.0.0.1:{unused_tcp_port}", QUERY, HEADER, timeout_ms=60_000)
 
 
+async def test_an_unknown_host_is_described_without_a_number(new_client: Any) -> None:
+    with pytest.raises(ConnectFailed, match=r"no\.invalid:1: [A-Z]") as caught:
+        await new_client().invoke("no.invalid:1", QUERY, HEADER, timeout_ms=60_000)
+    assert "Errno" not in str(caught.value)
+
+
 async def test_hooks_see_every_call_and_answer(start_server: Any, new_client: Any) -> None:
     answers: list[int] = []
 

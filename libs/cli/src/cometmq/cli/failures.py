@@ -64,11 +64,12 @@ def print_wrong_usage(error: Any) -> None:
 
     A group that is called without a command prints its help.
     """
-    if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":
+    if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return
     text = " ".join(error.format_message().split()).rstrip(".")
-    typer.echo(f"cometmq: {text}; see {error.ctx.command_path} --help", err=True)
+    command = "cometmq" if error.ctx is None else error.ctx.command_path
+    typer.echo(f"cometmq: {text}; see {command} --help", err=True)
 
 
 def print_missing() -> None:

@@ -19,7 +19,8 @@ def show_help(
     ] = None,
 ) -> None:
     """Show help for a command, or list all commands."""
-    ctx.find_root().command.main([*(command or ()), "--help"], prog_name="cometmq")
+    args = [*(command or ()), "--help"]
+    ctx.find_root().command.main(args, prog_name="cometmq", standalone_mode=False)
 
 
 @app.command("version")

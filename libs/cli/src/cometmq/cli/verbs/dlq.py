@@ -339,4 +339,4 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         with Path(file).open("wb") as out:
             yield out
     except OSError as error:
-        raise ClientError(f"{file} cannot be written: {error}") from error
+        raise ClientError(f"{file} cannot be written: {error.strerror or error}") from error

@@ -263,7 +263,9 @@ class RemotingClient:
 
 def _reason(error: Exception) -> str:
     """Return the system's text for an error number; event loops word theirs differently."""
-    if isinstance(error, ssl.SSLError | socket.gaierror):  # their numbers are not the system's
+    if isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    if isinstance(error, ssl.SSLError):  # its number is not the system's
         return str(error)
     number = error.errno if isinstance(error, OSError) else None
     return os.strerror(number) if number else str(error)
