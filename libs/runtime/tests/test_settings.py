@@ -248,7 +248,8 @@ def test_a_variable_that_no_program_reads_is_named_with_the_right_one(name, gues
 def test_variables_of_others_are_no_mistakes():
     variables = {
         "COMETMQ_EXAMPLE_LISTEN_PORT": "7",
-        "COMETMQ_BROKER_LISTN_PORT": "7",  # the broker reports it
+        "COMETMQ_BROKER_LISTN_PORT": "7",  # the broker reports these two
+        "COMETMQ_BROKR_NAMESRV_ADDR": "7",
         "COMETMQ_LOG_LEVEL": "info",
         "COMETMQ_IMAGE": "cometmq:1",
         "LISTEN_PORT": "7",

@@ -53,7 +53,7 @@ def unread(variables: Mapping[str, str], prefix: str, own: Iterable[str]) -> dic
         is_own = own_end != name
         if end in right:
             found[name] = right[end]
-        elif is_own or not name.startswith(PROGRAM_PREFIXES):
+        elif is_own or not _is_of_other(name, prefix):
             guess = closest(own_end if is_own else end, right)
             if is_own or guess is not None:
                 found[name] = "" if guess is None else right[guess]
@@ -73,6 +73,15 @@ def unread_line(name: str, guesses: Iterable[str]) -> str:
     """Return the sentence about a variable that no program reads."""
     guess = " or ".join(filter(None, guesses))
     return f"no program reads the variable {name}" + (f"; did you mean {guess}?" if guess else "")
+
+
+def _is_of_other(name: str, prefix: str) -> bool:
+    """Return whether a variable has the prefix of a different program, perhaps misspelt."""
+    words = name.removeprefix(START).split("_")
+    prefixes = [it.removeprefix(START) for it in PROGRAM_PREFIXES]
+    guesses = (closest("_".join(words[:count]) + "_", prefixes) for count in (1, 2))
+    found = next(filter(None, guesses), None)
+    return found is not None and f"{START}{found}" != f"{prefix}_"
 
 
 def _by_end(prefix: str, own: Iterable[str]) -> dict[str, str]:
