@@ -35,7 +35,7 @@ LIST_DEBIAN: Final = (
 
 
 class Target(NamedTuple):
-    """An image: its name, the wheels that it starts from, and the lock of their dependencies."""
+    """An image: its name, the wheels it is built from, and the lock file of their dependencies."""
 
     image: str
     dockerfile: Path

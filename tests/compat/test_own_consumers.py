@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs every kind of consumer in our client on both brokers, also beside Java consumers."""
+"""Runs all kinds of consumers of our client on both brokers, and alongside Java consumers."""
 
 import asyncio
 from collections import defaultdict

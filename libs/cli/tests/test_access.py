@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Global options against a broker with access control that only accepts TLS."""
+"""Global options, used with a broker that has access control and accepts only TLS."""
 
 import pytest
 

@@ -103,7 +103,7 @@ def test_the_id_of_a_message_is_not_one_of_its_keys(ask, topic, sent):
 
 @pytest.fixture
 def limit(ask, suite):
-    """Set the number of messages that a broker returns at most."""
+    """Set the maximum number of messages that a broker returns."""
 
     def limit(count):
         setting = ("-b", suite.broker, "-k", "maxMsgsNumBatch", "-v", count)

@@ -218,7 +218,7 @@ def test_positions_outside_the_queue_are_corrected(store: FakeStore, path: str) 
 
 
 def test_a_position_is_saved_only_when_the_copy_is_on_the_disk(store: FakeStore, path: str) -> None:
-    """Otherwise a power loss could lose the copy after the saved position had moved past it."""
+    """Otherwise a power failure could destroy the copy after the position has moved past it."""
     store.add("a", 0)
     delays = service(store, path)
 

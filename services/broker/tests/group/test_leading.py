@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master's epoch: confirming and acknowledging, writes of the record, the lease."""
+"""A master's epoch: confirming and acknowledging sends, writing the record, holding the lease."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options, event loop and errors of all commands that connect to servers."""
+"""Options, event loop and error handling of all commands that connect to servers."""
 
 import asyncio
 import signal

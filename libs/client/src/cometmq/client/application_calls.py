@@ -98,8 +98,7 @@ class calling(Failures):  # noqa: N801  # used like a function: `with calling(cl
         super().__exit__(type_, error, traceback)
 
     def refuse_close(self, client: object, task: asyncio.Task[Any] | None) -> None:
-        """Raise ClientStateError if `close` of `client` would wait for this call while this call
-        waits for `close`.
+        """Raise ClientStateError if this call and `client.close` would wait for each other.
 
         `task` is the task that called `close`, or None in a thread without an event loop.
         """

@@ -293,7 +293,7 @@ def _sent_template(constant: ConstantExt) -> bytes:
 
 
 def _sent_pieces(constant: ConstantExt) -> list[bytes]:
-    """Return the constant parts around the five values in the JSON header that answers a send."""
+    """Return the constant parts around the five values in the JSON header of a send's answer."""
     more = "".join(f",{quote(name)}:{quote(value)}" for name, value in constant.items())
     pieces = [
         '{"code":',

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of this process: its limit, and when freed memory returns to the kernel.
+"""The memory of this process: its limit, and when freed memory is returned to the kernel.
 
 The limit is that of the control group, or the machine's memory. RocketMQ sizes its page-cache
 window by *physical* memory, which is wrong in a container.

@@ -60,7 +60,7 @@ class ExpressionType(StrEnum):
 
 
 class NothingNewer(StrEnum):
-    """The behaviour if no message is as recent as a given time."""
+    """What to do if every message is older than a given time."""
 
     ERROR = "error"
     LATEST = "latest"

@@ -136,7 +136,7 @@ class BrokerMessages(BrokerCalls):
     async def consume_directly(
         self, group: str, client_id: str, offset_message_id: str
     ) -> ConsumeMessageDirectlyResult:
-        """Make one connected consumer process one message now; return the result."""
+        """Have one connected consumer process a single message now; return the result."""
         header = callbacks.ConsumeMessageDirectly(group, client_id, offset_message_id)
         code = Code.CONSUME_MESSAGE_DIRECTLY
         return await self._json(

@@ -279,7 +279,7 @@ class RouteBook:
 
     async def find_other_route(self, before: Route, *, wait_ms: int) -> None:
         """Look up the route of a topic until it differs from `before`, or until one new lookup has
-        ended.
+        completed.
         """
         topic = before.topic
         await self._share(

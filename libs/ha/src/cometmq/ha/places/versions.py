@@ -114,7 +114,7 @@ class Versions:
 
 
 def _number(version: str) -> int:
-    """Return the number of a version; 0 if a different backend has formatted it."""
+    """Return the number of a version; 0 if it has a different backend's format."""
     number = version.partition("-")[0]
     return int(number) if number.isdigit() else 0
 

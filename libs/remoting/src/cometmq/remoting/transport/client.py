@@ -272,9 +272,7 @@ def _reason(error: Exception) -> str:
 
 
 def late_text(late_ms: int) -> str:
-    """Return the end of an error text about a timeout, after `RemotingClient.loop_late_ms` has
-    grown.
-    """
+    """Return the text to append to a timeout error if `RemotingClient.loop_late_ms` has grown."""
     return (
         f", but this program's event loop was late by {late_ms} ms meanwhile, so the answer may"
         " have waited here: blocking code ran in the loop, or too many calls at once; run blocking"

@@ -106,7 +106,7 @@ def read_matching(
 
 
 def _portions(data: Buffer) -> Iterator[list[QueueRow]]:
-    """Unpack entries in portions, because most reads find enough messages among the first ones."""
+    """Unpack entries in batches, because most reads find enough messages among the first ones."""
     view = memoryview(data)
     for start in range(0, len(view), PORTION_BYTES):
         yield list(ENTRY.iter_unpack(view[start : start + PORTION_BYTES]))

@@ -188,7 +188,7 @@ def plan(item: Declared, seen: Iterable[BrokerSeen]) -> Plan:
 
 
 def _target(item: Declared, one: BrokerSeen) -> tuple[Config, Wait | None]:
-    """Return the settings that a broker may get now, and the reason if they are not the spec's."""
+    """Return the settings that a broker may get now, and why they differ from the spec."""
     target = wanted(item, one.config)
     if not needs_backlog(item, one.config):
         return target, None

@@ -43,7 +43,7 @@ async def _fill(group: BrokerGroup, ordinal: int, random: Random) -> None:
 
 
 async def _stall(group: BrokerGroup, ordinal: int, random: Random) -> None:
-    """Make all writes wait, again and again, like a disk that is overloaded."""
+    """Stall all writes repeatedly, as an overloaded disk would."""
     disk = group.disks[ordinal]
     group.strike()
     end = monotonic() + SLOW_S

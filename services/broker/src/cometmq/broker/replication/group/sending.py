@@ -143,7 +143,7 @@ class GroupSender:
     # Called by the server and the streams
 
     def accept(self, transport: asyncio.Transport, address: str, version: int, data: bytes) -> None:
-        """Serve a connection whose first bytes are the opening of a group member."""
+        """Serve a connection that starts with a group member's opening bytes."""
         stream = FollowerStream(self, transport, address)
         self._streams[stream] = None
         transport.set_protocol(stream)
