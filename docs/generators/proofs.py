@@ -53,8 +53,8 @@ def _parts() -> list[str]:
     return [
         "### Request codes",
         "",
-        f"All {len(CODES)} codes of RocketMQ 4.9.4. *Compared* is the number of requests with",
-        "that code that are sent to both CometMQ and a Java node; the two answers must have the same",
+        f"All {len(CODES)} codes of RocketMQ 4.9.4. *Compared* is the number of requests with that",
+        "code that are sent to both CometMQ and a Java node; the two answers must have the same",
         "response code, remark, fields and body.",
         "",
         *table(("code", "name", "answered by", "compared", "proved by"), map(_code_row, CODES)),

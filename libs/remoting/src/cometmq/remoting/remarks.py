@@ -241,7 +241,7 @@ def consumer_not_online(group: str, client_id: str) -> str:
 
 
 def consumer_too_old(client_id: str, version: str) -> str:
-    """Answer to a request for a client that is too old to serve it."""
+    """The answer to a request meant for a client that is too old to serve it."""
     return (
         f"The Consumer <{client_id}> Version <{version}> too low to finish, "
         "please upgrade it to V3_1_8_SNAPSHOT"

@@ -85,7 +85,7 @@ def _is_of_other(name: str, prefix: str) -> bool:
 
 
 def _by_end(prefix: str, own: Iterable[str]) -> dict[str, str]:
-    """Map what follows `COMETMQ_` or the prefix to the right variable; own ones take precedence."""
+    """Map what follows `COMETMQ_` or the prefix to the right variable; `own` takes precedence."""
     ends: dict[str, str] = {name.removeprefix(START): name for name in COMMAND_VARIABLES}
     for name in sorted(own, key=lambda it: it.startswith(START)):
         ends[name.removeprefix(START)] = name

@@ -168,7 +168,7 @@ class DelayService:
         self.skipped_count = 0
 
     def expect_copies(self, until_ms: int) -> None:
-        """Expect copies of messages due up to this time, because the last run ended in a crash."""
+        """Expect duplicates of messages due by this time, because the last run ended in a crash."""
         self._copied_until_ms = until_ms
 
     def clamp(self, level: int) -> int:

@@ -87,7 +87,7 @@ class WipeWritePermOfBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="
 
 
 class AddWritePermOfBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Restore the write permission of all topics of a broker."""
+    """Restore write permission on all topics of a broker."""
 
     broker_name: str
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits that are in the log, but above the offset up to which readers may see it.
+"""Commits that are in the log, but beyond the offset up to which readers may see the log.
 
 A master whose replicas lag keeps the queue entries and the keys of such commits, and publishes each
 commit as a whole, in log order.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access control with the accounts of RocketMQ's plain_acl.yml."""
+"""Access control with the accounts in RocketMQ's plain_acl.yml."""

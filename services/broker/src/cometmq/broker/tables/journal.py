@@ -258,7 +258,7 @@ class Journal:
             self._attempt(self._write)
 
     def apply(self, changes: Mapping[str, msgspec.Raw], position: Position | None = None) -> None:
-        """Apply an entry of another broker and write it; if the write fails, set `fault`.
+        """Apply an entry from another broker and write it; if the write fails, set `fault`.
 
         Raise ValueError or CometError if a change does not have its table's shape.
         """

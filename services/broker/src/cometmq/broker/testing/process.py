@@ -133,7 +133,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 class RecordingNamesrv:
-    """A name server that records registrations, tells slaves their master, and has no routes."""
+    """A name server without routes that records registrations and tells slaves who leads."""
 
     def __init__(self) -> None:
         """Create the object on the running loop; nothing listens yet."""

@@ -66,7 +66,7 @@ class Objects:
         )
 
     def start(self, namespaces: Sequence[str]) -> None:
-        """Load the claims in these namespaces (if none are given, in all) in the background; passes
+        """Load the claims in these namespaces (by default, all) in the background; passes
         begin once the claims are known.
 
         Otherwise, the younger of two objects might change a topic that the older one owns.

@@ -215,7 +215,7 @@ class _Members:
         self._found: dict[str, list[str] | CometError] = {}
 
     async def at_any(self, broker_names: Collection[str]) -> list[str]:
-        """Return the sorted client ids that one of the brokers knows.
+        """Return the sorted ids of the clients that at least one broker knows.
 
         A broker that does not answer is passed over, because all brokers know the same members; if
         none answers, raise the error of the last one.
