@@ -182,9 +182,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "retries every second.",
     "file.padded": "The newest file was shorter than the configured size and was extended to it.",
     "log.truncated": "Recovery truncated the log: the removed part was never confirmed as flushed.",
-    "log.shortened": "The log ends before bytes that were synced: the disk or someone has removed "
-    "them, and the messages in them are lost unless the files are restored. In a broker group, the "
-    "store becomes a new copy and gets them from the master.",
+    "log.shortened": "The log of a slave or of a member of a broker group ends before bytes that "
+    "were synced: the disk or someone has removed them. The broker gets them from its master; in a "
+    "broker group, the store becomes a new copy.",
     "log.write_failed": "The log could not be written; sends are refused until a test write "
     "succeeds.",
     "queues.rebuilt": "Consume queues had lost entries and were rebuilt from the log.",

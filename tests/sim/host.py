@@ -220,7 +220,7 @@ class BrokerProcess:
         host, world = self.host, self.world
         self.store = MessageStore.open(
             host.settings, disk=host.disk, clock_ms=host.now_ms, log=world.log(host.name),
-            boot_id=f"boot{host.boot}",
+            boot_id=f"boot{host.boot}", has_copies=True,
         )  # fmt: skip
         self._workers = [
             SimWorker(name, self.loop, world.scheduler, host.disk_latency)

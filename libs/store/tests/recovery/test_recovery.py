@@ -207,7 +207,8 @@ FOLLOWS = Scan(ScanStatus.RECORD, 100, store_timestamp=5000)
     ("stop", "safe_offset", "safe_timestamp", "follows", "verdict"),
     [
         (100, 0, 0, None, StopVerdict.END),
-        (100, 200, 9000, None, StopVerdict.END),
+        (100, 100, 9000, None, StopVerdict.END),
+        (100, 101, 0, None, StopVerdict.MISSING),
         (100, 100, 5000, FOLLOWS, StopVerdict.TRUNCATE),
         (100, 101, 0, FOLLOWS, StopVerdict.REFUSE),
         (100, 0, 5001, FOLLOWS, StopVerdict.REFUSE),
@@ -302,23 +303,35 @@ def test_damage_behind_the_checkpoint_ends_the_log(disk):
     assert rig.store.recovered.has_cut_records
 
 
-@pytest.mark.parametrize("loss", ["zeroed tail", "last file", "all files"])
-def test_synced_messages_missing_from_the_end_are_reported(disk, loss):
+LOSSES = ["zeroed tail", "last file", "all files"]
+
+
+def lose_end(disk, loss, stop="crash"):
+    """Remove synced messages from the end of a log of 60 messages; return the synced end."""
     rig = StoreRig(disk)
     fill(rig, 60)
     rig.work(3)
     synced_end = rig.store.commit_log.end
     start = rig.entry("T", 1, 27).physical_offset  # body-55
     last_path = f"{LOG}{start // 4096 * 4096:020d}"
-    disk.crash()
+    if stop == "clean":
+        rig.store.close()
+    else:
+        disk.crash()
     if loss == "zeroed tail":
         disk.contents[last_path][start % 4096 :] = bytes(4096 - start % 4096)
     else:
         for path in all_files(disk, LOG):
             if loss == "all files" or path >= last_path:
                 del disk.contents[path]
+    return synced_end
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_copy_starts_without_its_last_messages_and_reports_it(disk, loss):
+    synced_end = lose_end(disk, loss)
     events = Events()
-    rig = StoreRig(disk, log=events)
+    rig = StoreRig(disk, log=events, has_copies=True)
     end = rig.store.commit_log.end
     assert end < synced_end
     assert events.of("log.shortened") == [{"end": end, "synced_end": synced_end}]
@@ -328,6 +341,27 @@ def test_synced_messages_missing_from_the_end_are_reported(disk, loss):
     assert count == 0 if loss == "all files" else 30 < count < 60
     rig.store.close()
     assert not StoreRig(disk).store.recovered.has_cut_records
+
+
+@pytest.mark.parametrize(
+    ("loss", "stop"), [(LOSSES[0], "crash"), *((it, "crash") for it in LOSSES[1:]),
+    *((it, "clean") for it in LOSSES[1:])],
+)  # fmt: skip
+def test_missing_synced_messages_refuse_a_start_without_copies(disk, loss, stop):
+    synced_end = lose_end(disk, loss, stop)
+    before = all_files(disk, "/store/")
+    for _ in range(2):  # the lock is released, but the refusal remains
+        with pytest.raises(CorruptStore) as caught:
+            StoreRig(disk)
+        assert f"messages up to {synced_end} were synced" in str(caught.value)
+        assert "remove /store/progress" in str(caught.value)
+    abort = "/store/abort"
+    assert {**all_files(disk, "/store/"), abort: b""} == {**before, abort: b""}
+    del disk.contents["/store/progress"]
+    rig = StoreRig(disk)
+    count = len(bodies(rig))
+    assert bodies(rig) == sent(count)
+    assert count < 60
 
 
 def test_damage_before_the_checkpoint_refuses_to_start(disk):
@@ -372,7 +406,7 @@ def test_a_short_last_file_is_padded_and_keeps_whole_records(disk):
     keep = rig.entry("T", 0, 3).physical_offset  # body-6
     disk.crash()
     del disk.contents[LOG + "0" * 20][keep + 10 :]
-    rig = StoreRig(disk)
+    rig = StoreRig(disk, has_copies=True)
     assert len(disk.contents[LOG + "0" * 20]) == 4096
     assert bodies(rig) == sent(6)
     assert rig.put(make_message("T", 0, b"body-6")).queue_offset == 3

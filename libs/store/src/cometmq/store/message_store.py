@@ -85,7 +85,7 @@ class MessageStore:
         self.role_writable = parts.settings.broker_role is not BrokerRole.SLAVE
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913  # the parts of the world that a store uses
         cls,
         settings: StoreSettings,
         *,
@@ -95,11 +95,13 @@ class MessageStore:
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
         boot_id: str = "",
         native: NativeCode = NO_NATIVE_CODE,
+        has_copies: bool = False,
     ) -> Self:
         """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError.
 
         `boot_id` changes with every boot of the host. Without it, every kill is treated as a crash
-        of the host, after which the last files are compared with their checksums.
+        of the host, after which the last files are compared with their checksums. A log from whose
+        end synced messages are missing is refused, unless other brokers have them (`has_copies`).
         """
         parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log, native=native)
         counters = Counters()
@@ -110,7 +112,7 @@ class MessageStore:
         folder = StoreFolder(disk, parts.layout)
         folder.claim()
         try:
-            running = start(parts, folder, boot_id, on_damage=pulls.forget)
+            running = start(parts, folder, boot_id, has_copies=has_copies, on_damage=pulls.forget)
         except BaseException:
             folder.release()
             raise

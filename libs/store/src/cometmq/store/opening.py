@@ -35,7 +35,12 @@ class Running:
 
 
 def start(
-    parts: Parts, folder: StoreFolder, boot_id: str, *, on_damage: Callable[[], None]
+    parts: Parts,
+    folder: StoreFolder,
+    boot_id: str,
+    *,
+    has_copies: bool,
+    on_damage: Callable[[], None],
 ) -> Running:
     """Load and recover the files in a claimed folder. This blocks. Raise CorruptStore or DiskError.
 
@@ -49,8 +54,11 @@ def start(
     files.load()
     parts.queues.load()
     parts.index.load()
+    last_run = LastRun(checkpoint, progress, was_clean)
+    recovery = Recovery(parts, last_run, has_copies=has_copies)
+    recovery.check_files()
     trusted_end = load_checksums(parts, checkpoint, checkpoints.last_progress())
-    recovered = Recovery(parts, LastRun(checkpoint, progress, was_clean)).run()
+    recovered = recovery.run()
     parts.checksums.truncate(files, recovered.end)
     folder.mark_open(boot_id)
     last_timestamp = max(recovered.last_timestamp, checkpoint.log_timestamp)

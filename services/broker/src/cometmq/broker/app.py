@@ -269,6 +269,7 @@ class BrokerApp:
             memory_bytes=memory_limit_bytes(),
             boot_id=boot_id(),
             native=open_native_code(settings, self._log),
+            has_copies=bool(settings.group_record) or settings.broker_role is BrokerRole.SLAVE,
         )
 
     def _open_journal(self, store: MessageStore, workers: Workers) -> Journal:

@@ -54,6 +54,7 @@ class StopVerdict(StrEnum):
     """The decision at the first offset in the log without a valid record."""
 
     END = "end"  # nothing follows: the log ends here
+    MISSING = "missing"  # nothing follows, but more was synced: messages are missing
     TRUNCATE = "truncate"  # the rest was never synced: the log ends here
     REFUSE = "refuse"  # the rest was synced: an operator must examine the damage
 
@@ -77,12 +78,13 @@ def judge_stop(
 
     | a whole record follows | it was certainly on the disk | verdict |
     |---|---|---|
-    | no | - | END |
+    | no | no | END |
+    | no | yes | MISSING |
     | yes | no: it is past the safe offset, and was not stored before the safe time | TRUNCATE |
     | yes | yes | REFUSE |
     """
     if follows is None:
-        return StopVerdict.END
+        return StopVerdict.MISSING if stop < safe_offset else StopVerdict.END
     if stop < safe_offset or follows.store_timestamp < safe_timestamp:
         return StopVerdict.REFUSE
     return StopVerdict.TRUNCATE
@@ -91,14 +93,17 @@ def judge_stop(
 class Recovery:
     """One recovery; `run` performs it."""
 
-    def __init__(self, parts: Parts, last_run: LastRun) -> None:
+    def __init__(self, parts: Parts, last_run: LastRun, *, has_copies: bool) -> None:
+        """`has_copies` means that other brokers have the messages that this log may lack."""
         self._settings = parts.settings
+        self._layout = parts.layout
         self._commit_log = parts.commit_log
         self._files = parts.commit_log.files
         self._queues = parts.queues
         self._index = parts.index
         self._log = parts.log
         self._checkpoint, self._progress, self._was_clean = last_run
+        self._has_copies = has_copies
         self._read_range = parts.read_range
         self._dispatcher = Dispatcher(
             parts.queues,
@@ -124,7 +129,6 @@ class Recovery:
         self._cut_derived(start)
         end = self._scan(start.offset)
         self._end_log(end)
-        self._check_length(end)
         self._fill_gaps()
         dispatcher = self._dispatcher
         return Recovered(
@@ -210,6 +214,29 @@ class Recovery:
         for _ in scanner:
             pass
         self._judge(scanner.offset)
+
+    def check_files(self) -> None:
+        """Check before anything is changed that the last files of the log are there; raise
+        CorruptStore if they are not.
+        """
+        end = self._files.end if self._files.files else 0
+        if self._progress is not None and end < self._progress.offset:
+            self._note_missing(end, self._progress.offset)
+
+    def _note_missing(self, end: int, synced_end: int) -> None:
+        """Report synced messages that are missing from the end of the log; raise CorruptStore if
+        no other broker has them.
+        """
+        if not self._has_copies:
+            layout = self._layout
+            raise CorruptStore(
+                f"{layout.commit_log}: the log ends at {end}, but messages up to {synced_end} were"
+                " synced: put the missing files back (is the volume mounted?), or, to start without"
+                f" these messages, remove {layout.progress}"
+            )
+        if not self._has_cut_records:
+            self._has_cut_records = True
+            self._log.error("log.shortened", end=end, synced_end=synced_end)
 
     def _cut_derived(self, start: Start) -> None:
         """Drop all entries of records at or after the start; the scan creates them again."""
@@ -311,6 +338,8 @@ class Recovery:
             follows=follows,
         )
         if follows is None:
+            if verdict is StopVerdict.MISSING and progress is not None:
+                self._note_missing(stop, progress.offset)
             return
         if verdict is StopVerdict.REFUSE:
             path = self._files.file_at(stop).path
@@ -323,13 +352,6 @@ class Recovery:
         self._log.warning(
             "log.truncated", physical_offset=stop, discarded_from=follows.physical_offset
         )
-
-    def _check_length(self, end: int) -> None:
-        """Report synced records that are missing without a trace: no whole record follows them."""
-        progress = self._progress
-        if progress is not None and end < progress.offset:
-            self._has_cut_records = True
-            self._log.error("log.shortened", end=end, synced_end=progress.offset)
 
     def _fill_gaps(self) -> None:
         """Scan from the head of the log to rebuild queues that lack entries in the middle."""

@@ -112,6 +112,7 @@ class StoreRig:
         native: NativeCode = NO_NATIVE_CODE,
         log: Log = NO_LOG,
         boot_id: str = "",
+        has_copies: bool = False,
     ) -> None:
         self.clock = clock or SteppingClock()
         self.store = MessageStore.open(
@@ -121,6 +122,7 @@ class StoreRig:
             native=native,
             log=log,
             boot_id=boot_id,
+            has_copies=has_copies,
         )
 
     def put(self, message: NewMessage) -> PutResult:
