@@ -58,6 +58,7 @@ async def killed(broker: BrokerChild, random: Random, *, is_below: bool) -> Sent
     await broker.start()
     async with Client(broker.address) as client:
         if not is_below:
+            await until(lambda: has_checkpoint(broker.store), 20)  # the first is due at once
             await client.configure(flushIntervalConsumeQueue=3_600_000)
         for number in range(COUNT):
             body = random.randbytes(BODY_BYTES)
@@ -71,6 +72,10 @@ async def killed(broker: BrokerChild, random: Random, *, is_below: bool) -> Sent
 
 def progress_of(store: Path) -> int:
     return int(PROGRESS.unpack_from((store / "progress").read_bytes())[1])
+
+
+async def has_checkpoint(store: Path) -> bool:
+    return any((store / "progress").read_bytes())
 
 
 async def is_covered(store: Path) -> bool:
