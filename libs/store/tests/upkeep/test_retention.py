@@ -182,6 +182,16 @@ def test_a_full_disk_deletes_before_it_expires(disk):
     assert rig.store.stats().disk_used_percent == 86
 
 
+def forced(disk):
+    """A store of 300 messages that deletes files above 85 % and at no other time, and its log."""
+    events = Events()
+    settings = small_settings(disk_space_clean_forcibly_ratio=85, delete_when=NOT_NOW)
+    rig = StoreRig(disk, settings, log=events)
+    for _ in range(300):
+        rig.put(make_message())
+    return rig, events
+
+
 def test_consumers_of_deleted_messages_are_told_that_they_have_expired(disk):
     """At no time does a pull skip messages that it does not report as expired."""
     rig = StoreRig(disk, small_settings(disk_space_clean_forcibly_ratio=85, delete_when=NOT_NOW))
@@ -203,11 +213,7 @@ def test_consumers_of_deleted_messages_are_told_that_they_have_expired(disk):
 
 
 def test_a_deletion_goes_on_if_the_queues_cannot_be_read(disk):
-    events = Events()
-    settings = small_settings(disk_space_clean_forcibly_ratio=85, delete_when=NOT_NOW)
-    rig = StoreRig(disk, settings, log=events)
-    for _ in range(300):
-        rig.put(make_message())
+    rig, events = forced(disk)
     rig.work(30)
     disk.used_percent = 86
     disk.fault = lambda operation, path: (
@@ -219,11 +225,7 @@ def test_a_deletion_goes_on_if_the_queues_cannot_be_read(disk):
 
 
 def test_files_that_are_deleted_before_they_expire_are_reported(disk):
-    events = Events()
-    settings = small_settings(disk_space_clean_forcibly_ratio=85, delete_when=NOT_NOW)
-    rig = StoreRig(disk, settings, log=events)
-    for _ in range(300):
-        rig.put(make_message())
+    rig, events = forced(disk)
     disk.used_percent = 86
     rig.work(60)
     (warning,) = events.of("files.sacrificed")
