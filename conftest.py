@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepares all tests of the workspace: signals, Hypothesis, logging."""
+"""Set up signals, Hypothesis and logging for all tests in the workspace."""
 
 import logging
 import signal

@@ -93,7 +93,7 @@ def publish_table(result: report.Result, path: Path = PAGE, readme: Path = READM
 
 
 def replace(path: Path, command: str, text: str) -> None:
-    """Replace the text between the marks of a command in a page."""
+    """Replace the text between a command's two marks in a page."""
     start_mark, end_mark = (f"<!-- the table of {command}: {side} -->" for side in ("begin", "end"))
     before, start, rest = path.read_text(encoding="utf-8").partition(start_mark)
     _, end, after = rest.partition(end_mark)

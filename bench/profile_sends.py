@@ -4,8 +4,8 @@
     make profile ARGS="--workload pull --tool calls"
 
 `--tool sample` (default) samples at full speed: microseconds per message and function, then the
-hottest lines. `--tool calls` traces with cProfile: exact call counts, inflated times. A workload
-with two copies profiles the master, then the slave.
+hottest lines. `--tool calls` traces with cProfile: exact call counts, inflated times. In a workload
+with two copies, the master is profiled first, then the slave.
 """
 
 import argparse
@@ -141,7 +141,7 @@ def print_samples(path: Path, us_per_message: float) -> None:
 
 
 def _short(file: str) -> str:
-    """Return a path starting at `cometmq/` or the package."""
+    """Return a path relative to its source or library folder."""
     for mark in ("/src/", "/site-packages/", "/lib/python"):
         if mark in file:
             return file.rpartition(mark)[2]

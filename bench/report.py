@@ -208,7 +208,7 @@ def missed(result: Result) -> list[str]:
 
 
 def regressions(result: Result, baseline: Result) -> list[str]:
-    """Return the ratios with a target that are worse than the baseline by more than a tenth."""
+    """Return the ratios with a target that are more than a tenth worse than the baseline."""
     found = []
     for row in rows(result["samples"]):
         before = baseline["ratios"].get(f"{row.workload.name}.{row.metric}")

@@ -6,8 +6,8 @@
 A pair is a half message and its commit; like Java's producer, the generator does not wait for an
 answer to the commit. A sample ends when all commits have taken effect. CometMQ runs with its
 txn-checker, whereas Java's broker checks transactions itself. To measure writes, `--open`
-transactions remain open: the producer is asked about each several times and answers "unknown",
-while the growth of the log is measured.
+transactions remain open: the producer is asked about each of them several times and answers
+"unknown", while the growth of the log is measured.
 """
 
 import argparse
@@ -150,7 +150,7 @@ def measure_writes(folder: Path, open_count: int, rounds: int) -> None:
 
 
 async def _asked(cluster: Cluster, open_count: int, rounds: int) -> tuple[int, int]:
-    """Return how much the log grew during the checks, and the number of bytes written in all."""
+    """Return how much the log grew during the checks, and the total number of bytes written."""
     await asyncio.to_thread(transact, cluster, "--count", open_count, "--leave-open")
     count = 0
 

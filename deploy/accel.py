@@ -5,8 +5,8 @@
 prints one line. `lint` runs rustfmt and clippy, `test` runs the tests of the crate, and `fuzz`
 passes mutated input to the native readers.
 
-Without cargo, all commands do nothing, and the tests of the native path are skipped. A run that
-must not skip them, such as one in CI, sets `ACCEL=yes`; every command then fails without cargo.
+Without cargo, all commands do nothing, and the tests of the native path are skipped. Where they
+must not be skipped, as in CI, set `ACCEL=yes`; every command then fails without cargo.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the Grafana dashboards; with `--check`, exit with 1 if a file is out of date."""
+"""Write the Grafana dashboards; with `--check`, exit with status 1 if a file is out of date."""
 
 import json
 import sys

@@ -59,7 +59,7 @@ def set_version(version: str, root: Path = ROOT) -> None:
 
 
 def public_address(remote: str) -> str | None:
-    """Return the web address of a git remote; None if it has none, for example a local path."""
+    """Return the web address of a git remote, or None if it has none (such as a local path)."""
     remote = remote.strip().removesuffix("/").removesuffix(".git")
     if match := re.fullmatch(r"(?:ssh://)?git@([\w.-]+)[:/](.+)", remote):
         return f"https://{match[1]}/{match[2]}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the reference pages that are derived from the code.
 
-`docs/generate.py` writes all pages, and `docs/generate.py commands` only one. With `--check`,
-nothing is written, and the exit status is 1 if a page is out of date.
+`docs/generate.py` writes all pages; `docs/generate.py commands` writes only that page. With
+`--check`, nothing is written, and the exit status is 1 if a page is out of date.
 """
 
 import argparse

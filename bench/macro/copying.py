@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies files over loopback without a protocol, to show what the machine allows.
+"""Copies files over loopback without a protocol, to find the upper limit of the machine.
 
 The sender uses sendfile, and the receiver writes all bytes to one file; neither syncs.
 """

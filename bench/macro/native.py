@@ -31,7 +31,7 @@ Report: TypeAlias = dict[str, Any]
 
 
 class BenchError(Exception):
-    """The benchmark lacks a prerequisite, or one of its steps has failed."""
+    """A prerequisite of the benchmark is missing, or one of its steps has failed."""
 
 
 def build(name: str) -> Path:
@@ -110,7 +110,7 @@ class FirstAnswer:
         )
 
     def accepted_s(self) -> float:
-        """Return when the request was accepted, in seconds on the clock of `time.monotonic`."""
+        """Return the time at which the request was accepted, in seconds of `time.monotonic`."""
         output, _ = self._process.communicate(timeout=RUN_TIMEOUT_S)
         if self._process.returncode != 0:
             raise BenchError("the server accepted nothing in time")
@@ -126,7 +126,7 @@ class FirstAnswer:
 
 
 class Senders:
-    """A generator that sends at a given rate until its report is asked for."""
+    """A generator that sends at a given rate until its report is requested."""
 
     def __init__(self, port: int, *, rate: int, **options: object) -> None:
         command = loadgen_command("send", port, rate=rate, seconds=SENDERS_MAX_S, **options)
@@ -154,7 +154,7 @@ class Senders:
 
 
 class Floor:
-    """A responder that does no work, to show what the protocol alone costs."""
+    """A responder that does no work, to measure the cost of the protocol alone."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen([str(build("floor"))], stdout=subprocess.PIPE, text=True)

@@ -3,7 +3,7 @@
 
 CometMQ's pair is a group of two copies with an elector and a record in a file; every send waits
 until both copies have it. RocketMQ's pair is a SYNC_MASTER and a SLAVE. Without `is_sync`, sends
-do not wait for a slave that is away (`minInSync=1`, ASYNC_MASTER).
+do not wait for a slave that is down (`minInSync=1`, ASYNC_MASTER).
 """
 
 import abc
@@ -57,7 +57,7 @@ class Pair(KilledOnExit):
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Start all processes; return once the master accepts messages and has its slave."""
+        """Start all processes; return once the slave is connected and sends are accepted."""
 
     def stop_slave(self) -> None:
         self.slave.stop_broker()
@@ -219,7 +219,7 @@ PAIRS: Final[dict[str, Callable[[Path, bool], Pair]]] = {
 
 
 class PairServer(Server):
-    """A pair under load; the processor time of both brokers counts."""
+    """A pair under load; the processor times of both brokers are added up."""
 
     def __init__(self, name: str, pair: Pair, serialization: str) -> None:
         super().__init__(name, pair.master, serialization)

@@ -52,7 +52,7 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def disk_bytes(directory: Path) -> int:
-    """Return the bytes allocated to all files under a directory; holes do not count."""
+    """Return the bytes allocated to all files under a directory; holes are not counted."""
     return sum(
         path.stat().st_blocks * _BLOCK_BYTES for path in directory.rglob("*") if path.is_file()
     )

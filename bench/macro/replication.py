@@ -2,7 +2,7 @@
 """Measures pairs of a master and a slave: sends that wait for both copies, and a slave's catch-up.
 
 The sends also run on a single CometMQ broker, alternating with the pairs: the share of its rate
-that a pair reaches shows the price of the second copy.
+that a pair reaches shows the cost of the second copy.
 """
 
 import shutil
@@ -35,7 +35,7 @@ FILL_COUNT: Final = 200_000
 
 
 class Entry(NamedTuple):
-    """A pair, and the single broker that shows the price of the second copy (None for Java)."""
+    """A pair, and the single broker that shows the cost of the second copy (None for Java)."""
 
     pair: PairServer
     single: Server | None
@@ -144,8 +144,7 @@ class CaughtUp(NamedTuple):
 def _follow(server: PairServer, start: int, end: int) -> CaughtUp:
     """Start the slave and wait until its log reaches `end`.
 
-    The time begins when the slave has received the first bytes, so that the start of its program
-    does not count.
+    Timing starts when the slave has received the first bytes, so its startup is not included.
     """
     pair = server.pair
     pair.start_slave()

@@ -118,7 +118,7 @@ def call_nats(port: int, subject: str, body: object) -> dict[str, Any]:
 
 
 class Kind(NamedTuple):
-    """How to start a rival and empty it before each load."""
+    """How to start a rival, and how to empty it before each load."""
 
     command: Callable[[int, Path], list[str]]
     ready: str  # printed once the server accepts connections

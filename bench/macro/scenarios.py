@@ -182,7 +182,7 @@ def run_delay(plan: Plan) -> None:
 
 
 def _delay(server: Server, *, topic: str) -> Sample:
-    """Take one sample on a new topic, whose length is the number of delivered messages."""
+    """Take one sample on a new topic; the topic's length is the number of delivered messages."""
     started_s = time.monotonic()
     options = {"topic": topic, "properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES}
     report = server.load("send", count=MESSAGES_DELAYED, **options, **BURST)
@@ -229,8 +229,8 @@ def _million(server: Server) -> Sample:
 def run_start(plan: Plan) -> None:
     """Measure startup on an empty store, in the order A B A B.
 
-    Each server first starts once without being measured: this reads the program from disk into
-    memory, and Python compiles the modules that have changed.
+    Each server is first started once without being measured, so that the program is in memory and
+    Python has compiled all modules.
     """
     for number in range(-1, plan.rounds):
         for name in plan.servers:

@@ -71,7 +71,7 @@ class Contestant(abc.ABC):
 
     @property
     def pids(self) -> list[int]:
-        """Return the processes whose processor time counts."""
+        """Return the processes whose processor time is measured."""
         return [self.broker_pid]
 
     @abc.abstractmethod
@@ -132,7 +132,7 @@ class Server(Contestant):
         return loadgen(mode, self.port, serialization=self._serialization, **options)
 
     def sending(self, *, rate: int, **options: object) -> Senders:
-        """Start a generator that sends at a given rate until its report is asked for."""
+        """Start a generator that sends at a given rate until its report is requested."""
         return Senders(self.port, rate=rate, serialization=self._serialization, **options)
 
     def create_topic(self, topic: str, *, queues: int) -> None:

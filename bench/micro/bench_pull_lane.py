@@ -3,7 +3,7 @@
 
 Two brokers without sockets receive the same pulls alternately. The figure is the processor time per
 pull of 32 messages, from the request's bytes to the answer's, in the best tenth of the rounds. The
-disk is in memory, so a read costs less than a system call.
+files are in memory, so a read is cheaper than a system call.
 """
 
 import asyncio

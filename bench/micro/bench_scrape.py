@@ -2,7 +2,7 @@
 """Time a scrape of a broker with many topics and groups.
 
 The figures are the event loop's share, its longest step, and the rest, which runs on a thread. The
-broker and its store are real. The budget is 50 ms of the loop for 10,000 series. `--names own`
+broker and its store are real. The budget is 50 ms on the loop for 10,000 series. `--names own`
 leaves out the names of rocketmq-exporter and RocketMQ 5.
 """
 
@@ -31,7 +31,7 @@ QUEUE_COUNT: Final = 4
 
 
 def fill(app: BrokerApp, count: int) -> None:
-    """Add topics, each with a consumer group that is behind in every queue."""
+    """Add topics, each with a consumer group that lags in every queue."""
     broker = app.broker
     for number in range(count):
         topic, group = f"orders-{number}", f"billing-{number}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time SQL filters: compilation, evaluation, and reads that evaluate the records."""
+"""Time SQL filters: compilation, evaluation, and filtered reads."""
 
 import tempfile
 import time

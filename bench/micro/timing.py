@@ -19,7 +19,7 @@ def nanoseconds(operation: Callable[[], object]) -> int:
 
 
 def compare_and_print(operations: Mapping[str, Operation]) -> None:
-    """Print one line per operation: its name, nanoseconds, and its budget."""
+    """Print one line per operation: its name, its time in nanoseconds, and its budget."""
     for name, (operation, budget) in operations.items():
         taken = nanoseconds(operation)
         note = "" if budget is None else f"budget {budget:6d}{'' if taken <= budget else '  OVER'}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time a report over one day of 10,000 series: 14.4 million rows of progress.
+"""Time a report over one day of 10,000 series: 14.4 million progress rows.
 
 Usage: `python bench/spark/lag.py [SERIES]`; `lag_large.py` uses 115 million rows. The history is
 generated from a fixed seed and compacted, as in production. Starting the session is not timed.
@@ -152,7 +152,7 @@ def _table(name: str, size: int, columns: dict[str, object]) -> pa.Table:
 
 
 def generate(root: Path, series: int) -> int:
-    """Write the history of the day; return the number of its progress rows."""
+    """Write the day's history; return the number of progress rows."""
     cluster, rows = Cluster(series), 0
     history = History(root)
     for number in range(HOURS):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the rows per second of the table `messages`, batch and stream, on a local broker."""
+"""Measure how fast batches and streams read the table `messages` from a local broker."""
 
 import json
 import os
@@ -28,7 +28,7 @@ STREAM_ADDS_MAX = 0.10
 
 
 def batch(spark: SparkSession, options: dict[str, str]) -> Callable[[int], float]:
-    """Return a function that reads all messages into a noop sink, and returns the seconds."""
+    """Return a function that reads all messages into a noop sink and returns the seconds taken."""
 
     def run(_: int) -> float:
         begin = time.perf_counter()
@@ -40,7 +40,7 @@ def batch(spark: SparkSession, options: dict[str, str]) -> Callable[[int], float
 
 
 def stream(spark: SparkSession, options: dict[str, str], folder: str) -> Callable[[int], float]:
-    """Return a function that reads all messages as one micro-batch, and returns its seconds."""
+    """Return a function that reads all messages as one micro-batch and returns the seconds."""
 
     def run(number: int) -> float:
         rows = spark.readStream.format("rocketmq").options(**options).load()

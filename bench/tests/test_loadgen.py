@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the native generator against the floor, and against servers that answer wrongly."""
+"""Tests the native generator against `floor`, and against servers that give wrong answers."""
 
 import json
 import socket
@@ -160,7 +160,7 @@ def record(number):
 
 @contextmanager
 def broker(answer):
-    """Serve many connections; `answer` maps header and body to code, fields and body."""
+    """Serve connections; `answer` maps a request's header and body to code, fields and body."""
     stop = threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(0.05)

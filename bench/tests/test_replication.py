@@ -21,7 +21,7 @@ LOAD = REPLICATED[0]
 
 
 def settings(pair, number):
-    """Return the settings of a member, as they are written into its file."""
+    """Return the settings of a member, as written to its file."""
     member = (pair.master, pair.slave)[number]
     (place,) = member.layout.brokers
     return {key: str(value) for key, value in member._broker_properties(place).items()}
@@ -64,7 +64,7 @@ class FakeCluster:
 
 
 class FakePair:
-    """A pair whose slave copies a thousand bytes whenever its end is asked for."""
+    """A pair whose slave copies a thousand bytes each time its log end is read."""
 
     slave_pid = 7
 
@@ -93,7 +93,7 @@ class FakePair:
 
 
 class FakeServer:
-    """A server that answers `rate` messages a second, and notes its samples."""
+    """A server that answers `rate` messages a second and records its samples."""
 
     broker_pid, pids = 1, (1,)
     taken: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class FakeServer:
         pass
 
     def fill(self, count, **options):
-        """Write `count` bytes per record."""
+        """Extend the master's log by 5,000 bytes."""
         log = self.pair.master.store_dir / "commitlog" / "0".zfill(20)
         self.pair.master.end += 5000
         log.write_bytes(b"x" * self.pair.master.end)

@@ -49,7 +49,7 @@ def redis_request(stream):
 
 
 def nats_publishes(peer, stream):
-    """Greet the client, then yield subject, reply subject and payload of each message."""
+    """Greet the client, then yield the subject, reply subject and payload of each message."""
     peer.sendall(b"INFO {}\r\nPING\r\n")
     while line := stream.readline():
         words = line.split()

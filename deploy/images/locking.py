@@ -39,9 +39,9 @@ def locked(text: str) -> dict[str, str]:
 def needed(
     names: Iterable[str], requires: Mapping[str, Iterable[Requirement]]
 ) -> tuple[set[str], set[str]]:
-    """Return all packages reachable from `names` (`cometmq[ha]`): the known ones, and the others.
+    """Return the known and the unknown packages reachable from `names`, such as `cometmq[ha]`.
 
-    `requires` holds the requirements of each known package; those of the others are not followed.
+    `requires` maps each known package to its requirements, which are followed.
     """
     known: set[str] = set()
     unknown: set[str] = set()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrites an image archive so that the same files always give the same digest.
 
-Builders record when they ran: in the time stamps of files, in the history, and in the names of
-intermediate containers. `normalise` limits all times to a given one, and drops fields that describe
+Builders record the time of the build: in file timestamps, in the history, and in the names of
+intermediate containers. `normalise` caps all times at a given one, and drops fields that describe
 the build rather than the image. It works on the archives of `docker save`, so it does not depend on
 the builder's version.
 """
@@ -42,7 +42,7 @@ def normalise(source: Path, target: Path, *, epoch: int) -> str:
 
 
 def _open(archive: tarfile.TarFile, name: str) -> IO[bytes]:
-    """Open a member of an archive; `docker save` may store equal layers once and link to them."""
+    """Open an archive member; `docker save` may store identical layers once and link to them."""
     file = archive.extractfile(name)
     if file is None:
         raise SystemExit(f"the image archive has no file {name}: is it an archive of docker save?")
@@ -50,7 +50,7 @@ def _open(archive: tarfile.TarFile, name: str) -> IO[bytes]:
 
 
 def _layer(file: IO[bytes], folder: Path, *, epoch: int) -> str:
-    """Copy a layer with its times limited to `epoch`; return its digest, which is its new name."""
+    """Copy a layer with its times capped at `epoch`; return its digest, which is its new name."""
     with tempfile.NamedTemporaryFile(dir=folder, delete=False) as out:
         with (
             tarfile.open(fileobj=file, mode="r|*") as old,

@@ -134,7 +134,7 @@ def _class(name: str, found: griffe.Class) -> Iterator[str]:
 
 
 def _members(found: griffe.Class) -> Iterator[griffe.Object]:
-    """Yield the public members of a class, then those of base classes that the page omits."""
+    """Yield a class's public members, including those inherited from bases without a section."""
     for name, member in {**found.members, **found.inherited_members}.items():
         if name.startswith("_") or name in HIDDEN:
             continue

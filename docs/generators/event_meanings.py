@@ -10,19 +10,18 @@ MEANINGS: Final[Mapping[str, str]] = {
     "with code 14 until one returns.",
     "in_sync.sufficient": "Enough copies are in sync again; sends are accepted.",
     "member.master_unknown": "The record names a master that groupMembers does not contain.",
-    "member.store_failed": "The stream of a broker group could not write the store or a "
-    "file; a restart is needed.",
-    "member.tables_behind": "A majority chose this broker, but another one has newer "
-    "tables, and they cannot be fetched now; it tries again, and does not open before.",
+    "member.store_failed": "The replication stream of a broker group could not write to the store "
+    "or to a file; a restart is needed.",
+    "member.tables_behind": "This broker won an election, but another broker has newer tables, "
+    "which cannot be fetched now; this broker keeps trying, and does not open until it has them.",
     "member.tables_fetched": "The winner of an election has the newest tables and opens next.",
     "tables.offered": "This broker sends its tables to the winner of an election.",
-    "in_sync.changed": "The copies of a broker group that are in sync have changed; the "
-    "numbers are brokerIds.",
-    "hand_over.failed": "A master of a broker group could not make a different member the "
-    "master, and remains the master. If it was stopping, a failover follows.",
+    "in_sync.changed": "The in-sync set of a broker group has changed; the numbers are brokerIds.",
+    "hand_over.failed": "A master of a broker group could not hand over its role, and remains the "
+    "master. If it was stopping, a failover follows.",
     "member.failed": "A member of a broker group could not perform a step and has stopped "
     "taking part.",
-    "member.recovered": "A member of a broker group whose state did not fit on the disk could save "
+    "member.recovered": "A member of a broker group whose state did not fit on the disk has saved "
     "it, and takes part again.",
     "member.policy_differs": "The replicationPolicy of this broker differs from the record's, "
     "which takes precedence.",
@@ -32,29 +31,29 @@ MEANINGS: Final[Mapping[str, str]] = {
     # programs
     "program.failed": "The program ends with status 1 after an unexpected error.",
     "program.killed": "A second signal, at least a second after the first, ended the program "
-    "before it had stopped in order.",
+    "before it had shut down cleanly.",
     "settings.ineffective": "These settings have no effect, whatever their values; the event "
     "gives the reason for each setting.",
     "address.foreign": "The address given with `standalone --host`, which clients connect to, is "
     "not an address of this machine. This is correct behind NAT or a mapped port, and a mistake "
     "otherwise.",
-    "settings.overruled": "Options of `cometmq standalone` override these settings of the file and "
-    "of variables; `use` names the option.",
+    "settings.overruled": "Options of `cometmq standalone` override these settings from the file "
+    "and from environment variables; `use` names the option.",
     "settings.misspelt": (
         "Keys of the file that are probably mistyped, each with the setting that it resembles "
-        "(`did_you_mean`), and lines without `=`, by FILE:LINE (`no_settings`). They have no "
-        "effect. Logged after the start, so that it is noticed."
+        "(`did_you_mean`), and lines without `=`, as FILE:LINE (`no_settings`). They have no "
+        "effect. Logged after startup, so that it is noticed."
     ),
     "settings.repeated": "The file gives these settings more than once, at these places; the last "
     "value counts, as in RocketMQ.",
-    "settings.unsaved": "An order on the control port changed settings, and the file cannot be "
-    "written, as in a pod: they apply until the broker restarts.",
+    "settings.unsaved": "An order on the control port changed settings, but the file cannot be "
+    "written, as in a pod: the changes apply until the broker restarts.",
     "settings.unknown": "These names in the file are unknown settings; they are kept for tools. "
-    "`did_you_mean` lists the settings that a misspelled name resembles, `no_settings` the lines "
-    "that have no `=`.",
+    "`did_you_mean` lists the settings that misspelt names resemble; `no_settings` lists the lines "
+    "without `=`.",
     "variables.unread": "No program reads these `COMETMQ_...` environment variables; "
-    "`did_you_mean` has the name that each resembles. Variables that Kubernetes sets for services "
-    "are left out. Logged before and after the start.",
+    "`did_you_mean` gives the name that each one resembles. Variables that Kubernetes sets for "
+    "services are left out. Logged before and after startup.",
     "task.cancelled": "Code that a background task called has cancelled the task; if it should run "
     "until the program stops, it starts again after a second.",
     "task.ended": "A background task ended although it should run until the program stops.",
@@ -68,13 +67,13 @@ MEANINGS: Final[Mapping[str, str]] = {
     "The connections with the most output are paused until their peers have read, and closed if "
     "they do not.",
     "connection.refused": "A connection was closed: it sent an invalid frame, did not use TLS as "
-    "configured, or exceeded the number of connections.",
+    "configured, or exceeded the maximum number of connections.",
     "connection.stalled": "A connection was closed: the peer did not read its pending answers in "
     "time.",
     "groups.unmeasured": "The lag of consumer groups could not be read from disk; the broker "
     "tries again at the next interval.",
-    "native.outdated": "The installed cometmq-accel was built from other sources than this broker, "
-    "which handles all messages in Python.",
+    "native.outdated": "The installed cometmq-accel was built from different sources than this "
+    "broker, so the broker handles all messages in Python.",
     "lane.failed": "The native message path has a bug; please report it. Until the restart, all "
     "sends, or all pulls, take the Python path.",
     "delay.native_failed": "Native delivery of delayed messages has a bug; please report it. From "
@@ -94,13 +93,14 @@ MEANINGS: Final[Mapping[str, str]] = {
     "needs `brokerRole=SLAVE`.",
     "broker.name_taken": (
         "A running broker, `holder`, has the name and id of this broker, which therefore does not "
-        "register; a start ends with status 2. Give one of the two a different `brokerName`."
+        "register; if it was starting, it exits with status 2. Give one of the two a different "
+        "`brokerName`."
     ),
     "broker.name_taken_over": "Because of `takeOverName`, this broker takes the place of `holder` "
     "in the routes.",
     "broker.disconnected": (
-        "A broker's connection ended; its routes are gone. The master of a group with failover "
-        "stays in them for `lostMasterKeepMs`, or until the next master registers."
+        "A broker's connection ended, and its routes were removed. The master of a group with "
+        "failover remains in the routes for `lostMasterKeepMs`, or until the next master registers."
     ),
     "broker.deposed": "A deposed master tried to register once more and was refused, as can happen "
     "in a switchover. Further attempts are logged as `broker.stale`.",
@@ -110,7 +110,7 @@ MEANINGS: Final[Mapping[str, str]] = {
         "A deposed master, or a slave of one, tried to register; its group has a later epoch. "
         "That broker should soon notice that it was deposed; if the event recurs, look at its log."
     ),
-    "broker.expired": "A broker was silent for too long; its routes are gone.",
+    "broker.expired": "A broker was silent for too long, and its routes were removed.",
     "store.discarded": "A slave has moved its store aside, as ordered; at its next start it copies "
     "everything from its master.",
     "store.kept": "A slave was ordered to discard its store, but had a different role when it "
@@ -121,15 +121,16 @@ MEANINGS: Final[Mapping[str, str]] = {
     # elector
     "group.blocked": "The elector can do nothing for the group until a condition is met; `text` "
     "names it.",
-    "master.lost": "The master that the record names is considered lost, for this `cause`; an "
+    "master.lost": "The master named in the record is considered lost; `cause` says why. An "
     "election follows if a member of the in-sync set answers.",
     "member.silent": "A broker of the group does not answer on its control port, or another broker "
     "answers there.",
     "member.unlisted": (
-        "The record names brokers that the elector's settings do not name, so the elector can "
-        "neither ask them nor give them orders."
+        "The record names brokers that are missing from the elector's settings, so the elector can "
+        "neither query them nor send them orders."
     ),
-    "order.failed": "A broker refused an order or did not answer; the elector decides again.",
+    "order.failed": "A broker refused an order or did not answer; the elector makes a new "
+    "decision.",
     "record.unreachable": (
         "An elector or a broker cannot read the group's record: no election happens until it can. "
         "A master whose slaves answer continues."
@@ -137,28 +138,28 @@ MEANINGS: Final[Mapping[str, str]] = {
     "record.write_unknown": "A write of the record got no answer; the record is read again before "
     "anything else is done.",
     # operator
-    "backlog.unknown": "The operator cannot learn from the master how many messages are still "
-    "unread; the deletion of the group waits.",
+    "backlog.unknown": "The operator cannot get the number of unread messages from the master; the "
+    "deletion of the group waits.",
     "drain.blocked": "A broker of a group that is being deleted cannot be made read-only; the "
     "deletion waits.",
-    "declared.unattended": "A pass over a Topic or ConsumerGroup failed because the API server did "
-    "not answer or refused; the operator tries again after 2 s.",
+    "declared.unattended": "Reconciling a Topic or ConsumerGroup failed because the API server did "
+    "not answer or refused the request; the operator tries again after 2 s.",
     "event.lost": "An Event could not be written; nothing depends on it.",
-    "group.unattended": "A pass over a BrokerGroup failed because the API server did not answer or "
-    "refused, or because the operator cannot read the spec; the operator tries again after 2 s. "
-    "Failover continues.",
+    "group.unattended": "Reconciling a BrokerGroup failed because the API server did not answer or "
+    "refused the request, or because the operator cannot read the spec; the operator tries again "
+    "after 2 s. Failover continues.",
     "leader.lost": "Another operator may act now; this one becomes a standby.",
     "leader.unknown": "The Lease that decides which operator acts cannot be read or written.",
     # txn-checker
     "broker.refused": "The txn-checker does not follow this broker: it follows at most 1,000 "
     "brokers, and none whose name looks like a path.",
-    "broker.unfollowed": "The txn-checker cannot follow this broker; it tries again, every "
-    "second after failures that are usual in a failover, and continues to follow the other "
-    "brokers. The event is repeated only for a different reason.",
+    "broker.unfollowed": "The txn-checker cannot follow this broker. It tries again, every second "
+    "if the failure is normal during a failover, and continues to follow the other brokers. The "
+    "event is repeated only for a different reason.",
     "brokers.unknown": "No name server gave the txn-checker the list of masters; it keeps the "
     "masters that it knows.",
-    "progress.uncommitted": "When it stopped, the txn-checker could not commit its progress to a "
-    "broker.",
+    "progress.uncommitted": "The txn-checker could not commit its progress to a broker before it "
+    "stopped.",
     "queues.replaced": "A broker lost half or op messages that the txn-checker had read; the "
     "txn-checker reads all messages of this broker again.",
     "topic.unreadable": "A consumer has subscribed to a topic that no broker lets it read.",
@@ -168,23 +169,25 @@ MEANINGS: Final[Mapping[str, str]] = {
     "txn-checker asks again in the next round.",
     "transaction.set_aside": "No producer knew how a transaction ended; its half message was "
     "moved to TRANS_CHECK_MAX_TIME_TOPIC.",
-    "transactions.unrecalled": "At its start a broker could not read which transactions had "
-    "ended, so it may store the end of a transaction twice.",
+    "transactions.unrecalled": "At startup, a broker could not read which transactions had ended, "
+    "so it may store the end of a transaction twice.",
     # store
-    "cleaning.failed": "A step of retention failed; the next round retries it.",
-    "disk.filling": "Above diskMaxUsedSpaceRatio: expired files are deleted at any hour.",
-    "disk.full": "Above diskSpaceWarningLevelRatio: sends are refused.",
-    "disk.freed": "Below diskSpaceWarningLevelRatio again: sends are accepted.",
-    "files.sacrificed": "Above diskSpaceCleanForciblyRatio: the oldest files were deleted before "
-    "fileReservedTime, so groups that had not read them skip their messages. `count` and `bytes` "
-    "cover the time since the last such event; it is logged every ten minutes at most.",
+    "cleaning.failed": "A step of file retention failed; the next round retries it.",
+    "disk.filling": "Disk usage is above diskMaxUsedSpaceRatio: expired files are deleted at any "
+    "hour.",
+    "disk.full": "Disk usage is above diskSpaceWarningLevelRatio: sends are refused.",
+    "disk.freed": "Disk usage is below diskSpaceWarningLevelRatio again: sends are accepted.",
+    "files.sacrificed": "Disk usage is above diskSpaceCleanForciblyRatio: the oldest files were "
+    "deleted before fileReservedTime, so groups that had not read them skip their messages. "
+    "`count` and `bytes` cover the time since the previous such event; the event is logged at most "
+    "once every ten minutes.",
     "file.create_failed": "The next log file could not be created ahead of time; the broker "
     "retries every second.",
     "file.padded": "The newest file was shorter than the configured size and was extended to it.",
     "log.truncated": "Recovery truncated the log: the removed part was never confirmed as flushed.",
-    "log.shortened": "The log of a slave or of a member of a broker group ends before bytes that "
-    "were synced: the disk or someone has removed them. The broker gets them from its master; in a "
-    "broker group, the store becomes a new copy.",
+    "log.shortened": "The log of a slave or of a member of a broker group ends before its synced "
+    "end: the disk lost the missing bytes, or someone removed them. The broker gets them from its "
+    "master; in a broker group, the store becomes a new copy.",
     "log.write_failed": "The log could not be written; sends are refused until a test write "
     "succeeds.",
     "queues.rebuilt": "Consume queues had lost entries and were rebuilt from the log.",
@@ -197,20 +200,20 @@ MEANINGS: Final[Mapping[str, str]] = {
     "log.damaged": "Bytes of the log differ from their checksum or cannot be read. The messages "
     "listed in `messages` are lost unless the file is restored; pulls skip them.",
     "scrub.failed": "The log could not be compared with its checksums; the broker tries again.",
-    "scrub.unsaved": "The position of the comparison of the log with its checksums was not saved; "
-    "after a restart the comparison begins again.",
+    "scrub.unsaved": "The scrubber could not save its position in the log; after a restart, it "
+    "checks part of the log again.",
     "records.damaged": "A pull reached unreadable records and skipped them.",
     "record.dropped": "Recovery dropped the last record, because its end was never written.",
     "store.failed": "An fsync failed: sends are refused until the broker is restarted.",
-    "store.job_failed": "Background work on the disk failed; another event of the affected part "
-    "describes the consequence.",
+    "store.job_failed": "Background work on the disk failed; another event, from the affected "
+    "component, describes the consequence.",
     # broker
     "account.repeated": "Two account files contain the same access key; the first one is used.",
     "accounts.missing": "Access control is on without any account: every request is refused, and "
     "`/readyz` fails.",
-    "accounts.misspelt": "An account file has misspelt keys, which have no effect, or words that "
-    "are no rights, which mean DENY; `found` names each with its account and the most similar "
-    "valid one.",
+    "accounts.misspelt": "An account file has misspelt keys, which have no effect, or unknown "
+    "permissions, which mean DENY; `found` names each with its account and the most similar valid "
+    "word.",
     "accounts.unreadable": "Changed account files are invalid; the previous accounts stay in use.",
     "client.expired": "A client sent no heartbeat for 120 s; its connection was closed.",
     "config.save_failed": "A table (topics, offsets, KV config) could not be saved; brokers retry.",
@@ -227,18 +230,19 @@ MEANINGS: Final[Mapping[str, str]] = {
     "journal.not_deleted": "A full journal file could not be deleted; the broker tries again "
     "after the next save.",
     "journal.sync_failed": "The journal could not be synced; all tables are saved instead.",
-    "journal.write_failed": "The journal could not be written. Until a write succeeds, a kill "
-    "loses the offsets committed since their last save. The broker retries every second.",
+    "journal.write_failed": "The journal could not be written. If the broker is killed before a "
+    "write succeeds, the offsets committed since their last save are lost. The broker retries "
+    "every second.",
     "client_call.failed": "A client did not answer a request from a tool or broker; `reason` says "
     "why.",
     "reply.not_stored": "A reply was pushed to its requester, but the store refused it.",
-    "reply.not_taken": "A requester did not accept its reply; the replier got an error.",
+    "reply.not_taken": "A requester did not accept a reply; its sender got an error.",
     "subscription.mismatched": "Members of one group have different subscriptions and miss "
     "messages: give all members the same subscriptions, or give each subscription a separate "
     "group.",
-    "group.mixed": "Some members of a consumer group are CLUSTERING, others BROADCASTING, and "
-    "messages are missed: give all members the same message model, or the broadcasting ones a "
-    "group of their own.",
+    "group.mixed": "Some members of a consumer group use CLUSTERING and others BROADCASTING, so "
+    "messages are missed: give all members the same message model, or move the broadcasting "
+    "members to a separate group.",
     "group.creation_refused": "The limit of automatically created groups is reached; perhaps a "
     "client is inventing names.",
     "filter.invalid": "A group subscribed with an invalid SQL expression; its pulls are refused.",
@@ -254,13 +258,13 @@ MEANINGS: Final[Mapping[str, str]] = {
     "configuration was created again.",
     "topic.creation_refused": "A send named an unknown topic that may not be created.",
     # client
-    "tls.unverified": "A client has trusted certificates, but does not verify the servers' "
-    "certificates with them; `advice` names the setting.",
+    "tls.unverified": "A client has trusted certificates, but does not use them to verify the "
+    "servers' certificates; `advice` names the setting.",
     "trace.dropped": "There were more traces than could be sent, so some were dropped; no messages "
     "were lost.",
     "trace.unsent": "A broker did not accept traces, which are lost; their messages are not.",
-    "callback.abandoned": "`close`, or the end of a wait, left `running_count` calls of the "
-    "function given to `callback` running: they did not end when they were cancelled.",
+    "callback.abandoned": "`close` or a wait ended although `running_count` calls of the function "
+    "given to `callback` were still running: they did not end when they were cancelled.",
     "callback.failed": "The function given to `callback` raised an exception, or on_revoked took "
     "over a minute.",
     "client.unregister_failed": "The client could not tell a broker that it is leaving; the "
@@ -272,22 +276,21 @@ MEANINGS: Final[Mapping[str, str]] = {
     "hook.failed": "A hook of the application raised an exception; the message is processed "
     "nevertheless.",
     "broker.unreachable": "A broker does not answer heartbeats. The client tries again every "
-    "second; steps that fail until then are logged at debug level and counted in "
-    "`failed_count`. The event is repeated every 30 s, and `broker.reachable` follows when the "
-    "broker answers again.",
-    "client_id.duplicated": "Another member of the group has the same client id, mostly because "
+    "second; failures until then are logged at debug level and counted in `failed_count`. The "
+    "event is repeated every 30 s, and `broker.reachable` follows when the broker answers again.",
+    "client_id.duplicated": "Another member of the group has the same client id, usually because "
     "two processes on one host have the same `instance_name`: both receive the messages of the "
     "same queues, and some queues are not consumed. The event is logged after "
-    "`rebalance_interval_ms`, because the broker may still have this member's own old "
-    "connection, and repeated every minute at most.",
+    "`rebalance_interval_ms`, because the broker may still list this member's own old connection, "
+    "and is repeated at most once a minute.",
     "heartbeat.failed": "A broker refused a heartbeat; the client sends the next one at its usual "
     "time.",
     "listener.abandoned": "`close` ended although `running_count` calls of the listener were still "
     "running: they did not end when they were cancelled after `drain_ms`. Their messages are "
     "redelivered.",
     "listener.failed": "The listener raised an exception, or returned something that is not a "
-    "result; the message is redelivered. The first failure of a kind is logged with its "
-    "traceback, further ones are counted.",
+    "result; the message is redelivered. The first failure of a kind is logged with its traceback; "
+    "further ones are only counted.",
     "lock.failed": "A broker did not answer the lock request of an orderly group; the client asks "
     "again.",
     "locks.lost": "Another member has locked queues; their messages that this member holds are "
@@ -295,7 +298,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "message.damaged": "The body of a message does not match its CRC; the application gets the "
     "message nevertheless, as in RocketMQ.",
     "message.dead": "A message went to the dead-letter topic of its group, because the listener "
-    "gave it up or it was redelivered too often; `error` tells why its last delivery failed.",
+    "gave up on it or it was redelivered too often; `error` says why its last delivery failed.",
     "message.dropped": "The listener of a broadcasting consumer failed on a message, which is not "
     "delivered again.",
     "message.late": "The listener kept a message for too long, so the client sent the message "
@@ -306,12 +309,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "their records are damaged, or another member of the group has a different subscription.",
     "message.unreadable": "The body of a message cannot be decompressed; push consumers send such "
     "a message back.",
-    "message.unreturned": "The broker of a message did not accept it back; the client tries "
+    "message.unreturned": "A message could not be sent back to its broker; the client tries "
     "another way.",
     "namesrv.list_kept": "The address server returned no list; the client keeps the known name "
     "servers.",
-    "namesrv.unreachable": "No name server answers; `error` gives each address and the reason. "
-    "The client tries again. The event is repeated every 30 s at most.",
+    "namesrv.unreachable": "No name server answers; `error` gives each address and the reason. The "
+    "client tries again. The event is repeated at most once every 30 s.",
     "offset.given_up": "Queues were released before their last offsets, `offsets`, were stored: "
     "their next owner receives the messages after the committed offsets again.",
     "offset.moved": "The broker has no message at the requested offset; the consumer continues at "
@@ -321,21 +324,22 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offsets.restored": "The offset file of a broadcasting group is damaged or missing, for the "
     "reason in `error`; the consumer continues at the offsets of its backup, `offsets.json.bak`.",
     "offsets.shared": "Another process with the same client id writes the offset file of this "
-    "broadcasting group; the process that stops last decides where both continue.",
+    "broadcasting group; the process that stops last determines where both continue.",
     "offset.unsaved": "Committed offsets did not reach the broker; the client tries again.",
     "producer.undrained": "`close` stopped waiting although `running_count` sends and requests "
     "were still running.",
     "pull.failed": "A pull at `queue_offset` failed; the client tries again after a pause. If the "
     "record there is corrupt, `error` says what to do.",
-    "queues.locked_elsewhere": "Orderly consumption: a different member has held the locks of "
-    "these queues for 5 s, so they wait. It releases them when it stops; after a kill, the broker "
-    "frees them 60 s after their last renewal.",
+    "queues.locked_elsewhere": "Orderly consumption: another member has held the locks of these "
+    "queues for 5 s, so they wait. It releases them when it stops; after a kill, the broker frees "
+    "them 60 s after their last renewal.",
     "queues.undrained": "Queues were revoked while the listener was still processing their "
     "messages.",
     "subscription.doubtful": "A filter is probably a mistake: it matches no messages, or not "
     "the intended ones. `advice` shows what to write.",
     "subscription.refused": "A broker refuses the SQL92 condition of a running consumer, which "
-    "receives no message of the topic until the subscription is corrected. `error` has the reason.",
+    "receives no message of the topic until the subscription is corrected. `error` gives the "
+    "reason.",
     "strategy.failed": "An allocation strategy raised an exception; the assignment of queues "
     "stays unchanged.",
     "rebalance.failed": "The queues of a topic could not be assigned; the client tries again.",
@@ -352,33 +356,33 @@ MEANINGS: Final[Mapping[str, str]] = {
     "unlock.failed": "A broker could not be told that queues are unlocked; their locks expire.",
     "route.unknown": "A topic has no route at startup; the client looks it up again.",
     # replication
-    "replica.unfit": "The master's log does not continue the log of this slave, for `reason`; an "
-    "operator must act ([runbook](../runbooks/slave-does-not-follow.md)). Logged once for each "
-    "reason and text.",
+    "replica.unfit": "The master's log does not continue the log of this slave; `reason` says why, "
+    "and an operator must act ([runbook](../runbooks/slave-does-not-follow.md)). Logged once for "
+    "each reason and text.",
     "replica.lost": "The connection to the master ended; the slave tries again. In a broker group, "
     "logged only after 3 s, or if the master broke the protocol.",
     "replica.disconnected": "The connection of a member of a broker group to its master ended, or "
     "an attempt to connect failed, as in every switchover; the member tries again.",
-    "replica.failed": "The slave cannot connect to its master, or its own disk refuses the log; "
-    "the slave tries again.",
+    "replica.failed": "The slave cannot connect to its master, or cannot write the log to its own "
+    "disk; the slave tries again.",
     "replica.copy_failed": "A slave could not copy a table of its master; it tries again in the "
     "next round.",
-    "slave.refused": "The log of a slave does not fit the log of this master, for `reason`, or "
-    "something other than a slave connects to haListenPort "
+    "slave.refused": "The log of a slave does not match the log of this master (`reason` says "
+    "why), or something other than a slave connects to haListenPort "
     "([runbook](../runbooks/slave-does-not-follow.md)). Logged once for each host, reason and "
     "text.",
-    "slave.deferred": "A slave asked a broker that is not the master of its broker group now, as "
-    "in every switchover; it finds the current master in the record of the group.",
+    "slave.deferred": "A slave asked a broker that is not currently the master of its broker "
+    "group, as in every switchover; it finds the current master in the record of the group.",
     "slave.silent": "A connection to haListenPort was silent for haHousekeepingInterval and is "
     "closed.",
     "slave.turned_away": "A connection to haListenPort exceeded haConnectionsMax and was closed.",
     "follower.silent": "A member of the broker group sent nothing for 5 s; its connection is "
     "closed.",
-    "follower.refused": "A member of the broker group does not follow this master; `error` has its "
-    "reason.",
+    "follower.refused": "A member of the broker group does not follow this master; `error` gives "
+    "its reason.",
     "tail.cut": "This broker's log had messages that its master does not have and that were never "
     "confirmed: they were cut off and copied to `file`.",
-    "tail.not_kept": "The part of the log that is cut off could not be copied; it is cut off "
+    "tail.not_kept": "The end of the log that is being cut off could not be copied; it is cut off "
     "anyway, because it was never confirmed.",
     "slave.log_unreadable": "This broker cannot read its own log for a slave, because of a "
     "failing disk or a damaged record; run `cometmq store verify`.",

@@ -118,7 +118,7 @@ def _level(function: ast.expr) -> str:
 
 
 def _names(argument: ast.expr, scope: ast.AST) -> list[str]:
-    """Return the event names that an argument can have, if they can be found in the scope."""
+    """Return the event names that an argument can evaluate to, as far as the scope shows."""
     if isinstance(argument, ast.Constant):
         return [argument.value] if isinstance(argument.value, str) else []
     if isinstance(argument, ast.IfExp):

@@ -177,7 +177,7 @@ def _cell(text: str) -> str:
 _TABLE: Final = """\
 ## Values
 
-Wrong values are refused before anything is installed, and the error names their path.
+Invalid values are rejected before anything is installed, and the error names their path.
 
 | value | type | default | meaning |
 |---|---|---|---|

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate tables of docs/compatibility.md: RocketMQ 4.9.4's features and the tests of each.
+"""Generate the tables of docs/compatibility.md: RocketMQ 4.9.4's features and their tests.
 
 The tests are named in tests/compat/proofs.toml.
 """
@@ -40,7 +40,7 @@ def page() -> str:
 
 
 def test_of(text: str) -> str:
-    """Return the test of an entry in proofs.toml, as `file::function`."""
+    """Return the test that an entry of proofs.toml names, as `file::function`."""
     return SAME_ANSWERS if text == SAME else text
 
 

@@ -39,7 +39,7 @@ setting takes effect at the next start.
 
 
 def broker_page() -> str:
-    """Return the page of the broker's settings, including the store's and ineffective ones."""
+    """Return the page of the broker's settings, including store and ineffective settings."""
     lines = ["# Settings of the broker", "", notice("settings-broker"), ""]
     lines += _sources(
         BrokerSettings,

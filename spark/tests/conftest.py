@@ -66,7 +66,7 @@ def topic(make_topic: Callable[[str], str], request: pytest.FixtureRequest) -> s
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A local Spark whose workers run in an empty folder, which prevents accidental imports."""
+    """A local Spark session whose workers run in an empty folder, to prevent accidental imports."""
     with (
         tempfile.TemporaryDirectory(prefix="cometmq-spark-work-") as folder,
         pytest.MonkeyPatch.context() as patch,

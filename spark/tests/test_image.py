@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image's entrypoint starts the program that belongs to each kind of container."""
+"""The image's entrypoint starts the right program in each kind of container."""
 
 import subprocess
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs queries in a local Spark against a real broker, as users write them."""
+"""Runs queries as users write them, in a local Spark session against a real broker."""
 
 import json
 from collections.abc import Callable

@@ -296,7 +296,7 @@ def test_all_brokers_are_timed_again_and_again(
 
 
 def _rounds(command: list[str], log_path: Path) -> str:
-    """Return a tool's output up to the cluster's second timing."""
+    """Return a tool's output once it has timed the cluster twice."""
     child = Child("clusterRT", command, log_path=log_path)
     try:
         child.wait_until(lambda: child.log().count(CLUSTER_NAME) >= 2, DEADLINE_S, "rounds")
@@ -385,7 +385,7 @@ def test_settings_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_pa
 
 
 def test_figures_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_path: Path) -> None:
-    """exportMetrics writes the same names, and the same values except for those that change."""
+    """exportMetrics writes the same names, and the same values except for volatile figures."""
     mine = exported(ours, "exportMetrics", tmp_path / "mine")
     theirs = exported(mqadmin, "exportMetrics", tmp_path / "theirs")
 

@@ -41,7 +41,7 @@ def helping() -> Iterator[MqAdmin]:
 
 
 def test_every_command_exists() -> None:
-    """`cometmq` has more: commands that mqadmin does not register have their own tests."""
+    """Commands of `cometmq` that mqadmin does not register have their own tests."""
     theirs = set(_COMMAND.findall(mqadmin([], "127.0.0.1:1").stdout))
     assert "updateTopic" in theirs
     assert set(COMMANDS) - theirs == UNREGISTERED

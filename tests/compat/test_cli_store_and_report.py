@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs `store verify` while a broker runs, after a kill and after a stop; and `lag --report`."""
+"""Runs `lag --report`, and `store verify` while a broker runs, after a kill and after a stop."""
 
 import json
 import subprocess

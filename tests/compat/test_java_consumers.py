@@ -78,7 +78,7 @@ def test_a_refused_message_comes_back(
 def test_a_new_group_gets_all_messages_of_a_young_topic(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, start: str
 ) -> None:
-    """Messages are sent first and consumed by a new group: both brokers answer 0 to code 14."""
+    """Messages are sent before the group exists: both brokers answer code 14 with offset 0."""
     wanted = _send(java, cluster, topic)
 
     printed = java.run(
@@ -163,7 +163,7 @@ def test_progress_survives_a_consumer(
 def test_two_consumers_share_a_topic(
     cluster: Cluster, clients: dict[str, ClientProgram], java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Each is notified of the other (40) and takes half of the queues until one of them leaves."""
+    """Each member is notified of the other (40) and takes half of the queues until one leaves."""
     options = {
         "namesrv": cluster.namesrv_addr,
         "topic": topic,

@@ -89,7 +89,7 @@ def test_binary_headers(cluster: Cluster, log_dir: Path, topic: str, group: str)
 
 
 def test_mqadmin_of_5x(cluster: Cluster, topic: str, group: str) -> None:
-    """Newer tools work on our server to the extent that they work on a 4.9.4 server."""
+    """Newer tools work with our server as far as they work with a 4.9.4 server."""
     address = cluster.broker_addrs[0]
     with MqAdmin(cluster.namesrv_addr, VERSION_5) as mqadmin:
         listed = {row[0] for row in mqadmin.run("topicList").rows()}

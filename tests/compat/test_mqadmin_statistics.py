@@ -72,7 +72,7 @@ class Scene:
         return json.loads(answer.body) if answer.code == 0 else {"statsMinute": {"sum": 0}}
 
     def wait_for_minute(self, *counters: tuple[str, str]) -> None:
-        """Wait until the counters include all messages, which they only do for one minute."""
+        """Wait until the counters include all messages, which they do for only one minute."""
         wait_until(
             lambda: all(self.statistic(*it)["statsMinute"]["sum"] >= COUNT for it in counters),
             SAMPLE_TIMEOUT_S,

@@ -202,7 +202,7 @@ async def test_a_message_that_fails_too_often_is_dead_and_can_be_consumed_as_suc
 async def test_java_and_ours_continue_from_each_others_files(
     cluster: Cluster, log_dir: Path, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Each broadcasting client starts after the offsets that the other left in the file."""
+    """Each broadcasting client continues from the offsets that the other has stored in the file."""
     java = JavaClient(log_dir, properties={"rocketmq.client.localOffsetStoreDir": str(tmp_path)})
     options = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
 
@@ -436,7 +436,7 @@ def pair(
 
 @pytest.mark.slow
 async def test_order_holds_when_a_broker_is_killed(pair: Cluster, group: str) -> None:
-    """The broker's queues wait for it; only messages without a stored offset are redelivered."""
+    """Queues wait for a killed broker; only messages without a stored offset are redelivered."""
     topic = f"{group}Topic"
     create_topic(pair.namesrv_addr, pair.broker_addrs, topic, queue_count=2)
     first, second = Seen(), Seen()

@@ -101,7 +101,7 @@ ClusterOf = Callable[[str], Cluster]
 
 
 def messages() -> list[Message]:
-    """Build one message per value of `a`, and some without `a`; the other properties are small."""
+    """Build a message per value of `a`, and some without `a`; other properties have few values."""
     found = []
     for number in range(len(VALUES) + 9):
         properties = {"b": str(number % 5), "c": "xyz"[number % 3], "number": str(number % 4)}

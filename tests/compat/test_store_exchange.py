@@ -187,7 +187,7 @@ def test_progress_topics_and_groups_go_along(exchange: Exchange, writer: str, re
 def test_progress_at_a_java_broker_wins_over_the_journal_of_a_killed_broker(
     exchange: Exchange,
 ) -> None:
-    """A Java broker continues after kill -9 of our broker, so our journal is out of date."""
+    """After kill -9 of our broker, a Java broker uses the store, so our journal becomes stale."""
     count = COUNTS[ORDERED]
     owners = {"comet": "kill -9", "java": "clean stop"}
     for turn, (name, end) in enumerate(owners.items()):

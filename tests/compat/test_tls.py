@@ -208,7 +208,7 @@ def test_our_broker_registers_with_java_s_name_server_over_tls(
 def test_certificates_are_renewed_while_servers_run(
     comet: CometCluster, ours: Authority, strange: Authority
 ) -> None:
-    """This test is the last in the file, because it leaves the servers with the other authority."""
+    """This test is the last in the file, because the servers keep the new certificates."""
     served = comet.directory / "served"
     before = ours.own_client(cert_path=None, key_path=None)
     for path in strange.folder.iterdir():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactional messages: the same script has the same outcome with both servers.
 
-Java's broker checks transactions itself; CometMQ's broker has a txn-checker beside it. A producer
-answers according to a plan (see Transact.java), for example `unknown>commit`.
+Java's broker checks transactions itself; CometMQ's broker relies on a separate txn-checker. A
+producer answers according to a plan (see Transact.java), for example `unknown>commit`.
 """
 
 from collections import Counter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of a stopped and of a running broker's folder, made as docs/guides/backup.md says."""
+"""Copies of a stopped and of a running broker's folder, made as docs/guides/backup.md describes."""
 
 import asyncio
 import copy
@@ -94,7 +94,7 @@ async def copy_under_load(
 
 
 async def look(broker: BrokerChild, promised: Acknowledged) -> list[str]:
-    """Return the acknowledged data that a broker started on a copy lacks."""
+    """Return the acknowledged data missing from a broker started on a copy."""
     wrong, queues = [], {}
     async with Client(broker.address) as client:
         for queue in [(TOPIC, queue_id) for queue_id in range(QUEUE_COUNT)]:

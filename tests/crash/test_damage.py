@@ -90,7 +90,7 @@ def reboot(broker: BrokerChild) -> None:
 
 
 async def read_on(client: Client) -> dict[int, MessageRecord]:
-    """Read the queue as RocketMQ's clients do: after an answer, continue at the offset it names."""
+    """Read the queue as RocketMQ's clients do: after each answer, continue at its next offset."""
     found: dict[int, MessageRecord] = {}
     _, end = await client.bounds(TOPIC, 0)
     offset = 0

@@ -84,7 +84,7 @@ def test_a_master_without_the_api_server(ready, under_load, report):
 
 
 def test_a_master_without_peers_and_api_server(ready, under_load, report):
-    """Clients still reach the old master, which must not acknowledge beside its successor."""
+    """Clients still reach the old master, but once replaced, it must not acknowledge sends."""
     master, node = master_apart(ready)
     pods = ready.pods()
     operators = ready.operators.list("pods", "app.kubernetes.io/name=cometmq-operator")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics and ConsumerGroups on a real API server reach real brokers, and lose no messages there."""
+"""Topics and ConsumerGroups on a real API server reach real brokers, and no message is lost."""
 
 import asyncio
 import json

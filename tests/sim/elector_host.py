@@ -29,7 +29,7 @@ LONG_ORDER_S: Final = 4.0
 
 
 class HastyElector(Elector):
-    """An elector that a test can convince that the master is lost."""
+    """An elector that a test can make consider the master lost."""
 
     is_hasty = False
 

@@ -171,7 +171,7 @@ class Nemesis:
         self._later(lambda: self._replace_disk(host), 0.5)
 
     def full_disk(self) -> None:
-        """Fill a broker's disk, most often the master's, for longer than its relief takes."""
+        """Fill a broker's disk, most often the master's, long enough for a slave to take over."""
         current = self._world.place.current
         host = self._host()
         if current is not None and self._random.random() < 0.7:
@@ -209,7 +209,7 @@ class Nemesis:
             self._later(self._mount_own, self._random.choice((0.3, 1.0)))
 
     def _mount_own(self) -> None:
-        """Give a broker its own store again, unless the group has come to rely on the other one."""
+        """Give a broker its own store again, unless the group now relies on the other one."""
         if self._aside is None:
             return
         (host, disk, files), self._aside = self._aside, None
@@ -236,7 +236,7 @@ class Nemesis:
             self._block([(name, host.name) for name in others])
 
     def part(self) -> None:
-        """Cut two brokers off from each other, and from nothing else."""
+        """Cut two brokers off from each other only."""
         one, two = self._random.sample(self._hosts(), 2)
         self._block([(one.name, two.name), (two.name, one.name)])
 
@@ -268,7 +268,7 @@ class Nemesis:
         self._world.network.cut(host.name)
 
     def tear_fetch(self) -> None:
-        """Hit the winner or the source in the middle of the next fetch of tables."""
+        """Inject a fault at the winner or the source during the next fetch of tables."""
         self._await_fetch(self._world.scheduler.now + 2.0)
 
     def _await_fetch(self, until_s: float) -> None:

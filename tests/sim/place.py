@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulates the place of the record: linearizable, sometimes slow, unreachable or silent.
+"""Simulates the store that holds the record: linearizable, sometimes slow, unreachable or silent.
 
 A write may be answered with UNKNOWN because the request was lost, because the answer was lost, or
 because the request takes effect later. A read returns the record as of some moment between the call
@@ -31,7 +31,7 @@ class Place:
         self.past_holders: list[tuple[int, int]] = []
         """Each epoch with the ordinal of its holder, oldest first."""
         self.unknown_chance = 0.0
-        """Probability that a write goes unanswered even though the place is reachable."""
+        """Probability that a write goes unanswered even though the store is reachable."""
         self.broker_unknown_chance = 0.0
         """The same probability for writes by brokers, throughout the run."""
         self.lands_chance = 0.3
@@ -89,7 +89,7 @@ class Place:
         self._watchers.append((host, loop, event))
 
     def delay(self) -> float:
-        """Return the time that a request takes inside the place."""
+        """Return the time that the store takes for a request."""
         return self._scheduler.random.random() * (0.8 if self.is_slow else 0.002)
 
 
@@ -130,7 +130,7 @@ class SimPort:
         return await self._write(lambda: self._place.create(record))
 
     async def watch(self) -> AsyncIterator[Versioned | None]:
-        """Yield the current record, then each change, while the place can be reached."""
+        """Yield the current record, then each change, while the store can be reached."""
         event = asyncio.Event()
         self._place.watch(self._host, self._loop, event)
         last: tuple[Versioned | None] | None = None

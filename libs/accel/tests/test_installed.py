@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).resolve().parents[3] / "deploy/accel.py"
 
 
 def test_the_native_path_is_installed_where_it_can_be_built():
-    """Fail rather than skip; `ACCEL=no` chooses to run without it, and `ACCEL=yes` demands it."""
+    """Fail rather than skip; `ACCEL=no` permits a missing module, and `ACCEL=yes` requires it."""
     choice = os.getenv("ACCEL")
     is_wanted = choice == "yes" or (choice != "no" and shutil.which("cargo") is not None)
     assert not is_wanted or find_spec("cometmq.accel") is not None, (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native reads and writes of sockets that others own."""
+"""Native reads and writes on sockets owned by other code."""
 
 import contextlib
 import os

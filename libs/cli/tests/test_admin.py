@@ -59,7 +59,7 @@ def test_groups_are_created_listed_and_deleted(ask):
 
 
 async def heartbeat(address, client_id, group):
-    """Send one heartbeat over a connection of its own, and return the connection's owner."""
+    """Send one heartbeat over a new connection; return the client, which keeps it open."""
     client = RemotingClient(ClientSettings(), clock_ms=monotonic_ms)
     beat = Heartbeat(client_id=client_id, consumer_data_set=[ConsumerData(group_name=group)])
     body = encode_json(beat)
@@ -243,7 +243,7 @@ def test_deleting_a_topic_can_reset_its_groups(ask, topic):
 
 
 def test_a_reset_to_a_time_in_the_future_is_refused(ask, topic):
-    """It is usually a time in UTC, copied without its Z from the output of another command."""
+    """A future time is usually UTC, copied without its Z from the output of another command."""
     group = f"{topic}-readers"
     assert ask("group", "create", group).status == 0
     ask("produce", topic, *range(4))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Without gRPC, only the commands of groups with failover fail; they name the missing package."""
+"""Without gRPC, only the commands for groups with failover fail; they name the missing package."""
 
 import subprocess
 import sys

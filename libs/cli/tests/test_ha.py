@@ -135,7 +135,7 @@ async def test_the_facts_have_the_same_names_without_a_record(group):
 
 @pytest.mark.parametrize("in_sync", [(0,), (0, 1)])
 async def test_status_without_any_broker_in_sync_does_not_advise_waiting(group, in_sync):
-    """No elector replaces the master then: the other brokers lack acknowledged messages."""
+    """No elector replaces this master, because the other brokers lack acknowledged messages."""
     await group.lead(in_sync=in_sync)
     for ordinal in in_sync:
         await group.members[ordinal].server.stop()

@@ -79,7 +79,7 @@ async def test_every_message_is_found_once(broker):
 
 @pytest.mark.parametrize("unit_ms", [1, 1_000])
 async def test_a_time_with_more_messages_than_the_limit_does_not_hide_older_ones(unit_ms):
-    """Java brokers (1,000) compare seconds."""
+    """Java brokers (`unit_ms` 1,000) compare times in whole seconds."""
     older = [MOMENT_MS - 1_000 * number for number in range(90, 0, -1)]
     crowd = [MOMENT_MS] * 100
     newer = [MOMENT_MS + 1_000 * number for number in range(1, 71)]
@@ -102,7 +102,7 @@ async def test_a_search_asks_no_more_than_it_needs():
 
 @pytest.mark.parametrize("unit_ms", [1, 1_000])
 async def test_the_period_includes_its_ends_and_nothing_else(unit_ms):
-    """Java brokers (1,000) return the other messages of these seconds, too."""
+    """Java brokers (`unit_ms` 1,000) return the other messages of these seconds, too."""
     broker = broker_with(spread(50), unit_ms=unit_ms)
     found = await search(broker, "T", "k", 1_000, MOMENT_MS + 10, MOMENT_MS + 20)
     assert [it.store_timestamp - MOMENT_MS for it in found.messages] == list(range(10, 21))

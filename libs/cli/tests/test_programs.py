@@ -329,7 +329,7 @@ GROUP = ("--broker-name", "orders", "--control-members", "0=127.0.0.1:1")
 
 
 def alone(program, folder):
-    """Return options that let the program start if nothing else is wrong."""
+    """Return a valid command line, to which tests add their options."""
     port = ("--listen-port", free_broker_port())
     return {
         "standalone": ("standalone", *suite_options(folder)),

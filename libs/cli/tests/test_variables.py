@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables that look like ours: the right ones are never reported, misspelt ones are."""
+"""Misspelt COMETMQ_* variables are reported; correctly spelt ones never are."""
 
 from typing import Any
 

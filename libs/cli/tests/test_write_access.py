@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands name brokers without write permission in the routes, and topics that nobody creates."""
+"""Commands name brokers without write permission in routes, and topics that no broker creates."""
 
 import pytest
 

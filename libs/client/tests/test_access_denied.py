@@ -35,7 +35,7 @@ async def test_a_refused_member_does_not_insist(
 async def test_a_refused_heartbeat_is_named_as_the_cause(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The broker does not know the group, because it accepts no heartbeat of its members."""
+    """The broker does not know the group, because it refuses the heartbeats of its members."""
     cluster.broker.fail(HEARTBEAT, REFUSAL, times=1_000)
     async with consumer_of(cluster, Recorder()):
         await eventually(lambda: "rebalance.failed" in caplog.text)

@@ -273,7 +273,7 @@ async def test_a_delayed_message_that_waits_is_found_by_both_ids(cluster: Memory
 
 
 async def test_a_query_by_key_returns_the_newest_messages(cluster: MemoryCluster) -> None:
-    """As a broker does: at most 64 by default, the oldest of them first."""
+    """A broker returns at most 64 by default, oldest first."""
     async with Producer("pg", cluster.namesrv) as producer, AdminClient(cluster.namesrv) as admin:
         for number in range(70):
             await producer.send(Message("T", b"%d" % number, keys="k"))

@@ -93,7 +93,7 @@ async def test_the_first_member_warns_of_a_member_that_consumes_differently(
 async def test_each_member_warns_once_of_a_mixed_group(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """The later member sees the other mode only after a heartbeat of the earlier one."""
+    """The later member sees the other model only after a heartbeat of the earlier member."""
     one, other = (
         member(cluster, "T", options=options_of(model, tmp_path, heartbeat_ms=interval_ms))
         for model, interval_ms in zip(MessageModel, (200, 330), strict=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tens of thousands of sends at once: the cost of each does not grow with their number."""
+"""Tens of thousands of concurrent sends: the cost per send does not grow with their number."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -24,7 +24,7 @@ Call = Callable[[], Coroutine[Any, Any, None]]
 
 
 async def cost_each(calls: Callable[[int], Call], count: int) -> float:
-    """Return the processor time of one of `count` concurrent calls."""
+    """Return the processor time per call of `count` concurrent calls."""
     call = calls(count)
     begin = process_time()
     async with asyncio.TaskGroup() as group:
@@ -34,7 +34,7 @@ async def cost_each(calls: Callable[[int], Call], count: int) -> float:
 
 
 async def growth(calls: Callable[[int], Call]) -> float:
-    """Return how much more each of many calls costs than each of a few."""
+    """Return the factor by which a call among MANY costs more than a call among FEW."""
     few = min([await cost_each(calls, FEW) for _ in range(3)])
     return min([await cost_each(calls, MANY) for _ in range(2)]) / few
 
@@ -96,7 +96,7 @@ async def test_room_serves_its_waiters_in_their_order() -> None:
 
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_cancelled_waiter_loses_no_room(*, is_late: bool) -> None:
-    """`is_late` means that the waiter is cancelled in the turn in which it was handed the place."""
+    """`is_late` means that the waiter is cancelled in the same loop turn in which it gets room."""
     room, done = Room(1), list[int]()
 
     async def send(number: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that were damaged after a broker stored them: every client names them."""
+"""Messages that were damaged after a broker stored them: every client reports them."""
 
 import logging
 from collections.abc import Callable

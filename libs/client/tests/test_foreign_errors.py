@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions outside `Exception` in application code are failures like any other."""
+"""Errors in application code that do not derive from `Exception` are failures like any other."""
 
 import asyncio
 import contextlib
@@ -317,7 +317,7 @@ async def test_the_cancellation_of_the_client_is_no_failure(
 
 
 async def test_closing_the_coroutine_of_a_task_is_no_failure(events: Events) -> None:
-    """Python does so with tasks that their loop has left behind."""
+    """Python does this to tasks that are still pending when their loop is gone."""
     begun, given = asyncio.Event(), [message_ext(0)]
     outcomes: list[object] = []
 

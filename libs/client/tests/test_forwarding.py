@@ -55,7 +55,7 @@ async def test_a_received_message_is_forwarded_as_a_new_one(cluster: MemoryClust
 
 
 async def test_no_property_of_rocketmq_is_forwarded(cluster: MemoryCluster) -> None:
-    """DELAY would delay the copy again; TRAN_MSG would make it a half message without an end."""
+    """DELAY would delay the copy again; TRAN_MSG would make it a half message that never ends."""
     source = await received_from(cluster, SENT)
     every = dict.fromkeys(RESERVED_KEYS, "true") | {"x": "y", "DELAY": "3"}
     source = msgspec.structs.replace(source, properties=every)

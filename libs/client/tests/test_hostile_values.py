@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls refuse values of the wrong type, even those that are falsy, as None is."""
+"""Calls refuse values of the wrong type, even values that are falsy like None."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A consumer of many topics starts with few requests, many of them at the same time."""
+"""A consumer of many topics starts with few requests, many of them concurrent."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

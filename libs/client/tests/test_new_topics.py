@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls about a topic that a send has just created: brokers register it after their answer."""
+"""Calls about a topic that a send has just created, before brokers have registered it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -147,7 +147,9 @@ async def test_a_second_sigterm_ends_a_program_whose_listener_blocks(
 
 
 async def test_repeated_sigints_end_a_program_whose_listener_blocks(cluster: MemoryCluster) -> None:
-    """The first is ours, the second cancels asyncio.run's task, and the third interrupts it."""
+    """The client handles the first signal, the second cancels asyncio.run's task, and the third
+    raises KeyboardInterrupt.
+    """
     await send(cluster, Message("T", b"x"))
     began = time.monotonic()
     status, _, errors = await run_program(cluster, BLOCKING, signal.SIGINT, count=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls refuse wrong use with an error that names the remedy."""
+"""Misused calls raise an error that names the remedy."""
 
 import re
 from collections.abc import AsyncIterator

@@ -208,7 +208,7 @@ async def test_a_process_that_does_not_answer_is_not_taken_for_a_refusal():
 
 
 class Greeter(asyncio.Protocol):
-    """A server of a different protocol, which sends first."""
+    """A server for a different protocol, in which the server sends first."""
 
     def connection_made(self, transport):
         transport.write(b"SSH-2.0-OpenSSH_9.6\r\n")

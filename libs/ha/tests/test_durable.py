@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a small file is replaced; `tests/ha/test_hosts.py` does it on a full disk."""
+"""The replacement of small files; `tests/ha/test_hosts.py` tests it on a full disk."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planned changes of a group: switchovers, removals and numbers of copies."""
+"""Planned changes to a group: switchovers, removals and changes to the number of copies."""
 
 import msgspec
 import pytest

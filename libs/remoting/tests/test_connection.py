@@ -22,7 +22,7 @@ HEADER = QueryConsumerOffset("g", "t", 1)
 
 
 def answer(end: End, reply: Any) -> None:
-    """Answer all of an end's calls in reverse order."""
+    """Answer all calls received by one end, in reverse order."""
     for call in reversed(end.calls):
         answer_one(end.connection, call, reply)
     end.calls.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elector settings: the group they describe, and the error texts for invalid ones."""
+"""Elector settings: the group they describe, and the error messages for invalid ones."""
 
 import pytest
 

@@ -17,7 +17,7 @@ INVALID = {
 
 
 async def test_an_invalid_spec_fails_its_pass_and_the_next_one_reads_it_again():
-    """The API server refuses such a spec, unless the CRD is of another version."""
+    """The API server rejects this spec unless it has a different version of the CRD."""
     api = AsyncMock()
     api.get.side_effect = [INVALID, None]  # the group is deleted before the second pass
     context = Context(

@@ -76,7 +76,7 @@ class Producer:
         await self.ask(Code.HEART_BEAT, None, body)
 
     async def prepare(self, key: str, **properties: str) -> EndTransaction:
-        """Send a half message; return the request that ends it, whose state the test sets."""
+        """Send a half message; return the request that ends it, for the test to set its state."""
         pairs = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": self._group, **properties}
         text = "\x02".join(f"{name}\x01{value}" for name, value in pairs.items())
         header = SendMessageV2(self._group, "T", "TBW102", 4, 0, 4, 7, 0, text)

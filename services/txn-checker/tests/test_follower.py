@@ -39,7 +39,7 @@ class _Selector(selectors.SelectSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer: waits cost nothing and are never late."""
+    """An event loop whose clock jumps to the next timer: waits take no time and never overrun."""
 
     def __init__(self) -> None:
         self._virtual = _Selector()

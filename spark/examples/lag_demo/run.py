@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the demo: starts a suite and the groups, takes snapshots, builds a report, checks it.
 
-With `--replay`, no broker is started: the snapshots are those of a generated day.
+With `--replay`, no broker is started: the report uses snapshots of a generated day.
 """
 
 import argparse

@@ -90,7 +90,7 @@ def test_figures_are_plausible(base: Found) -> None:
 
 
 def test_higher_offsets_arrived_later(base: Found, all_drawn: list[Drawn]) -> None:
-    """The arrival time also lies between the two snapshots around it."""
+    """Each arrival lies between the last snapshot without the message and the first with it."""
     by_queue: dict[str, list[tuple[int, float]]] = {}
     for (cluster, *_), row in base.items():
         position = max(row["consumer_offset"] or 0, row["min_offset"])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the C++ client (PyPI `rocketmq`): sends or consumes, and prints JSON lines.
 
-It runs in a separate environment, which contains that package and nothing of CometMQ.
+It runs in a separate environment, which contains that package but not CometMQ.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The judges of the fault tests detect each kind of broken promise."""
+"""The checks of the fault tests detect each kind of violated guarantee."""
 
 from random import Random
 

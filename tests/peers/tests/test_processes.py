@@ -49,7 +49,7 @@ def test_a_deaf_program_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_shows_its_output() -> None:
-    """The output of an installer is the only hint at the cause."""
+    """Only an installer's output shows why it failed."""
     command = [sys.executable, "-c", "print('no network'); raise SystemExit(3)"]
     with pytest.raises(PeerError, match="no network"):
         run_to_end(command, timeout_s=30)

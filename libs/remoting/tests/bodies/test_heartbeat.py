@@ -9,7 +9,7 @@ from cometmq.remoting.errors import RemoteProtocolError
 
 
 def test_the_cpp_client_sends_ordinals_and_numbers_as_text() -> None:
-    """The client's jsoncpp encoder writes enumerations as numbers and versions as strings."""
+    """The C++ client's jsoncpp encoder writes enumerations as numbers and versions as strings."""
     body = (
         b'{"clientID":"c","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,'
         b'"groupName":"G","messageModel":0,"subscriptionDataSet":[{"codeSet":["2598919"],'

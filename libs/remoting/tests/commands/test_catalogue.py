@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalogue is complete, consistent, and matches its documentation."""
+"""The catalogue is complete and consistent, and matches its documentation."""
 
 import subprocess
 import sys

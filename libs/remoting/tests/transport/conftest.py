@@ -46,7 +46,7 @@ def start_server(start_plain_server: StartServer, request: pytest.FixtureRequest
 
 @pytest.fixture
 def start_plain_server(resources: contextlib.AsyncExitStack) -> StartServer:
-    """Start a server that has only what the test gives it."""
+    """Start a server with only the options that the test passes."""
 
     async def start(
         handlers: Mapping[int, Any],
@@ -77,7 +77,7 @@ def new_client(resources: contextlib.AsyncExitStack) -> Callable[..., RemotingCl
 
 @pytest.fixture
 def connect_raw(resources: contextlib.AsyncExitStack) -> Callable[..., Any]:
-    """Connect a peer that sends only the bytes that the test writes, and that need not read."""
+    """Connect a peer that sends only the bytes written by the test; it need not read."""
 
     async def connect(
         port: int, *, reads: bool = True

@@ -23,7 +23,7 @@ def plain(opaque: int, body: bytes = b"") -> bytes:
 
 
 class PythonSockets:
-    """The slow twin of `cometmq.accel.Sockets`; `bytes_max` bounds each write."""
+    """A slow equivalent of `cometmq.accel.Sockets`; `bytes_max` bounds each write."""
 
     def __init__(self, bytes_max: int = 1 << 30) -> None:
         self.bytes_max = bytes_max

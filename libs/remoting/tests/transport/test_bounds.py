@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that stop reading, stay silent or send garbage cost little and disturb no other peer."""
+"""Peers that stop reading, stay silent or send garbage use few resources and disturb no others."""
 
 import asyncio
 import random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer cannot observe that its connection is read and written without its transport."""
+"""A peer cannot detect that its connection is read and written without its transport."""
 
 import asyncio
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer cannot observe a lane, whatever the lane takes and wherever chunks end."""
+"""A peer cannot detect a lane, whichever requests the lane takes and wherever chunks end."""
 
 import asyncio
 from collections.abc import Sequence

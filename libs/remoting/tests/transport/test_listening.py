@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's ports, and its end."""
+"""A server's ports, and its shutdown."""
 
 import asyncio
 import contextlib

@@ -269,7 +269,7 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_anew(
 
 
 class Greeter(asyncio.Protocol):
-    """A server of a different protocol, which sends first."""
+    """A server for a different protocol, in which the server sends first."""
 
     def connection_made(self, transport: Any) -> None:
         transport.write(b"SSH-2.0-OpenSSH_9.6\r\n")
@@ -287,7 +287,7 @@ async def test_a_server_of_another_protocol_is_named(new_client: Any) -> None:
 async def test_a_reset_without_a_peer_name_names_the_address(
     start_server: Any, new_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system no longer names the peer of a connection that was reset at once."""
+    """After an immediate reset, the system no longer reports the peer's address."""
     monkeypatch.setattr("cometmq.remoting.transport.protocol.peer_address", lambda _: ("", NO_HOST))
     _, port = await start_server({QUERY: lambda _, call: call.peer.abort()})
     address = f"127.0.0.1:{port}"

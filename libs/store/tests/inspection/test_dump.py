@@ -117,7 +117,7 @@ def test_the_dump_of_a_deleted_topic_still_has_its_records():
 
 
 def test_records_whose_queue_entries_are_not_built_yet_stay_in_the_dump():
-    """As in a copy of a running broker's store, whose queues end before its log."""
+    """In a copy of a running broker's store, the queues may end before the log."""
     rig, disk = recreated(extra=1)
     rig.work()
     rig.put(make_message("T", 0, b"new-1"))

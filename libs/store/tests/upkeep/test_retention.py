@@ -183,7 +183,7 @@ def test_a_full_disk_deletes_before_it_expires(disk):
 
 
 def forced(disk):
-    """A store of 300 messages that deletes files above 85 % and at no other time, and its log."""
+    """A store of 300 messages that deletes files only above 85 % disk usage, and its events."""
     events = Events()
     settings = small_settings(disk_space_clean_forcibly_ratio=85, delete_when=NOT_NOW)
     rig = StoreRig(disk, settings, log=events)
@@ -193,7 +193,7 @@ def forced(disk):
 
 
 def test_consumers_of_deleted_messages_are_told_that_they_have_expired(disk):
-    """At no time does a pull skip messages that it does not report as expired."""
+    """A pull never skips messages without reporting them as expired."""
     rig = StoreRig(disk, small_settings(disk_space_clean_forcibly_ratio=85, delete_when=NOT_NOW))
     disk.used_percent = 86
     seen = set()

@@ -434,7 +434,7 @@ async def test_an_idle_group_stays_in_sync_with_the_shortest_intervals(tmp_path:
 
 
 async def make_the_newest_tables_a_slaves(group: BrokerGroup, slave: int) -> None:
-    """Kill the master, and give one slave a change that the master confirmed with it alone.
+    """Kill the master, and give one slave a change that only this slave and the master confirmed.
 
     The logs stay equal, so that the other slave, whose number is lower, wins the election.
     """

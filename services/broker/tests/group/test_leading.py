@@ -195,7 +195,7 @@ async def test_a_copy_joins_when_it_has_caught_up_and_leaves_when_it_is_silent()
 
 
 async def test_a_copy_stays_whose_first_report_comes_before_it_has_heard_the_master():
-    """Such a report echoes no timestamp of the master; the copy has two intervals to echo one."""
+    """A first report echoes no timestamp of the master; the copy has two intervals to echo one."""
     rig = Rig(X)
     rig.leader.note_heard([Heard(Ack(X, 3, 100, 0), 0)])
     assert rig.leader.copies() == (0, 1)

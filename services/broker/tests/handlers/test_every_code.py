@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every request code declares its right and its kind, because the defaults are permissive."""
+"""Every request code has a declared right and kind, because the defaults are permissive."""
 
 from typing import Final
 

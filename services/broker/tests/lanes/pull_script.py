@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random series of pulls, requests for queue locks, and changes that affect them, for
+"""Random sequences of pulls, requests for queue locks, and changes that affect them, for
 `test_pull_lane.py`.
 """
 

@@ -27,7 +27,7 @@ def lock_frame(client: str, queue_id: int, opaque: int) -> bytes:
 
 
 class Locking:
-    """Sends requests for locks, and counts those that reach the table of locks via a handler."""
+    """Sends requests for locks, and counts those that reach the lock table through a handler."""
 
     def __init__(self, root: str, **options: Any) -> None:
         self.broker = ScriptedBroker(storePathRootDir=root, brokerIP1="10.1.2.3", **options)

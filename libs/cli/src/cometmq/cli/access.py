@@ -116,13 +116,13 @@ def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: A
 
 
 def tls_config_name(path: Path) -> str:
-    """Return the option or the variable that gives the file with the TLS settings."""
+    """Return the option or variable that names the file with the TLS settings."""
     variable = os.environ.get(TLS_CONFIG_VARIABLE)  # noqa: TID251  # click does not tell which
     return TLS_CONFIG_VARIABLE if variable == str(path) else "--tls-config"
 
 
 def note_unread_variables() -> None:
-    """Print the variables that look like those of commands but that no program reads."""
+    """Print the COMETMQ_* variables that no program reads and that are probably misspelt."""
     variables = {
         name: value
         for name, value in os.environ.items()  # noqa: TID251  # their names are checked

@@ -38,8 +38,8 @@ GROUP_REMEDY: Final = (
 
 
 class CommandAdmin(AdminClient):
-    """Continues without failing brokers, names them, and tells an empty cluster from one whose
-    brokers are down.
+    """Continues without failing brokers and names them; distinguishes an empty cluster from a
+    cluster whose brokers are down.
     """
 
     def __init__(self, namesrv: str, *, options: ClientOptions) -> None:
@@ -109,7 +109,7 @@ class CommandAdmin(AdminClient):
         change: Callable[[BrokerAdmin], Awaitable[T]],
         what: str,
     ) -> list[T]:
-        """Change brokers one after another; if one fails, say which have changed and what to do."""
+        """Change brokers in turn; an error lists the brokers already changed, and the remedy."""
         rest = list(brokers)
         answers: list[T] = []
         done: list[BrokerAdmin] = []
@@ -198,7 +198,7 @@ class CommandAdmin(AdminClient):
         )
 
     def damaged(self, _event: str, text: str) -> None:
-        """Print the damage, and make the command fail when it ends."""
+        """Print the damage, and make the command end with exit status 1."""
         note_damage(text)
 
     async def ask_each(
@@ -227,7 +227,7 @@ class CommandAdmin(AdminClient):
     ) -> list[tuple[BrokerAdmin, T]]:
         """Query one broker of each replica group in the route of a topic.
 
-        If the answers may take long, a short query first shows which brokers hang.
+        If answers may take long, a short query is sent first to find the brokers that hang.
         """
 
         async def answers(broker: BrokerAdmin) -> None:
@@ -262,7 +262,7 @@ def no_broker_text(namesrvs: Iterable[str]) -> str:
 
 
 def note_no_master(name: str, slaves: Sequence[str]) -> None:
-    """Record a broker of which only slaves are registered, with a remedy."""
+    """Record a broker without a registered master, with a remedy."""
     registered = ""
     if slaves:
         word = "slave is" if len(slaves) == 1 else "slaves are"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a long-running client, as sentences for users of the command line."""
+"""Turns log events of a long-running client into sentences for users of the command line."""
 
 import re
 from collections.abc import Mapping
@@ -100,7 +100,7 @@ class Complaints:
     def error(self, event: str, /, **facts: object) -> None:
         """Print the event, unless its cause has been printed before.
 
-        Damaged messages make the command fail when it ends.
+        Damaged messages make the command end with exit status 1.
         """
         if event in DAMAGE:
             note_damage(str(facts.get("error", event)))

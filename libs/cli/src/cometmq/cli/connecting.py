@@ -86,8 +86,8 @@ def with_access(options: OptionsT) -> OptionsT:
 def _credentials(access: Access) -> SessionCredentials | None:
     """Return the credentials from the options, or from the environment.
 
-    Refuse an access key or a secret key alone, and keys together with a file, because an unused
-    account is usually a mistake.
+    Refuse an access key without a secret key or vice versa, and keys together with a file, because
+    an unused account is usually a mistake.
     """
     key, secret, token, file = "--access-key", "--secret-key", "--security-token", "--credentials"
     if not access.is_account_said:
@@ -151,7 +151,7 @@ def run(
 
 
 def _new_runner(loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> asyncio.Runner:
-    """Create an event loop; signals are held back until the loop is complete and can be closed."""
+    """Create an event loop; SIGINT is blocked until the loop is complete and can be closed."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         runner = asyncio.Runner(loop_factory=loop_factory)

@@ -29,9 +29,7 @@ NO_ACCOUNT_HINT: Final = (
 
 
 def _access_hint(text: str) -> str:
-    """Return a hint if access control refused: how to give an account, or which account was
-    given.
-    """
+    """Return a hint if access control refused: how to give an account, or the account given."""
     access = ACCESS.get()
     if not is_access_text(text):
         return ""
@@ -60,7 +58,7 @@ def print_error(error: CometError) -> None:
 
 
 def print_wrong_usage(error: Any) -> None:
-    """Print click's error about options or arguments, and name the command whose help to read.
+    """Print click's error about options or arguments, with the command that prints the help page.
 
     A group that is called without a command prints its help.
     """

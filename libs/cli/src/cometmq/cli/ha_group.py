@@ -174,7 +174,7 @@ async def opened(options: GroupOptions) -> AsyncIterator[OpenGroup]:
 
 
 def _tls(settings: ElectorSettings) -> TlsSettings:
-    """Return the TLS settings of the file, or those of `cometmq` itself."""
+    """Return the TLS settings of the --tls-config file, or else the elector's client settings."""
     access = ACCESS.get()
     if access.tls_config is not None:
         return client_tls_of_file(access.tls_config, tls_config_name(access.tls_config))

@@ -48,7 +48,7 @@ def row(open_group: OpenGroup, record: Record | None, ordinal: int) -> list[Cell
 
 
 def _knows_lag(open_group: OpenGroup, record: Record | None, report: Report) -> bool:
-    """Return whether a member hears from an open master; if not, its last known lag is outdated."""
+    """Return whether a member hears from an open master; if not, its last known lag is stale."""
     now = report.status
     return (
         now.role is Role.SLAVE
@@ -60,7 +60,7 @@ def _knows_lag(open_group: OpenGroup, record: Record | None, report: Report) -> 
 
 
 def _state(report: Report, record: Record | None) -> str:
-    """Return one or two words; `note_faults` has the sentences."""
+    """Return a member's state in a few words; `note_faults` explains it."""
     now = report.status
     if report.fault:
         return "fault"
@@ -144,7 +144,7 @@ def _why_without_master(open_group: OpenGroup, record: Record) -> str:
 
 
 def _note_unnamed(open_group: OpenGroup, record: Record) -> None:
-    """Report the brokers that belong to the group but were not asked."""
+    """Report the brokers that belong to the group but were not queried."""
     name = open_group.plan.group.name
     unnamed = [it.ordinal for it in record.in_sync if it.ordinal not in open_group.clients]
     if unnamed:
@@ -162,7 +162,7 @@ def _note_unnamed(open_group: OpenGroup, record: Record) -> None:
 
 
 def _why_without_record(open_group: OpenGroup) -> str:
-    """Return why electors do not create the record, by the rules that they follow."""
+    """Return why electors do not create the record, according to their own rules."""
     name = open_group.plan.group.name
     readers = [number for number, report in open_group.reports.items() if report.record_uid]
     if readers:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Searches for messages by key, and tells when a broker has returned only some of them.
+"""Searches for messages by key, and reports when a broker has returned only some of them.
 
 A broker returns the newest messages of a period, at most `maxMsgsNumBatch`. To get more, a search
-asks again, for the period up to the time of the oldest message received so far. The new period
-includes that time, because other messages may have been stored at the same time.
+repeats the query for the period up to the time of the oldest message received so far. The new
+period includes that time, because other messages may have been stored at the same time.
 """
 
 from collections import Counter
@@ -95,7 +95,7 @@ async def search(
     broker: BrokerAdmin, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
 ) -> Found:
     """Ask a broker for the newest messages with a key until it has no more, or `count_max` are
-    known.
+    found.
 
     The result may be larger, and is not sorted.
     """
@@ -133,7 +133,7 @@ async def _query(admin: AdminClient, topic: str, key: str) -> list[MessageExt]:
 
 
 async def _limit(broker: BrokerAdmin) -> int:
-    """Return the number of messages that a broker returns at most."""
+    """Return the maximum number of messages that a broker returns."""
     with suppress(CometError, KeyError, ValueError):  # only administrators may read settings
         return int((await broker.config())["maxMsgsNumBatch"])
     return KEY_COUNT_MAX

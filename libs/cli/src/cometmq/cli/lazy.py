@@ -174,7 +174,7 @@ class LazyGroup(TyperGroup):
         return TyperCommand(cmd_name, help=info.help, rich_help_panel=info.panel)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """Write the commands last, by panel, to fit on one screen."""
+        """List the commands last, grouped by panel, so that the help page fits on one screen."""
         shown = {
             name: info for name, info in self.table.items() if info.panel not in self.hidden_panels
         }

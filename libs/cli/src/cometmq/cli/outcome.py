@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems that do not end a command, but make `main` set the exit status 1."""
+"""Problems that do not end a command, but make its exit status 1."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ DAMAGES: Final[dict[str, None]] = {}
 
 
 def note_damage(text: str) -> None:
-    """Print each text about damaged messages once, and make the command fail when it ends."""
+    """Print each text about damaged messages once, and make the command end with exit status 1."""
     if text in DAMAGES:
         return
     if len(DAMAGES) < DAMAGES_MAX:

@@ -33,7 +33,7 @@ class OutputClosed(OutputFailed):
 
 
 class _Output(io.FileIO):
-    """Standard output whose errors have types that no other file raises."""
+    """Standard output that raises error types of its own, unlike other files."""
 
     def write(self, data: Buffer, /) -> int | None:  # type: ignore[override]
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suggests commands for words that are not commands here, but that users of other tools try.
+"""Suggests commands for unknown names that users of other tools may try.
 
 Similar spellings are suggested without this table.
 """

@@ -25,9 +25,10 @@ _CLEAR: Final = "\x1b[H\x1b[2J"
 def watch(ask: Callable[[], Callable[[], None]], every_s: float, *, as_json: bool) -> None:
     """Ask, and print the answer, every `every_s` seconds, until a signal ends the command.
 
-    `ask` returns a function that prints, so a terminal is cleared only when the answer is known. In
-    a pipe or a file, the answers follow each other; in JSON, as one document each. Errors end the
-    command only if there has been no answer yet, because servers may restart meanwhile.
+    `ask` returns a function that prints, so a terminal is cleared only once the answer has arrived.
+    In a pipe or a file, the answers are printed one after another; in JSON, each answer is a
+    document. Errors end the command only if there has been no answer yet, because servers may
+    restart meanwhile.
     """
     is_redrawn = is_terminal(sys.stdout) and not as_json
     has_answer = False

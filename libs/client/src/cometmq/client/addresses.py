@@ -13,9 +13,9 @@ DEFAULT_PORT: Final = 9876
 
 
 def parse_addresses(text: str) -> list[str]:
-    """Parse `host:port;host:port`; the default port is 9876, as in brokers.
+    """Parse `host:port;host:port`; like brokers, use port 9876 if none is given.
 
-    Raise NoNamesrv if the text is empty, and InvalidArgument for anything else.
+    Raise NoNamesrv if the text is empty, and InvalidArgument if it is malformed.
 
     Compatibility: `http://` before an address is ignored, because hosted services add it.
     """

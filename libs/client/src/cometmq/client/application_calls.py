@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls into application code: its failures reach the client as an `Exception`.
+"""Calls application code, whose failures reach the client as an `Exception`.
 
 Other exceptions would end a task of the client for good, so `Failures` translates them. Three kinds
-pass unchanged: KeyboardInterrupt and SystemExit end the program, and the cancellation or the end of
-the client's own task is no failure of the application.
+pass unchanged: KeyboardInterrupt and SystemExit, which end the program, and the cancellation or
+closing of the client's own task, which is not a failure of the application.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def original(error: Exception) -> BaseException:
 
 
 class Failures:
-    """Turns any failure of the code inside that is not an `Exception` into a ForeignError, for
+    """Converts failures of the enclosed code that are not an `Exception` into a ForeignError, for
     example GeneratorExit, gevent's Timeout or the outcome of `pytest.fail`.
     """
 
@@ -60,7 +60,7 @@ class Failures:
             raise ForeignError(f"raised {describe(error)}") from error
 
     def _is_ours(self, error: BaseException) -> bool:
-        """Return whether the error is the end of this task, which awaits the application."""
+        """Return whether the error cancels or closes this task, not just the application's code."""
         task = self._task
         if isinstance(error, asyncio.CancelledError):
             return task is not None and task.cancelling() > self._cancellations
@@ -72,7 +72,7 @@ class Failures:
 
 
 class calling(Failures):  # noqa: N801  # used like a function: `with calling(client, "on_revoked"):`
-    """Marks the code inside as a call by a client, so that it cannot close this client and
+    """Marks the enclosed code as a call by a client, so that it cannot close this client and
     deadlock; translates its exceptions.
 
     Threads of `on_thread` inherit the mark. Tasks that the code creates may close the client,
@@ -125,7 +125,7 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 
 def contained(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call a plain function on a pool thread, translating what its future could not carry.
+    """Call a plain function on a pool thread, translating exceptions that futures cannot carry.
 
     A future refuses StopIteration, so the awaiting task would hang; GeneratorExit would close that
     task's coroutine, and SystemExit would end the event loop.

@@ -88,7 +88,7 @@ def check_seconds(value: object, name: str) -> None:
 
 
 def check_encodable(text: str, name: str) -> None:
-    """Raise InvalidArgument if a text has a lone surrogate, which cannot be encoded as UTF-8."""
+    """Raise InvalidArgument if a string contains a lone surrogate, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

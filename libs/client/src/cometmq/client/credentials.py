@@ -17,9 +17,9 @@ KEYS: Final = ("accessKey", "secretKey", "securityToken")
 
 
 def credentials_from_file(path: str | Path) -> SessionCredentials:
-    """Return the `accessKey`, `secretKey` and optional `securityToken` of a YAML file.
+    """Return the `accessKey`, `secretKey` and optional `securityToken` from a YAML file.
 
-    Raise InvalidArgument on failure; its text names the file and never contains a secret.
+    Raise InvalidArgument on failure; its message names the file and never contains a secret.
     """
     try:
         values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))

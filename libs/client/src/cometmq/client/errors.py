@@ -133,7 +133,7 @@ def no_brokers(topic: str, addresses: Iterable[str]) -> NoRoute:
 
 
 def no_brokers_text(addresses: Iterable[str]) -> str:
-    """Return the fact and the remedy if name servers know no broker."""
+    """Return the cause and the remedy, as text, if name servers know no broker."""
     return (
         f"no broker is registered with the name server {';'.join(sorted(addresses))}: start one, "
         "or check the namesrvAddr of the brokers"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a coroutine function for many items, a limited number of them at the same time."""
+"""Calls a coroutine function for many items, with limited concurrency."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine

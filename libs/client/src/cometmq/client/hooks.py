@@ -43,7 +43,7 @@ class ConsumeOutcome(NamedNumber):
 class TransactionState(StrEnum):
     """The state of a local transaction; the values, such as UNKNOW, are the Java client's names.
 
-    `print(state)` shows our name, such as UNKNOWN.
+    `print(state)` shows the member's name, such as UNKNOWN.
     """
 
     COMMIT = "COMMIT_MESSAGE"

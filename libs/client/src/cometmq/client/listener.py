@@ -33,7 +33,7 @@ class ConsumeResult(msgspec.Struct, frozen=True, metaclass=SpelledFields):
     consumed_count: int | None = None
     """The number of consumed messages, counted from the first; None for all."""
     delay_level: int = 0
-    """The delay before redelivery: 1 to 18 is a delay level; 0 makes the delay longer each time."""
+    """The delay before redelivery: 1 to 18 is a delay level; 0 increases the delay each time."""
 
     def __post_init__(self) -> None:
         """Raise InvalidArgument for an invalid count or delay level."""

@@ -35,7 +35,7 @@ _METHODS: Final = ("debug", "info", "warning", "error")
 
 StandardLogger: TypeAlias = "logging.Logger | logging.LoggerAdapter[Any]"
 AnyLog: TypeAlias = "Log | StandardLogger | None"
-"""The type of the argument `log` of clients."""
+"""The type of the clients' `log` argument."""
 
 _logger: Final = logging.getLogger(LOGGER_NAME)  # noqa: TID251  # the logger of the library
 
@@ -66,7 +66,7 @@ PROGRAM_LOG: Final[Log] = ProgramLog()
 
 
 class LoggerLog:
-    """Writes to a logger of the module `logging`, with the facts in the text."""
+    """Writes to a logger of the module `logging`, with all values in the text."""
 
     __slots__ = ("_logger",)
 
@@ -91,8 +91,7 @@ class LoggerLog:
 
 
 def log_of(log: AnyLog) -> Log:
-    """Return the `Log` for the argument `log` of a client; raise InvalidArgument for other
-    objects."""
+    """Return the `Log` for a client's `log` argument; raise InvalidArgument if it is not a log."""
     if log is None:
         return PROGRAM_LOG
     if isinstance(log, logging.Logger | logging.LoggerAdapter):

@@ -170,8 +170,8 @@ class SendStatus(NamedNumber):
 class SendResult(msgspec.Struct, frozen=True):
     """Where a message was stored.
 
-    For a delayed message, `offset_message_id`, `queue` and `queue_offset` tell where it waits; when
-    it is delivered, it gets new ones.
+    For a delayed message, `offset_message_id`, `queue` and `queue_offset` identify where it waits;
+    when it is delivered, it gets new values.
     """
 
     status: SendStatus

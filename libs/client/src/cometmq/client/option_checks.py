@@ -44,7 +44,7 @@ def checked(
     """Return the options with `namesrv` filled in; raise InvalidArgument if one is out of bounds.
 
     The argument and the `namesrv` option may both be given only if they name the same servers. If
-    `is_exact`, options of a different client are rejected even if they derive from `kind`. msgspec
+    `is_exact`, options of another client are rejected even if they derive from `kind`. msgspec
     checks bounds only on conversion, not on construction, so the options are converted here.
     """
     if not isinstance(options, kind) or (is_exact and type(options) is not kind):
@@ -82,7 +82,7 @@ def checked(
 def _check_fields(name: str, value: msgspec.Struct | None) -> None:
     """Raise InvalidArgument if the value of an option has a field of the wrong type.
 
-    The text never contains the field's value, which may be a secret.
+    The error never contains the field's value, which may be a secret.
     """
     if value is None:
         return
@@ -162,7 +162,7 @@ def _out_of_bounds(options: ClientOptions, values: Mapping[str, object], reason:
 
 
 def _meant(options: object, kind: type[ClientOptions]) -> str:
-    """Return a hint that names the right class if the options belong to a different client."""
+    """Return a hint that names the right class if the options belong to another client."""
     if isinstance(options, Mapping):
         return f": did you mean {kind.__name__}(**options)?"
     if not isinstance(options, ClientOptions):

@@ -11,7 +11,7 @@ from cometmq.remoting.spelling import did_you_mean, nearest
 
 
 class OptionsMeta(msgspec.StructMeta):
-    """Checks the names of options when an object is made.
+    """Checks the names of options when an options object is created.
 
     A struct has no `__init__` to override, and msgspec's own error is a bare "Unexpected keyword
     argument".

@@ -469,6 +469,6 @@ OptionsT = TypeVar("OptionsT", bound=ClientOptions)
 
 
 def producer_options(options: ClientOptions) -> ProducerOptions:
-    """Convert the options of a different client; options that producers lack are dropped."""
+    """Convert the options of another client; options that producers lack are dropped."""
     names = ClientOptions.__struct_fields__
     return ProducerOptions(**{name: getattr(options, name) for name in names})

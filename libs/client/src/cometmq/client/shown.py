@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How values look in texts: long values are shortened."""
+"""Formats values for error messages; long values are shortened."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ _END_CHARS: Final = 20
 
 
 def shown(value: object) -> str:
-    """Return the repr of a value, with the middle of a long one left out.
+    """Return the repr of a value, without the middle if it is long.
 
     Otherwise, a message passed as a queue by mistake would be printed with its whole body.
     """

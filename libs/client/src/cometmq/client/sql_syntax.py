@@ -2,8 +2,8 @@
 """Finds where brokers stop reading an SQL92 condition, and where they find a syntax error (pure
 functions).
 
-This recognizer is a table, not a parser: it builds no trees and reads no values. A test of the
-broker shows that it agrees with the broker's grammar.
+This is a table-driven recognizer, not a full parser: it builds no tree and does not interpret
+values. A test of the broker shows that it agrees with the broker's grammar.
 """
 
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ class Wakeup:
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """Wake the waiting task, or the next one that waits."""
+        """Wake the waiting task or, if there is none, the next one to wait."""
         self._event.set()
 
     async def wait(self, timeout_ms: int) -> bool:

@@ -83,7 +83,7 @@ class MemberClient:
     async def watch(
         self, *, interval_ms: int = 500, silence_ms: int = 1_500
     ) -> AsyncIterator[Report]:
-        """Yield statuses; raise MemberUnreachable when the connection fails or is silent."""
+        """Yield statuses; raise MemberUnreachable if the connection fails or goes silent."""
         call = self._channel.unary_stream(
             f"/{SERVICE}/WatchStatus",
             request_serializer=pb.WatchStatusRequest.SerializeToString,

@@ -79,7 +79,7 @@ def to_message(report: Report) -> pb.MemberStatus:
 
 
 def from_message(message: pb.MemberStatus) -> Report:
-    """Return the report in a message; raise RemoteProtocolError for values of a later version."""
+    """Return the report in a message; raise RemoteProtocolError for values from a later version."""
     role, standing = _ROLES_BACK.get(message.role), _STANDINGS_BACK.get(message.standing)
     if role is None or standing is None:
         raise RemoteProtocolError(

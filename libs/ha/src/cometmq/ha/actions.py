@@ -113,7 +113,7 @@ class HandOver(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Order the master to take a departing member out of the in-sync set."""
+    """Order the master to remove a departing member from the in-sync set."""
 
     master: int
     ordinal: int
@@ -159,5 +159,5 @@ CANDIDATE_ROLES: Final = frozenset({Role.SLAVE, Role.FENCED})
 
 
 def status_of(statuses: Statuses, ordinal: int) -> Status | None:
-    """Return a member's state, if it answered."""
+    """Return a member's status, or None if it did not answer."""
     return next((one for one in statuses if one.copy.ordinal == ordinal), None)

@@ -34,7 +34,7 @@ class SharedFiles(Files, Protocol):
     """Files that several processes create and remove. Names are durable only after `sync`."""
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder; a short list is a snapshot of one moment."""
+        """Return the names in a folder; a short list is an atomic snapshot."""
 
     def create(self, path: Path, data: bytes) -> None:
         """Create a file that does not exist yet; its content is on the disk when the call returns.
@@ -74,7 +74,7 @@ class OsFiles:
         The spare file `NAME.new` is written, and then swaps names with the file, so both keep their
         blocks. A full disk can still refuse the first call, data that has grown by more than
         `RESERVE_BYTES`, and any call on a file system that never writes in place (Btrfs, ZFS). A
-        crash may leave a second name of the old content, `NAME.old`.
+        crash may leave a second name for the old content, `NAME.old`.
         """
         spare = path.with_name(f"{path.name}.new")
         previous = path.with_name(f"{path.name}.old")

@@ -268,8 +268,8 @@ def sources_of_tables(record: Record, voters: Statuses) -> Statuses:
     These are the voters that may win, provided that a quorum of them knows how recent its tables
     are. A copy keeps this information in its journal. The information is missing if the journal was
     damaged or removed, if the tables were changed outside the group, or if the copy ran a version
-    that did not keep it. Such a copy may be the only one, apart from the fenced holder, that
-    confirmed a change, so the holder's tables are then included.
+    that did not keep it. In that case, such a copy and the fenced holder may be the only voters
+    that confirmed a change, so the holder's tables are included.
     """
     candidates = without_fenced_holder(record, voters)
     known_count = sum(one.tables_epoch > 0 for one in candidates)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master's knowledge about its copies: acknowledgements, confirm offset, in-sync set (pure).
+"""A master's knowledge of its copies: acknowledgements, confirm offset, in-sync set (pure).
 
 A broker calls `lead` when it becomes master. It calls `appended` and `tables_changed` after its own
 writes and `acked` for each report from a slave, and answers clients up to `confirmed` while

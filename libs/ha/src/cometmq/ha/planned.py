@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planned changes of a broker group: switchovers, removals, numbers of copies, relief of a master
-whose disk is full (pure).
+"""Planned changes to a broker group: switchovers, removals, changes to the number of copies, and
+hand-overs from a master whose disk is full (pure).
 """
 
 from collections.abc import Collection
@@ -52,7 +52,7 @@ def switch_over(
 
 
 def retire(group: Group, record: Record, statuses: Statuses, removing: Collection[int]) -> Actions:
-    """Return the next step in removing members from the group; empty once they are out.
+    """Return the next step in removing members from the group; empty once they have left.
 
     The master itself changes the set, so that its counts remain correct (R8). A master that is
     being removed hands over first. The set never falls below `min_in_sync`: if necessary, the group
@@ -77,7 +77,7 @@ def retire(group: Group, record: Record, statuses: Statuses, removing: Collectio
 
 
 def resize(group: Group, record: Record) -> Actions:
-    """Return the step towards the configured number of copies, or nothing if it is recorded."""
+    """Return the step towards the configured number of copies; empty if it is recorded already."""
     if group.copies == record.copies:
         return ()
     if record.policy is Policy.MAJORITY:
@@ -95,7 +95,7 @@ def relieve(
     """Return the order to hand over from a master whose disk is full, if that helps.
 
     It helps if the remaining copies suffice to accept messages, and if the next master's disk will
-    not be full soon, too: otherwise two masters would take turns.
+    not be full soon as well; otherwise, the two would hand over to each other again and again.
     """
     holder = status_of(statuses, record.holder.ordinal)
     if holder is None or not holder.is_full:

@@ -43,7 +43,7 @@ class Policy(StrEnum):
 
 
 class TablesAt(msgspec.Struct, frozen=True, array_like=True):
-    """The most complete tables of any voter: its copy, and the tables' epoch and change count."""
+    """The most complete tables of any voter: their copy, epoch and change count."""
 
     copy: Copy
     epoch: int

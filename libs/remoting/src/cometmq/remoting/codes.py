@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request and response codes: all of RocketMQ 4.9.4, and the additions of 5.x.
+"""Request and response codes: all codes of RocketMQ 4.9.4, and the additions in 5.x.
 
 Compatibility: 5.x gives the response codes 209 to 211 a second meaning (POLLING_FULL,
 POLLING_TIMEOUT, BROKER_NOT_EXIST); those names are aliases here. A server serves the request codes

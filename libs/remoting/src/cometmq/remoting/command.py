@@ -35,7 +35,7 @@ class ConstantExt(dict[str, str]):
 
 
 class Reply(msgspec.Struct, gc=False):
-    """An answer as a handler returns it; ``ext`` adds fields to those of the header."""
+    """An answer as returned by a handler; ``ext`` adds fields to those of the header."""
 
     code: int = int(ResponseCode.SUCCESS)
     header: msgspec.Struct | None = None
@@ -49,7 +49,7 @@ OK: Final = Reply()
 
 
 class Request(msgspec.Struct, gc=False):
-    """A request as its sender passes it; ``ext`` adds fields to those of the header."""
+    """A request as passed by its sender; ``ext`` adds fields to those of the header."""
 
     code: int
     header: msgspec.Struct | None = None
@@ -59,7 +59,7 @@ class Request(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """An answer as the sender of the request receives it."""
+    """An answer as received by the sender of the request."""
 
     code: int
     header: Any

@@ -103,7 +103,7 @@ class Connection:
         return self._reader.join(data)
 
     def receive_whole(self, data: bytes, now_ms: int) -> list[Call[Any]]:
-        """Return the calls of whole frames; bytes kept for an incomplete frame are unaffected."""
+        """Return the calls in whole frames; bytes kept for an incomplete frame are unaffected."""
         return self.receive(data, now_ms, is_whole=True)
 
     def receive(self, data: bytes, now_ms: int, *, is_whole: bool = False) -> list[Call[Any]]:

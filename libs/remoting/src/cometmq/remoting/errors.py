@@ -30,7 +30,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class Outage(CometError):
-    """A server that the request needs cannot be used now; the same request may succeed later."""
+    """A server that the request needs is unavailable; the same request may succeed later."""
 
 
 class TransportError(Outage):
@@ -78,7 +78,7 @@ class SettingsError(CometError):
 
 
 class CommandError(CometError):
-    """A request was answered with a code other than the expected ones.
+    """A server answered a request with an unexpected code.
 
     `str` explains the error in plain words. `code` and `remark` are taken from the answer.
     `address` is the server's address, or empty in errors that a server raises itself.

@@ -2,7 +2,7 @@
 """Encode typed headers as ext fields: field by field, or with a template built once per type.
 
 Hot path: ``json_reply`` and ``binary_reply`` run once per answer, ``json_request`` once per request
-that a client sends. Budget: 0.35 us and 0.5 us for the answer to a send, 2 us for a send itself
+that a client sends. Budget: 0.35 us and 0.5 us for the answer to a send, 2 us for the send itself
 (bench/micro/bench_header.py). A template is filled in one step. Headers with an unusual set of
 empty fields are encoded through a dictionary.
 """
@@ -348,9 +348,7 @@ def pulled_pieces(code: int, remark: str) -> PulledPieces:
 
 
 class PlainPieces(NamedTuple):
-    """The constant parts of an answer without fields, before and after the opaque, for an encoder
-    outside Python.
-    """
+    """The constant parts of an answer without fields, for an encoder outside Python."""
 
     json: tuple[bytes, bytes]
     """Around the opaque in decimal."""
@@ -359,7 +357,7 @@ class PlainPieces(NamedTuple):
 
 
 def plain_pieces(code: int) -> PlainPieces:
-    """Return the constant parts of answers with this code and without fields or a remark."""
+    """Return the constant parts of answers with this code, no fields and no remark."""
     head = binary_head(code, FLAG_REPLY, 0, None, b"")
     return PlainPieces(
         (f'{{"code":{code},"flag":{FLAG_REPLY}{MIDDLE}'.encode(), TAIL.encode()),

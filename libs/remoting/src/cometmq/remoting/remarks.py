@@ -100,7 +100,7 @@ def send_topic_not_exist(topic: str) -> str:
 
 
 def pull_topic_not_exist(topic: str) -> str:
-    """Answer to a pull from an unknown topic; the line break follows a space, unlike for a send."""
+    """Answer to a pull from an unknown topic; unlike for sends, a space precedes the line break."""
     return f"topic[{topic}] not exist, apply first please! \n{FAQ_SUFFIX}"
 
 

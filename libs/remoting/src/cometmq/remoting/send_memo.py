@@ -7,8 +7,8 @@ header of the same length had these three values, and looks up the bytes around 
 the header.
 
 Invariants
-    The memo returns what ``parse_ext`` and the conversion would return. An entry is found only
-    by a header that has the entry's layout and the entry's bytes outside the three values.
+    The memo returns the same header as ``parse_ext`` and the conversion. An entry matches only
+    headers with the same layout and the same bytes outside the three values.
     The bytes outside the values hold every name and every length, including the lengths of the
     values, so all fields begin and end where the full parse of the earlier header found them.
     The layout must be part of the key: a header that is cut at the positions of a different

@@ -53,7 +53,7 @@ class Signer:
     __slots__ = ("_keyed",)
 
     def __init__(self, secret_key: str) -> None:
-        """Prepare the key once, because preparing it costs more than signing a request."""
+        """Prepare the key once, because preparing it takes longer than signing a request."""
         self._keyed = hmac.new(secret_key.encode(), digestmod="sha1")
 
     def sign(self, ext: Mapping[str, str], body: Buffer) -> str:

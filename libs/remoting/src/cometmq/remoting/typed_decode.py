@@ -5,8 +5,8 @@ Hot path
     ``RequestDecoder.decode`` runs once per request; budget 0.8 us for SEND_MESSAGE_V2 in JSON
     and 2 us in binary, without the frame (bench/micro/bench_header.py). JSON is decoded
     straight into the ``Call`` by a decoder that the header's first bytes select; all official
-    clients write the code first. Headers that this decoder rejects take the slow path, whose
-    verdict is final.
+    clients write the code first. Headers that this decoder rejects take the slow path, which
+    makes the final decision.
 
 Compatibility
     Java converts ext strings to numbers and booleans leniently (any string but "true" is false;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encode typed headers as frames.
 
-Hot path: ``encode_reply`` runs once per answer; budget 0.6 us for the answer to a send:
-bench/micro/bench_header.py. The fast paths are in ``header_plan.py``.
+Hot path: ``encode_reply`` runs once per answer; budget 0.6 us for the answer to a send
+(bench/micro/bench_header.py). The fast paths are in ``header_plan.py``.
 """
 
 import struct

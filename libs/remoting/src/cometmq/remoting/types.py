@@ -13,7 +13,7 @@ _NUMBER_TYPES: Final = frozenset("bcdoxXneEfFgG%")
 
 
 class NamedNumber(IntEnum):
-    """RocketMQ numbers that are printed as names but compare as numbers."""
+    """A RocketMQ number that is printed as its name but compares as a number."""
 
     def __str__(self) -> str:
         return self.name

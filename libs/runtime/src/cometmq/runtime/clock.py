@@ -41,7 +41,7 @@ def boottime_ms() -> int:
 
 
 class FakeClock:
-    """A clock that stands still until a test advances it, so waits cost nothing."""
+    """A clock that moves only when a test advances it, so waits take no real time."""
 
     __slots__ = ("_monotonic_ms", "_now_ms")
 
@@ -54,7 +54,7 @@ class FakeClock:
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        """Return the milliseconds by which `advance` has moved the clock in total."""
+        """Return the total number of milliseconds by which `advance` has moved the clock."""
         return self._monotonic_ms
 
     def advance(self, elapsed_ms: int) -> None:

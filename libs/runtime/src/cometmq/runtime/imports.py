@@ -29,7 +29,7 @@ def no_collections() -> Iterator[None]:
     """Import modules without garbage collection, which takes a quarter of the import time.
 
     Modules, classes and functions live as long as the process, so the collector finds almost
-    nothing to free among them; it ignores them afterwards, too.
+    nothing to free among them. Later collections ignore them, too.
     """
     gc.disable()
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory of this process: its limit, and when freed memory is returned to the kernel.
 
-The limit is that of the control group, or the machine's memory. RocketMQ sizes its page-cache
-window by *physical* memory, which is wrong in a container.
+The limit is the control group's limit or the machine's memory, whichever is smaller. RocketMQ sizes
+its page-cache window by the *physical* memory, which is wrong in a container.
 """
 
 import ctypes
@@ -37,8 +37,9 @@ def memory_limit_bytes(cgroup_root: Path = _CGROUP_ROOT, proc_cgroup: Path = _PR
 def return_freed_memory() -> None:
     """Fix glibc's thresholds, which otherwise rise with the largest buffer ever freed.
 
-    After the 20 MB of an index file's slots were freed, every thread's heap could keep 40 MB; a
-    restarted slave kept 16 MB. Other C libraries return memory as they see fit.
+    With the default thresholds, every thread's heap could keep 40 MB once the 20 MB of slots of an
+    index file had been freed, and a restarted slave kept 16 MB. Other C libraries follow their own
+    rules.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -6,8 +6,8 @@ derives the family's value or rows from the stats, and adds a `StatsCollector`. 
 costs one integer addition. When two collectors declare the same family (as the two servers of
 `standalone` do), the registry merges them.
 
-`prometheus_client` would take 2 MB of memory and a twentieth of the processor time at startup, so
-only the first scrape imports it. The import runs on a thread: the HTTP port first imports
+`prometheus_client` would take 2 MB of memory and a twentieth of the CPU time at startup, so only
+the first scrape imports it. The import runs on a thread: the HTTP port first imports
 `metrics_text.py` there, and that module needs `prometheus_client`, too.
 """
 
@@ -155,7 +155,8 @@ class StatsCollector(Generic[S]):
     ) -> None:
         """`limit` keeps only the first rows of each family.
 
-        The order of the rows must be stable, so that no series comes and goes.
+        The order of the rows must be stable; otherwise series would appear and disappear between
+        scrapes.
         """
         self._families = families
         self._limit = limit or RowLimit()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probable mistakes in a settings file and in the environment, which do not prevent a start."""
+"""Probable mistakes in a settings file or the environment that do not prevent a start."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,7 +12,7 @@ LINE_FORM: Final = "a setting is NAME=VALUE, and a comment begins with #"
 
 
 class Mistakes(msgspec.Struct, frozen=True):
-    """Names and lines in a file, and variables, that their author probably did not intend."""
+    """Keys and lines of a settings file, and environment variables, that are probably mistakes."""
 
     misspelt: Mapping[str, str] = {}
     """The unknown keys that nearly match a setting, each with that setting's name."""
@@ -23,7 +23,7 @@ class Mistakes(msgspec.Struct, frozen=True):
     repeated: Mapping[str, list[str]] = {}
     """The places of each key that the file gives more than once; the last value counts."""
     unread: Mapping[str, str] = {}
-    """The variables that no program reads, each with a similar one, or with an empty text."""
+    """The variables that no program reads, each with a similar one, or with an empty string."""
 
     def lines(self) -> list[str]:
         """Return a sentence for each mistake."""
@@ -44,7 +44,7 @@ class Mistakes(msgspec.Struct, frozen=True):
         return misspelt + repeated + prose + unread
 
     def facts(self) -> dict[str, dict[str, str]]:
-        """Return the misspelt keys and the stray text of the file, as facts for a log."""
+        """Return the misspelt keys and the stray text of the file, as fields of a log event."""
         prose = {self.places[name]: text for name, text in self.prose.items()}
         return {
             fact: dict(found)

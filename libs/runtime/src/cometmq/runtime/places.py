@@ -52,7 +52,7 @@ def check_port(
 
 
 def check_different(ports: Iterable[tuple[int, str, str]]) -> None:
-    """Raise SettingsError if two ports are the same; each comes with its setting and a note."""
+    """Raise SettingsError if two ports are the same; each is given with its setting and a note."""
     taken: dict[int, str] = {}
     for port, setting, note in ports:
         name = f"{note} ({setting})" if note else setting

@@ -195,8 +195,8 @@ def load(  # noqa: PLR0913  # one parameter per source
 ) -> Loaded[S]:
     """Merge the values from all sources and validate them.
 
-    If `env` is None, the environment of this process is used. `cli` maps external names to values,
-    and `args` are options as in `parse_options`, and take precedence. `options` maps external names
+    If `env` is None, the environment of this process is used. `cli` maps external names to values.
+    `args` are options, as for `parse_options`; they override `cli`. `options` maps external names
     to the program's option names where they differ from the default. If the struct is only a part
     of the program's settings (`is_part`), unknown names are not examined. Raise one SettingsError
     with a line for each fault.
@@ -286,7 +286,7 @@ def _misspelt(
     """Return the unknown keys that nearly match a setting, each with that setting's name.
 
     For an access control or TLS setting, note a fault instead: with a mistyped `aclEnable=true`, a
-    broker would start unprotected, and its operator would believe the opposite.
+    broker would start unprotected while its operator believed it was protected.
     """
     found: dict[str, str] = {}
     for name, (raw, origin) in sorted(unknown.items()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects invalid settings, so that a program reports all of them at one start."""
+"""Collects invalid settings, so that a program reports all of them at once."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,17 +10,17 @@ T = TypeVar("T")
 
 
 class Faults:
-    """Faults in settings; each is one line that names a setting, its value and its place."""
+    """Faults in settings; each is one line that gives a setting, its value and its origin."""
 
     def __init__(self) -> None:
         self._lines: dict[str, None] = {}
 
     def add(self, line: str) -> None:
-        """Note a fault; a repeated one counts once."""
+        """Add a fault, unless the same line has already been added."""
         self._lines[line] = None
 
     def attempt(self, step: Callable[[], T]) -> T | None:
-        """Return the result of `step`, or note its SettingsError and return None."""
+        """Return the result of `step`, or add the faults of its SettingsError and return None."""
         try:
             return step()
         except SettingsError as error:

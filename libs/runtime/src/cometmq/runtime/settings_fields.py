@@ -6,8 +6,8 @@ and the external names of all groups together form one flat namespace, as in Roc
 beyond the type are declared in `Annotated[..., Meta(description=..., extra={...})]`. The keys of
 `extra` are `mutable` (may change at run time), `secret` (never shown), `guard` (protects the
 program from its peers; a mistyped name is refused), `env` (another environment variable that sets
-it), `form` (describes the allowed texts in words that can follow "must be", for a field with a
-`pattern`) and `ineffective` (accepted, but without effect; the description gives the reason).
+it), `form` (for a field with a `pattern`, describes the allowed values in words that can follow
+"must be") and `ineffective` (accepted, but without effect; the description gives the reason).
 """
 
 import enum

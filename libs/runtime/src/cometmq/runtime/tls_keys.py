@@ -177,7 +177,7 @@ def client_tls(settings: Any, label: Label = str) -> TlsSettings:
 
 
 def client_tls_of_file(path: Path, setting: str = "tls.config.file") -> TlsSettings:
-    """Return the TLS settings in a `tls.properties` file, for programs without their own.
+    """Return the TLS settings in a `tls.properties` file, for programs without TLS settings.
 
     An unknown key is an error, because a mistyped authServer would disable server verification.
     `setting` is the name of the option or variable that gives the path.
@@ -192,7 +192,7 @@ def client_tls_of_file(path: Path, setting: str = "tls.config.file") -> TlsSetti
 
 
 class _Values:
-    """The values of TLS keys, and the names under which the user has given them."""
+    """The values of TLS keys, and the names under which the user set them."""
 
     def __init__(self, values: Mapping[str, Any], label: Label) -> None:
         self._values = dict(values)
@@ -208,11 +208,11 @@ class _Values:
         return self._values.get(name)
 
     def names(self) -> tuple[tuple[str, str], ...]:
-        """Return the keys whose names differ from them, each with its name."""
+        """Return (key, name) pairs for the keys that the user set under a different name."""
         return tuple(pair for pair in self._labels.items() if pair[0] != pair[1])
 
     def shown(self, name: str) -> str:
-        """Return a setting as the user has given it."""
+        """Return a setting as the user wrote it."""
         return as_given(TlsSettings(names=self.names()), name, self.get(name))
 
     def path(self, name: str) -> Path | None:
@@ -265,7 +265,7 @@ def _of_settings_file(settings: Any, label: Label) -> dict[str, _InFile]:
 
 
 def _of_file(path: Path, shown: str) -> dict[str, _InFile]:
-    """Return the TLS keys in a server's file; as in RocketMQ, the file may have other keys."""
+    """Return the TLS keys in a server's file; as in RocketMQ, it may contain other keys."""
     found = _parsed(path, shown)
     faults = Faults()
     for name in sorted(found.keys() - FILE_KEYS):

@@ -36,10 +36,10 @@ _LINK: Final = re.compile(r"(tcp|udp|sctp)://.*")
 
 def unread(variables: Mapping[str, str], prefix: str, own: Iterable[str]) -> dict[str, str]:
     """Return the variables that no program reads, each with the most similar one among `own` and
-    the commands' variables, or with an empty text if none is similar.
+    the commands' variables, or with an empty string if none is similar.
 
     `own` are the variables that a program with this prefix reads. A variable without a similar one
-    is returned only if it begins with the prefix, because others may belong to anyone.
+    is returned only if it begins with the prefix, because others may belong to unrelated software.
     """
     own = set(own)
     right = _by_end(prefix, own)
@@ -70,7 +70,7 @@ def is_of_service(name: str, value: str) -> bool:
 
 
 def unread_line(name: str, guesses: Iterable[str]) -> str:
-    """Return the sentence about a variable that no program reads."""
+    """Return the message about a variable that no program reads."""
     guess = " or ".join(filter(None, guesses))
     return f"no program reads the variable {name}" + (f"; did you mean {guess}?" if guess else "")
 
@@ -85,7 +85,7 @@ def _is_of_other(name: str, prefix: str) -> bool:
 
 
 def _by_end(prefix: str, own: Iterable[str]) -> dict[str, str]:
-    """Map what follows `COMETMQ_` or the prefix to the right variable; `own` takes precedence."""
+    """Map names without `COMETMQ_` or the prefix to full names; `own` takes precedence."""
     ends: dict[str, str] = {name.removeprefix(START): name for name in COMMAND_VARIABLES}
     for name in sorted(own, key=lambda it: it.startswith(START)):
         ends[name.removeprefix(START)] = name

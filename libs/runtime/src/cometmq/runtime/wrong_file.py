@@ -34,7 +34,7 @@ def refuse_wrong_file(
 ) -> None:
     """Raise SettingsError if the file has keys of a different program, or no known key at all.
 
-    `kept` are RocketMQ's keys that the program `name` keeps without using them. A file without keys
+    `kept` are RocketMQ's keys that the program `name` keeps but does not use. A file without keys
     is accepted.
     """
     unknown = loaded.unknown.keys()

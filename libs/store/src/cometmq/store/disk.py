@@ -38,7 +38,7 @@ class DiskUsage(NamedTuple):
 
     @property
     def percent(self) -> int:
-        """The used percentage, rounded up as in RocketMQ."""
+        """The percentage of space used, rounded up as in RocketMQ."""
         total = self.used + self.available
         return -(-100 * self.used // total) if total else 0
 
@@ -262,7 +262,7 @@ _locked_paths: set[str] = set()
 
 
 class _OsLock:
-    """An fcntl record lock on byte 0, like the one that Java's FileLock takes on Linux."""
+    """An fcntl record lock on byte 0, as taken by Java's FileLock on Linux."""
 
     def __init__(self, path: str, descriptor: _Descriptor) -> None:
         self._path = path

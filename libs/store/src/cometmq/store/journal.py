@@ -51,7 +51,7 @@ class Kind(IntEnum):
 
 
 class Entry(NamedTuple):
-    """The changes made in one turn, by table; a table has the name of its file."""
+    """The changes made in one turn of the loop, by table; tables are named after their files."""
 
     number: int
     changes: dict[str, msgspec.Raw]

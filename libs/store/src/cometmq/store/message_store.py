@@ -100,8 +100,8 @@ class MessageStore:
         """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError.
 
         `boot_id` changes with every boot of the host. Without it, every kill is treated as a crash
-        of the host, after which the last files are compared with their checksums. A log from whose
-        end synced messages are missing is refused, unless other brokers have them (`has_copies`).
+        of the host, after which the last files are compared with their checksums. A log that has
+        lost synced messages at its end is refused, unless other brokers have them (`has_copies`).
         """
         parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log, native=native)
         counters = Counters()

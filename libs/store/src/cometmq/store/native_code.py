@@ -8,7 +8,7 @@ from cometmq.store.writing.ranges import ReadRange
 
 
 class NativeCode(NamedTuple):
-    """Native functions; Python code takes the place of those that are None."""
+    """Native functions; wherever one is None, Python code is used instead."""
 
     read_range: ReadRange | None = None
     """Dispatches records that are already in the log."""

@@ -28,7 +28,7 @@ class Record(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The place where the valid records of a log end, if bytes follow them."""
+    """The position after the last valid record of a log, if more bytes follow."""
 
     path: str
     position: int

@@ -304,7 +304,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     flush_delay_offset_interval: Annotated[
         Milliseconds,
         Meta(
-            description="Accepted; offsets are saved after the copies are on disk.",
+            description="Accepted; an offset is saved once the messages delivered before it are on "
+            "disk.",
             extra=MUTABLE | INEFFECTIVE,
         ),
     ] = 10_000

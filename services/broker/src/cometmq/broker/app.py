@@ -325,7 +325,7 @@ class BrokerApp:
     async def _join(
         self, broker: Broker, workers: Workers, client: RemotingClient, slave_server: LogServer
     ) -> None:
-        """Make the broker a member of its group; it takes part once its loops start."""
+        """Make the broker a member of its group; it participates once its loops start."""
         assert broker.journal is not None
         opened = await workers.store.submit(
             partial(open_state, broker.settings, broker.store, broker.journal)
@@ -344,7 +344,7 @@ class BrokerApp:
         self._stack.push_async_callback(self._group.close)
 
     async def _serve_control(self, broker: Broker) -> None:
-        """Serve the control API. It stops first, so that electors choose a new master."""
+        """Serve the control API. It is stopped first, so that electors choose a new master."""
         if self._group is None or broker.settings.control_port < 0:
             return
         try:
@@ -373,7 +373,7 @@ class BrokerApp:
     def _replication_loops(
         self, server: LogServer, client: RemotingClient
     ) -> Iterable[tuple[str, Coroutine[None, None, None]]]:
-        """Start to participate in the group, if there is one; return the replication loops."""
+        """Start participating in the group, if there is one; return the replication loops."""
         if self._group is None:
             return replication_loops(self.broker, server, client)
         loops = self._group.loops(server, self._log)

@@ -50,7 +50,7 @@ from cometmq.store.settings import BrokerRole
 
 
 class LearningLane(Protocol):
-    """A native message path (lane), which serves requests like those that it has learned."""
+    """A native message path (lane), which serves requests of the kinds that it has learned."""
 
     request_count: int  # sends taken since startup
 

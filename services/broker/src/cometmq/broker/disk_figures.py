@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's figures that require reading the disk, and a copy of them for metrics."""
+"""Figures that the broker must read from the disk, and a copy of them for metrics."""
 
 import shutil
 from functools import partial
@@ -16,7 +16,7 @@ WATCH_INTERVAL_MS: Final = 10_000
 
 
 class DiskFigures(NamedTuple):
-    """The figures that require reading the disk."""
+    """The figures that must be read from the disk."""
 
     commit_log: Path
     total_bytes: int

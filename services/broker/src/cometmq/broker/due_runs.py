@@ -76,7 +76,7 @@ class DueRuns:
         settings: Callable[[], BrokerSettings],
         log: Log,
     ) -> None:
-        """`host` is the address of the broker in records; `settings` returns the current ones."""
+        """`host` is the broker's address in records; `settings` returns the current settings."""
         self._store = store
         self._host = host
         self._settings = settings

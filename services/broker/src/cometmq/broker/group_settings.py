@@ -53,8 +53,8 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=500,
             le=600_000,
-            description="Milliseconds without a renewal of the record after which a master fences"
-            " itself if its copies are also silent. The elector waits longer.",
+            description="If a master has not renewed the record for this many milliseconds, and its"
+            " copies are also silent, it fences itself. The elector waits longer.",
         ),
     ] = 6_000
     heard_within_mills: Annotated[
@@ -62,8 +62,8 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=300,
             le=60_000,
-            description="Milliseconds within which a copy must have been heard from to count as"
-            " following.",
+            description="A copy counts as following if it was heard from within this many"
+            " milliseconds.",
         ),
     ] = 1_500
     replica_lag_timeout_mills: Annotated[
@@ -79,7 +79,7 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=10,
             le=60_000,
-            description="Milliseconds for which a master holds back requests during a planned"
+            description="How long, in milliseconds, a master holds back requests during a planned"
             " switchover before it gives up.",
         ),
     ] = 2_000
@@ -88,9 +88,9 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=0,
             le=600_000,
-            description="Milliseconds from the hand-over for which the old master forwards"
-            " requests before it stops. If its address disappears with it, as in a pod, give"
-            " clients time to learn the new master's address; they ask for routes every 30 s.",
+            description="How long, in milliseconds, the old master forwards requests after handing"
+            " over before it stops. If its address disappears with it, as in a pod, give clients"
+            " time to learn the new master's address; they ask for routes every 30 s.",
         ),
     ] = 0
     control_port: Annotated[

@@ -9,7 +9,7 @@ from cometmq.broker.group_settings import GroupSettings
 
 
 class LimitSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
-    """Maximum numbers of connections, requests, and bytes that peers have not read."""
+    """Limits on connections, unanswered requests, and unread answer bytes."""
 
     connections_max: Annotated[
         int, Meta(ge=1, description="Maximum number of open connections.")

@@ -233,7 +233,7 @@ class MovedQueue(msgspec.Struct, rename="camel"):
 
 
 class OffsetMoved(msgspec.Struct, rename="camel"):
-    """The event that a consumer requested an offset outside the queue."""
+    """An event for operators: a consumer requested an offset outside the queue."""
 
     consumer_group: str
     message_queue: MovedQueue

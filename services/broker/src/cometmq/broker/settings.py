@@ -109,9 +109,7 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
     ] = 30_000
     register_broker_timeout_mills: Annotated[
         int,
-        Meta(
-            ge=1, extra=MUTABLE, description="Milliseconds after which a registration has failed."
-        ),
+        Meta(ge=1, extra=MUTABLE, description="Timeout of a registration, in milliseconds."),
     ] = 6_000
     force_register: Annotated[
         bool,
@@ -333,13 +331,15 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=0,
             extra=MUTABLE,
-            description="Bytes behind the newest message that count as too slow.",
+            description="Number of bytes behind the newest message above which a group counts as "
+            "too slow.",
         ),
     ] = 16 * 1024**3
     transfer_msg_by_heap: Annotated[
         bool,
         Meta(
-            description="Accepted; answers are always views of the bytes read.", extra=INEFFECTIVE
+            description="Accepted; answers always reference the bytes read, without copying them.",
+            extra=INEFFECTIVE,
         ),
     ] = True
     young_queue_starts_at_zero: Annotated[
@@ -404,8 +404,9 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
         bool,
         Meta(
             extra=MUTABLE | GUARD,
-            description="Whether 33 and 36, which name a message by its position, need SUB on its "
-            "topic. If false, as in RocketMQ, every account can read every message by them.",
+            description="Whether VIEW_MESSAGE_BY_ID (33) and CONSUMER_SEND_MSG_BACK (36), which "
+            "name a message by its position, require SUB on its topic. If false, as in RocketMQ, "
+            "every account can use them to read every message.",
         ),
     ] = False
     rocketmq_home: Annotated[

@@ -63,7 +63,7 @@ def check_environment(
 ) -> None:
     """Refuse ports and addresses that cannot be used, before creating any folder.
 
-    `ha_setting` names the way to choose the port for slaves, if the program has no option for it.
+    `ha_setting` tells users how to choose the port for slaves if the program has no option for it.
     `others` are ports of other servers in the program, with their settings.
     """
     settings = loaded.value

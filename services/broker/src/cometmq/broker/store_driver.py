@@ -127,7 +127,7 @@ class StoreDriver:
             self._schedule()
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
-        """Store requests held by a source; see `cometmq.store.writing.runs`."""
+        """Store requests of a source, from number `first` on; see `cometmq.store.writing.runs`."""
         staged_bytes = self._store.put_run(source, first, count, staged_bytes)
         if not self._is_scheduled or staged_bytes > STAGED_BYTES_MAX:
             self._schedule()
@@ -219,8 +219,7 @@ class StoreDriver:
         self.truncated()
 
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """On the thread for reads, run a job that may wait for the disk; then call `done` with its
-        result on the loop.
+        """Run a job on the read thread, where it may block; pass its result to `done` on the loop.
 
         If the read fails, the call is answered with the error. Raise SystemBusy if too many reads
         are pending.
@@ -241,9 +240,7 @@ class StoreDriver:
     def run(
         self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Run a job of the broker itself on the thread for reads, then call `done` or `failed` on
-        the loop.
-        """
+        """Run a job of the broker on the read thread, then call `done` or `failed` on the loop."""
 
         def ended(future: asyncio.Future[T]) -> None:
             error = _error(future)
@@ -274,8 +271,7 @@ class StoreDriver:
 
         A search for a `peer` ends silently if its connection closes. `failed` receives the error of
         a read, or SystemBusy if too many reads are pending. A search that is part of a put reads a
-        single message and is limited as puts are, so it does not count towards the turn's
-        bound.
+        single message and is limited like a put, so it does not count towards the turn's bound.
         """
         self._advance(_Search(lookup, done, failed, peer, is_part_of_put), None)
 
@@ -346,7 +342,7 @@ class StoreDriver:
         return future
 
     def _next_turn(self) -> None:
-        """Reset the bound, and continue the search that was postponed first."""
+        """Reset the bound, and continue the search that has been postponed the longest."""
         self._bytes_left = TURN_BYTES_MAX
         if not self._waiting:
             self._reads_left = TURN_READS_MAX

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a follower may continue, and the error texts for followers that may not."""
+"""Where a follower may continue, and the error messages for followers that may not."""
 
 import msgspec
 import pytest

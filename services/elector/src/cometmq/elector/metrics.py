@@ -71,7 +71,7 @@ FAMILIES: Final[tuple[Family[ElectorStats], ...]] = (
     ),
     labelled_counter(
         "cometmq_elector_rounds_total",
-        "Rounds of reading the record, asking the members and deciding.", _LABELS,
+        "Rounds of reading the record, querying the members and deciding.", _LABELS,
         _one(lambda s: s.round_count),
     ),
 )  # fmt: skip

@@ -56,8 +56,8 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=0,
             description="How long, in ms, a lost master of a group with failover stays in the"
-            " routes unless the next one registers, so its queues remain visible; 0 removes it"
-            " at once.",
+            " routes unless the next master registers, so that its queues remain visible; 0 removes"
+            " it at once.",
         ),
     ] = 10_000
     server_channel_max_idle_time_seconds: Annotated[

@@ -47,7 +47,7 @@ PATHS: Final[Mapping[str, str]] = {
 
 
 class ApiRefused(CometError):
-    """The API server rejected a request; repeating it does not help."""
+    """The API server rejected a request; retrying does not help."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -56,8 +56,8 @@ BROKER_GROUP: Final = Definition(
     short_name="bg",
     module="cometmq.operator.models",
     description="A BrokerGroup is one group of CometMQ brokers, run as pods: a master, and slaves"
-    " with copies of all its messages. When the master is lost, the operator makes an in-sync slave"
-    " take over, and no acknowledged message is lost. A cluster consists of one or more groups.",
+    " with copies of all its messages. When the master is lost, the operator promotes an in-sync"
+    " slave, and no acknowledged message is lost. A cluster consists of one or more groups.",
     spec=Spec,
     spec_rules=SPEC_RULES,
     root_rules=ROOT_RULES,
@@ -98,7 +98,7 @@ TOPIC: Final = Definition(
     short_name="mqt",
     module="cometmq.operator.declared.models",
     description="A Topic declares one topic of a cluster: its queues and permission. The operator"
-    " creates it at the brokers, undoes manual changes, and removes queues only once their messages"
+    " creates it on the brokers, undoes manual changes, and removes queues only once their messages"
     " have been consumed. By default, deleting the object leaves the topic as it is.",
     spec=TopicSpec,
     spec_rules=TOPIC_RULES,
@@ -119,7 +119,7 @@ CONSUMER_GROUP: Final = Definition(
     short_name="mqg",
     module="cometmq.operator.declared.models",
     description="A ConsumerGroup declares one consumer group of a cluster: whether it may consume,"
-    " and how its messages are redelivered. The operator creates it at the brokers and undoes"
+    " and how its messages are redelivered. The operator creates it on the brokers and undoes"
     " manual changes. By default, deleting the object leaves the group as it is.",
     spec=ConsumerGroupSpec,
     spec_rules=GROUP_RULES,

@@ -47,7 +47,7 @@ CLOSE_S: Final = 0.5
 
 
 class WatchesEnded(CometError):
-    """kopf ended unexpectedly; without its events, passes over groups are too rare."""
+    """kopf ended unexpectedly; without its events, groups are reconciled too rarely."""
 
 
 async def watch(

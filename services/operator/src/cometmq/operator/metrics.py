@@ -108,7 +108,7 @@ FAMILIES: Final[tuple[Family[OperatorFigures], ...]] = (
     ),
     gauge("cometmq_operator_groups", "BrokerGroups being managed.", lambda s: len(s.groups)),
     labelled_counter(
-        "cometmq_operator_passes_total", "Passes over groups, by result (done, failed).",
+        "cometmq_operator_passes_total", "Reconciliations of groups, by result (done, failed).",
         ("result",), lambda s: (((result,), count) for result, count in s.passes.items()),
     ),
     histogram(
@@ -164,7 +164,7 @@ FAMILIES: Final[tuple[Family[OperatorFigures], ...]] = (
     ),
     labelled_counter(
         "cometmq_operator_declared_passes_total",
-        "Passes over Topics and ConsumerGroups, by kind and result (done, failed).",
+        "Reconciliations of Topics and ConsumerGroups, by kind and result (done, failed).",
         ("kind", "result"), lambda s: s.declared_passes.items(),
     ),
     labelled_gauge(

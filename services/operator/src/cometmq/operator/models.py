@@ -135,8 +135,8 @@ class Replication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     renew_deadline_ms: Annotated[
         int,
         Meta(
-            description="Milliseconds without a renewal of the record after which a master stops"
-            " acknowledging messages if its copies are also silent. A failover waits 1.3 times"
+            description="If a master has not renewed the record for this many milliseconds, and its"
+            " copies are also silent, it stops acknowledging messages. A failover waits 1.3 times"
             " as long if nothing else shows that the master is lost.",
             ge=500,
             le=600_000,
@@ -163,9 +163,9 @@ class Replication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     switchover_timeout_ms: Annotated[
         int,
         Meta(
-            description="Milliseconds for which a master holds back requests during a switchover"
-            " before it gives up. Keep it below the send timeout of the clients, by default"
-            " 3000.",
+            description="How long, in milliseconds, a master holds back requests during a"
+            " switchover before it gives up. Keep it below the send timeout of the clients, which"
+            " is 3000 by default.",
             ge=10,
             le=60_000,
         ),
@@ -270,8 +270,8 @@ class DisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Whether a PodDisruptionBudget limits node drains to one broker of the"
-            " group at a time. A group with one replica never has one, because it would block"
-            " drains."
+            " group at a time. A group with one replica never gets such a budget, because it would"
+            " block drains."
         ),
     ] = True
 
@@ -332,9 +332,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     replicas: Annotated[
         int,
         Meta(
-            description="Number of brokers: a master, and slaves with a copy of everything."
-            " `kubectl scale` changes it. A broker that is being removed hands over its role"
-            " first.",
+            description="Number of brokers: a master, and slaves with a full copy. `kubectl scale`"
+            " changes it. A broker that is being removed hands over its role first.",
             ge=1,
             le=9,
         ),
@@ -412,7 +411,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Deletion,
         Meta(
             description="What a deletion waits for. Drain: routes mark the group as read-only, and"
-            " it stays until producers have left and consumers have consumed everything;"
+            " the group remains until producers have left and consumers have consumed everything;"
             " status.drain shows what is left. Now: nothing."
         ),
     ] = Deletion.DRAIN

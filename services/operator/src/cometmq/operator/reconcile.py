@@ -218,7 +218,7 @@ class Pass:
         return step
 
     async def _obey(self, group: BrokerGroup, seen: Seen) -> LastOperation | None:
-        """Carry out the order that an annotation gives.
+        """Carry out the order in an annotation.
 
         The annotation is removed first: an operator that dies here loses the order instead of
         repeating it, because a second fence or rebuild causes damage.

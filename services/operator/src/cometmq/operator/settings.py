@@ -47,8 +47,9 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=1_000,
             le=3_600_000,
-            description="Time without a new message, in ms, before a group or topic that is being"
-            " deleted counts as left by its producers. Clients ask for routes every 30 s.",
+            description="How long, in ms, a group or topic that is being deleted must receive no"
+            " new messages before its producers are considered gone. Clients ask for routes every"
+            " 30 s.",
         ),
     ] = 60_000
     admin_http_port: Annotated[

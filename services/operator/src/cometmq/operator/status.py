@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a BrokerGroup (pure): shown to operators, and never read back for decisions."""
+"""The status of a BrokerGroup (pure): shown to users, and never read back for decisions."""
 
 from collections.abc import Iterable
 

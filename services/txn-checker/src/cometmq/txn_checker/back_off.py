@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a follower waits before it retries a failed broker.
+"""The pauses before a follower retries a failed broker.
 
 During a failover the old master refuses requests or has stopped, and the new master may have the
 same address. Such failures do not predict the result of the next attempt, so their pauses remain

@@ -223,7 +223,7 @@ class Follower:
                 ledger.halves_gone(examined)
 
     async def _is_replaced(self, ledger: Ledger) -> bool:
-        """Return whether the broker has lost messages that the ledger has read.
+        """Return whether the broker has lost messages that are already in the ledger.
 
         A broker loses either the tail of its log or everything, so it is enough to compare the
         newest half message.
@@ -266,9 +266,7 @@ class Follower:
             await self._rest(behind)
 
     async def _rest(self, behind: int) -> None:
-        """Let messages accumulate, because reading one message at a time costs the broker more than
-        storing messages.
-        """
+        """Let messages accumulate: for the broker, single reads are more work than writes."""
         if not behind:
             await asyncio.sleep(self._settings.pull_pause / 1_000)
 
@@ -338,7 +336,7 @@ class Follower:
 
 
 def _check_end(topic: str, known: int, pulled: Pulled) -> None:
-    """Raise if a queue is shorter than the part already read.
+    """Raise an error if a queue is shorter than the part already read.
 
     The next start compares the messages themselves.
     """

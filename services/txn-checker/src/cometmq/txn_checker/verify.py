@@ -144,7 +144,7 @@ def _difference(
 def recovered_copy(folder: Path, copy: Path) -> Ledger:
     """Return the ledger that recovery would find if the checker crashed now; blocks.
 
-    The log is copied last, so it has all changes that are missing from the copied tables, unless
+    The log is copied last, so it contains all changes missing from the copied tables, unless
     its oldest file was deleted during the copy.
     """
     for _ in range(_COPY_ATTEMPTS):

@@ -101,7 +101,7 @@ class NameServers(Closable):
 
 
 def addresses_of(text: str) -> list[str]:
-    """Parse `host:port;host:port`, or fetch such a list from an HTTP address."""
+    """Parse `host:port;host:port`, or fetch the list from an HTTP address."""
     if text.startswith(("http://", "https://")):
         text = _fetch(text)
     addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]

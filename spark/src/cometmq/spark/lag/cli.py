@@ -85,7 +85,7 @@ def snapshot(
 
 @app.command()
 def compact(root: Root) -> None:
-    """Merge the snapshots of each past hour into one file per table, add sums, then vacuum."""
+    """Merge each past hour's snapshots into one file per table, add hourly sums, then vacuum."""
     # Imported here, because `snapshot` must start fast and needs neither Spark nor these modules.
     from cometmq.spark.lag.history.compact import compact as job  # noqa: PLC0415
     from cometmq.spark.lag.history.snapshots import History  # noqa: PLC0415

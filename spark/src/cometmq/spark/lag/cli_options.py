@@ -71,7 +71,7 @@ Forms = Annotated[
 
 
 def spark_settings(conf: list[str] | None) -> dict[str, str]:
-    """Return the settings that `--conf` gives; raise BadParameter for one without a value."""
+    """Return the settings in `--conf`; raise BadParameter unless each is spark.NAME=VALUE."""
     pairs = [one.partition("=") for one in conf or ()]
     for key, equals, _ in pairs:
         if not key.startswith("spark.") or not equals:

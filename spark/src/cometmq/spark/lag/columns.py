@@ -240,9 +240,7 @@ SILENT: Final[Columns] = (
     _c("cluster", "string", "Cluster", required=True),
     _c("kind", "string", "GROUP or TOPIC", required=True),
     _c("name", "string", "Group or topic", required=True),
-    _c(
-        "since_ts", "timestamp", "Nothing has changed since this time, or for longer", required=True
-    ),
+    _c("since_ts", "timestamp", "Nothing has changed since this time or earlier", required=True),
     _c("lag_sum", "bigint", "Unread messages, for a group"),
     _c("command", "string", "Command that deletes it", required=True),
 )

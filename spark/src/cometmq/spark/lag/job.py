@@ -58,7 +58,7 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Where(msgspec.Struct, frozen=True):
-    """The Spark master, None for all cores of this machine, and further settings of Spark."""
+    """The Spark master (None for all cores of this machine) and other Spark settings."""
 
     master: str | None = None
     settings: Mapping[str, str] = {}

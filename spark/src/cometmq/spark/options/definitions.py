@@ -172,7 +172,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = True
     min_partitions: Annotated[
         Positive | None,
-        Meta(extra=READ, description="Split queues into about this many ranges in total, or more."),
+        Meta(extra=READ, description="Split queues into at least about this many ranges in total."),
     ] = None
     max_records_per_partition: Annotated[
         Positive | None,
@@ -205,7 +205,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             extra=READ,
             description="Filter evaluated by brokers: `*`, `TagA || TagB`, or SQL with "
-            "`expressionType=SQL92`. Offsets advance over all messages.",
+            "`expressionType=SQL92`. Offsets advance past all messages, matching or not.",
         ),
     ] = ALL_TAGS
     expression_type: Annotated[

@@ -52,7 +52,7 @@ _PAUSE_MS_MAX: Final = 3000
 
 
 class Piece(NamedTuple):
-    """Whole records; those with offsets from `end` on do not belong to the piece."""
+    """Whole records; records at or beyond offset `end` do not belong to the piece."""
 
     body: bytes
     end: int

@@ -95,7 +95,7 @@ def _offsets(text: str, ends: Ends, option: str, default: str) -> dict[Queue, in
 
 
 def _known(offsets: Mapping[Queue, int], ends: Ends, source: str) -> dict[Queue, int]:
-    """Reject queues that are not part of the read, which are probably misspelled."""
+    """Reject queues that are not being read: their names are probably misspelled."""
     for queue in offsets:
         if queue not in ends:
             raise OptionError(f"{source}: queue {queue} is not part of this read")

@@ -68,7 +68,7 @@ class Sender:
     ) -> None:
         """Prepare to send; the first row opens the connections.
 
-        Tasks start with different queues (`first_queue`), so that small tasks fill all queues.
+        Tasks start with different queues (`first_queue`), so small tasks together use all queues.
         """
         self._first_queue = first_queue
         self._options = options

@@ -43,11 +43,11 @@ class Ledger:
 
     @property
     def repeated_count(self) -> int:
-        """The number of repeated deliveries, over all messages."""
+        """The total number of repeated deliveries."""
         return self.received.total() - len(self.received)
 
     def longest_pause_s(self, since: float) -> float:
-        """Return the longest time without an acknowledgement."""
+        """Return the longest time without an acknowledgement after `since`."""
         times = sorted(time for time in self.acknowledged.values() if time >= since)
         return max((later - earlier for earlier, later in pairwise([since, *times])), default=0.0)
 

@@ -76,7 +76,7 @@ class Group:
         self._children[_name(ordinal)].kill()
 
     def freeze(self, ordinal: int) -> None:
-        """Stop a broker's process without ending it, as if its machine were suspended."""
+        """Freeze a broker with SIGSTOP, as if its machine were suspended."""
         self._children[_name(ordinal)].send_signal(signal.SIGSTOP)
 
     def thaw(self, ordinal: int) -> None:
@@ -177,9 +177,7 @@ def _name(ordinal: int) -> str:
 
 
 def _another_port(taken: set[int], distances: tuple[int, ...]) -> int:
-    """Return a free port without neighbours in `taken`; add the port and its neighbours to
-    `taken`.
-    """
+    """Return a port that is free and, like its neighbours, not in `taken`; add them all to it."""
     while True:
         port = free_port(distances)
         ports = {port + distance for distance in distances}

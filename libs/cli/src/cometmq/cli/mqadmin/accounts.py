@@ -236,7 +236,7 @@ def _print_config(config: AclConfig) -> None:
 
 
 def _note_doubts(accounts: Iterable[AclAccount]) -> None:
-    """Warn of words that are not rights; brokers treat them as DENY, as RocketMQ's do."""
+    """Warn about words that are not valid rights; brokers treat them as DENY, as RocketMQ's do."""
     lines = (
         f"account {account.access_key}: {text}"
         for account in accounts

@@ -245,7 +245,7 @@ def to_line(columns: Sequence[Column], row: Sequence[Any]) -> str:
 
 
 def print_done(text: str, facts: Any, *, as_json: bool) -> None:
-    """Print the result in mqadmin's words; in JSON, the facts."""
+    """Print the text in mqadmin's wording or, in JSON, the facts."""
     if as_json:
         print_json(facts)
     elif text:

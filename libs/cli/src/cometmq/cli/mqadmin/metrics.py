@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The content of exportMetrics: a report of each master, and totals."""
+"""The content of exportMetrics: a report on each master, and totals."""
 
 from collections.abc import Mapping
 from contextlib import suppress

@@ -84,7 +84,7 @@ def add_write_perm(
 async def _counted(
     namesrv: NamesrvAdmin, change: Callable[[str], Awaitable[int]], broker: str
 ) -> tuple[int, list[str]]:
-    """Change a broker's topics; return their number and, if there is none, the known brokers."""
+    """Change a broker's topics; return how many changed and, if none did, the known brokers."""
     count = await change(broker)
     return count, [] if count else sorted((await namesrv.cluster()).broker_addr_table)
 

@@ -169,11 +169,15 @@ def consume_message(  # one parameter per option
     ] = TOOLS_GROUP,
     begin: Annotated[
         str | None,
-        typer.Option("-s", "--beginTimestamp", help=f"Only messages stored since {FORMS}."),
+        typer.Option(
+            "-s", "--beginTimestamp", help=f"Only messages stored since this time: {FORMS}."
+        ),
     ] = None,
     end: Annotated[
         str | None,
-        typer.Option("-e", "--endTimestamp", help=f"Only messages stored before {FORMS}."),
+        typer.Option(
+            "-e", "--endTimestamp", help=f"Only messages stored before this time: {FORMS}."
+        ),
     ] = None,
     count: Annotated[
         int, typer.Option("-c", "--MessageNumber", min=1, help="Maximum number of messages.")

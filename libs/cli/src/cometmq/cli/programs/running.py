@@ -80,7 +80,7 @@ def fail(text: str) -> typer.Exit:
 
 
 def configure_log(name: str, *, level: str, json: bool | None) -> Log:
-    """Set up the log of the process and return the program's logger."""
+    """Configure logging for the process and return the program's logger."""
     if level not in logging.LEVELS:
         raise fail(f"--log-level={level}: must be one of {', '.join(logging.LEVELS)}")
     logging.configure(json=json, level=level)
@@ -115,7 +115,7 @@ def run_program(
 ) -> None:
     """Load the settings and print them, or run the program until a signal stops it.
 
-    `table` renders the settings to print; `kept` are the keys of `refuse_wrong_file`.
+    `table` renders the settings to print; `kept` is passed to `refuse_wrong_file`.
     """
     with exit_on_bad_settings():
         settings = load()

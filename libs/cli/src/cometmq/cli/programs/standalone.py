@@ -224,7 +224,7 @@ def _check_environment(suite: Suite, log: Log) -> None:
 def banner(suite: Suite, host: str, port: int, broker: Sequence[str], admin: AdminHttp) -> str:
     """Return the addresses of everything running and the commands to try next.
 
-    The last address of the broker is the one for slaves.
+    The last element of `broker` is the address for slaves.
     """
     namesrv = host_port(host, port)
     *clients, slaves = broker

@@ -65,7 +65,7 @@ HTTP_PORT_DEFAULT: Final = 8080
 
 
 class Options(NamedTuple):
-    """The options of `standalone`; those that are not given are None."""
+    """The options of `standalone`; omitted options are None."""
 
     data: Path | None = None
     host: str | None = None
@@ -112,7 +112,7 @@ class Suite(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The settings of all programs without the options of `standalone`."""
+    """The settings of all programs, before the options of `standalone` are applied."""
 
     broker: Loaded[BrokerSettings]
     namesrv: Loaded[NamesrvSettings]
@@ -168,7 +168,7 @@ def load_suite(config: Path | None, options: Options) -> Suite:
 def _load_given(
     file: Path | None,
 ) -> tuple[Loaded[BrokerSettings], Loaded[NamesrvSettings], Loaded[TxnCheckerSettings]]:
-    """Load the settings of all programs without the options of `standalone`."""
+    """Load the settings of all programs, ignoring the options of `standalone`."""
     faults = Faults()
     broker = faults.attempt(lambda: load(BrokerSettings, prefix=BROKER_PREFIX, file=file))
     namesrv = faults.attempt(lambda: load(NamesrvSettings, prefix=NAMESRV_PREFIX))
@@ -181,14 +181,14 @@ def _load_given(
 
 
 def _port_option(port: int | None, loaded: Loaded[S], default: int) -> dict[str, str]:
-    """Return the listenPort to load; empty if only a file or a variable gives it."""
+    """Return the listenPort to load; empty if a file or a variable sets it and no option does."""
     if port is None and loaded.origins["listenPort"] != DEFAULT:
         return {}
     return {"listenPort": str(default if port is None else port)}
 
 
 def _http_port(port: int | None, loaded: Loaded[BrokerSettings]) -> tuple[int, str]:
-    """Return the HTTP port, and the option or setting that gives it."""
+    """Return the HTTP port, and the option or setting that determines it."""
     if port is None and loaded.origins["adminHttpPort"] != DEFAULT:
         return loaded.value.admin_http_port, loaded.label("adminHttpPort")
     return HTTP_PORT_DEFAULT if port is None else port, "--http-port"

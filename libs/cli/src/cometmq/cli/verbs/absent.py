@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells which figures of groups are incomplete, because brokers did not answer."""
+"""Determines which groups have incomplete figures because brokers did not answer."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,9 +8,9 @@ from cometmq.remoting.names import retry_topic
 
 
 class AbsentBrokers:
-    """The brokers that did not answer a command, by the groups that they may concern.
+    """The brokers that did not answer a command, and the groups that may be affected.
 
-    A broker concerns a group if it is in the route of one of the group's topics. Brokers create the
+    A broker affects a group if it is in the route of one of the group's topics. Brokers create the
     group's retry topic when a member connects; if no broker has it, offsets may be anywhere.
     """
 
@@ -49,5 +49,5 @@ class AbsentBrokers:
 
 
 def absence(brokers: Sequence[str]) -> str:
-    """Return the clause that names brokers which have not answered, or have no master."""
+    """Return a clause that names the brokers that have not answered or have no master."""
     return f"{', '.join(brokers)} {'is' if len(brokers) == 1 else 'are'} missing"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds a broker that answers, for a message that a broker has left unanswered."""
+"""Finds a broker that answers, to resend a message whose send another broker did not answer."""
 
 import asyncio
 import random

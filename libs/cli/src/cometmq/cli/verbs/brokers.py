@@ -51,10 +51,10 @@ def show_cluster(
     fails if it has no master or cannot follow it. A slave's lag is the number of
     commit log bytes that its master has but it does not.
 
-    Name servers forget a broker as soon as its process has died: name the brokers that must be
-    there with --expect.
+    Name servers forget a broker as soon as its process has died: use --expect to name the brokers
+    that must be there.
 
-    A broker set aside with wipeWritePerm or brokerPermission is shown as read-only; this is no
+    A broker set aside with wipeWritePerm or brokerPermission is shown as read-only; this is not a
     failure.
     """
 
@@ -135,7 +135,7 @@ def _note_faults(member: ClusterMember) -> None:
 
 
 def _note_misspelt(member: ClusterMember) -> None:
-    """Warn of account files that the broker uses, although it does not know all their words."""
+    """Warn about account files that are in use although they contain unknown keys or words."""
     if member.figures and (files := member.figures.accounts_misspelt):
         note = (
             f"broker {member.broker_name} ({member.address}) does not know keys or words of its"

@@ -90,7 +90,7 @@ class Replayed:
     """
 
     def __init__(self, admin: AdminClient, group: str, *, is_ignored: bool) -> None:
-        """If `is_ignored` is set, no message counts as sent before."""
+        """If `is_ignored` is set, no message counts as already sent."""
         self._admin = admin
         self._topic = dead_letter_topic(group)
         self._is_ignored = is_ignored
@@ -107,7 +107,7 @@ class Replayed:
                 self._begins[queue] = 0 if is_of_older_topic else offset
 
     def was_sent(self, message: MessageExt) -> bool:
-        """Return whether an earlier replay has sent a message, and count it."""
+        """Return whether an earlier replay has sent a message; if so, count it as skipped."""
         is_sent = message.queue_offset < self._begins.get(self._queue(message), 0)
         self.skipped_count += is_sent and not self._is_ignored
         return is_sent and not self._is_ignored

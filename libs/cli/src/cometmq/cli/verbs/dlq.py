@@ -73,7 +73,7 @@ def list_groups(
 ) -> None:
     """List consumer groups that have dead letters, and how many.
 
-    Last is the time at which the newest one was stored; cometmq dlq show lists the messages.
+    Last is when the newest dead letter was stored; cometmq dlq show lists the messages.
     """
 
     async def question(admin: AdminClient) -> list[list[Cell]]:

@@ -154,8 +154,8 @@ def _facts(found: Members) -> dict[str, Cell]:
 
 
 def _duplicate_notes(found: Members) -> list[str]:
-    """Return a line for each client id that several members have: they compute the same share of
-    the queues, and no broker notices.
+    """Return a line for each client id that several members use: these members compute the same
+    share of the queues, and no broker notices.
     """
     if found.online is None:
         return []

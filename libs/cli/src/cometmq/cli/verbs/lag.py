@@ -63,13 +63,13 @@ def lag(
             min=INTERVAL_S_MIN,
             max=INTERVAL_S_MAX,
             metavar="SECONDS",
-            help="Show it again every SECONDS, until Ctrl-C.",
+            help="Repeat every SECONDS, until Ctrl-C.",
         ),
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far behind consumer groups are; a single group by queue, with its retry topic.
+    """Show how far behind consumer groups are, or one group by queue, including its retry topic.
 
     The exit status is 1 if brokers or groups had to be left out; they are named in the output. The
     figures of a group with missing brokers are lower bounds.

@@ -134,7 +134,7 @@ def _row(row: GroupRow) -> str:
 
 
 def _group(row: GroupRow) -> str:
-    """Return the name of a group, which expands to its topics."""
+    """Return the HTML of a group's name, which expands to the group's topics."""
     name = escape(row.group)
     reason = row.error or (absence(row.missing_brokers) if row.missing_brokers else "")
     why = f'<br><span class="quiet">{escape(reason)}</span>' if reason else ""

@@ -48,7 +48,11 @@ class Status(Enum):
     STOPPED = ("stopped", "error", "messages are unread, and no member is connected")
     BEHIND = ("behind", "warn", f"the oldest unread message is older than {ALLOWED_S:.0f} s")
     DEAD_LETTERS = ("dead letters", "warn", "messages failed for good and need a decision")
-    BROADCAST = ("broadcast", "info", "members keep their own offsets, which brokers do not know")
+    BROADCAST = (
+        "broadcast",
+        "info",
+        "members store their own offsets, so brokers do not have them",
+    )
     OK = ("ok", "ok", "the group keeps up")
 
     def __init__(self, word: str, severity: str, meaning: str) -> None:
@@ -195,7 +199,7 @@ def judge(
 ) -> Status:
     """Return the worst status that applies; `behind_s` is None if the age cannot be read.
 
-    Unless the figures are complete, they prove no status better than FAILED.
+    Incomplete figures never yield a status better than FAILED.
     """
     if lost:
         return Status.LOST

@@ -44,19 +44,19 @@ def show(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show a message with its body, and how far each consumer group is.
+    """Show a message with its body, and its state in each consumer group.
 
-    produce and consume print message ids, which producers create; messages are found by them within
-    a topic. The offset message id is the position in a broker's log (offset_message_id of consume
-    --json).
+    produce and consume print message ids, which producers create; finding a message by this id also
+    needs its topic. The offset message id is the position in a broker's log (offset_message_id of
+    consume --json).
 
     \b
     CONSUMED               the group has committed an offset beyond the message
     CONSUMED_BUT_FILTERED  ... but its filter does not select the message
     NOT_CONSUME_YET        the group has not committed such an offset
     NOT_ONLINE             no member of the group is connected
-    PULL                   its members pull; brokers cannot tell how far they are
-    UNKNOWN                the broker refuses to tell
+    PULL                   its members pull; brokers do not know their progress
+    UNKNOWN                the broker answered with an error
     """
 
     async def question(admin: AdminClient) -> tuple[list[MessageExt], list[MessageTrack]]:
@@ -101,8 +101,8 @@ def find(
 ) -> None:
     """Find messages by key, oldest first; exit status 1 if there is none.
 
-    A note tells if there are older messages than --max allows, or if a broker may have more than it
-    returns of messages that were stored at the same time.
+    A note is printed if --max leaves out older messages, or if a broker may have more messages
+    stored at the same time than it returns.
     """
     now_ms = wall_ms()
     begin_ms = 0 if since is None else times.parsed(since, now_ms=now_ms)

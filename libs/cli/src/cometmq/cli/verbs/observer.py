@@ -70,8 +70,8 @@ async def _find_begins(
 ) -> None:
     """Find where to begin in each queue, and name the brokers that do not answer.
 
-    The consumer asks those again and reads their queues later. Raise ClientError if no broker
-    answers.
+    The consumer queries these brokers again and reads their queues later. Raise ClientError if no
+    broker answers.
     """
     silent: dict[str, str] = {}
     for queue in queues:
@@ -142,7 +142,7 @@ class ObserverComplaints(Complaints):
 def chosen_queues(
     queues: Iterable[MessageQueue], topic: str, wanted: str | None
 ) -> list[MessageQueue]:
-    """Return all queues, or the wanted one; raise ClientError if the topic does not have it."""
+    """Return all queues, or only the requested one; raise ClientError if it does not exist."""
     if wanted is None:
         return list(queues)
     found = [queue for queue in queues if wanted == f"{queue.broker_name}:{queue.queue_id}"]

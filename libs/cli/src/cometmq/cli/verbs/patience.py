@@ -37,8 +37,7 @@ class MaybeStored(ClientError):
 class Patience(SendHook):
     """Retries each message while servers are down, hanging or busy.
 
-    Add it to the producer as a hook: it then also learns of attempts that the producer itself has
-    repeated.
+    Add it to the producer as a hook, so that it is also notified of the producer's own retries.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -121,7 +120,7 @@ class Patience(SendHook):
         raise ClientError(f"{error}{limit}") from error
 
     def stop(self) -> None:
-        """Let each pending send end with its current attempt, or at once if it is pausing."""
+        """Let each pending send end with its current attempt, or at once if it is backing off."""
         self._stopped.set()
 
     async def _pause(self, pause_s: float) -> None:
@@ -158,7 +157,7 @@ class Patience(SendHook):
 
 
 def _uncertain_text(message: Message, error: CometError) -> str:
-    """Return the text for an error that does not mention an earlier, unanswered attempt."""
+    """Return an error text that also mentions the earlier, unanswered attempt."""
     reason = (error.__cause__ or error) if isinstance(error, SendFailed) else error
     return (
         f"no broker has confirmed the message to the topic {message.topic}, which may be stored:"

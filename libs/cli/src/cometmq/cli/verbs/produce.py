@@ -104,7 +104,7 @@ DelayLevel = Annotated[
         min=0,
         max=18,
         help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h, unless the"
-        " brokers' messageDelayLevel differs; 0 is at once.",
+        " brokers' messageDelayLevel differs; 0 means no delay.",
     ),
 ]
 Count = Annotated[
@@ -214,7 +214,7 @@ def _producer(namesrv: str, patience: Patience) -> Producer:
 
 
 async def _to_report(error: CometError, topic: str, namesrv: str, sent: Sent) -> CometError:
-    """Return the error that ends the run: the same one, or one with a better text or status."""
+    """Return the error that ends the run: the given error, or one with a better text or status."""
     if sent.count and isinstance(error, InvalidArgument):
         return ClientError(str(error))  # status 1: something was done
     if isinstance(error, NoRoute):
@@ -255,7 +255,7 @@ async def _lines(
 ) -> AsyncIterator[Line]:
     """Yield the bodies, repeated up to `count`, or the lines of the file or of standard input.
 
-    Lines are yielded without their ending; `stripped` counts those that end in CR LF.
+    Lines are yielded without their ending; `stripped` counts the lines that end in CR LF.
     """
     if bodies:
         for index in range(count or len(bodies)):
@@ -300,9 +300,7 @@ async def _messages(
 
 
 async def _look_at_topic(producer: Producer, topic: str, sent: Sent) -> None:
-    """Note whether no broker has the topic, or a broker has its name; the first send reports any
-    other problem.
-    """
+    """Note whether a topic is new or named after a broker; the first send reports other faults."""
     try:
         async with asyncio.timeout(LOOKUP_S):
             queues = await producer.admin.queues(topic)

@@ -41,7 +41,7 @@ class QueueState(msgspec.Struct, frozen=True):
 
     @property
     def is_beyond_end(self) -> bool:
-        """Return whether the broker will move the group to the end at its next pull."""
+        """Return whether the group's next pull will make the broker move the group to the end."""
         return self.committed > self.max_offset
 
     @property

@@ -93,7 +93,7 @@ async def delay_texts(namesrv: str) -> list[str]:
 
 
 def report(sent: Sent, *, as_json: bool) -> None:
-    """Print the outcome; if standard output cannot be written, the number of stored messages."""
+    """Print the outcome or, if standard output cannot be written, the number of stored messages."""
     try:
         print_sent(sent, as_json=as_json)
     except OutputClosed:
@@ -132,7 +132,7 @@ def print_sent(sent: Sent, *, as_json: bool) -> None:
 def _rows(sent: Sent) -> tuple[list[str], list[list[Cell]]]:
     """Return the first results as a table.
 
-    The position of a delayed message is that in the broker's schedule, so it is left out: the
+    The position of a delayed message is left out, because it refers to the broker's schedule: the
     message gets its queue and offset when it is delivered.
     """
     columns = ["Message id", "Status", "Broker", "Queue", "Offset"]
@@ -167,7 +167,7 @@ def _stored_notes(sent: Sent) -> list[str]:
 
 
 def _repeated_notes(sent: Sent) -> list[str]:
-    """Return a note on messages of which brokers may have several copies."""
+    """Return a note on messages that may be stored more than once."""
     if not sent.repeated_count:
         return []
     line = (
@@ -187,8 +187,8 @@ def _unconfirmed_notes(sent: Sent) -> list[str]:
 
 
 def _topic_notes(sent: Sent) -> list[str]:
-    """Return the note that the first message has created the topic, whose name may be misspelt, or
-    that a broker created it for itself.
+    """Return a note if the first message created the topic, whose name may be misspelt, or if it is
+    a broker's own test topic.
     """
     if sent.own_topic:
         line = (

@@ -58,7 +58,7 @@ class Unread(msgspec.Struct):
 
 
 class Ends:
-    """Asks brokers where the queues of a topic end."""
+    """Queries brokers for the ends of a topic's queues."""
 
     def __init__(self, namesrv: str, topic: str) -> None:
         self._namesrv = namesrv
@@ -67,7 +67,7 @@ class Ends:
         self._addresses: dict[str, str] = {}
 
     def begin(self, queues: Iterable[MessageQueue], brokers: Mapping[str, BrokerAdmin]) -> None:
-        """Remember the queues and their brokers, because a lost broker may leave the route."""
+        """Remember the queues and their brokers, because the route may drop a lost broker."""
         self._queues = list(queues)
         self._addresses = {name: broker.address for name, broker in brokers.items()}
 
@@ -151,7 +151,7 @@ class Faults:
     def note(self, facts: Mapping[str, object]) -> None:
         """Remember the failed pull that a log event reports.
 
-        Brokers that do not answer are left out, because `Ends` asks them.
+        Brokers that do not answer are left out, because `Ends` queries them.
         """
         kind, _, text = str(facts.get("error", "")).partition(": ")
         name, number, at = (facts.get(key) for key in ("broker", "queue_id", "queue_offset"))

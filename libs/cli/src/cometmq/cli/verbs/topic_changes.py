@@ -45,7 +45,7 @@ class UnreadQueues(msgspec.Struct, frozen=True):
     end: int
 
     def has(self, queue: MessageQueue) -> bool:
-        """Return whether a queue is one of these."""
+        """Return whether a queue is in this range."""
         return queue.broker_name == self.broker and self.first <= queue.queue_id < self.end
 
     def __str__(self) -> str:
@@ -126,9 +126,7 @@ def cut_off_text(
 def newly_unread(
     before: Mapping[str, TopicConfig], after: Mapping[str, TopicConfig]
 ) -> list[UnreadQueues]:
-    """Return the queues that are written but not read, on the brokers where a change adds such
-    queues.
-    """
+    """Return the queues that are written to but not read, on brokers where a change adds any."""
     return [
         unread
         for name, config in after.items()
@@ -166,7 +164,8 @@ async def unread_notes(admin: AdminClient, topics: Iterable[str]) -> list[str]:
 def unreadable_notes(topic: str, route: TopicRoute) -> list[str]:
     """Return a line about the brokers on which consumers may not read a topic, if there are any.
 
-    Such a broker refuses no heartbeat, and clients leave its queues out, so nothing else shows it.
+    Such a broker accepts heartbeats, and clients skip its queues, so nothing else reveals the
+    problem.
     """
     names = sorted(it.broker_name for it in route.queue_datas if not it.perm & Perm.READ)
     if not names:

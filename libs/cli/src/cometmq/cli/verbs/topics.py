@@ -109,7 +109,7 @@ def list_topics(
 ) -> None:
     """List topics with their queues at each broker, in the order of the brokers.
 
-    With --json, the queues are the sum over the brokers.
+    With --json, the queue count is the sum over the brokers.
 
     If a broker has no master, its slave's copy is shown, which may be 10 s old. The permission is
     that of the topic; a note names brokers that are read-only as a whole.
@@ -261,7 +261,7 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
     Consumers do not see messages in a queue that is not read. To add queues, use --queues, which
     changes read and write queues together. To remove queues without losing messages, set
     --write-queues, wait until the groups have consumed the other queues, and then set --read-queues
-    with --force. A permission that takes reading or writing away asks for confirmation.
+    with --force. The command asks for confirmation before it removes permission to read or write.
     """
     change = Change(
         read_queues if read_queues is not None else queues,

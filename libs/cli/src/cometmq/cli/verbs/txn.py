@@ -65,8 +65,8 @@ def list_open(  # one parameter per option
 ) -> None:
     """List the open transactions of each broker, oldest first.
 
-    Half is the position of the half message, broker:offset, by which the other commands find the
-    transaction fastest.
+    Half is the position of the half message, broker:offset; the other commands find a transaction
+    fastest by this position.
     """
     end_ms = None if until is None else times.parsed(until, now_ms=wall_ms())
 

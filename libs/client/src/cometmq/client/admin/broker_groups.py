@@ -175,7 +175,7 @@ class BrokerGroups(BrokerCalls):
     async def correction_offsets(
         self, topic: str, group: str, *, other_groups: str | None = None
     ) -> dict[int, int]:
-        """Return, by queue id, the lowest offset of `other_groups`; `group` can be moved there."""
+        """Return the lowest offset of `other_groups` per queue id; `group` can be moved to it."""
         header = admin.QueryCorrectionOffset(group, topic, other_groups)
         found = await self._json(CorrectionOffsets, Code.QUERY_CORRECTION_OFFSET, header)
         return found.correction_offsets

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to one broker: the base of all admin request families."""
+"""Requests to one broker: the base of all admin classes for a single broker."""
 
 from collections.abc import Callable, Collection
 from typing import Final, TypeVar

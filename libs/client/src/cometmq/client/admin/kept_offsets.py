@@ -35,7 +35,7 @@ async def check_disconnected(
     harm: str = "would commit old offsets again",
     way_out: str = "",
 ) -> None:
-    """Raise ClientError if a group has connected members; `harm` says what they would do."""
+    """Raise ClientError if a group has connected members; `harm` describes what they would do."""
     for group in sorted(groups):
         members: set[str] = set()
         for master in masters:

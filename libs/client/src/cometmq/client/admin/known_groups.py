@@ -15,7 +15,7 @@ NEW_GROUP: Final = "is_new_group=True sets the first offsets of a new group"
 
 
 async def check_known(admin: AdminBase, group: str, advice: str = "") -> None:
-    """Raise InvalidArgument unless a master has the settings or an offset of the group."""
+    """Raise InvalidArgument unless a master stores settings or an offset for the group."""
     check_group(group)
     masters = (await admin.masters()).values()
     known: set[str] = set()
@@ -40,9 +40,9 @@ async def check_deletable(
     *,
     with_offsets: bool,
 ) -> None:
-    """Raise InvalidArgument unless one of the masters has the settings of the group.
+    """Raise InvalidArgument unless one of the masters stores settings for the group.
 
-    If `with_offsets` is set, an offset of the group suffices. Raise an error if a master does not
+    If `with_offsets` is set, a stored offset suffices. Raise an error if a master does not
     answer, because it may know the group.
     """
     check_group(group)

@@ -39,7 +39,7 @@ class MessageAdmin(AdminBase):
         """Return a message by its offset message id or its unique key; raise QueryNotFound if there
         is none.
 
-        While a delayed message waits, its `queue` is one of the queues of SCHEDULE_TOPIC_XXXX.
+        While a delayed message waits, its `queue` is a queue of SCHEDULE_TOPIC_XXXX.
         """
         check_text(message_id, "message_id")
         # An id that is not an offset message id of this cluster may still be a unique key.
@@ -65,7 +65,7 @@ class MessageAdmin(AdminBase):
         begin_ms: int = 0,
         end_ms: int = FOREVER_MS,
     ) -> list[MessageExt]:
-        """Return the newest messages with a key, oldest of them first, or an empty list.
+        """Return the newest messages with a key, oldest first, or an empty list.
 
         Each broker returns at most `count_max` messages, and never more than its setting
         `maxMsgsNumBatch` (64 by default); for older ones, set `end_ms`. Raise InvalidArgument if
@@ -106,10 +106,10 @@ class MessageAdmin(AdminBase):
         return found
 
     async def stored_message(self, offset_message_id: str) -> MessageExt:
-        """Return the message with an offset message id, which names its broker.
+        """Return the message with this offset message id, which contains its broker's address.
 
-        Raise InvalidArgument for a text of a different form, and BrokerMissing if no broker has the
-        address in the id.
+        Raise InvalidArgument for a malformed id, and BrokerMissing if no broker has the address in
+        the id.
         """
         try:
             place = parse_offset_message_id(offset_message_id)
@@ -141,8 +141,8 @@ class MessageAdmin(AdminBase):
         """Yield the messages of a queue from `begin` up to, but not including, `end`; commit
         nothing.
 
-        Each `Pulled` is the answer to one request. It has at most 32 messages, and none if the
-        filter rejects them all. Messages that are deleted during the read are skipped.
+        Each `Pulled` is the answer to one request. It contains at most 32 messages, and none if
+        the filter rejects them all. Messages that are deleted during the read are skipped.
         """
         whole(begin, "begin")
         whole(end, "end")
@@ -205,7 +205,7 @@ def _as_sent(message: MessageExt) -> MessageExt:
 
 
 def _is_like_id(text: str) -> bool:
-    """Return whether a text has the form of both an offset message id and a unique key."""
+    """Return whether a string has the form that offset message ids and unique keys share."""
     try:
         parse_offset_message_id(text)
     except ValueError:

@@ -70,7 +70,7 @@ class ClientAdmin:
         """Return a message by its offset message id or its unique key; raise QueryNotFound if there
         is none.
 
-        While a delayed message waits, its `queue` is one of the queues of SCHEDULE_TOPIC_XXXX.
+        While a delayed message waits, its `queue` is a queue of SCHEDULE_TOPIC_XXXX.
         """
         found = await self._admin.view_message(message_id, self._namespace.wrap(topic))
         return self._seen(found)
@@ -104,12 +104,12 @@ class ClientAdmin:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise an AttributeError that names the class that has this method."""
+        """Raise an AttributeError that names the class with this method."""
         raise_unknown(self, name)
 
 
 def raise_unknown(admin: object, name: str) -> NoReturn:
-    """Raise the AttributeError for a member that a client's admin does not have."""
+    """Raise the AttributeError for an attribute that a client's admin lacks."""
     text = f"the admin of a client has no attribute {name!r}"
     if not name.startswith("_") and hasattr(AdminClient, name):
         text = f"{text}, but an AdminClient has: AdminClient(namesrv)"

@@ -27,7 +27,7 @@ class QueueLag(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """The number of messages that are not consumed yet."""
+        """The number of messages not yet consumed."""
         return self.max_offset - self.committed_offset
 
 
@@ -63,7 +63,7 @@ class OffsetAdmin(AdminBase):
         """Return a group's progress and consumption rate across all masters.
 
         Unless `is_missing_ok` is set, raise InvalidArgument if no broker knows the group, and
-        NoRoute if no broker has the topic: brokers report nothing, or 0, for any name.
+        NoRoute if no broker has the topic; brokers would report nothing, or 0, for an unknown name.
         """
         check_group(group)
         found = ConsumeStats()
@@ -297,8 +297,8 @@ async def _reset_at(
 ) -> dict[MessageQueue, int]:
     """Reset connected members; a queue without a stored offset counts as not consumed.
 
-    Java brokers refuse the request if any queue has no stored offset, as in the first seconds of a
-    group or after queues were added. For such queues, the new offset is stored first.
+    Java brokers refuse the request if any queue has no stored offset, as is the case in a group's
+    first seconds or after queues were added. For such queues, the new offset is stored first.
     """
     try:
         return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)

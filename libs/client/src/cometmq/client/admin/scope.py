@@ -170,7 +170,7 @@ class AdminBase(Client):
         raise error
 
     def damaged(self, event: str, text: str) -> None:
-        """Log damage in messages that a broker returned; the call continues with the others."""
+        """Log damaged messages in a broker's answer; the call continues with the others."""
         self._log.error(event, error=text)
 
     async def change_each(

@@ -234,7 +234,7 @@ class ClientInstance:
         return self.channel(await self.routes.find_master(broker_name, topic, wait_ms=wait_ms))
 
     def channel(self, address: str) -> str:
-        """Return the address for all requests except pulls; it has the VIP port if enabled."""
+        """Return the address for all requests except pulls; `vip_channel` selects the VIP port."""
         if not self.options.vip_channel:
             return address
         host, port = parse_address(address)
@@ -320,7 +320,7 @@ class ClientInstance:
     # -- heartbeats ---------------------------------------------------------------------------
 
     def heartbeat_soon(self) -> None:
-        """Announce changes without waiting for the next heartbeat."""
+        """Send a heartbeat soon, to announce changes."""
         self._heartbeat_due.set()
 
     async def be_known(self) -> None:

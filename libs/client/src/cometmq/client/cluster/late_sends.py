@@ -2,7 +2,7 @@
 """Detects brokers that leave sends unanswered, and drops them once a new master replaces them.
 
 A frozen machine or a cut cable does not close connections. Sends to such a broker would wait until
-they time out, although a different member of its group is already master.
+they time out, even if another member of its group is already master.
 """
 
 import asyncio
@@ -145,10 +145,10 @@ class LateSends:
             await asyncio.sleep(flight.pause_ms / 1000)
 
     async def _replace(self, flight: Flight) -> None:
-        """Drop the broker if it does not answer and a different one is master.
+        """Drop the broker if it does not answer and another one is master.
 
-        A master that hands over leaves sends unanswered too, but it answers probes, and it answers
-        the sends as soon as its successor has their messages.
+        A master that is handing over also leaves sends unanswered, but it answers probes, and it
+        answers the sends as soon as its successor has their messages.
         """
         while flight.is_late:
             await self._brokers.look_up(flight.topic)

@@ -90,7 +90,7 @@ class RouteBook:
         self._defaults: dict[str, Route] = {}
         """Default routes of topics that no name server knows yet; only senders use them."""
         self._created: dict[str, set[str]] = {}
-        """The brokers that have stored a message sent along a default route, by topic."""
+        """The brokers that have stored a message sent using a default route, by topic."""
         self._brokers: dict[str, Mapping[int, str]] = {}
         self._fetching: dict[str, asyncio.Lock] = {}
         self._reports = TopicReports(namesrv, wanted, log)
@@ -119,7 +119,7 @@ class RouteBook:
         return found if found is not None else self._defaults.get(topic)
 
     def note_created(self, topic: str, broker_name: str) -> None:
-        """Record that a broker has stored a message that was sent along a default route.
+        """Record that a broker has stored a message that was sent using a default route.
 
         Until a name server knows the topic, this is the only evidence that it exists.
         """
@@ -155,7 +155,7 @@ class RouteBook:
     async def find_for_sending(
         self, topic: str, *, default_topic: str | None, queue_nums: int, wait_ms: int
     ) -> Route:
-        """Return a route with queues to send to; wait up to `wait_ms` for a paced lookup.
+        """Return a route with queues to send to; wait up to `wait_ms` for a rate-limited lookup.
 
         An unknown topic gets the route of the default topic, if one is given and brokers may create
         topics from it. Raise NoNamesrv if no name server has answered in time, NoRoute if there is
@@ -218,7 +218,7 @@ class RouteBook:
         is_found: Callable[[], bool],
         wait_ms: int,
     ) -> None:
-        """Wait for a shared lookup; time for which the event loop was late does not count."""
+        """Wait for a shared lookup; delays of the event loop do not count towards `wait_ms`."""
         share = functools.partial(self._renewals.share, key, look_up, is_found=is_found)
         late_before_ms, late_ms = self._namesrv.loop_late_ms, 0
         try:
@@ -258,8 +258,8 @@ class RouteBook:
         """Look up the route of `topic` until a new master replaces the current one.
 
         In a group with failover, name servers keep a lost master in the route until its successor
-        registers. Return after `lookup_count` paced lookups, which together may take up to
-        `wait_ms`.
+        registers. Return after `lookup_count` rate-limited lookups, which together may take
+        up to `wait_ms`.
         """
 
         def master() -> str | None:

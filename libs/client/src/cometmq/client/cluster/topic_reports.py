@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about subscribed topics from which a consumer gets nothing."""
+"""Warnings about subscribed topics from which a consumer receives nothing."""
 
 from collections.abc import Callable, Collection
 from typing import Final

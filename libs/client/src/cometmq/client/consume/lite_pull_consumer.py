@@ -189,8 +189,8 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     async def commit(self, queues: MessageQueue | Iterable[MessageQueue] | None = None) -> None:
         """Commit everything returned so far, and wait until it is stored.
 
-        If one or more queues are given, only their offsets are stored; a queue that a different
-        member owns by now is left out. Raise InvalidArgument for a queue that was never assigned to
+        If one or more queues are given, only their offsets are stored; a queue that another
+        member now owns is left out. Raise InvalidArgument for a queue that was never assigned to
         this consumer.
         """
         wanted = None if queues is None else self._full_names(queues)

@@ -134,7 +134,7 @@ class PullGroup(GroupMember[LitePullOptions]):
     async def commit(self, queues: Collection[MessageQueue] | None = None) -> None:
         """Commit everything returned so far, and wait until it is stored.
 
-        Queues that a different member owns by now are left out: their offsets were committed when
+        Queues that another member owns by now are left out: their offsets were committed when
         they were revoked. Raise InvalidArgument for queues that were never ours.
         """
         for queue in queues or ():

@@ -157,7 +157,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             await asyncio.wait([task], timeout=STORE_MS_MAX / 1000)
 
     async def _share(self, shares: Mapping[str, Collection[MessageQueue]]) -> bool:
-        """Take our shares; release those of topics that are unsubscribed during the call."""
+        """Take our shares; release the queues of topics that are unsubscribed during the call."""
         is_complete = await self._take(shares)
         for topic in shares:
             if topic not in self.topics:
@@ -257,7 +257,7 @@ class GroupMember(ABC, Generic[OptionsT]):
 
     @abstractmethod
     async def _store_progress(self) -> None:
-        """Store now what would be stored at the next interval."""
+        """Store progress now instead of at the next interval."""
 
     @abstractmethod
     def _style(self) -> PullStyle:

@@ -108,7 +108,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     # -- queues and offsets -------------------------------------------------------------------
 
     async def queues_in_balance(self, topic: str) -> list[MessageQueue]:
-        """Return our share of the queues of a registered topic."""
+        """Return this member's share of the queues of a registered topic."""
         check_topic(topic)
         share = await self._plain().share_of(self._namespace.wrap(topic))
         return [self._namespace.unwrap_queue(queue) for queue in share]

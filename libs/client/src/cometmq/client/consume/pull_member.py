@@ -24,7 +24,7 @@ from cometmq.remoting.names import INNER_PRODUCER_GROUP
 
 
 class PlainPullGroup(GroupMember[PullOptions]):
-    """A member that knows its share of the queues, pulls on request, and keeps offsets."""
+    """A member that tracks its share of the queues, pulls on request, and keeps offsets."""
 
     CONSUME_TYPE = CONSUME_ACTIVELY
     """Taking a queue only calls the application, which may call `queues_in_balance`."""
@@ -149,7 +149,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
         return await self._send_back.send_back(message, delay_level, SENT_BACK)
 
     async def offset_of(self, queue: MessageQueue, *, from_store: bool) -> int | None:
-        """Return the group's offset, from memory unless `from_store`; None if it has none."""
+        """Return the group's offset or None; read it from memory unless `from_store` is set."""
         position = None if from_store else self._offsets.position(queue)
         if position is not None:
             return position
@@ -181,8 +181,8 @@ class PlainPullGroup(GroupMember[PullOptions]):
         """Drop the recorded offsets that must not be stored.
 
         A broker accepts an offset beyond the end of a queue, and any queue number; the group would
-        then skip messages. For the same reason, such an offset must not wait until the queue has
-        grown.
+        then skip messages. For the same reason, such an offset must not be kept until the queue
+        has grown.
         """
         for queue in sorted(queues):
             try:

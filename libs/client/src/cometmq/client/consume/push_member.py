@@ -175,7 +175,7 @@ class PushGroup(GroupMember[PushOptions]):
         return QueueLocks(self._instance, self._group, self._offsets, lost=self._locks_lost)
 
     def _locks_lost(self, queues: Collection[MessageQueue]) -> None:
-        """Leave queues that a different member has locked; rebalancing takes back our share."""
+        """Leave queues that another member has locked; rebalancing takes back our share."""
         self._background.spawn(self._begin_anew(queues), name="locks-lost")
 
     async def _begin_anew(self, queues: Collection[MessageQueue]) -> None:

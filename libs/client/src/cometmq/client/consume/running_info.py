@@ -57,7 +57,7 @@ _LITE_NAMES: Final[Mapping[str, str]] = {
 def state_properties(
     namesrv_addresses: list[str], consume_type: str, *, begin_ms: int
 ) -> dict[str, str]:
-    """Return the facts that every consumer reports in addition to its options."""
+    """Return the properties that every consumer reports in addition to its options."""
     return {
         "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in namesrv_addresses),
         "PROP_CONSUME_TYPE": consume_type,

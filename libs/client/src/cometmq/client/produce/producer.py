@@ -139,8 +139,8 @@ class Producer(Client):
         await instance.heartbeat()
 
     async def _drain(self) -> None:
-        """Wait until no send is in flight and no request waits for its reply; fail the requests
-        that are left.
+        """Wait until no send is in flight and no request waits for its reply; fail the
+        remaining requests.
         """
         try:
             async with asyncio.timeout(self.options.send_timeout_ms / 1000):
@@ -165,7 +165,7 @@ class Producer(Client):
     ) -> SendResult:
         """Send a message and return where it is stored.
 
-        Without `queue`, the producer chooses a queue; after a failure, it retries at a different
+        Without `queue`, the producer chooses a queue; after a failure, it retries at another
         broker. Raise InvalidArgument, before the first attempt, for a message that cannot be sent;
         the broker's CommandError or a forbidden hook's error, if either refuses the message; and
         SendFailed after the last attempt. If the error's `may_be_stored` is true, a broker may have
@@ -300,7 +300,7 @@ class Producer(Client):
 
         The message goes to `queue`, to the queue that `selector` chooses by `argument`, or else to
         a queue that the producer chooses. Raise NoReply if the request is stored but no reply
-        arrives in time; other errors are those of `send`.
+        arrives in time; other failures raise the same errors as `send`.
         """
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         limit = TimeLimit.from_now(timeout_ms)
@@ -355,7 +355,7 @@ class Producer(Client):
 async def _be_known(instance: ClientInstance, limit: TimeLimit) -> None:
     """Wait until every broker can route a reply to us, but for at most half of the remaining time.
 
-    A broker that hangs must not use up all of it, because the request may go to a different broker.
+    A broker that hangs must not use up all of it, because the request may go to another broker.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(limit.left_ms() / 2000):

@@ -22,7 +22,7 @@ SyncLocalTransaction: TypeAlias = Callable[[Message, Any], Answer]
 """Like LocalTransaction, but a plain function."""
 
 CheckListener: TypeAlias = Callable[[MessageExt], Answer | Awaitable[Answer]]
-"""Determines the state of a message's transaction, which a different process may have begun."""
+"""Determines the state of a message's transaction, which another process may have begun."""
 
 
 class StateCaller:

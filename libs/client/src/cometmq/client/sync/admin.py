@@ -67,7 +67,7 @@ class AdminClient(SyncClient[client.AdminClient]):
 
 
 def _call_of(name: str) -> str:
-    """Return the text that calls a member of the async admin client through the blocking one."""
+    """Return the code that calls a member of the async admin client through the blocking one."""
     member = getattr(client.AdminClient, name)
     if name in _SERVERS:
         return f"`admin.call(lambda a: {_SERVERS[name]})`"

@@ -33,11 +33,11 @@ class MemberConsumer(WorkingClient[GroupT]):
     """The base of all consumers that are group members."""
 
     def on_assigned(self, callback: Callback) -> Callback:
-        """Call a function, on another thread, with newly assigned queues."""
+        """Call a function on another thread with newly assigned queues."""
         return self._inner.on_assigned(callback)
 
     def on_revoked(self, callback: Callback) -> Callback:
-        """Call a function, on another thread, with revoked queues."""
+        """Call a function on another thread with revoked queues."""
         return self._inner.on_revoked(callback)
 
     def add_hook(self, hook: ConsumeHook) -> None:
@@ -169,13 +169,13 @@ class LitePullConsumer(
         queues: MessageQueue | Iterable[MessageQueue],
         expression: str | MessageSelector = ALL_TAGS,
     ) -> None:
-        """Read exactly these queues, or this one; must be called before the start."""
+        """Read exactly the given queue or queues; must be called before the start."""
         self._inner.assign(queues, expression)
 
     def on_queues_changed(
         self, topic: str, callback: Callable[[str, list[MessageQueue]], None]
     ) -> None:
-        """Call a function, on another thread, whenever the queues of a topic change."""
+        """Call a function on another thread whenever the queues of a topic change."""
         self._inner.on_queues_changed(topic, callback)
 
     def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
@@ -206,15 +206,15 @@ class LitePullConsumer(
         loop_thread().soon(self._inner.finish)
 
     def commit(self, queues: MessageQueue | Iterable[MessageQueue] | None = None) -> None:
-        """Commit everything returned so far, or only the offsets of these queues, or this one."""
+        """Commit everything returned so far, or only the offsets of the given queue or queues."""
         self._run(self._inner.commit(queues))
 
     def pause(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
-        """Stop pulling from these queues, or this one."""
+        """Stop pulling from the given queue or queues."""
         self._on_loop(lambda: self._inner.pause(queues))
 
     def resume(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
-        """Pull from these queues, or this one, again."""
+        """Pull from the given queue or queues again."""
         self._on_loop(lambda: self._inner.resume(queues))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -222,11 +222,11 @@ class LitePullConsumer(
         self._run(self._inner.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue | Iterable[MessageQueue]) -> None:
-        """Continue from the oldest message of this queue, or of each of these."""
+        """Continue from the oldest message of each given queue."""
         self._run(self._inner.seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue | Iterable[MessageQueue]) -> None:
-        """Continue after the newest message of this queue, or of each of these."""
+        """Continue after the newest message of each given queue."""
         self._run(self._inner.seek_to_end(queue))
 
     def committed(self, queue: MessageQueue) -> int | None:

@@ -197,7 +197,7 @@ class SyncClient(Generic[ClientT]):
         return loop_thread().run(work)
 
     def _on_loop(self, function: Callable[[], T]) -> T:
-        """Call, on the loop, a plain function that touches the loop's state."""
+        """Call a plain function on the loop, because it touches the loop's state."""
 
         async def call() -> T:
             return function()

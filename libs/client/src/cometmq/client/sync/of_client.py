@@ -57,7 +57,7 @@ class ClientAdmin:
         """Return a message by its offset message id or its unique key; raise QueryNotFound if there
         is none.
 
-        While a delayed message waits, its `queue` is one of SCHEDULE_TOPIC_XXXX.
+        While a delayed message waits, its `queue` is a queue of SCHEDULE_TOPIC_XXXX.
         """
         return loop_thread().run(self._inner.view_message(message_id, topic))
 
@@ -78,5 +78,5 @@ class ClientAdmin:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise an AttributeError that names the class with a method of this name."""
+        """Raise an AttributeError that names the class with this method."""
         of_client.raise_unknown(self, name)

@@ -89,7 +89,7 @@ class Producer(WorkingClient[client.Producer]):
         )
 
     def reply(self, request: MessageExt, body: bytes) -> SendResult:
-        """Reply to a consumed request; raise NotARequest, or RequesterGone if it came too late."""
+        """Reply to a consumed request; raise NotARequest, or RequesterGone if it is too late."""
         return self._run(self._inner.reply(request, body))
 
     def add_hook(self, hook: SendHook) -> None:

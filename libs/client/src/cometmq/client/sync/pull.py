@@ -79,7 +79,7 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
         return self._run(self._inner.send_message_back(message, delay_level))
 
     def queues_in_balance(self, topic: str) -> list[MessageQueue]:
-        """Return our share of the queues of a registered topic."""
+        """Return this member's share of the queues of a registered topic."""
         return self._run(self._inner.queues_in_balance(topic))
 
     def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
@@ -177,7 +177,7 @@ class ScheduledPull:
         self._inner.register(topic, call)
 
     def start(self) -> None:
-        """Take our share of the queues, and start the calls."""
+        """Take this member's share of the queues, and start the calls."""
         loop_thread().run(self._inner.start())
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ def query_topic_consume_by_who(
 def invoke_broker_to_reset_offset(
     broker: MemoryBroker, call: Call[admin.InvokeBrokerToResetOffset]
 ) -> Reply:
-    """Make the members of a group continue at a timestamp."""
+    """Make the members of a group continue from a timestamp."""
     header = call.header
     members = broker.groups.get(header.group)
     if not members:
@@ -143,7 +143,7 @@ def _queues(broker: MemoryBroker, topic: str) -> list[MessageQueue]:
 
 def offset_at(broker: MemoryBroker, queue: MessageQueue, timestamp_ms: int) -> int:
     """Return the offset of the message stored nearest to a timestamp, the older one on a tie; -1
-    stands for the end.
+    means the end.
     """
     place = (queue.topic, queue.queue_id)
     begin, end = broker.queues.min_offset(*place), broker.queues.max_offset(*place)

@@ -97,9 +97,9 @@ class MemoryBroker:
         self.locks: dict[tuple[str, MessageQueue], str] = {}
         """The client that holds each queue's lock, by group and queue."""
         self.ends: list[EndTransaction] = []
-        """The transaction ends that producers have sent."""
+        """The END_TRANSACTION requests that producers have sent."""
         self.may_check_transactions = True
-        """Whether the broker, without being asked, checks transactions that end with UNKNOWN."""
+        """Whether the broker automatically checks transactions that end with UNKNOWN."""
         self.check_counts: Counter[int] = Counter()
         """Number of these checks, by half message offset."""
         self.dead: list[MessageExt] = []
@@ -168,7 +168,7 @@ class MemoryBroker:
         With HANG and DISCONNECT, the requests are ignored; with LOSE_ANSWER, they are served but
         not answered. AccessDenied is answered with the remark of RocketMQ's access control, by
         which clients recognise such refusals. Raise InvalidArgument for any other fault that is not
-        a CommandError, and for a code that no broker of this kind serves.
+        a CommandError, and for a code that this kind of broker does not serve.
         """
         self._check_code(code)
         whole(times, "times", low=1)

@@ -71,7 +71,7 @@ class MemoryQueues:
         return self._queues.get((topic, queue_id), [])[start : start + count_max]
 
     def replace(self, topic: str, queue_id: int, offset: int, record: bytes) -> None:
-        """Replace the bytes of a record, to damage it; pulls leave out an empty record."""
+        """Replace the bytes of a record, to damage it; pulls skip an empty record."""
         start = offset - self.min_offset(topic, queue_id)
         self._queues[topic, queue_id][start] = record
 

@@ -30,7 +30,7 @@ async def eventually(
 async def eventually(
     condition: Callable[[], T | Awaitable[T]], timeout_s: float = 60.0, *, what: str = ""
 ) -> T:
-    """Return the first true value of a function or coroutine function, calling it repeatedly.
+    """Call a function or coroutine function repeatedly; return its first true value.
 
     Raise TimeoutError after `timeout_s`; its text contains the last value, and `what` if given.
     Example: `await eventually(lambda: seen == [b"x"], what="one message")`.

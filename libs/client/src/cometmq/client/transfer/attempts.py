@@ -67,7 +67,7 @@ class Attempts(msgspec.Struct, gc=False):
     def note(self, error: Exception) -> None:
         """Record why an attempt failed.
 
-        Of several timeouts, the first is reported: later attempts had only what was left of the
+        Of several timeouts, the first is reported, because later attempts had only the remaining
         time.
         """
         if not (isinstance(error, RequestTimeout) and isinstance(self.failure, RequestTimeout)):
@@ -79,7 +79,7 @@ class Attempts(msgspec.Struct, gc=False):
         self.may_be_stored = self.may_be_stored or isinstance(error, UNANSWERED)
 
     def is_futile(self, brokers: Iterable[str]) -> bool:
-        """Return whether a requester is gone and no broker is left that it may be connected to."""
+        """Return whether the requester is gone and every broker that could reach it was tried."""
         return self.gone is not None and set(self.brokers).issuperset(brokers)
 
     def error(self, topic: str, limit: TimeLimit) -> Exception:

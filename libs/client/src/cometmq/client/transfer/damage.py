@@ -87,8 +87,8 @@ class _Missing(msgspec.Struct):
 class MissingMessages:
     """Logs the messages that brokers left out.
 
-    The first ones of a queue are logged at once, later ones together every half minute and at the
-    end, because two members with different subscriptions have gaps in every pull.
+    The first gaps of a queue are logged at once. Later ones are combined and logged every half
+    minute and at the end, because two members with different subscriptions have gaps in every pull.
     """
 
     def __init__(

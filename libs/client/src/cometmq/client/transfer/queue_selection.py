@@ -2,7 +2,7 @@
 """Selects queues round robin or by key, and avoids slow or failing brokers.
 
 Everything here is pure: the clock and the random start are parameters. The selectors for ordered
-sending use Java's hash rule, so that producers in any language send a key to the same queue.
+sending use Java's hash rule, so that producers in any language choose the same queue for a key.
 """
 
 import random

@@ -9,8 +9,8 @@ from typing import Final
 class Room:
     """A semaphore for tens of thousands of waiting tasks.
 
-    `asyncio.Semaphore` walks over all the waiters that it has woken in the same turn of the loop:
-    with 25,000 sends at once, that took most of their time.
+    `asyncio.Semaphore` scans all the waiters that it has woken in the same turn of the loop: with
+    25,000 concurrent sends, this took most of their time.
     """
 
     def __init__(self, size: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What applications see of a send: its result, its error, and, in hooks, the kind of message."""
+"""The outcome of a send as applications see it: result, error and, in hooks, kind of message."""
 
 from typing import Final
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sending: choose a queue, send the message, and retry at a different broker.
+"""Sending: choose a queue, send the message, and retry at another broker.
 
 Hot path
     `MessageSender.send` runs once per sent message; its budget is 25 us, including the transport
@@ -141,7 +141,7 @@ class MessageSender:
     async def send(
         self, prepared: Prepared, limit: TimeLimit, *, queue: MessageQueue | None = None
     ) -> SendResult:
-        """Choose a queue and send to it; after a failure, retry at a queue of a different broker.
+        """Choose a queue and send to it; after a failure, retry at a queue of another broker.
 
         If `queue` is given, send to it once, without retries. Raise the error of the broker or the
         forbidden hook that refuses the message, and SendFailed if all attempts fail otherwise.

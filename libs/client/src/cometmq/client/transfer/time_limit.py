@@ -7,7 +7,7 @@ from cometmq.client.clock import monotonic_ms
 
 
 class TimeLimit(msgspec.Struct, frozen=True, gc=False):
-    """A timeout and the moment from which it counts."""
+    """A timeout and the time at which it starts."""
 
     timeout_ms: int
     begin_ms: int
@@ -18,9 +18,9 @@ class TimeLimit(msgspec.Struct, frozen=True, gc=False):
         return cls(timeout_ms, monotonic_ms())
 
     def elapsed_ms(self) -> int:
-        """Return the time since the beginning."""
+        """Return the elapsed time."""
         return monotonic_ms() - self.begin_ms
 
     def left_ms(self) -> int:
-        """Return the time that is left, at least 0."""
+        """Return the remaining time, at least 0."""
         return max(0, self.begin_ms + self.timeout_ms - monotonic_ms())

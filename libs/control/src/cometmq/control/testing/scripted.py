@@ -17,7 +17,7 @@ TARGET: Final = Target("orders", 1)
 
 
 class ScriptedMember:
-    """Performs no orders; a test changes `now` and reads `orders`."""
+    """Records orders without executing them; a test changes `now` and reads `orders`."""
 
     def __init__(self, target: Target = TARGET, *, incarnation: str = "x") -> None:
         self.now = Report(
@@ -66,7 +66,7 @@ class ScriptedMember:
         await self._obey("resize", copies)
 
     async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
-        """Accept every setting but `nonsense`; `storePathRootDir` needs a restart."""
+        """Accept every setting except `nonsense`; `storePathRootDir` needs a restart."""
         if "nonsense" in changes:
             raise SettingsError("nonsense: unknown setting")
         later = [name for name in changes if name == "storePathRootDir"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Select the backend of a record by one setting: `groupRecord` of brokers and electors."""
+"""Select the backend of a record from `groupRecord`, a setting of brokers and electors."""
 
 from pathlib import Path
 from typing import Final, NoReturn

@@ -100,7 +100,7 @@ class EtcdRecord:
         return await self._write(ABSENT, record)
 
     def watch(self) -> AsyncIterator[Versioned | None]:
-        """Yield the record and its changes, found by reading every `poll_interval_ms`."""
+        """Yield the record and its changes, polling the key every `poll_interval_ms`."""
         return poll(self.read, sleep=asyncio.sleep, interval_ms=self._poll_interval_ms)
 
     async def _write(self, revision: str, record: Record) -> Outcome:
@@ -116,7 +116,7 @@ class EtcdRecord:
         return applied(record, done.header.revision) if done.succeeded else CONFLICT
 
     async def _call(self, path: str, request: object, *, is_repeatable: bool) -> bytes:
-        """Try one endpoint after the other, but stop once an endpoint may have received a write."""
+        """Try the endpoints in order, but stop once one of them may have received a write."""
         failed: HttpError = HttpError("no endpoints are configured")
         for host, port in self._endpoints:
             try:

@@ -142,7 +142,7 @@ class FileRecord:
         return head, first
 
     def _drop(self, head: _Head) -> None:
-        """Remove a folder to which no file refers or will ever refer."""
+        """Remove a folder that no file refers to, now or later."""
         folder = self._root / head.versions
         for name in self._files.names(folder):
             self._files.remove(folder / name)

@@ -8,7 +8,7 @@ from random import Random
 
 
 class Crash(BaseException):
-    """The process ended; like SIGKILL, this is handled nowhere."""
+    """The process ended; like SIGKILL, this is never caught."""
 
 
 class Disk:

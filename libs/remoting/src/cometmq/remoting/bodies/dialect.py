@@ -2,8 +2,8 @@
 """JSON bodies: read Java's dialect, write strict JSON.
 
 Compatibility: Java writes integer keys without quotes (`{0:"a"}`) and objects as keys
-(`{{"queueId":0}:1}`), neither of which is JSON. It also reads strict JSON everywhere, with a key
-object given as a string that contains the object's JSON, so this module writes only strict JSON.
+(`{{"queueId":0}:1}`), neither of which is JSON. Java also accepts strict JSON everywhere, if each
+key object is a string that contains the object's JSON, so this module writes only strict JSON.
 Reading tries strict JSON first, because that is fast, and then the dialect. Null members are
 treated as missing, because Java omits nulls.
 """
@@ -65,7 +65,7 @@ _NULL_MEMBER: Final = re.compile(rb'([{,])(?:"[A-Za-z][A-Za-z0-9]*":null(,|(?=})
 
 
 def _without_null(match: re.Match[bytes]) -> bytes:
-    """Keep the one separator that the remaining members still need."""
+    """Return the replacement for a run of null members: a brace, a comma or nothing."""
     opened_with, closed_with = match.group(1), match.group(2)
     if opened_with == b"{":
         return b"{"

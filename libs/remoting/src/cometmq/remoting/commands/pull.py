@@ -24,7 +24,7 @@ class PullMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class PullMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The offset to pull from next, and the broker in the group to pull it from."""
+    """The next offset to pull, and the broker of the group to pull from."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64

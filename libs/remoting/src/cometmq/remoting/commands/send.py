@@ -61,7 +61,7 @@ class SendMessageV2(msgspec.Struct, frozen=True, gc=False, rename=_SHORT_NAMES):
 
 
 class SendMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The position of the message; a batch has comma-separated ids and its first queue offset."""
+    """The position of the message; for a batch, comma-separated ids and the first queue offset."""
 
     msg_id: str
     queue_id: Int32

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flag bits of messages, topics and pulls, and the hash of tags and keys.
 
-Hot path: `tag_code` and `index_hash` run once per message and key. `int(text, 31)` evaluates a
+Hot path: `tag_code` runs once per message, `index_hash` once per key. `int(text, 31)` evaluates a
 base-31 polynomial in C, so the hash takes one or two conversions of a translated key instead of a
 loop: 0.2 us for 32 hex digits instead of 3 us (bench/micro/bench_record.py). Other strings go
 through the plain loop of `_hash_units`.

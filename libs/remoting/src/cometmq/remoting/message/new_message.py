@@ -75,7 +75,7 @@ def _topic_field(topic: str) -> bytes:
 
 
 def record_size(message: NewMessage) -> int:
-    """Return the number of bytes that the message takes in the commit log.
+    """Return the number of bytes that the message occupies in the commit log.
 
     Raise ValueError if the topic or the properties are too long for a record.
     """
@@ -154,5 +154,5 @@ def _host_bits(born_host: bytes, store_host: bytes) -> int:
 
 
 def encode_blank(bytes_left: int) -> bytes:
-    """Return the marker that closes a commit log file; it is shorter than the space it fills."""
+    """Return the blank that closes a commit log file; its size field covers all remaining bytes."""
     return SIZE_MAGIC.pack(bytes_left, MAGIC_BLANK)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Property text of messages: `key \x01 value \x02 key \x01 value`, and RocketMQ's own keys.
 
-Compatibility: clients up to 4.9.0 end the text with `\x02`, newer clients do not. A pair without a
+Compatibility: clients up to 4.9.0 end the text with `\x02`; newer clients do not. A pair without a
 key or a value is ignored; the last of several equal keys wins.
 """
 
@@ -125,7 +125,7 @@ def without_property(text: str, key: str) -> str:
 
 
 def append_property(text: str, key: str, value: str) -> str:
-    """Return the text with one more pair, whether or not it ends with a separator."""
+    """Append a pair to a text, which may or may not end with a separator; return the new text."""
     pair = f"{key}{VALUE_SEPARATOR}{value}"
     if not text or text.endswith(PAIR_SEPARATOR):
         return text + pair

@@ -174,7 +174,8 @@ def _variable_part(
 def property_bytes(record: Buffer) -> bytes:
     """Return the raw property text of one whole record, empty if the record is damaged.
 
-    Filters call it for each message that they examine; it takes 0.4 us, `scan_record` 1.2 us.
+    Filters call it for each message they examine; it takes 0.4 us, against 1.2 us for
+    `scan_record`.
     """
     try:
         start = FIXED[record[39] & HOST_MASK].size

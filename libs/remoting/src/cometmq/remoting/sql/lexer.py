@@ -97,7 +97,7 @@ def _position(text: str, index: int) -> tuple[int, int]:
 
 
 def _no_token(text: str, start: int) -> SqlError:
-    """Describe the character that starts no token, or the end of input inside a token."""
+    """Return the error for a character that cannot start a token, or for an unfinished token."""
     fault = start
     if text[start] == "'" or text.startswith("/*", start):
         fault = len(text) - 1  # unterminated

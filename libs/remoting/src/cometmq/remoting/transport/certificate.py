@@ -6,7 +6,7 @@ startup, so a client with ``tls.enable`` works with an unconfigured server. No c
 certificate. Outside tests, give the server a certificate of your own.
 
 The key is an elliptic curve key (P-256), which takes a few milliseconds to generate and use here.
-The arithmetic is not constant-time, which test mode does not need.
+The arithmetic is not constant-time, because test mode does not require that.
 """
 
 import base64

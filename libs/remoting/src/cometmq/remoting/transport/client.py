@@ -55,7 +55,7 @@ LATE_MS: Final = 500
 
 
 class RemotingClient:
-    """Sends requests to any number of servers, and serves the requests that servers send back."""
+    """Sends requests to any number of servers, and serves the requests that those servers send."""
 
     def __init__(
         self,

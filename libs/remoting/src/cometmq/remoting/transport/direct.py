@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Direct input and output: the loop reads and writes many sockets with one call each.
 
-With one request in flight per connection, each message costs its connection a read, a write and
-more than twenty Python calls around them. Direct input reads from all readable sockets with one
-call, stages their plain sends with another, and answers their plain pulls with a third; direct
-output sends all answers of a commit, or all answers to these pulls, with one call.
+With one request in flight per connection, each message would take a read, a write and more than
+twenty Python calls around them. Direct input reads from all readable sockets with one call, stages
+their plain sends with another, and answers their plain pulls with a third; direct output sends all
+answers of a commit, or all answers to these pulls, with one call.
 
 Invariants
     The transport owns the connection: it accepts it, closes it, and sends the output that the
-    kernel does not take at once. A plain-text connection joins with its first bytes, and its
-    transport stops reading. It leaves for good when its input ends or fails, so that its transport
-    detects this itself. It also leaves before the transport closes the socket, because the next
-    connection may get the socket's number. Nothing is written directly while the transport has
-    unsent output, so no byte overtakes another.
+    kernel does not take at once. A plain-text connection joins when its first bytes arrive, and
+    its transport stops reading. It leaves for good when its input ends or fails, so that its
+    transport detects this itself. It also leaves before the transport closes the socket, because
+    the next connection may reuse the file descriptor. Nothing is written directly while the
+    transport has unsent output, so no byte overtakes another.
 
 Hot path: `_read` and `flush` run once per turn of the loop, their loops once per connection.
 """
@@ -43,8 +43,8 @@ class Sockets(Protocol):
     """System calls on nonblocking sockets."""
 
     def receive(self, fds: list[int]) -> list[bytes | None]:
-        """Read once from each socket: no bytes if none have arrived, None at the end of the input
-        or after an error.
+        """Read once from each socket; return no bytes if none have arrived, and None at the end of
+        the input or after an error.
         """
 
     def send(self, fd: int, data: bytes) -> int:
@@ -103,7 +103,7 @@ class DirectIO:
             self._epoll.register(peer.fd, select.EPOLLIN | select.EPOLLRDHUP)
 
     def stop_reading(self, peer: LanePeer) -> None:
-        """Read no more; the end of the input is not noticed either."""
+        """Stop reading; the end of the input is not detected either."""
         if self._epoll is not None and peer.is_polled:
             peer.is_polled = False
             self._epoll.unregister(peer.fd)
@@ -258,7 +258,7 @@ class DirectIO:
         return chunks[first:]
 
     def _reply_now(self, rows: Sequence[Answers]) -> None:
-        """Send the answers to requests that were not in flight."""
+        """Send answers to requests that were never counted as in flight."""
         count = 0
         for row in rows:
             peer = row[0]

@@ -83,8 +83,8 @@ class Lane(Protocol):
     def answer(self, first: int, count: int, room: int) -> Answered:
         """Answer requests of the chunk that was staged last, until the answers exceed `room` bytes.
 
-        `first` is the number of the first request to answer, counted over all negative parts of the
-        chunk. Unanswered requests remain staged, and the caller may ask for them again.
+        `first` is the index of the first request to answer, among all negative parts of the chunk.
+        Unanswered requests remain staged, and the caller may ask for them again.
         """
 
     def answer_rows(

@@ -10,7 +10,7 @@ rest of a longer chunk waits as bytes for the next iteration, and nothing more i
 so a flood delays other connections no more than it would without a lane. A protocol error beyond
 that bound is detected in the iteration that reaches it, as if the chunk had been cut there.
 
-Hot path: `_receive_for` runs once per chunk; bench/micro/bench_lane.py.
+Hot path: `_receive_for` runs once per chunk (bench/micro/bench_lane.py).
 """
 
 from collections.abc import Sequence

@@ -429,7 +429,7 @@ class PeerProtocol(asyncio.Protocol):
         self._transport.resume_reading()
 
     def _open_gate(self, gate: TlsGate, data: bytes) -> bool:
-        """Detect TLS by the first byte; return False on a refused connection."""
+        """Detect TLS by the first byte; return False if the connection is refused."""
         if self._refusal:
             self._answer_refused(data)
             return False

@@ -121,7 +121,7 @@ class TaskSet:
             await asyncio.sleep(RESTART_MS / 1000)
 
     def _is_done(self, round_: asyncio.Task[None]) -> bool:
-        """Return whether a task of `_keep` needs no further round; log its error."""
+        """Return whether a round of `_keep` ended without an error; otherwise, log the error."""
         if round_.cancelled() or (error := round_.exception()) is None:
             return True
         name = round_.get_name()

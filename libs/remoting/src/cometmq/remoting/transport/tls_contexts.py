@@ -2,8 +2,8 @@
 """The TLS contexts of both ends, built from files and rebuilt when the files change.
 
 Compatibility: error messages name the keys of RocketMQ's `tls.properties`, or the names under which
-the user has set them. A certificate that a
-client must present is always verified; RocketMQ accepts any certificate unless `authClient` is set.
+the user has set them. If clients must present a certificate, it is always verified; RocketMQ
+accepts any certificate unless `authClient` is set.
 """
 
 import hashlib

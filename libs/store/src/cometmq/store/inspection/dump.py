@@ -73,7 +73,7 @@ def dump_log(  # noqa: PLR0913  # what to yield, what to report, and the store
 
 
 class _TopicQueues:
-    """The queues of a topic, to tell its records from those of a deleted topic of the same name."""
+    """Recognises records of a deleted topic by the queues of the topic with the same name."""
 
     def __init__(self, view: StoreView, topic: str) -> None:
         self._view = view

@@ -289,7 +289,7 @@ def _index_summaries(view: StoreView) -> list[IndexSummary]:
 
 
 def _with_count(header: IndexHeader, count: int, file: DiskFile, shape: IndexShape) -> IndexHeader:
-    """Return the header of a file whose next entry is number `count`, if the header lags."""
+    """Return the header, advanced to the entry count of the checkpoint if the header lags."""
     if count <= header.next_number:
         return header
     header = header._replace(next_number=count)

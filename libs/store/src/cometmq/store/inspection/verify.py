@@ -6,10 +6,10 @@ entry by entry, and the log is compared with its checksums. Nothing is changed.
 
 How the store was last used decides which findings are damage:
 
-- If a broker has the store open, everything up to the last checkpoint must be right. A finding
+- If a broker has the store open, everything up to the last checkpoint must be correct. A finding
   counts only if a second pass confirms it, because files expire and topics are deleted during the
   check. The journal of the tables is being written and is not checked.
-- If the store was stopped cleanly, everything must be right.
+- If the store was stopped cleanly, everything must be correct.
 - If it was not stopped cleanly, or something is wrong, the start and stop of a broker are rehearsed
   in memory. Whatever is still wrong after that, or keeps the broker from starting, is damage.
 """

@@ -116,8 +116,8 @@ _HEAD: Final = struct.Struct(">ii20xq")  # size, magic, physical offset
 def follow_headers(files: FileSequence, start: int, end: int) -> int:
     """Walk from header to header; return the offset reached, at most `end`.
 
-    Only sizes and offsets are checked, which is five times faster than scanning whole records:
-    bench/micro/bench_recovery.py.
+    Only sizes and offsets are checked, which is five times faster than scanning whole records
+    (bench/micro/bench_recovery.py).
     """
     offset = start
     while offset < end and files.first <= offset < files.end:

@@ -11,8 +11,8 @@ them accumulate before that, a spill writes them without a sync (`upkeep/checkpo
 yet: first the entries in `_held`, whose records are in the log but not confirmed, then the entries
 of the next commit.
 
-Hot path: `stage` once per message (budget 0.3 us), `publish` once per queue and commit, `plan` once
-per pull; bench/micro/bench_consume_queue.py.
+Hot path: `stage` runs once per message (budget 0.3 us), `publish` once per queue and commit, `plan`
+once per pull (bench/micro/bench_consume_queue.py).
 """
 
 import struct

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve pulls: find the queue, apply RocketMQ's limits and the caller's, reuse recent reads.
+"""Serve pulls: find the queue, apply RocketMQ's and the caller's limits, and reuse recent reads.
 
-Hot path: `get` once per pull, on top of `read_queue`; bench/micro/bench_broker.py.
+Hot path: `get` runs once per pull, on top of `read_queue` (bench/micro/bench_broker.py).
 """
 
 from typing import Final

@@ -5,8 +5,8 @@ A read consists of an immutable plan and a function that runs it. On the loop, t
 only from memory. If that is not enough, the caller gets a cold result, and a worker thread runs the
 same function again with permission to block.
 
-Hot path: `read_queue` once per pull (budget 25 us for 32 messages);
-bench/micro/bench_consume_queue.py.
+Hot path: `read_queue` runs once per pull (budget 25 us for 32 messages,
+bench/micro/bench_consume_queue.py).
 """
 
 import struct

@@ -8,7 +8,7 @@ Invariants: cached records were in memory, complete and undamaged. They are cach
 read for the second time, so a single group pays only for a dictionary lookup. A read that reached
 the end of its queue is valid only until the queue grows.
 
-Hot path: once per pull (budget 0.5 us for a single group); bench/micro/bench_broker.py.
+Hot path: one lookup per pull (budget 0.5 us for a single group, bench/micro/bench_broker.py).
 """
 
 from collections import OrderedDict

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide which checksums of the log a startup trusts."""
+"""Decide which checksums of the log to trust at startup."""
 
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import first_record
@@ -8,7 +8,7 @@ from cometmq.store.recovery.checkpoint import Checkpoint, Progress
 
 
 def load_checksums(parts: Parts, checkpoint: Checkpoint, own: Progress | None) -> int:
-    """Load the checksums, and delete those that may describe bytes other than the log's.
+    """Load the checksums, and delete any that may not belong to the log's current bytes.
 
     Return the offset before which checksums, and damage found with them, are trusted. `own` is this
     program's last progress, even if another program has used the store since.

@@ -216,8 +216,8 @@ class Recovery:
         self._judge(scanner.offset)
 
     def check_files(self) -> None:
-        """Check before anything is changed that the last files of the log are there; raise
-        CorruptStore if they are not.
+        """Before anything is changed, check that the last files of the log exist; raise
+        CorruptStore if they do not.
         """
         end = self._files.end if self._files.files else 0
         if self._progress is not None and end < self._progress.offset:

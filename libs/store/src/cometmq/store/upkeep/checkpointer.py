@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: keep queues and index on the disk close behind the log.
+"""Checkpoints, which keep the queues and the index on disk from falling far behind the log.
 
 A checkpoint writes the entries that queues and index hold only in memory, syncs them, and then
 records the offset up to which everything is on the disk. Recovery starts there.

@@ -67,8 +67,7 @@ class Cleaner:
         self._doomed += paths
 
     def deletion(self) -> Job | None:
-        """Return the job that deletes the queued files, the one that prepares the next deletion, or
-        None if nothing is to be deleted.
+        """Return the job that deletes queued files or prepares a deletion; None if neither is due.
 
         Queued files must be deleted before the next checkpoint, which may create a file of the same
         name.
@@ -146,7 +145,7 @@ class Cleaner:
             self._report_sacrificed(now_ms)
 
     def _is_valid(self, plan: _Plan) -> bool:
-        """Return whether the log still begins where it did, and nobody needs the files."""
+        """Return whether the log still begins at the same offset, and no sync needs the files."""
         files = self._commit_log.files
         is_same = files.first + plan.file_count * files.file_size == plan.first
         return is_same and plan.file_count <= self._synced_count()

@@ -68,8 +68,8 @@ class Written(NamedTuple):
 class SpillJob:
     """Moves entries of queues and index from memory to the files, without syncing them.
 
-    The kernel writes them to the disk when it likes; the next checkpoint syncs them. Entries beyond
-    a checkpoint are not trusted by recovery, so a crash in between costs nothing.
+    The kernel may write them to the disk at any time; the next checkpoint syncs them. Recovery does
+    not trust entries beyond a checkpoint, so a crash in between does no harm.
     """
 
     name = "spill"

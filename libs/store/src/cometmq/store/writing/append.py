@@ -6,8 +6,8 @@ offset, encodes its record there, and rolls over to the next file. A run (`runs.
 encoded in one step by its source. The store writes the batch and then either publishes it or
 reverts it with `Batch.undo`, so messages that the disk refused never become visible.
 
-Hot path: `_place` once per commit, its loop once per message (budget 1.5 us with the record);
-bench/micro/bench_append.py.
+Hot path: `_place` runs once per commit, its loop once per message (budget 1.5 us with the record,
+bench/micro/bench_append.py).
 """
 
 import struct

@@ -81,7 +81,8 @@ class Accounts:
         doubts: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """`accounts` contains each access key once; `versions` maps each file's path to its
-        version, and `doubts` a file's path to texts about its misspelt keys and words.
+        version, and `doubts` maps each path to the warnings about misspelt keys and words in that
+        file.
         """
         self.by_key = {account.access_key: account for account in accounts}
         self.white_addresses = tuple(white_addresses)

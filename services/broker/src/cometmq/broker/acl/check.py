@@ -8,7 +8,7 @@ request names.
 Compatibility: these checks are stricter than in RocketMQ 4.9.4:
 
 - a batch (320) is checked like a single message, and a lite pull (361) like a pull;
-- a message to a group's retry topic needs SUB on that group, not on one that the sender names;
+- a message to a group's retry topic needs SUB on that group, not on a group that the sender names;
 - a reply (324, 325) to a topic other than a cluster's reply topic needs PUB, because it is stored;
 - an account's default rights cover neither the topics that hold messages of all topics
   (``SHARED_TOPICS``) nor the group that checks transactions;
@@ -159,9 +159,10 @@ class AccessControl:
             raise
 
     def reader(self, call: Call[Any]) -> Callable[[str], bool]:
-        """Return whether the sender of a call that passed `check` may consume a topic.
+        """Return a function that tells whether the sender of a checked call may consume a topic.
 
-        For requests whose topic is known only after a message is read; a refusal is counted.
+        This is for requests whose topic is known only once a message has been read. Refusals are
+        counted.
         """
         account = None if self._is_white(call) else self._account(call, call.ext)
 
@@ -188,7 +189,7 @@ class AccessControl:
         _check_rights(account, call.code, list(needs(call)) if needs is not None else [])
 
     def _account(self, call: Call[Any], ext: Mapping[str, str]) -> Account | None:
-        """Return the account whose rights apply, or None if its address alone gives all rights."""
+        """Return the account whose rights apply, or None if its address alone grants all rights."""
         access_key = ext.get(ACCESS_KEY)
         if access_key is None:
             raise errors.no_access_key()

@@ -29,7 +29,7 @@ class Content(NamedTuple):
     white_addresses: list[Addresses]
     version: DataVersion | None
     doubts: list[str]
-    """A text for each key or word that is accepted but means nothing."""
+    """A warning for each key or word that is accepted but means nothing."""
 
 
 class Document:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors in accounts and account files, and refusals of requests.
 
-Compatibility: the texts repeat RocketMQ 4.9.4's AclException, because users search for them. A
-refusal also cites the line of RocketMQ's source that refuses the request.
+Compatibility: the messages are copied from RocketMQ 4.9.4's AclException, because users search for
+them. A refusal also cites the line of RocketMQ's source that refuses the request.
 """
 
 from pathlib import Path

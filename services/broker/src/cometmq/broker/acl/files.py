@@ -178,10 +178,10 @@ class AclFiles:
         )
 
     def _warn(self, accounts: Accounts, texts: Mapping[Path, bytes], *, is_by_hand: bool) -> None:
-        """Log the misspelt keys and words of each file, once for each version that a person writes.
+        """Log the misspelt keys and words of each file, once per version that was edited by hand.
 
-        A change by an administrator's request rewrites a file; the words that were in it before are
-        not logged again.
+        When an administrator's request rewrites a file, words that were already in it are not
+        logged again.
         """
         data = {str(path): text for path, text in texts.items()}
         before = self._doubted

@@ -64,7 +64,7 @@ def resource_word(text: str) -> str | None:
 
 
 def resource_text(resource: str) -> str:
-    """Return a topic or group as error texts show it."""
+    """Return a topic or group in the form used in error messages."""
     if resource.startswith(RETRY_PREFIX):
         return f"group:{resource.removeprefix(RETRY_PREFIX)}"
     return f"topic:{resource}"

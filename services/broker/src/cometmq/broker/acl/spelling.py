@@ -2,7 +2,7 @@
 """Keys and words of accounts that are accepted but mean nothing, as in RocketMQ.
 
 A misspelt key has no effect, and a misspelt right means DENY. Neither is an error, so that the
-files of a running cluster stay valid; the texts made here go to logs and to users.
+files of a running cluster stay valid; the warnings made here go to logs and to users.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ TRUE_FALSE: Final = ("true", "false")
 
 
 def doubtful_keys(keys: Iterable[object], known: Iterable[str]) -> Iterator[str]:
-    """Yield a text for each unknown key of a file or an account that resembles a known one.
+    """Yield a warning for each unknown key of a file or an account that resembles a known one.
 
     Other unknown keys are notes, which people and tools keep in their files.
     """
@@ -38,7 +38,7 @@ def doubtful_keys(keys: Iterable[object], known: Iterable[str]) -> Iterator[str]
 
 
 def doubtful_words(account: AclAccount) -> Iterator[str]:
-    """Yield a text for each word of an account that is not a right."""
+    """Yield a warning for each word of an account that should be a right but is not."""
     for key, word in (
         ("defaultTopicPerm", account.default_topic_perm),
         ("defaultGroupPerm", account.default_group_perm),
@@ -53,7 +53,7 @@ def doubtful_words(account: AclAccount) -> Iterator[str]:
 
 
 def doubtful_admin(word: str | None) -> Iterator[str]:
-    """Yield a text if the word that makes an account an administrator is neither true nor false."""
+    """Yield a warning if the value of an account's `admin` key is neither true nor false."""
     if word and word not in TRUE_FALSE:
         yield f"admin: {word} means false{_nearest(word, TRUE_FALSE)}"
 
@@ -61,7 +61,7 @@ def doubtful_admin(word: str | None) -> Iterator[str]:
 def doubts_of_account(
     values: Mapping[str, Any], account: AclAccount, admin: str | None
 ) -> list[str]:
-    """Return the texts about an account in a file; `values` are the account's keys there."""
+    """Return the warnings about an account in a file; `values` has the account's keys there."""
     found = [
         *doubtful_keys(values, ACCOUNT_KEYS),
         *doubtful_admin(admin),

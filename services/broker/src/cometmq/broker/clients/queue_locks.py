@@ -39,9 +39,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: int
     ) -> list[MessageQueue]:
-        """Lock queues that are free, expired or the client's own; return all queues that the client
-        now holds.
-        """
+        """Lock the queues that no other client holds; return those that this client now holds."""
         table = self._groups.setdefault(group, {})
         room = COUNT_MAX - self.count
         granted = []
@@ -61,7 +59,7 @@ class QueueLocks:
         return granted
 
     def held(self, group: str, queues: Iterable[MessageQueue]) -> list[QueueLock]:
-        """Return the locks of these queues, which clients of the group hold."""
+        """Return the locks on these queues, all of which must be held by clients of the group."""
         table = self._groups.get(group, {})
         return [table[queue] for queue in queues]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifies the members of changed groups, with few notices during a burst of changes.
+"""Notifies the members of changed groups; the changes of a burst share a few notices.
 
 When a thousand members of a group join or leave within a second, notifying each member of each
 change would take half a million requests. The first change is therefore sent at once, and changes

@@ -2,8 +2,8 @@
 """Finds groups that read so far behind that they slow down all others (off by default).
 
 Compatibility: RocketMQ measures how far behind a pull reads. Here the committed offset is used, so
-that a group counts even if it is not pulling at the moment. Offline groups are not checked, because
-they cause no reads.
+that a group is checked even if it is not pulling at the moment. Offline groups are not checked,
+because they cause no reads.
 """
 
 from collections.abc import Iterable

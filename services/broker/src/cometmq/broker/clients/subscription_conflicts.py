@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subscriptions of each member of a group, to detect members that differ (pure).
+"""The subscriptions of each member of a group, to detect differences between members (pure).
 
-A group has one subscription: for all members the broker filters by the newest heartbeat, and a
-topic's queues are shared even among members that do not subscribe to it. Members with different
+The broker keeps one subscription per group: it filters for all members by the newest heartbeat, and
+all members share a topic's queues, whether or not they subscribe to it. Members with different
 subscriptions miss messages without an error, so the broker logs a warning.
 """
 

@@ -5,8 +5,8 @@ Heartbeats register filters. When the last member leaves, the group's filters ar
 later they are deleted, so a group that reconnects within that time keeps its filters. An invalid
 expression is not stored, so the group's pulls are refused until it sends a valid one.
 
-Compatibility: consumerFilter.json and the version rules are RocketMQ's. Loaded filters count as
-having died 30 s before startup.
+Compatibility: consumerFilter.json and the version rules are RocketMQ's. Loaded filters are treated
+as if they had died 30 s before startup.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

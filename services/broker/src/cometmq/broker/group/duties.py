@@ -10,8 +10,8 @@ from cometmq.ha.record import TablesAt, Versioned
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a broker's log and tables, how well it follows its master, and how much room it
-    has.
+    """The end of a broker's log and tables, how far it is behind its master, and whether it has
+    room.
     """
 
     last_log_epoch: int
@@ -25,7 +25,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Duties(Protocol):
-    """The broker, as its group member sees it.
+    """The broker as seen by its group member.
 
     The member awaits each call before it makes the next one. OSError and StoreError mean that the
     disk has failed.
@@ -35,9 +35,7 @@ class Duties(Protocol):
         """Return the broker's position now."""
 
     async def start_following(self, master: int, epoch: int) -> None:
-        """Start to connect to the master of an epoch; return before the connection is
-        established.
-        """
+        """Start connecting to the master of an epoch; do not wait for the connection."""
 
     async def stop_following(self) -> None:
         """Close the connection to the master; data received from it is no longer appended."""
@@ -46,17 +44,17 @@ class Duties(Protocol):
         """Begin an epoch at the end of the log and save its entry.
 
         Return False if tables that the epoch needs have to be fetched first; when they have
-        arrived, `GroupMember.begin_again` leads to another call.
+        arrived, `GroupMember.begin_again` triggers another call.
         """
 
     async def repair_history(self) -> None:
         """Save the history of the log, without epochs that begin beyond its end (R5).
 
-        The member is neither master nor slave meanwhile. Raise OSError.
+        The member is neither master nor slave in the meantime. Raise OSError if this fails.
         """
 
     async def lead(self, found: Versioned) -> None:
-        """Start to serve clients as the master of the epoch that has begun."""
+        """Start serving clients as the master of the epoch that has begun."""
 
     async def close_to_clients(self) -> None:
         """Drop pending answers, refuse requests, and close the connections of clients and
@@ -86,4 +84,4 @@ class Duties(Protocol):
         """Write this number of copies to the record from now on."""
 
     def record_seen(self, found: Versioned | None) -> None:
-        """Note a version of the record that a watch has reported."""
+        """Handle a version of the record reported by a watch."""

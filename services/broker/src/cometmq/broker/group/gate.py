@@ -327,7 +327,7 @@ class Gate:
     async def _confirmed(
         self, leader: Leader, result: Result, *, has_enough: Callable[[], bool] = lambda: True
     ) -> Any:
-        """Return an answer once the copies have the table changes that the request made.
+        """Return an answer once the copies contain the table changes that the request made.
 
         `has_enough` returns whether enough copies are in sync at that time.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master's work during one epoch: its copies, its confirm offset, and its writes of the record.
+"""A master's work during one epoch: its copies, its confirm offset, and its writes to the record.
 
 The rules are `cometmq.ha.in_sync` and `cometmq.ha.fencing`. Acknowledgements, appends and table
 changes arrive on the loop and take effect at once. `run` writes the record, one write at a time;
@@ -41,19 +41,19 @@ class Reign(Protocol):
     """The calls that tell a broker about changes to the master's view."""
 
     def confirmed(self, offset: int) -> None:
-        """Note that every copy that counts has the log up to this offset."""
+        """Handle a new confirm offset: every copy that counts has the log up to it."""
 
     def acknowledged(self, offset: int) -> None:
         """Answer the puts up to this offset."""
 
     def in_sync_changed(self, *, has_enough: bool) -> None:
-        """Note that the in-sync set may have changed; refuse puts if it has too few members."""
+        """Handle a possible change of the in-sync set; refuse puts if it has too few members."""
 
     def lapsed(self) -> None:
         """Stop acknowledging, because this master's lease has lapsed."""
 
     def deposed(self) -> None:
-        """Note that the record names a different master or epoch."""
+        """Handle the end of the leadership: the record names a different master or epoch."""
 
 
 class Leader:
@@ -132,7 +132,7 @@ class Leader:
         self._advance(view)
 
     def note_heard(self, reports: Sequence[Heard]) -> None:
-        """Apply the copies' reports of one turn; no report exceeds what this master has."""
+        """Apply one turn's reports from the copies; none exceeds this master's log or tables."""
         if self._is_ended:
             return
         now_ms, view = self._now_ms(), self._view
@@ -158,7 +158,7 @@ class Leader:
         self._wake.set()
 
     def resize(self, copies: int) -> None:
-        """Put a new number of copies into the next write of the record."""
+        """Store a new number of copies with the next write of the record."""
         self._copies = copies
         self._wake.set()
 

@@ -207,7 +207,7 @@ class GroupMember:
         )
 
     async def promote(self, epoch: int) -> Status:
-        """Note that the record names this member as master of `epoch`; return before it leads."""
+        """Obey the order to become master of `epoch`, as recorded; return before leading."""
         return await self._obey(events.PromoteOrder(epoch))
 
     async def follow(self, epoch: int, master: int) -> Status:

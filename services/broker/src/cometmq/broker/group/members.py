@@ -54,8 +54,7 @@ def parse_members(text: str) -> Members:
 
 
 def record_of(settings: BrokerSettings, label: Label = str) -> RecordPort:
-    """Return access to the group's record, without reading it; raise SettingsError if its location
-    is malformed.
+    """Open the group's record without reading it; raise SettingsError if its location is malformed.
 
     `label` names the settings in error messages.
     """

@@ -137,7 +137,7 @@ def _register_consumer(broker: Broker, data: ConsumerData, client: Client) -> No
 
 
 def _may_notify(broker: Broker, config: SubscriptionGroupConfig | None) -> bool:
-    """Return whether the broker and the group allow notices about changed members."""
+    """Return whether the broker and the group allow notices of membership changes."""
     if not broker.settings.notify_consumer_ids_changed_enable:
         return False
     return config is None or config.notify_consumer_ids_changed_enable

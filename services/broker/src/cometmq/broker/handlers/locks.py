@@ -10,7 +10,7 @@ from cometmq.remoting.commands.table import NoHeader
 
 
 def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Lock queues that are free or held by the client; answer with all that it then holds."""
+    """Lock the queues that no other client holds; answer with those that this client now holds."""
     asked = json_body(call, LockBatch)
     granted = broker.locks.lock(
         asked.consumer_group,

@@ -4,7 +4,7 @@
 Compatibility: as in RocketMQ, the answer's code reports whether the requester accepted the reply,
 and its fields report where the reply is stored. The reply is stored even if the requester did not
 accept it, and it is stored unchanged: no cluster property is added, and it is never delayed. Unlike
-in RocketMQ, a stored reply keeps the flag for the compression of its body.
+in RocketMQ, a stored reply keeps the flag that marks its body as compressed.
 """
 
 import asyncio

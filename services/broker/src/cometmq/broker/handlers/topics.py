@@ -32,7 +32,8 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
     servers.
 
     Compatibility: RocketMQ accepts any number of queues. Here the number is bounded, because each
-    queue costs memory, a scan and an entry in every route. The success remark is RocketMQ's.
+    queue takes memory, has to be scanned, and adds an entry to every route. The success remark is
+    RocketMQ's.
     """
     header = call.header
     refuse_on_slave(broker)

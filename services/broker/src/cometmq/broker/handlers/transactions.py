@@ -6,7 +6,7 @@ to give up on it (SET_TRANSACTION_ASIDE); the broker has the messages and the co
 
 Invariants: a committed message and the op message that ends its half message are contiguous in the
 log, written by one append. A request's fields are compared with the half message's record, and the
-record's position with its queue, because clients may forge offsets.
+record's position with its queue entry, because clients may forge offsets.
 """
 
 import random

@@ -9,7 +9,7 @@ changed that the admission of a pull depends on.
 A handler serves a pull instead if
 - the broker has no lane (`send_lane.open_lane`), the lane has failed or has no cache
   (`nativeCacheBytes=0`), or the port refuses some codes;
-- in a broker group, consumers may not see the ends of queues now (`Gate.may_read`);
+- in a broker group, consumers currently may not see the ends of queues (`Gate.may_read`);
 - no handler has admitted a pull of this kind since the last change of settings, topics, groups,
   consumers or filters;
 - its filter has more than CODES_MAX tags, or an SQL expression without a native program (`learn`);
@@ -17,7 +17,7 @@ A handler serves a pull instead if
 - it would find nothing, or needs data that is damaged, not recent or not in memory, or its SQL
   condition meets a value that the native code leaves to Python (`pull/select.rs`, `pull/sql.rs`);
 - the filters have examined TURN_EXAMINED_MAX entries in this turn of the loop, or commits could
-  exceed the bound of the table of offsets.
+  exceed the bound of the offset table.
 
 The requests with which an orderly consumer renews its locks differ only in the `opaque` field. The
 lane serves them like pulls once a handler has granted all queues of such a request, until a lock is

@@ -35,7 +35,7 @@ class LaneTransactions:
         self._takes_ends = has_halves and OP_HALF_TOPIC in topics
 
     def now_ms(self, native: "SendLane") -> int | None:
-        """Return the time for the staging of ends; None if the handlers must serve the ends."""
+        """Return the current time, for staging ends; None if the handlers must serve the ends."""
         if not self._takes_ends or not self._broker.is_master:
             return None
         clear_count = self._transactions.recent.clear_count
@@ -47,7 +47,7 @@ class LaneTransactions:
     def begin(self, native: "SendLane", first: int, count: int) -> int | None:
         """Register the ends among staged requests and return their number.
 
-        If a handler must decide about one of them, register nothing and return None.
+        If one of them needs a handler, register nothing and return None.
         """
         if not self._takes_ends:
             return 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves the control API, which reports the state of this group member and accepts orders.
 
-`app` imports this module only if the control port is on, because it imports gRPC.
+`app` imports this module only if the control port is enabled, because it imports gRPC.
 """
 
 import ipaddress

@@ -51,7 +51,7 @@ def _random_incarnation() -> str:
 
 
 class Surroundings(NamedTuple):
-    """The services of the host that a membership uses; a simulator passes its own."""
+    """The host services that a membership uses; a simulator passes its own."""
 
     files: Files = OsFiles()
     boot_id: Callable[[], str] = boot_id

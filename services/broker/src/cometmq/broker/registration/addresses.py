@@ -82,7 +82,7 @@ def with_ha_port(loaded: Loaded[BrokerSettings], ports: Ports) -> Loaded[BrokerS
 
 
 def with_derived_port(loaded: Loaded[BrokerSettings]) -> Loaded[BrokerSettings]:
-    """Return the settings to print, with the port for slaves that a start would use.
+    """Return the settings to print, with the port for slaves that a broker would listen on.
 
     0 means that the port is chosen at startup.
     """

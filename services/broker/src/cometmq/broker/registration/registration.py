@@ -242,9 +242,10 @@ class Registration:
         return True
 
     def _note_failed(self, link: Link, error: CometError) -> None:
-        """Warn of the first failure; warn of refusals of an earlier epoch only if they persist.
+        """Warn about the first failure; warn about refusals of an earlier epoch only if they
+        persist.
 
-        During a switchover, a registration of the old master may be under way already.
+        During a switchover, a registration from the old master may already be in progress.
         """
         is_refused = isinstance(error, CommandError) and error.remark.startswith(
             remarks.STALE_EPOCH

@@ -106,7 +106,7 @@ class Follower:
             self._stream.close()
 
     def note_unfit(self, error: UnfitLog) -> None:
-        """Report why the log cannot be followed, once for each reason and text."""
+        """Report why the log cannot be followed, unless the last report was the same."""
         status, detail = self.status, str(error)
         is_news = (status.unfit, status.unfit_detail) != (error.reason, detail)
         status.state, status.unfit, status.unfit_detail = FollowState.UNFIT, error.reason, detail

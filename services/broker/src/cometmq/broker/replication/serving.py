@@ -190,7 +190,7 @@ class LogServer:
             )
 
     def note_refused(self, address: str, error: UnfitLog) -> None:
-        """Count a refusal; log it once per host, reason and text, because slaves retry forever.
+        """Count a refusal; log it once per host, reason and message, because slaves retry forever.
 
         During a switchover, every slave asks the old master too late or the next one too early.
         """

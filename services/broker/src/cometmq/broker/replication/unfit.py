@@ -61,7 +61,7 @@ ACTIONS: Final[Mapping[Unfit, str]] = {
 
 
 PASSING: Final = frozenset({Unfit.STALE_EPOCH, Unfit.NOT_MASTER, Unfit.STOPPING})
-"""Reasons that occur in every switchover or restart, and pass without an operator's help."""
+"""Reasons that occur in every switchover or restart, and go away without an operator's help."""
 
 
 class UnfitLog(CometError):
@@ -73,7 +73,7 @@ class UnfitLog(CometError):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the reason passes without an operator's help."""
+        """Whether the problem goes away without an operator's help."""
         return self.reason in PASSING
 
     @property

@@ -167,7 +167,7 @@ class BrokerStats:
     def count_puts(self, totals: Iterable[tuple[str, int, int, int]]) -> None:
         """Count the messages of one commit, given as (topic, requests, messages, bytes) tuples.
 
-        With hundreds of topics, a call for each would cost more than the rest of this loop.
+        With hundreds of topics, a call for each would take longer than the rest of this loop.
         """
         topics, put_count = self.topics, 0
         for topic, request_count, count, size in totals:

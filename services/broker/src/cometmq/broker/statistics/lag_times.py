@@ -3,8 +3,8 @@
 
 Finding a store time requires a read of the log, possibly from the disk, so a scrape cannot look it
 up. A round visits all groups, in steps that visit a bounded number of groups and search a bounded
-number of queues. A group's next message in a queue is searched for only once, so only queues whose
-offset moves cost reads.
+number of queues. A group's next message in a queue is searched for only once, so the log is read
+only for queues whose offset has moved.
 """
 
 from collections.abc import Callable, Iterator

@@ -3,8 +3,8 @@
 
 All messages of a commit, or of the sync that they waited for, are counted with the latency of the
 oldest one. This needs no stored time per message, and never understates a latency. Latencies below
-one millisecond are not counted; their number is the count of all stored messages minus the counted
-ones.
+one millisecond are not counted; their number is the difference between the stored and the counted
+messages.
 
 Compatibility: the classes are the same as in RocketMQ's putMessageDistributeTime. The classes and
 the percentiles describe the last whole minute or, during the first minute, the time since startup.

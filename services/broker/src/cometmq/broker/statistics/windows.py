@@ -71,9 +71,7 @@ class Window:
 
 
 class Rounds:
-    """The times at which copies were due; for each period, only the newest, as many as a window
-    keeps.
-    """
+    """The times at which copies were due; for each period, only the newest `count_max` are kept."""
 
     __slots__ = ("times",)
 

@@ -17,11 +17,11 @@ belong to the files of one broker and are not sent.
 
 In a group, entries and marks also record how recent the tables are (`position`). Entry and position
 are one record, so a kill or a full disk leaves both or neither. The position is therefore recorded
-nowhere else, and a stop leaves one journal file. The position is unknown if the journal is damaged
-or missing, or if a table's file was written by another program or by a run without a group.
+nowhere else, and a clean stop leaves one journal file. The position is unknown if the journal is
+damaged or missing, or if a table's file was written by another program or by a run without a group.
 
-Failures: no answer waits for the journal to succeed. If it cannot be written, requests are answered
-as before and the tables are saved at intervals, which is what RocketMQ guarantees; `/readyz` fails,
+Failures: answers do not depend on the journal. If it cannot be written, requests are answered as
+before and the tables are saved at intervals, which is what RocketMQ guarantees; `/readyz` fails,
 and the tables keep noting changes until a retry has written them.
 """
 
@@ -246,8 +246,8 @@ class Journal:
     def write(self, position: Position | None = None) -> None:
         """Append the noted changes; call this before answers are sent and at the end of a turn.
 
-        `position` is the position that the tables reach with these changes. If the write fails,
-        `retry` repeats it.
+        `position` is the tables' position after these changes. If the write fails, `retry` repeats
+        it.
         """
         if position is not None:
             self._due = position
@@ -427,7 +427,7 @@ class Journal:
     # Syncs
 
     def sync(self) -> None:
-        """Sync all writes since the last sync on the worker; do nothing while a sync is running."""
+        """On the worker, sync the writes since the last sync, unless a sync is already running."""
         file = self._files.file
         if self._syncing is not None or self._is_synced or file is None:
             return

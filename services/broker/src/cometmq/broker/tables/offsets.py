@@ -64,7 +64,7 @@ class Offsets:
         return None if queues is None else queues.get(queue_id)
 
     def has_room(self, count: int) -> bool:
-        """Return whether this number of commits is certain not to exceed the bound."""
+        """Return whether this number of commits is certain to stay within the bound."""
         return self._count + count <= COUNT_MAX
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -54,7 +54,7 @@ class NoNamesrv:
 
 
 class MemoryStore:
-    """The store as the control plane sees it, with answers from a table."""
+    """The store as seen by the control plane; it answers from a table."""
 
     def __init__(self) -> None:
         self.queues: dict[tuple[str, int], tuple[int, int, int]] = {}

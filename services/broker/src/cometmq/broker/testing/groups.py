@@ -177,7 +177,7 @@ class BrokerGroup:
         await self.apps.pop(ordinal).kill()
 
     async def elect(self, *lost: int) -> None:
-        """Perform one round of the elector, which considers the members in `lost` dead."""
+        """Perform one round of the elector, which treats the members in `lost` as dead."""
         found = await self.port.read()
         statuses = tuple(self.status(ordinal) for ordinal in self.apps)
         if found is None:

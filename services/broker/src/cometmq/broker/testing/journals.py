@@ -100,7 +100,7 @@ class Node:
         return content if isinstance(content, bytes) else finish(content), number
 
     def save(self, table: Journaled, *, steps: int = 3) -> None:
-        """Save a table; with fewer steps the save is left incomplete, as after a kill."""
+        """Save a table; fewer than three steps leave the save incomplete, as after a kill."""
         data, number = self.encode(table)
         name = table.file.path.name
         if steps > 0:

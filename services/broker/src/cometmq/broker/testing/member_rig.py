@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One group member with a record in memory, and duties that only note their calls."""
+"""One group member with a record in memory, and duties that only record their calls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

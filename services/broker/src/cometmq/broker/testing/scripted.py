@@ -2,8 +2,8 @@
 """A whole broker without sockets, threads or files, driven step by step.
 
 The test feeds bytes to connections, which keep the bytes sent to them. The disk is in memory,
-worker jobs run at once, and the clock stands still. Two such brokers that get the same input are
-equal in every byte, so a test can compare two implementations.
+worker jobs run at once, and the clock moves only when the test advances it. Two such brokers that
+get the same input are equal in every byte, so a test can compare two implementations.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random series of inputs for a `ScriptedBroker`: requests as clients encode them, split at random
-points.
+"""Random sequences of inputs for a `ScriptedBroker`: requests as clients encode them, split at
+random points.
 """
 
 import json
@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 
 class RandomScript:
-    """A series of steps generated from a seed; `oddity` scales the share of unusual steps."""
+    """A sequence of steps generated from a seed; `oddity` scales the share of unusual steps."""
 
     def __init__(self, seed: int, *, oddity: float) -> None:
         self.rng = random.Random(seed)  # noqa: S311  # repeats a run, hides nothing

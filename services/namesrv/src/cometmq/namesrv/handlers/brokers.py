@@ -72,7 +72,7 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
 def _refuse_stale(namesrv: Namesrv, header: RegisterBroker) -> None:
     """Refuse a deposed master, because it would take its successor's place in the routes.
 
-    During a switchover, a registration of the old master may be under way already.
+    During a switchover, a registration from the old master may already be in progress.
     """
     epoch = namesrv.routes.stale_below(header.broker_name, header.group_epoch)
     if epoch is None:

@@ -307,7 +307,7 @@ def _entries(item: Declared, seen: Iterable[BrokerSeen]) -> list[BrokerEntry]:
 
 
 def _verdict(item: Declared, outcome: Outcome) -> tuple[Reason, str]:
-    """Return the reason and the message of Ready; the cause that needs a person comes first."""
+    """Return the reason and message of Ready; causes that require human action come first."""
     if outcome.owner is not None:
         kind, namespace, name = outcome.owner.key
         return Reason.DECLARED_TWICE, (

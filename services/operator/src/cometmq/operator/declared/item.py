@@ -39,7 +39,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return self.created, self.key
 
     def competes(self, other: "Claim") -> bool:
-        """Return whether both declare the same entry of the same cluster."""
+        """Return whether both objects declare the same entry in the same cluster."""
         return (
             self.key != other.key
             and (self.key[0], self.name, self.cluster) == (other.key[0], other.name, other.cluster)

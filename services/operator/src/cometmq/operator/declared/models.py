@@ -47,7 +47,8 @@ NameServers = Annotated[
     ],
     Meta(
         description="Name servers as HOST:PORT. The operator finds the brokers through them. Use"
-        " the same addresses in all objects of a cluster: duplicates are recognized by them.",
+        " the same addresses in all objects of a cluster: the operator recognizes duplicates by"
+        " them.",
         min_length=1,
         max_length=16,
     ),
@@ -57,7 +58,7 @@ BrokerNames = Annotated[
     Meta(
         description="Names of the broker groups (RocketMQ's brokerName) that get the settings."
         " Without it, all broker groups of the cluster get them, including groups that are added"
-        " later. A broker group that is removed from the list keeps what it has.",
+        " later. A broker group that is removed from the list keeps its current settings.",
         max_length=BROKERS_MAX,
         extra_json_schema={"x-kubernetes-list-type": "set"},
     ),
@@ -127,8 +128,8 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             int,
             Meta(
                 description="Number of queues per broker group from which consumers read; by"
-                " default, writeQueueNums. If it is lowered, the operator first takes the queues"
-                " that are to be removed from producers, and removes them once every consumer group"
+                " default, writeQueueNums. If it is lowered, the operator first stops producers"
+                " from using the surplus queues, and removes these queues once every consumer group"
                 " has consumed their messages.",
                 ge=1,
                 le=QUEUES_MAX,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one task per Topic and ConsumerGroup, and knows which object owns which name."""
+"""Runs one task per Topic and ConsumerGroup, and tracks which object owns which name."""
 
 import asyncio
 import itertools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes a report's facts about brokers, in plain Python because brokers are few."""
+"""Computes a report's facts about brokers, in plain Python because there are few brokers."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

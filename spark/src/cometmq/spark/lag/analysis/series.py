@@ -3,8 +3,8 @@
 
 Points
     A point is one series in one snapshot; points are sorted newest first. `t` and `y*` are its
-    time and offsets relative to the newest point. `live` points are those since an offset last
-    went backwards, because earlier rates say nothing about the present.
+    time and offsets relative to the newest point. `live` points are the points since an offset
+    last went backwards, because earlier rates no longer apply.
 """
 
 from typing import Final

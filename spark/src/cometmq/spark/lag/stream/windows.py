@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The streaming job: recomputes the status of every queue each minute and reports changes.
 
-It sees only the snapshots of the last W, neither the history nor the disks. It therefore cannot
+It reads only the snapshots of the last W, not the history or disk usage. It therefore cannot
 compute the time to loss and never reports AT_RISK; the report does. After a restart it continues
 from the checkpoint and announces every status other than OK once more.
 """

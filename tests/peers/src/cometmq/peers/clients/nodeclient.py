@@ -17,7 +17,7 @@ _INSTALL_TIMEOUT_S: Final = 300
 
 
 def installed_client() -> Path:
-    """Return the path of our program beside its packages in the cache; fetched on first use."""
+    """Return the path of our program, next to its packages in the cache; fetched on first use."""
     contents = b"".join((PROJECT / name).read_bytes() for name in FILES)
     mark = hashlib.sha256(contents).hexdigest()[:12]
     with cache_entry(f"nodeclient-{mark}") as (folder, complete):

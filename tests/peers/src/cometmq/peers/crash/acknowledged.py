@@ -127,7 +127,7 @@ class Acknowledged:
         ]
 
     def judge_commit(self, queue: Queue, found: int) -> list[str]:
-        """Return a fault if an offset was never sent, or is lower than an offset known before."""
+        """Return a fault if an offset was never sent, or is lower than an offset known earlier."""
         low = self.commit_min.get(queue, 0)
         high = self.commit_max.get(queue, 0)
         self.commit_min[queue] = found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`faulty_broker FILE`: the broker on a disk whose faults are set by `faults.json` beside FILE.
+"""`faulty_broker FILE`: the broker on a disk whose faults are set by `faults.json` next to FILE.
 
 The file holds `[operation, part of the path, errno]` and may be created and removed while the
 broker is running.

@@ -41,7 +41,7 @@ class JavaLoad:
         return self._ask("now")
 
     def settle(self) -> float:
-        """Wait until every sender has an acknowledged send that began now; return the time."""
+        """Wait until each sender has had a new send acknowledged; return the time."""
         return self._ask("settle")
 
     def outage(self, since: float, until: float) -> Outage:

@@ -48,7 +48,7 @@ class Loads:
         return self._ours.again(since)
 
     def outage(self, since: float, until: float) -> Outage:
-        """Return the outage of our senders with the failed sends of both clients.
+        """Return the outage of our senders; its failed sends include the Java client's.
 
         Both times must be results of `now` or `settle`.
         """

@@ -83,7 +83,7 @@ async def _attack(address: str, hostile: Hostile, frames: int, seed: str) -> Tal
 
 
 async def _one(address: str, shots: list[Shot], random: Random) -> Tally:
-    """Send the frames of one connection; a frame that ends it waits for all other answers."""
+    """Send one connection's frames; the last, which may end it, only after the other answers."""
     host, _, port = address.rpartition(":")
     expected = {shot.opaque: shot.code for shot in shots if shot.opaque is not None}
     loop = asyncio.get_running_loop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of faults of processes, hosts and disks, drawn from decks that a seed shuffles."""
+"""The kinds of faults of processes, hosts and disks, drawn from decks shuffled by a seed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a group: a name server, brokers and electors on hosts of their own, and a record in etcd."""
+"""Runs a group: a name server, brokers and electors on separate hosts, and a record in etcd."""
 
 import asyncio
 import json
@@ -135,7 +135,7 @@ class BrokerGroup:
         self.struck_at = monotonic()
 
     def freeze(self, name: str) -> None:
-        """Stop a process without ending it, like a suspended machine."""
+        """Freeze a process with SIGSTOP, as if its machine were suspended."""
         os.killpg(self._children[name].pid, signal.SIGSTOP)
         self.strike()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official Java client as senders and an orderly consumer, with a ledger of its own."""
+"""The official Java client as senders and an orderly consumer, with its own ledger."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ _NS: Final = 1_000_000_000
 
 
 class JavaLoad:
-    """One Java program, whose events become entries of the ledger soon after it printed them."""
+    """One Java program, whose events are entered in the ledger shortly after it prints them."""
 
     def __init__(self, namesrv: str, folder: Path) -> None:
         self.ledger = Ledger()

@@ -68,7 +68,7 @@ class Ledger:
         return self.acknowledged.keys() - self.received
 
     def faults(self) -> list[str]:
-        """Return one line for each broken promise."""
+        """Return one line for each violated guarantee."""
         found = list(self._wrong)
         found += [
             f"{number} is lost: {self.acknowledged[number]}" for number in sorted(self.lost())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network of hosts that can be partitioned: one namespace per host, and one that routes.
+"""A network of hosts that can be partitioned: one namespace per host, and one for the router.
 
 The namespaces have no names and live as long as a process or descriptor uses them, so a killed test
 leaves nothing behind. A partition is a routing rule that drops packets; it needs no packet filter.
@@ -43,7 +43,7 @@ class Network:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Create the namespaces; inside the context, this thread is in that of `clients`."""
+        """Create the namespaces; inside the context, this thread is in `clients`' namespace."""
         _require_root()
         with ExitStack() as stack:
             self._router = stack.enter_context(_namespace())

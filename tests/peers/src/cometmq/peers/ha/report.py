@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports the distributions of outages by client and kind of fault, beside the goals."""
+"""Reports the distributions of outages by client and kind of fault, next to the goals."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain

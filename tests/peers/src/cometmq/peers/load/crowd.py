@@ -64,7 +64,7 @@ GOOD_P99_MS_MIN: Final = 20.0
 
 
 class CrowdRun:
-    """One run with windows of `seconds`."""
+    """One run, whose windows last `seconds` each."""
 
     def __init__(self, folder: Path, *, seconds: float) -> None:
         self._broker = BrokerChild(folder, **SETTINGS)

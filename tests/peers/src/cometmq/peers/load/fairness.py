@@ -50,7 +50,7 @@ class Contestant:
 
     @property
     def p99(self) -> float:
-        """The p99 of the best round, which is the one that other load disturbed least."""
+        """The p99 of the best round, which was disturbed least by other load."""
         return min(times.p99 for times in self.flooded)
 
     @property

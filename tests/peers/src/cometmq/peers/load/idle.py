@@ -46,7 +46,7 @@ class IdleRun:
                         group.create_task(_use_topic(client, number))
 
     async def _share_below(self, wanted: float) -> float:
-        """Measure windows until one uses less than `wanted` of a core; return the last share."""
+        """Measure windows until the share of a core is below `wanted`; return the last share."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             begin, spent_s = time.monotonic(), self._facts.processor_s()

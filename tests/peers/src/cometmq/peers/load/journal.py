@@ -3,7 +3,7 @@
 
 Our consumers write a line per event, `KIND NANOSECONDS TOPIC BROKER QUEUE [OFFSET [KEY-NUMBER]]`,
 so that a kill loses nothing. Java consumers print JSON, and their client's log shows the offset
-that it stored when it gave up a queue. All of them use the machine's monotonic clock.
+that it stored when it released a queue. All of them use the machine's monotonic clock.
 """
 
 import json

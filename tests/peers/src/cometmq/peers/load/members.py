@@ -158,5 +158,5 @@ class JavaMember(Member):
         return children
 
     def _may_end(self, child: Child) -> bool:
-        """Return whether the client has not started yet; until then, a late route makes it exit."""
+        """Return whether the client is still starting, when a late route makes it exit."""
         return JAVA_STARTED not in child.log()

@@ -91,7 +91,7 @@ def _connected(address: str) -> socket.socket:
 def disturbing(
     kind: Callable[[str, int, Any], None], address: str, connections: int
 ) -> Iterator[None]:
-    """Run peers of one kind inside the context; fail if they end before it does."""
+    """Run peers of one kind inside the context; fail if they exit early."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     process = context.Process(target=kind, args=(address, connections, ready), daemon=True)

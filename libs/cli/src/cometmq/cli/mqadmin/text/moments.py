@@ -16,10 +16,12 @@ FORMS: Final = "milliseconds since 1970, 2026-11-20#10:00:00:000 or 90m (ago)"
 FIRST_MS_MAX: Final = 1_000  # a time in the first second of 1970 means the first message
 
 Begin = Annotated[
-    str | None, typer.Option("-b", "--beginTimestamp", help=f"Only messages stored since {FORMS}.")
+    str | None,
+    typer.Option("-b", "--beginTimestamp", help=f"Only messages stored since this time: {FORMS}."),
 ]
 End = Annotated[
-    str | None, typer.Option("-e", "--endTimestamp", help=f"Only messages stored before {FORMS}.")
+    str | None,
+    typer.Option("-e", "--endTimestamp", help=f"Only messages stored before this time: {FORMS}."),
 ]
 
 

@@ -81,7 +81,7 @@ def _rates(info: ConsumerRunningInfo) -> Iterator[str]:
 
 
 def is_same_subscription(infos: Mapping[str, ConsumerRunningInfo], *, now_ms: int) -> bool:
-    """Return whether all members have equal subscriptions, or may differ because of a rollout."""
+    """Return whether the members' subscriptions are equal, or may differ because of a rollout."""
     wanted = []
     for info in infos.values():
         started = info.properties.get("PROP_CONSUMER_START_TIMESTAMP", "")

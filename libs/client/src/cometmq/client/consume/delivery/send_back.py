@@ -151,8 +151,7 @@ def retry_message(
     """Return the message that a consumer sends to the retry topic of its group.
 
     `group` and `topic`, the message's original topic, are full names. Java delays a message even if
-    it has no deliveries left. Brokers then dead-letter it late, and RocketMQ 5.0 redelivers it
-    instead.
+    it has no deliveries left, so brokers dead-letter it late, and RocketMQ 5.0 redelivers it.
     """
     properties = dict(message.properties)
     for name in (PropertyKey.TRANSACTION_PREPARED, PropertyKey.MIN_OFFSET, PropertyKey.MAX_OFFSET):

@@ -2,11 +2,11 @@
 """Reports a listener whose calls do not end, or that blocks the event loop.
 
 Without these reports, a consumer whose listener hangs in every slot would look like a consumer
-without messages. One warning is logged when such a state begins, reminders while it lasts, and one
-line when it ends.
+without messages. A stall is logged as a warning when it begins, with reminders while it lasts and
+one line when it ends.
 
-A blocked loop runs no check, so a thread watches it. The loop's own stack shows whether the
-listener blocks it, and on which line.
+A blocked loop cannot run checks, so a thread watches it. The stack of the loop's thread shows
+whether the listener blocks it, and on which line.
 """
 
 import asyncio

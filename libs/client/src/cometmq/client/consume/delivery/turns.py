@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds how long the listener of a consumer runs in one turn of the event loop."""
+"""Limits how long a consumer's listener runs in one turn of the event loop."""
 
 import asyncio
 from typing import Final
@@ -23,7 +23,7 @@ class LoopTurns:
     async def share(self) -> None:
         """Wait for another turn of the loop if calls have taken `TURN_MS` since the last wait.
 
-        Callers wait in the order of their calls, so no message is kept waiting by later ones.
+        Callers wait in the order of their calls, so later messages never delay earlier ones.
         """
         if monotonic_ms() - self._begin_ms < TURN_MS:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that all members of a group consume alike, as RocketMQ requires.
+"""Checks that a group's members share subscriptions and message model, as RocketMQ requires.
 
 A broker keeps one subscription per group and topic, and all members share the queues of a topic
 even if only some of them subscribe to it, or if some of them broadcast. Members that disagree miss
@@ -53,9 +53,9 @@ _MIXED_ADVICE: Final = (
 class Agreement:
     """Compares how we consume with how the group consumes, according to a broker.
 
-    A broker shows the message model and the topics of the last heartbeat of any member, and the
-    filter of the member that subscribed last. So we compare when the group changes, and shortly
-    before our heartbeats, when the last heartbeat was another member's.
+    A broker reports the message model and the topics of the latest heartbeat from any member, and
+    the filter of the member that subscribed last. So we compare when the group changes, and shortly
+    before our heartbeats, when the latest heartbeat came from another member.
     """
 
     def __init__(
@@ -202,6 +202,6 @@ def _words(wanted: SubscriptionData | None) -> str:
 
 
 def _named(ids: Iterable[str]) -> str:
-    """Return client ids for a log line; a group may have a thousand members."""
+    """Return the first client ids for a log line, because a group may have a thousand members."""
     first, rest = (known := list(ids))[:_NAMED_MAX], known[_NAMED_MAX:]
     return ",".join(first) + (f" and {len(rest)} more" if rest else "")

@@ -126,10 +126,10 @@ class Assigner:
     def _readable(
         self, topic: str, mine: object, queues: Sequence[MessageQueue]
     ) -> list[MessageQueue]:
-        """Return the queues that a strategy chose, without unknown ones.
+        """Return the queues that a strategy chose, except unknown ones.
 
-        A strategy may return queues of other topics, as Java's fixed list does: each topic takes
-        its own. Raise InvalidArgument for anything but queues.
+        Queues of other topics, which Java's fixed list returns too, are ignored without an error.
+        Raise InvalidArgument for anything but queues.
         """
         if isinstance(mine, str) or not isinstance(mine, Iterable):
             raise InvalidArgument(f"it must return a list of queues, not {shown(mine)}")
@@ -150,10 +150,10 @@ class Assigner:
     def _client_id_duplicated(self) -> None:
         """Warn that members with the same client id compute the same share of the queues.
 
-        This is not done before the next regular round: when this member has reconnected, the broker
+        The warning waits for the next regular round: when this member has reconnected, the broker
         may not have closed its old connection yet.
 
-        Compatibility: the share is computed as in Java, where this goes unnoticed.
+        Compatibility: the share is computed as in Java, which does not warn.
         """
         now_ms, logged_ms = monotonic_ms(), self._duplicate_logged_ms
         if self._duplicate_since_ms is None:

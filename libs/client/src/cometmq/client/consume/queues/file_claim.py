@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects two processes that use the same offset file, which RocketMQ does not protect.
+"""Detects two processes that use the same offset file; RocketMQ does not prevent this.
 
 The lock is a separate file, because each save replaces the offset file. Java clients take no lock,
 so only processes that use this client are detected.
@@ -20,10 +20,10 @@ class FileClaim:
         self._descriptor: int | None = None
 
     def take(self) -> str:
-        """Take the lock and return ""; if a different process has it, return that process's id.
+        """Take the lock and return ""; if another process holds it, return that process's id.
 
-        A file system without locks grants it to every process. Raise OSError if the file cannot be
-        created.
+        A file system without locking grants it to every process. Raise OSError if the file cannot
+        be created.
         """
         self._lock_path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

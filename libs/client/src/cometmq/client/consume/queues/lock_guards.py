@@ -44,7 +44,7 @@ class LockGuards:
         return self._locks.is_valid(queue)
 
     async def recovers(self, process_queue: ProcessQueue) -> bool:
-        """Lock a queue again after its lock expired; return False if a different member has locked
+        """Lock a queue again after its lock expired; return False if another member has locked
         it since.
         """
         queue = process_queue.queue

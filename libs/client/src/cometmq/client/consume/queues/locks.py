@@ -4,7 +4,7 @@
 Invariants
     A lock counts as valid for 30 s from the moment of our request; brokers keep it for 60 s. So no
     other member can hold the lock when ours expires, however long the answer was delayed. An
-    expired lock is valid again only if the committed offset has not changed, because a different
+    expired lock is valid again only if the committed offset has not changed, because another
     member may have locked the queue, consumed from it and unlocked it.
 """
 
@@ -41,7 +41,7 @@ _REFUSED_ADVICE: Final = (
 )
 
 Lost = Callable[[Collection[MessageQueue]], None]
-"""Called with queues that a different member has locked, or had locked while our lock was expired.
+"""Called with queues that another member has locked, or had locked while our lock was expired.
 """
 
 
@@ -156,7 +156,7 @@ class QueueLocks:
         return mine
 
     def _note_refusals(self, asked: list[MessageQueue], granted: Collection[MessageQueue]) -> None:
-        """Warn once about queues that have been locked by a different member for some time."""
+        """Warn once about queues that another member has locked for some time."""
         now_ms = self._clock_ms()
         late: dict[str, list[int]] = {}
         for queue in asked:
@@ -208,7 +208,7 @@ class QueueLocks:
         await self.release(tuple(self._asked))
 
     async def _regain(self, queue: MessageQueue, times: LockTimes) -> bool | None:
-        """Revalidate an expired lock unless a different member has committed; return None to
+        """Revalidate an expired lock unless another member has committed; return None to
         retry later.
         """
         try:

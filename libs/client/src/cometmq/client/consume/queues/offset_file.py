@@ -2,7 +2,7 @@
 """The offset file of a broadcasting consumer, and its backup, in the Java client's format.
 
 Compatibility: if a damaged file has no backup, or if both are empty, Java starts without offsets
-and so skips the waiting messages. Here, a file that exists must be readable, or its backup must be.
+and so skips the waiting messages. Here, if the file exists, it or its backup must be readable.
 """
 
 import os

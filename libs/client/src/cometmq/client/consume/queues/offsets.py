@@ -65,7 +65,7 @@ class OffsetStore(Protocol):
         """
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop the offset in memory, because a different member owns the queue now."""
+        """Drop the offset in memory, because another member owns the queue now."""
 
 
 class Positions:
@@ -255,7 +255,7 @@ class RemoteOffsets(_OffsetsInMemory):
         return response.header.offset
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Send the offsets oneway; resend them after a different broker has become the master."""
+        """Send the offsets oneway; resend them after another broker has become master."""
         queues = list(queues)
         for queue in queues:
             if self._is_told_elsewhere(queue):
@@ -376,7 +376,7 @@ class LocalOffsets(_OffsetsInMemory):
         self._stored: Mapping[MessageQueue, int] | None = None
 
     async def claim(self) -> None:
-        """Warn if a different process uses the file; call `release` when done.
+        """Warn if another process uses the file; call `release` when done.
 
         Raise OffsetsUnwritable if no file can be created beside it. Compatibility: Java starts, and
         logs each failed save; at the next start its consumer skips the waiting messages.

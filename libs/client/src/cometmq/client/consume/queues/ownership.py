@@ -114,7 +114,7 @@ class Ownership:
             )
 
     async def leave(self, held: Collection[ProcessQueue], *, is_lost: bool = False) -> None:
-        """Leave queues; `is_lost` means that a different member owns them already.
+        """Leave queues; `is_lost` means that another member owns them already.
 
         Slow steps continue in the background; until they end, the queues cannot be taken again.
         """
@@ -254,7 +254,7 @@ class Ownership:
                 self._leaving.pop(queue, None)
 
     async def _wait(self, held: Iterable[ProcessQueue]) -> None:
-        """Wait for the listener, without limit while a lock keeps other members away."""
+        """Wait for the listener; there is no time limit while a lock keeps other members away."""
         limit_s = None if self._locks is not None else FORCED_LEAVE_MS / 1000
         try:
             async with asyncio.timeout(limit_s):

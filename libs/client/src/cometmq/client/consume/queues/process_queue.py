@@ -47,7 +47,7 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """The offset distance between the first and the last held message."""
+        """The difference between the offsets of the first and the last held message."""
         return self._order[-1] - self._order[0] if self._order else 0
 
     def begun_anew(self, next_offset: int) -> "ProcessQueue":

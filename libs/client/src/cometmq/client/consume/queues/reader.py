@@ -83,7 +83,7 @@ class ReadContext(msgspec.Struct):
     failed: FailureLog
     log: Log
     may_commit: Callable[[MessageQueue], bool]
-    """False while a different member may own the queue and have committed a higher offset."""
+    """False while another member may own the queue and have committed a higher offset."""
     pull_interval_ms: int = 0
     commits_by_pull: bool = True
     """Whether pulls carry the committed offset."""
@@ -180,9 +180,9 @@ class Reader:
             context.offsets.update(held.queue, held.committable)
 
     def _log_moved(self, pulled: Pulled) -> None:
-        """Log where the broker sends us, and how many messages the group misses as a result.
+        """Log that the broker has moved our offset, and how many messages the group misses.
 
-        As in RocketMQ, a broker answers an offset above the end of a queue with the end. This
+        As in RocketMQ, a broker answers a pull beyond the end of a queue with the end offset. This
         happens after a topic was deleted and created again, because committed offsets are kept.
         """
         context, held = self._context, self.process_queue
@@ -216,8 +216,8 @@ class Reader:
     def _is_current(self, subscription: SubscriptionData) -> bool:
         """Return whether the topic has had this subscription since the pull was sent.
 
-        The answer to a pull with an older subscription lacks messages, but its next offset is
-        beyond them.
+        The answer to a pull with an older subscription may lack messages, but its next offset skips
+        them.
         """
         topic = self.process_queue.queue.topic
         return self._context.subscriptions.get(topic) is subscription
@@ -225,7 +225,7 @@ class Reader:
     def _commit_offset(self) -> int | None:
         """Return the offset for a pull to carry: only progress that is not stored yet.
 
-        A Java broker handles pulls and commits on different threads, and a different member may
+        A Java broker handles pulls and commits on different threads, and another member may
         already own the queue, so repeating an offset needlessly can undo a later commit.
         """
         context, queue = self._context, self.process_queue.queue

@@ -130,7 +130,7 @@ class Readers:
         return len(opened)
 
     async def drop(self, queues: Collection[MessageQueue], *, is_lost: bool = False) -> None:
-        """Leave queues; `is_lost` means that a different member owns them already."""
+        """Leave queues; `is_lost` means that another member owns them already."""
         held = [reader.process_queue for reader in map(self._remove, queues) if reader is not None]
         if held:
             for one in held:

@@ -32,7 +32,7 @@ __all__ = [
 
 EXPRESSION_TYPE: Final = "SQL92"
 CACHE_CHARS_MAX: Final = 1 << 20
-"""Total characters of cached expressions; each costs about 75 bytes once compiled."""
+"""Total characters of cached expressions; each takes about 75 bytes once compiled."""
 _EXPRESSION_COST: Final = 64  # of one cached expression beside its characters
 
 
@@ -63,7 +63,7 @@ class SqlFilter:
 
 
 class _Compiled:
-    """A cache of recently used expressions: maps each to its filter or its error text."""
+    """A cache of recently used expressions: maps each to its filter or its error message."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, SqlFilter | str] = OrderedDict()

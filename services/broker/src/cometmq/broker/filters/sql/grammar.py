@@ -3,7 +3,7 @@
 
 Compatibility: this is RocketMQ 4.9.4's precedence with its quirks (NOT and signs bind tighter than
 any comparison, comparisons may be chained, IN accepts only strings), plus the operators that 5.x
-added: CONTAINS, STARTSWITH, ENDSWITH. Terminals have the names that appear in error texts.
+added: CONTAINS, STARTSWITH, ENDSWITH. Terminals have the names that appear in error messages.
 """
 
 from collections.abc import Mapping
@@ -67,4 +67,4 @@ SHOWN: Final[Mapping[str, str]] = {
     **{name: f"<{name}>" for name in _LITERALS},
     **{name: f'"{symbol}"' for symbol, name in SYMBOLS.items()},
 }
-"""The names of terminals in error texts, in the order in which they are listed."""
+"""The names of terminals in error messages, in the order in which they are listed."""

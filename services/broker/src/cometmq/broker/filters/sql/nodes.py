@@ -2,7 +2,7 @@
 """Expressions as trees, and the operands that each operator accepts.
 
 The functions create nodes and raise SqlError for invalid operands; `str` renders a node the way
-RocketMQ's error texts do.
+RocketMQ's error messages do.
 """
 
 from typing import Final, TypeAlias
@@ -248,7 +248,7 @@ def search(word: str, operand: Node, wanted: str, *, is_negated: bool) -> Search
 
 
 def comparison_count(node: Node) -> int:
-    """Return the maximum number of comparisons that a condition makes, which measures its cost."""
+    """Return the maximum number of comparisons that a condition makes, as a measure of its cost."""
     match node:
         case Logic(parts=parts):
             return sum(map(comparison_count, parts))

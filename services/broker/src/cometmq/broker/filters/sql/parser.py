@@ -2,8 +2,8 @@
 """Parses an expression into a tree: a node is created when a grammar rule is complete.
 
 Compatibility: as in RocketMQ, an expression ends before the first token that cannot continue it,
-and the rest is ignored (`a > 5 foo` is `a > 5`). Error texts are the same as RocketMQ's, and list
-the tokens that its parser would have accepted.
+and the rest is ignored (`a > 5 foo` is `a > 5`). Error messages are the same as RocketMQ's, and
+list the tokens that its parser would have accepted.
 """
 
 from collections.abc import Collection, Generator

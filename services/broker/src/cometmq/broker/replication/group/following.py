@@ -63,13 +63,13 @@ its connection, and an attempt or two to connect may fail before it knows the ne
 
 
 class MasterEvents(Protocol):
-    """The reports of a follower; implemented by the broker's group member."""
+    """The events that a follower reports; implemented by the broker's group member."""
 
     def epoch_seen(self, epoch: int) -> None:
-        """Note that a master or a former master named a later epoch."""
+        """Handle a later epoch, named by a master or a former master."""
 
     def store_failed(self, error: Exception) -> None:
-        """Note that the store or a file of the group cannot be written."""
+        """Handle a failure to write the store or a file of the group."""
 
 
 class LogUnreadable(CometError):
@@ -219,7 +219,7 @@ class GroupFollower:
     def _is_brief(self, *, has_recovered: bool) -> bool:
         """Return whether the outage is still brief.
 
-        A stream that has lasted ends the outage before it; its own end begins a new outage.
+        A stream that lasted has ended the previous outage, so its loss begins a new one.
         """
         now_ms = self.now_ms()
         if self._lost_ms is None or has_recovered:
@@ -325,7 +325,7 @@ class GroupFollower:
         self._log.info("replica.following", master=where, epoch=welcome.epoch, offset=welcome.start)
 
     def _note(self, error: Exception, where: str, *, is_brief: bool) -> None:
-        """Log why the connection ended, once for each text and level."""
+        """Log why the connection ended, unless the last message and its level were the same."""
         status = self.status
         is_usual = isinstance(error, ConnectionLost | OSError)
         if isinstance(error, MasterRefused):

@@ -54,7 +54,7 @@ class Hello(msgspec.Struct, frozen=True, rename="camel"):
     """The ordinal of that master."""
     log: LogExtent
     tables: int = -1
-    """The number of table changes of this epoch that the follower has; -1 if it needs the whole
+    """The number of table changes of this epoch that the follower has; -1 if it needs the complete
     tables.
     """
 

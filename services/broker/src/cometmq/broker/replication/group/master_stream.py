@@ -69,7 +69,7 @@ class Target(Protocol):
         """Note the master's progress; its epoch is 0 until the master's first report."""
 
     def failed(self, error: Exception) -> None:
-        """Note that a file of the group cannot be written."""
+        """Handle a failure to write a file of the group."""
 
 
 class MasterStream(asyncio.Protocol):

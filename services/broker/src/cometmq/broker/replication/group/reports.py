@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of a master's port about its followers."""
+"""What a master's port reports about its followers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -26,14 +26,14 @@ class FollowerEvents(Protocol):
     def heard(self, reports: Sequence[Heard]) -> None:
         """Apply the latest report of each follower that reported; called once per turn.
 
-        All are of the current epoch, and none exceeds the master's log or tables.
+        All reports belong to the current epoch, and none exceeds the master's log or tables.
         """
 
     def left(self, copy: Copy) -> None:
         """Handle a follower's notice that it is stopping; it sends no report until it is back."""
 
     def epoch_seen(self, epoch: int) -> None:
-        """Handle a later epoch than this broker's, which a follower or a winner names."""
+        """Handle a later epoch than this broker's, named by a follower or a winner."""
 
     def promised(self) -> int:
         """Return the epoch that this broker has promised."""

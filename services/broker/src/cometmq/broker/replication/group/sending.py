@@ -402,7 +402,7 @@ class FollowerStream(asyncio.Protocol):
         self._sender.note_report(Heard(ack, report.heard_ms))
 
     def _begin(self, report: Report, start: int) -> None:
-        """Start to send the log, from the point at which the follower has truncated its own."""
+        """Start sending the log from the point to which the follower has truncated its own."""
         if report.offset != start:
             text = f"the follower begins at {report.offset}, the logs agree up to {start}"
             raise UnfitLog(Unfit.ACK, text)
@@ -417,7 +417,7 @@ class FollowerStream(asyncio.Protocol):
     # Output to the follower
 
     def wake(self) -> None:
-        """Send as much of the data that the follower lacks as its connection accepts."""
+        """Send the data that the follower lacks, until its connection accepts no more."""
         if self.is_following and not self._transport.is_closing():
             if self._tables.send():  # senders are served before the next piece
                 asyncio.get_running_loop().call_soon(self.wake)
@@ -425,7 +425,7 @@ class FollowerStream(asyncio.Protocol):
 
     @property
     def lacks_confirm(self) -> bool:
-        """Whether the last confirm offset that the follower was sent is out of date."""
+        """Whether the confirm offset last sent to the follower is out of date."""
         return self._confirmed < self._sender.confirmed
 
     def send_confirm(self) -> None:

@@ -9,12 +9,12 @@ nothing.
 
 A follower writes the same changes to its own journal before it acknowledges them.
 
-The journal stores each change together with the position that the tables reach with it, so a
-restarted copy knows which acknowledged changes it has. The position is a lower bound: the tables
-contain every acknowledged change up to it. That remains true while a follower adopts later tables
-one by one, because those contain the acknowledged changes, too. To continue with single changes, a
-follower must have exactly the master's tables. Only tables adopted by the same process qualify,
-because a broker adds missing topics when it starts.
+The journal stores each change together with the tables' position after it, so a restarted copy
+knows which acknowledged changes it has. The position is a lower bound: the tables contain every
+acknowledged change up to it. That remains true while a follower adopts later tables one by one,
+because those contain the acknowledged changes, too. To continue with single changes, a follower
+must have exactly the master's tables. Only tables adopted by the same process qualify, because a
+broker adds missing topics when it starts.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import describe
 
 RECENT_BYTES_MAX: Final = 8 << 20
-"""Bytes of changes kept for followers that are behind; followers further behind get the whole
+"""Bytes of changes kept for followers that are behind; followers further behind get the complete
 tables.
 """
 
@@ -65,7 +65,7 @@ UNKNOWN: Final = TablesPosition(0, 0)
 
 
 class TablesLost(CometError):
-    """Changes cannot be applied or saved, so the follower needs the whole tables again."""
+    """Changes cannot be applied or saved, so the follower needs the complete tables again."""
 
 
 class TableFeed:
@@ -142,9 +142,7 @@ class TableFeed:
     # Follower
 
     def received(self, epoch: int) -> int:
-        """Return how many changes of an epoch this process has from its master; -1 if it needs the
-        whole tables.
-        """
+        """Return the number of changes received in an epoch; -1 if complete tables are needed."""
         is_current = self._has_masters_tables and self.position.epoch == epoch
         return self.position.changes if is_current else -1
 
@@ -184,7 +182,7 @@ class TableFeed:
         self.applied(changes.tables.keys())
 
     def forget(self) -> None:
-        """Make the next stream send the whole tables."""
+        """Make the next stream send the complete tables."""
         self._has_masters_tables = False
 
     def _check_saved(self) -> None:

@@ -2,7 +2,7 @@
 """Fetches the tables that the winner of an election needs before it opens (R11).
 
 The record names the copy that has them, and how recent they are. The winner asks the broker of that
-copy until it has received all tables, or until it no longer prepares its epoch, because the next
+copy until it has received all tables, or until it stops preparing its epoch, because the next
 election may name another winner or another source. Nothing is changed here: the received tables (at
 most 256 MiB) wait for the member's step that adopts them and begins the epoch.
 """

@@ -3,9 +3,9 @@
 
 Under the majority policy the longest log and the most complete tables may be in different stores.
 The record names the store whose tables the winner needs; its broker is the source. A winner opens
-one connection, gets all tables as one snapshot, and closes it. Pieces are sent in turns of their
-own, as fast as the winner accepts them. If a later master changes the tables meanwhile, the source
-refuses instead of ending the snapshot.
+one connection, gets all tables as one snapshot, and closes it. Each piece is sent in a separate
+turn of the loop, as fast as the winner accepts them. If a later master changes the tables in the
+meantime, the source refuses instead of ending the snapshot.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class TableOffer(asyncio.Protocol):
         self._schedule()
 
     def progress_ms(self, now_ms: int) -> int:
-        """Return when the winner was last seen to accept something; call this regularly."""
+        """Return the time at which the winner was last seen accepting data; call this regularly."""
         unsent_bytes = self._transport.get_write_buffer_size()
         if unsent_bytes < self._unsent_bytes:
             self._progressed_ms = now_ms
