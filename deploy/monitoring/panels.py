@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defines dashboards as values, and renders them as Grafana JSON (schema 39, of Grafana 11).
+"""Defines dashboards as values, and renders them as Grafana JSON (schema version 39, Grafana 11).
 
 A dashboard is a list of rows of panels. The width of a panel follows from the number of panels in
 its row, so the tables in `boards.py` contain no coordinates. Ids and positions depend only on the

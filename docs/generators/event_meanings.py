@@ -6,7 +6,7 @@ from typing import Final
 
 MEANINGS: Final[Mapping[str, str]] = {
     # broker groups with failover
-    "in_sync.insufficient": "Fewer copies than minInSync are in sync: sends are refused "
+    "in_sync.insufficient": "Fewer than minInSync copies are in sync: sends are refused "
     "with code 14 until one returns.",
     "in_sync.sufficient": "Enough copies are in sync again; sends are accepted.",
     "member.master_unknown": "The record names a master that groupMembers does not contain.",
@@ -263,8 +263,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "trace.dropped": "There were more traces than could be sent, so some were dropped; no messages "
     "were lost.",
     "trace.unsent": "A broker did not accept traces, which are lost; their messages are not.",
-    "callback.abandoned": "`close` or a wait ended although `running_count` calls of the function "
-    "given to `callback` were still running: they did not end when they were cancelled.",
+    "callback.abandoned": "`close` or a wait returned while `running_count` calls to the function "
+    "given to `callback` were still running: they did not stop when they were cancelled.",
     "callback.failed": "The function given to `callback` raised an exception, or on_revoked took "
     "over a minute.",
     "client.unregister_failed": "The client could not tell a broker that it is leaving; the "
@@ -285,8 +285,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "and is repeated at most once a minute.",
     "heartbeat.failed": "A broker refused a heartbeat; the client sends the next one at its usual "
     "time.",
-    "listener.abandoned": "`close` ended although `running_count` calls of the listener were still "
-    "running: they did not end when they were cancelled after `drain_ms`. Their messages are "
+    "listener.abandoned": "`close` returned while `running_count` calls to the listener were still "
+    "running: they did not stop when they were cancelled after `drain_ms`. Their messages are "
     "redelivered.",
     "listener.failed": "The listener raised an exception, or returned something that is not a "
     "result; the message is redelivered. The first failure of a kind is logged with its traceback; "

@@ -27,8 +27,9 @@ Programs serve these metrics at `/metrics` on their HTTP port (`adminHttpPort`; 
 `standalone`), together with the usual `process_*` and `python_gc_*` families of the process.
 
 Every counter starts at 0 when the program starts. The same port serves `/healthz` (whether the
-process works), `/readyz` (status 200 or 503, with the reason for each failed check as JSON; the
-[runbooks](../runbooks/README.md) explain the reasons) and `/settings` (each value and its source).
+process is healthy), `/readyz` (status 200 or 503, with the reason for each failed check as JSON;
+the [runbooks](../runbooks/README.md) explain the reasons) and `/settings` (each value and its
+source).
 
 A broker also shows its metrics under the names of rocketmq-exporter and RocketMQ 5
 (`metricsExporterNames`, `metricsNativeNames`). A metric with a row for each topic or group shows at

@@ -22,7 +22,7 @@ ACCEPTANCE: Final = "a person has to accept that, with cometmq ha restore --acce
 
 
 def restore_epoch(statuses: Statuses) -> int:
-    """Return the epoch for fence orders while the record is missing; the elector keeps it."""
+    """Return the epoch for fence orders while the record is missing; the caller remembers it."""
     return max([0, *(one.promised for one in statuses)]) + 1
 
 

@@ -42,7 +42,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How a store keeps its messages on disk."""
 
     store_path_root_dir: Annotated[
-        str, Meta(min_length=1, description="Folder of the store; ~ is the home folder.")
+        str, Meta(min_length=1, description="The store's folder; ~ is the home folder.")
     ] = "~/store"
     store_path_commit_log: Annotated[
         str,

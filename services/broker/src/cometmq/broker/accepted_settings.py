@@ -34,7 +34,7 @@ FOLDERS: Final = _because("a log cannot span several folders")
 UNUSED: Final = _because("RocketMQ 4.9.4 does not use the setting either")
 LOGS: Final = _because("logging is configured for the process, not for the broker")
 PAGES: Final = _because("files are not mapped")
-DIAGNOSIS: Final = _because("the setting diagnoses RocketMQ's own locks")
+DIAGNOSIS: Final = _because("the setting is for diagnosing RocketMQ's own locks")
 DETAIL: Final = _because("queue statistics are kept for delayed messages only")
 
 

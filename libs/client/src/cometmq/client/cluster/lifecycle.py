@@ -101,7 +101,7 @@ class Client(ABC):
     def client_id(self) -> str:
         """The id under which brokers know this client; it remains readable after `close`.
 
-        Raise ClientStateError before the start.
+        Raise ClientStateError if called before `start`.
         """
         if self._instance is None:
             raise ClientStateError(unusable(self.KIND, self.state))

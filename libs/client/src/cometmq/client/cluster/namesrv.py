@@ -41,7 +41,7 @@ async def find_addresses(text: str, url: str) -> list[str]:
 
 
 def _reason(address: str, error: TransportError, timeout_ms: int) -> str:
-    """Return why a name server failed; some errors already contain the address."""
+    """Return why a name server failed, with its address unless the error already contains it."""
     if isinstance(error, RequestTimeout) and not error.loop_late_ms:
         return (
             f"{address} accepts connections, but does not answer within {timeout_ms / 1000:g} s"

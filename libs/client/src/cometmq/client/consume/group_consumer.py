@@ -129,7 +129,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         return callback
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Call a hook before and after each list of messages; add it before the start."""
+        """Call a hook before and after each list of messages; add it before `start`."""
         self._check_unstarted()
         check_hook(hook, "before_consume", "after_consume")
         self._hooks.append(hook)

@@ -80,7 +80,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     ) -> None:
         """Read exactly the given queue or queues, without rebalancing.
 
-        Must be called before the start, that is, before `async with`; until then, `queues` of an
+        Must be called before `start`, that is, before `async with`; until then, `queues` of an
         AdminClient or a producer returns the queues of a topic. To read other queues later, make
         another consumer.
         """

@@ -128,7 +128,7 @@ class ScheduledPull:
         )
 
     async def start(self) -> None:
-        """Take this member's share of the queues, and start the calls."""
+        """Take this member's share of the queues, and start calling the callbacks."""
         if not self._callbacks:
             raise InvalidArgument("nothing to pull: call `register(topic, callback)` first")
         await self.consumer.start()

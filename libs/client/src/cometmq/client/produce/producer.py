@@ -92,13 +92,13 @@ class Producer(Client):
         self._replies: set[asyncio.Future[MessageExt]] = set()  # awaited by requests
 
     def add_hook(self, hook: SendHook) -> None:
-        """Call a hook before and after every attempt to send; add it before the start."""
+        """Call a hook before and after every attempt to send; add it before `start`."""
         self._check_unstarted()
         check_hook(hook, "before_send", "after_send")
         self._hooks.append(hook)
 
     def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
-        """Add a hook that may reject messages; add it before the start."""
+        """Add a hook that may reject messages; add it before `start`."""
         self._check_unstarted()
         check_hook(hook, "check")
         self._forbidden_hooks.append(hook)

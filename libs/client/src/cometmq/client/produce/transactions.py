@@ -179,7 +179,7 @@ class TransactionProducer(Producer, TransactionMember):
         self._check_caller: StateCaller
 
     def add_end_hook(self, hook: EndHook) -> None:
-        """Call a hook whenever a transaction ends; add it before the start."""
+        """Call a hook whenever a transaction ends; add it before `start`."""
         self._check_unstarted()
         check_hook(hook, "end_transaction")
         self._end_hooks.append(hook)

@@ -169,7 +169,7 @@ class LitePullConsumer(
         queues: MessageQueue | Iterable[MessageQueue],
         expression: str | MessageSelector = ALL_TAGS,
     ) -> None:
-        """Read exactly the given queue or queues; must be called before the start."""
+        """Read exactly the given queue or queues; must be called before `start`."""
         self._inner.assign(queues, expression)
 
     def on_queues_changed(

@@ -177,7 +177,7 @@ class ScheduledPull:
         self._inner.register(topic, call)
 
     def start(self) -> None:
-        """Take this member's share of the queues, and start the calls."""
+        """Take this member's share of the queues, and start calling the callbacks."""
         loop_thread().run(self._inner.start())
 
     def close(self) -> None:

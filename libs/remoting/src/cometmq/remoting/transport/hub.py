@@ -35,7 +35,7 @@ PeerT = TypeVar("PeerT", bound=Connected)
 
 
 class Hub(Generic[PeerT]):
-    """State that the connections of one server or client share."""
+    """State shared by the connections of one server or client."""
 
     __slots__ = (
         "_behind_count",

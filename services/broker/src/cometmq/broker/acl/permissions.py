@@ -58,7 +58,7 @@ def check_resources(texts: Iterable[str]) -> None:
 
 
 def resource_word(text: str) -> str | None:
-    """Return the word for the right in a `NAME=RIGHT` string, or None if it has another form."""
+    """Return RIGHT from a `NAME=RIGHT` string, or None if the string has a different form."""
     items = _items(text)
     return items[1].strip() if len(items) == 2 else None
 

@@ -87,7 +87,7 @@ class Link:
 
 
 class Registration:
-    """Keeps the broker's registration current at all name servers, in the background task `run`."""
+    """Keeps the registration with every name server current, in the background task `run`."""
 
     def __init__(
         self,

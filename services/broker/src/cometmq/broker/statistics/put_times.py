@@ -62,9 +62,7 @@ class PutTimes:
         return counts
 
     def percentile(self, share: float) -> int:
-        """Return the latency that this share of the messages did not exceed; 0 if there are no
-        messages.
-        """
+        """Return the latency at this quantile (0 to 1); 0 if there are no messages."""
         shown = self._shown()
         wanted = sum(shown.values()) * share
         passed = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of the network; each heals before it returns."""
+"""Network faults; each function heals its fault before it returns."""
 
 import asyncio
 from collections.abc import Iterable, Iterator

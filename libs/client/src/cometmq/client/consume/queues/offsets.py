@@ -144,7 +144,7 @@ class HeldOffsets:
     """Withholds progress from an offset store until `release`: only explicit commits store it.
 
     First offsets and resets reach the store, because they are not the application's progress. A
-    seek is withheld: until it is committed, a restart continues at the offset committed before.
+    seek is withheld: until it is committed, a restart resumes from the previously committed offset.
     """
 
     def __init__(self, store: OffsetStore) -> None:
