@@ -54,7 +54,7 @@ def overwrite(broker: BrokerChild, place: int, where: str, kind: str, random: Ra
 
 
 async def killed(broker: BrokerChild, random: Random, *, is_below: bool) -> Sent:
-    """Send messages and kill the broker, with its progress either after or before the messages."""
+    """Send messages and kill the broker; its saved progress is either after or before them."""
     await broker.start()
     async with Client(broker.address) as client:
         if not is_below:

@@ -61,7 +61,7 @@ class Prometheus:
         self.child = Child("prometheus", words, log_path=folder / "prometheus.log")
 
     def ask(self, page: str, **words: str) -> Any:
-        """Return the data of an HTTP API answer, or None while Prometheus is starting."""
+        """Return the data from an API response, or None while Prometheus is starting."""
         url = f"http://{self.address}/api/v1/{page}?{urllib.parse.urlencode(words)}"
         try:
             with urllib.request.urlopen(url, timeout=60) as answer:

@@ -143,7 +143,7 @@ async def test_only_ordered_topics_obey_a_broker_without_write_permission(tmp_pa
 @pytest.mark.parametrize(
     ("reasons", "text"),
     [
-        ([Refusal.DISK_FULL], r" has a full disk \(\d+ % used\); free space there, and .*"),
+        ([Refusal.DISK_FULL], r" has a full disk \(\d+ % used\); it will accept .*"),
         ([Refusal.DISK_FULL, Refusal.LOG_WRITE_FAILED], " has a full disk .*"),
         (
             [Refusal.SYNC_FAILED],

@@ -46,7 +46,7 @@ async def find_by_key(
     begin_ms: int = 0,
     end_ms: int = FOREVER_MS,
 ) -> tuple[list[MessageExt], list[str]]:
-    """Return the newest messages with a key, oldest of them first, and notes if there are more.
+    """Return the newest messages with a key, oldest first, and a list of notes on missing ones.
 
     The period includes `begin_ms` and `end_ms`. Raise ClientError for the id of a message, which is
     not one of its keys.

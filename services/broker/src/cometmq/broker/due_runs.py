@@ -134,7 +134,7 @@ class DueRuns:
 
 
 class DueRun:
-    """Due messages of one level as a source of the store; see `cometmq.store.writing.runs`."""
+    """The due messages of one level, as input for the store; see `cometmq.store.writing.runs`."""
 
     def __init__(
         self, runs: DueRuns, records: "DueRecords", first_offset: int, *, is_behind: bool

@@ -72,8 +72,8 @@ def store_refuses(broker_name: str, reasons: Collection[str], used_percent: int)
     place = f"service not available now: broker {broker_name}"
     if Refusal.DISK_FULL in reasons:
         return (
-            f"{place} has a full disk ({used_percent} % used); free space there, and it accepts"
-            " messages again"
+            f"{place} has a full disk ({used_percent} % used); it will accept messages again once"
+            " space is freed"
         )
     return (
         f"{place} accepts no messages: {', '.join(sorted(reasons))} (disk {used_percent} % used);"

@@ -54,7 +54,7 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
         int,
         Meta(
             ge=-1,
-            description="Number of a slave, starting at 1. A master always registers as 0, as in"
+            description="The number of a slave, 1 or higher. A master always registers as 0, as in"
             " RocketMQ.",
         ),
     ] = 0

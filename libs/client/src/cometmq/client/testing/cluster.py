@@ -71,9 +71,7 @@ class MemoryCluster:
 
     @property
     def namesrv(self) -> str:
-        """The name server address to give to clients; raise ClientStateError before the first
-        `start`.
-        """
+        """The name server address for clients; ClientStateError before the first `start`."""
         if not self._port:
             raise ClientStateError(
                 "this MemoryCluster has no address yet: use it inside `async with cluster:` (or "

@@ -141,7 +141,7 @@ class BrokerPulls:
         )
 
     def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> None:
-        """From now on, serve requests like this one, which has just renewed or taken locks."""
+        """Serve later requests with the same bytes, because this one has renewed or taken locks."""
         if self._has_failed or self._settings.group_record:
             return
         self._follow_locks()

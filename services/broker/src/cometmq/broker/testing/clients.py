@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of one broker, for tests with processes: sends, pulls and commits on one queue."""
+"""A client of one broker, for tests that start processes: sends, pulls and commits on one queue."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
