@@ -46,7 +46,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "settings.repeated": "The file gives these settings more than once, at these places; the last "
     "value counts, as in RocketMQ.",
-    "settings.unsaved": "An order on the control port changed settings, but the file cannot be "
+    "settings.unsaved": "A command on the control port changed settings, but the file cannot be "
     "written, as in a pod: the changes apply until the broker restarts.",
     "settings.unknown": "These names in the file are unknown settings; they are kept for tools. "
     "`did_you_mean` lists the settings that misspelt names resemble; `no_settings` lists the lines "

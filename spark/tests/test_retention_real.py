@@ -95,7 +95,7 @@ class Forgotten:
             return metadata.ends([self.queue])[self.queue][0]
 
     def loss(self, start: int, end: int) -> str:
-        """Return the start of the error text for a read of [start, end)."""
+        """Return the start of the error message for a read of [start, end)."""
         lost = min(end, self.first_left) - start
         return f"{lost} messages of {self.queue} starting at offset {start} "
 

@@ -15,7 +15,7 @@ PUBLIC = set(cometmq.client.__all__)
 
 
 def raised(*patterns: str) -> set[str]:
-    """Return the names of the classes that `raise` statements of these files use."""
+    """Return the names of the exception classes that are raised in these files."""
     found = set()
     for path in [path for pattern in patterns for path in ROOT.glob(pattern)]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

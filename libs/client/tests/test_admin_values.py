@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin calls refuse values that servers accept but that cannot be intended."""
+"""Admin calls refuse values that servers accept but no caller can have meant."""
 
 import re
 from typing import Any

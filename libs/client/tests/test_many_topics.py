@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A consumer of many topics starts with few requests, many of them concurrent."""
+"""A consumer of many topics starts with only a few requests, most of them concurrent."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

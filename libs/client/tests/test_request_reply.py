@@ -158,7 +158,7 @@ async def test_without_a_reply_the_request_ends_in_time(cluster: MemoryCluster) 
 
 
 async def test_a_request_to_a_frozen_broker_says_how_long_it_took(cluster: MemoryCluster) -> None:
-    """The error text used to leave out the time of the heartbeat before the request."""
+    """The error message used to leave out the time of the heartbeat before the request."""
     async with Producer("requester", cluster.namesrv) as requester:
         await requester.send(Message("T", b"x"))
         requester._running()._greeted.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lane in Python, and the system calls of direct input and output in Python."""
+"""A lane, and the system calls for direct input and output, in plain Python."""
 
 import asyncio
 import os

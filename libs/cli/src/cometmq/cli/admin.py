@@ -227,7 +227,7 @@ class CommandAdmin(AdminClient):
     ) -> list[tuple[BrokerAdmin, T]]:
         """Query one broker of each replica group in the route of a topic.
 
-        If answers may take long, a short query is sent first to find the brokers that hang.
+        If answers may take a long time, a quick query is sent first to find brokers that hang.
         """
 
         async def answers(broker: BrokerAdmin) -> None:
@@ -251,7 +251,7 @@ def _names(brokers: Iterable[BrokerAdmin]) -> str:
 
 
 def no_broker_text(namesrvs: Iterable[str]) -> str:
-    """Return the error text for a cluster without brokers; it names the remedy."""
+    """Return the error message for a cluster without brokers; it names the remedy."""
     addresses = ";".join(namesrvs)
     return (
         f"no broker is registered at the name server {addresses}: start one (cometmq broker -n"

@@ -30,7 +30,7 @@ READ_TIMEOUT_MS: Final = 5_000
 
 
 class HaFailed(CometError):
-    """A command for a group cannot be carried out; the error text contains the remedy."""
+    """A command for a group cannot be carried out; the error message contains the remedy."""
 
 
 class GroupOptions(OptionSet, frozen=True, kw_only=True):

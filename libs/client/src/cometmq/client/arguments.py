@@ -32,7 +32,7 @@ _WORDS: Final = (
     ("Expected `array`, got ", "it must be a set, not "),
     ("Expected `Path`, got ", "it must be a Path or a string, not "),
 )
-"""The first words of msgspec's error texts, each with our replacement."""
+"""The first words of msgspec's error messages, each with our replacement."""
 
 HeaderT = TypeVar("HeaderT", bound=msgspec.Struct)
 
@@ -101,7 +101,7 @@ def check_encodable(text: str, name: str) -> None:
 def redelivery_level(level: Any, *, level_max: int | None = None) -> int:
     """Return `level`; raise InvalidArgument unless it is a delay level, or -1 for a dead letter.
 
-    A broker shortens a level above its last one, `level_max`, without an error.
+    A broker silently replaces higher levels by its last one, `level_max`.
     """
     if whole(level, "delay_level", low=-1) > (level if level_max is None else level_max):
         raise InvalidArgument(

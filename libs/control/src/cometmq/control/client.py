@@ -34,7 +34,7 @@ BACK_OFF_MS: Final = (100, 500)
 
 
 OTHER_PROGRAM: Final = ("Failed parsing HTTP/2", "receiving SETTINGS", "Socket closed")
-"""Parts of gRPC's error texts for a connection to a server without gRPC."""
+"""Parts of gRPC's error messages for a connection to a server without gRPC."""
 
 
 class MemberClient:

@@ -128,7 +128,7 @@ class MessageStore:
         return self._appender.put(message, done)
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Stage messages of any queues as a unit: all are stored contiguously, or none is."""
+        """Stage messages for any queues as a unit: either all are stored, contiguously, or none."""
         self._appender.put_batch(messages, done)
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> int:

@@ -205,7 +205,7 @@ class Outcome(Enum):
 
 
 class EndState(Enum):
-    """The state that a request to end a half message finds."""
+    """The state of a half message when a request to end it arrives."""
 
     BEGUN = "begun"
     """This is the first request; its caller stores the messages that end the transaction."""

@@ -162,7 +162,7 @@ def _root(one: Definition) -> Schema:
 
 
 def definition(one: Definition) -> dict[str, Any]:
-    """Return a definition as an object of Kubernetes."""
+    """Return a definition as a Kubernetes object."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -175,7 +175,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends_of(self, spans: Sequence[Span]) -> Ends:
         """Return the ends of the queues of a planned batch.
 
-        Queues without a route are queried at their brokers: the topic may have been deleted, or
+        The brokers of queues without a route are asked: the topic may have been deleted, or
         the broker may only be down for a while, in which case nothing is lost.
         """
         ends = dict(self._ends(must_exist=False))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds a broker that answers, to resend a message whose send another broker did not answer."""
+"""Finds a broker that answers, for resending a message when another broker did not respond."""
 
 import asyncio
 import random

@@ -157,7 +157,7 @@ class Patience(SendHook):
 
 
 def _uncertain_text(message: Message, error: CometError) -> str:
-    """Return an error text that also mentions the earlier, unanswered attempt."""
+    """Return an error message that also mentions the earlier, unanswered attempt."""
     reason = (error.__cause__ or error) if isinstance(error, SendFailed) else error
     return (
         f"no broker has confirmed the message to the topic {message.topic}, which may be stored:"

@@ -39,7 +39,7 @@ _ONCE: Final = _UNUSABLE | {
 
 
 def unusable(kind: str, state: ClientState) -> str:
-    """Return the error text for a client that is not running, with the remedy."""
+    """Return the error message for a client that is not running, with the remedy."""
     return _UNUSABLE.get(state, "this {kind} has no connections").format(kind=kind)
 
 

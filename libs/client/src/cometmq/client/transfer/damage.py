@@ -148,7 +148,7 @@ class MissingMessages:
 
 
 def corrupt_text(queue: MessageQueue, offset: int, error: CorruptRecord) -> str:
-    """Return the error text for a queue that cannot be read beyond a record."""
+    """Return the error message for a queue that cannot be read beyond a record."""
     return (
         f"the record at queue offset {offset} of {_place(queue)}, is corrupt ({error}), and the"
         " queue cannot be read beyond it: run cometmq store verify on the broker's store; restore"

@@ -27,7 +27,7 @@ def check_opening(world: World, ordinal: int) -> None:
 
 
 def check_has(node: Node, messages: Messages, tables: frozenset[int]) -> None:
-    """Check that a master has all answered messages and table changes."""
+    """Check that a master has all acknowledged messages and table changes."""
     ordinal = node.member.me.ordinal
     for offset, message in messages:
         if node.log[offset : offset + 1] != (message,):

@@ -98,7 +98,7 @@ class Machinery:
         return node.tables_epoch, len(node.tables) - node.tables_start
 
     def begin(self, history: epochs.History, epoch: int, end: int) -> epochs.History:
-        """Return the history of a log in which an epoch begins."""
+        """Return the history of a log after an epoch has begun in it."""
         return epochs.begun(history, epoch, end)
 
     def save_promise(self, world: World, ordinal: int, epoch: int) -> World:

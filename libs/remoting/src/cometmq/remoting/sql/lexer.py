@@ -80,7 +80,7 @@ def _kind(match: re.Match[str]) -> str:
 
 
 def place(text: str, index: int) -> str:
-    """Return the line and column of a character in the form used by error texts."""
+    """Return the line and column of a character in the form used in error messages."""
     line, column = _position(text, index)
     return f"line {line}, column {column}"
 

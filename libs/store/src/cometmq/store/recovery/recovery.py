@@ -209,7 +209,7 @@ class Recovery:
         return files.first
 
     def _refuse_damage(self, start: int) -> None:
-        """Refuse damage before anything is truncated: a manual repair needs the queue entries."""
+        """Refuse damage before anything is truncated: manual repairs need the queue entries."""
         scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
         for _ in scanner:
             pass

@@ -133,7 +133,7 @@ class Appender:
         return self.staged_bytes
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Stage messages of any queues as a unit: all are stored contiguously, or none is."""
+        """Stage messages for any queues as a unit: either all are stored, contiguously, or none."""
         assert messages
         self._pending.append((tuple(messages), done))
         self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)

@@ -74,7 +74,7 @@ class MasterCopies:
         clock: Clock,
         log: Log,
     ) -> None:
-        """`note_unfit` is called when a comparison shows that the logs do not fit."""
+        """`note_unfit` is called when a comparison shows that the logs do not match."""
         self._tables = tables
         self._status = status
         self._client = client

@@ -72,7 +72,7 @@ class Journaled(Saved, Protocol):
         """Forget the noted changes, because the journal now has them."""
 
     def apply_changes(self, data: msgspec.Raw) -> None:
-        """Apply one piece of changes without noting it, and set `is_dirty`.
+        """Apply some of the changes without recording them again, and set `is_dirty`.
 
         Raise ValueError or CometError if the JSON does not have the table's shape.
         """
