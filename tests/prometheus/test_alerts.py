@@ -9,6 +9,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from cometmq.remoting.names import DLQ_REPLAY_GROUP
+
 RULES = Path(__file__).resolve().parents[2] / "deploy/monitoring/alerts.yaml"
 B = 'cluster="c",broker="b"'
 I0, I1 = f'{B},instance="i0"', f'{B},instance="i1"'
@@ -130,6 +132,9 @@ CASES = (
     Case("CometmqLagOld",
          {f'cometmq_group_lag_seconds{{{B},group="g",topic="t"}}': steady(60)}, 11,
          is_firing=False),
+    Case("CometmqLagOld",
+         {f'cometmq_group_lag_seconds{{{B},group="{DLQ_REPLAY_GROUP}",topic="%DLQ%g"}}':
+          steady(4000)}, 11, is_firing=False),
     Case("CometmqNoConsumer", {LAG: steady(2000), MEMBERS: steady(0)}, 16),
     Case("CometmqNoConsumer", {LAG: steady(2000), MEMBERS: steady(2)}, 16, is_firing=False),
     Case("CometmqSubscriptionsDiffer",

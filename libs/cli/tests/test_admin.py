@@ -2,6 +2,7 @@
 """`group`, `lag` and `cluster` against a running suite."""
 
 import asyncio
+import json
 import resource
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from cometmq.cli.mqadmin.text.moments import moment
 from cometmq.cli.times import parsed, shown
+from cometmq.cli.verbs.queue_states import QueueState, missed_notes
 from cometmq.client import (
     ConsumeFrom,
     ConsumeResult,
@@ -24,7 +26,9 @@ from cometmq.peers.ports import free_port
 from cometmq.peers.processes import Child, wait_until
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.names import CHECK_GROUP, DLQ_REPLAY_GROUP
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 
@@ -392,3 +396,43 @@ def test_a_command_starts_quickly(suite):
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert cpu_s < COMMAND_CPU_S_MAX
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("group", "create"), ("group", "alter", "--retries", 3), ("group", "delete", "--yes"),
+     ("consume", "T", "-g")],
+)  # fmt: skip
+@pytest.mark.parametrize("group", [CHECK_GROUP, DLQ_REPLAY_GROUP])
+def test_system_groups_are_left_alone(ask, words, group):
+    refused = ask(*words, group)
+    assert refused.status == 1
+    assert f"{group} is a system group" in refused.err
+
+
+def test_nobody_is_told_to_create_the_group_of_dlq_replay(ask):
+    assert "cannot be created" in ask("lag", DLQ_REPLAY_GROUP).err
+
+
+def test_a_group_that_moves_to_the_time_of_a_message_reads_it_again(ask, topic):
+    group = f"{topic}-readers"
+    ask("topic", "create", topic, "--queues", 1)
+    ask("produce", topic, *range(64))  # several are stored in the same millisecond
+    read = ("consume", topic, "-g", group, "--json", "--timeout", 60, "--max")
+    lines = ask(*read, 64, "--from", "first").out.splitlines()
+    messages = [json.loads(line) for line in lines]
+    stored_ms = messages[40]["store_timestamp"]
+    assert ask("group", "reset", group, topic, "--to", shown(stored_ms), "--yes").status == 0
+    first = next(it for it in messages if it["store_timestamp"] == stored_ms)
+    again = json.loads(ask(*read, 1).out)
+    assert again["message_id"] == first["message_id"]
+
+
+def test_messages_deleted_before_a_group_read_them_are_counted():
+    def state(topic, committed, min_offset):
+        queue = MessageQueue(topic, "b", 0)
+        return QueueState(queue, min_offset, committed, 100, 100 - committed, 1.0)
+
+    states = [state("A", 10, 30), state("A", 5, 6), state("B", 0, 30), state("C", 30, 30)]
+    (note,) = missed_notes("g", states)
+    assert note.startswith("g in A: 21 messages were deleted before the group read them")

@@ -171,6 +171,21 @@ def test_offsets_by_time(
     assert asked(broker, Code.SEARCH_OFFSET_BY_TIMESTAMP, header).header.offset == expected
 
 
+def test_search_by_the_time_of_a_message_never_skips_it(broker: Broker) -> None:
+    """RocketMQ 4.9 returns any of several messages that were stored in the same millisecond."""
+    times_ms = []
+    for _ in range(3):
+        times_ms += [broker.clock.now_ms()] * 7
+        for _ in range(7):
+            store(broker)
+        clock_of(broker).advance(10)
+    found = [
+        asked(broker, Code.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetByTimestamp("T", 1, time_ms))
+        for time_ms in times_ms
+    ]
+    assert [answer.header.offset for answer in found] == [0] * 7 + [7] * 7 + [14] * 7
+
+
 EXCHANGES = [
     one
     for pattern in ("014-*", "015-*", "029-*", "030-*", "031-*", "032-*")

@@ -5,11 +5,23 @@ from cometmq.cli.outcome import MISSING
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.names import is_system_group
+
+
+def check_not_reserved(group: str) -> None:
+    """Raise ClientError for a group in which servers and tools store positions of their own."""
+    if is_system_group(group):
+        raise ClientError(
+            f"{group} is a system group, which servers and tools use themselves: it cannot be"
+            " created, changed, deleted or used to consume"
+        )
 
 
 async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig:
     """Return the settings of a group; raise ClientError if no broker knows it."""
     config = (await admin.groups()).get(group)
+    if config is None:
+        check_not_reserved(group)
     if config is None and MISSING:
         raise ClientError(
             f"the brokers that answer do not know the consumer group {group}; others may know it"

@@ -121,10 +121,12 @@ class Lookups:
     def _nearest(self, queue: ConsumeQueue, timestamp: int) -> Lookup[int]:
         """Search one file of the queue, as RocketMQ does.
 
-        If several messages have exactly this store time, the search may find any of them, but
-        always the same one. The file is the first one whose last message is not older than the
-        time. RocketMQ selects it by the files' modification times instead, which copying a store
-        changes.
+        If several messages have exactly this store time, the first of them is returned: a group
+        that is moved to the time of a message must read that message again. RocketMQ 4.9 returns
+        the one that its search meets first, RocketMQ 5 the first one.
+
+        The file is the first one whose last message is not older than the time. RocketMQ selects
+        it by the files' modification times instead, which copying a store changes.
         """
         low, high = yield from self._file_of_time(queue, timestamp)
         before: tuple[int, int] | None = None
@@ -133,7 +135,7 @@ class Lookups:
             middle = (low + high) // 2
             stored_ms = yield from self._time_of(queue, middle)
             if stored_ms == timestamp:
-                return middle
+                return (yield from self._first_at_or_after(queue, timestamp))
             if stored_ms > timestamp:
                 high = middle - 1
                 after = (stored_ms - timestamp, middle)

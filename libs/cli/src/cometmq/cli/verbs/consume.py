@@ -25,6 +25,7 @@ from cometmq.cli.connecting import (
     with_access,
     wrong_usage,
 )
+from cometmq.cli.lookup import check_not_reserved
 from cometmq.cli.meter import is_terminal, live, rate
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import print_notes
@@ -135,6 +136,9 @@ def consume(  # noqa: PLR0913  # one parameter per option
         now_ms = wall_ms()
         if times.parsed(start, now_ms=now_ms, words=PLACES) > now_ms:
             print_notes([f"{start} is in the future: the last message of each queue is read"])
+
+    if group is not None:
+        check_not_reserved(group)
 
     async def main() -> int:
         if group is not None:

@@ -19,7 +19,7 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
-from cometmq.cli.lookup import known_group
+from cometmq.cli.lookup import check_not_reserved, known_group
 from cometmq.cli.output import (
     AsJson,
     Cell,
@@ -30,7 +30,7 @@ from cometmq.cli.output import (
 )
 from cometmq.cli.verbs.group_members import Members, is_ours, members_of
 from cometmq.cli.verbs.observer import begin_of, chosen_queues
-from cometmq.cli.verbs.queue_states import queue_states, skip_notes, topics_by_group
+from cometmq.cli.verbs.queue_states import missed_notes, queue_states, topics_by_group
 from cometmq.cli.verbs.source import queues_of
 from cometmq.cli.verbs.topic_changes import check_exists, configs_at
 from cometmq.cli.words import counted
@@ -106,7 +106,7 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
 
     async def question(admin: AdminClient) -> tuple[Members, list[str]]:
         members = await members_of(admin, group, await known_group(admin, group))
-        notes = skip_notes(group, await queue_states(admin, group))
+        notes = missed_notes(group, await queue_states(admin, group))
         return members, notes + _duplicate_notes(members)
 
     found, notes = ask(namesrv, question)
@@ -198,6 +198,7 @@ def create(
 
     async def question(admin: CommandAdmin) -> None:
         check_group(group)
+        check_not_reserved(group)
         admin.resume = lambda _: (
             f"create it there, too: cometmq group alter {group} --retries {retries}"
         )
@@ -252,6 +253,7 @@ def alter(
         raise wrong_usage("nothing to change: give --retries, --[no-]enabled or --[no-]broadcast")
 
     async def question(admin: AdminClient) -> dict[str, SubscriptionGroupConfig]:
+        check_not_reserved(group)
         masters = await admin.masters_to_change(cluster)
         existing = await configs_at(admin, masters, group, lambda it: it.groups())
         if not existing:
@@ -311,6 +313,7 @@ def delete(  # noqa: PLR0913  # one parameter per option
     """
 
     async def question(admin: AdminClient) -> list[str]:
+        check_not_reserved(group)
         masters = await admin.masters_to_change(cluster)
         await admin.ask_all(masters.values(), lambda it: it.groups())  # before any question
         count = (await members_of(admin, group, await known_group(admin, group))).count
@@ -359,8 +362,9 @@ def reset(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Move a group to new offsets, whether or not it is connected; asks for confirmation.
 
-    A time selects the message stored nearest to it in each queue, as in RocketMQ, so one older
-    message per queue may be read again. --queue and --offset require a group without members.
+    A time selects the first message stored at that time in each queue, or else the nearest one, so
+    one older message per queue may be read again. --queue and --offset require a group without
+    members.
     """
     if queue is not None or offset is not None:
         if queue is None or offset is None or to is not None or backwards:

@@ -26,7 +26,7 @@ from cometmq.cli.output import (
 )
 from cometmq.cli.verbs.absent import AbsentBrokers, absence
 from cometmq.cli.verbs.group_members import is_ours, members_of
-from cometmq.cli.verbs.queue_states import QueueState, queue_states, skip_notes
+from cometmq.cli.verbs.queue_states import QueueState, missed_notes, queue_states
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import INTERVAL_S_MAX, INTERVAL_S_MIN, watch
 from cometmq.cli.words import counted
@@ -123,7 +123,7 @@ def _group_view(
             title = _title(group, states, missing)
             empty = f"{group} has no offsets{_inside(topic)} yet"
             print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
-        print_notes([*skip_notes(group, states), *notes])
+        print_notes([*missed_notes(group, states), *notes])
 
     return show
 
@@ -181,7 +181,7 @@ def _groups_view(namesrv: str, *, topic: str | None, as_json: bool) -> Callable[
             if members is not None and (states or missing):
                 counts = [members.count, len(topics), len(states)]
                 rows.append([group, *counts, *_total(states), missing])
-                notes.extend(skip_notes(group, states))
+                notes.extend(missed_notes(group, states))
                 consumed |= topics
         notes.extend(await unread_notes(admin, consumed))
         return rows

@@ -151,11 +151,7 @@ async def _row(
     states = await queue_states(admin, group, topic)
     members = await members_of(admin, group, config)
     dead_letters = await _dead_letters(admin, group) if has_dead else 0
-    lost = sum(
-        state.min_offset - state.committed
-        for state in states
-        if 0 < state.committed < state.min_offset
-    )
+    lost = sum(state.lost_count for state in states)
     lag = sum(state.lag for state in states)
     behind_s = _oldest(states)
     known = {state.queue.topic for state in states} | members.topics

@@ -6,6 +6,7 @@ created again, the groups continue from these offsets and skip the messages befo
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
@@ -48,6 +49,13 @@ class QueueState(msgspec.Struct, frozen=True):
     def skip_count(self) -> int:
         """Return the number of messages that the group will skip."""
         return self.max_offset - self.min_offset if self.is_beyond_end else 0
+
+    @property
+    def lost_count(self) -> int:
+        """Return how many messages were deleted before the group read them; a group without a
+        stored offset has lost none.
+        """
+        return max(0, self.min_offset - self.committed) if self.committed else 0
 
     def row(self) -> list[Cell]:
         """Return the cells of the queue's row in the table."""
@@ -155,22 +163,30 @@ async def _stored_ms(master: BrokerAdmin, queue: MessageQueue, offset: int) -> i
     return pulled.messages[0].store_timestamp if pulled.messages else None
 
 
-# -- offsets that have outlived their topic ---------------------------------------------------
+# -- messages that a group misses -------------------------------------------------------------
 
 
-def skip_notes(group: str, states: Sequence[QueueState]) -> list[str]:
-    """Return a line for each topic in which the group will skip messages, including the remedy."""
-    notes: list[str] = []
+def missed_notes(group: str, states: Sequence[QueueState]) -> list[str]:
+    """Return a line for each topic in which the group has lost messages or will skip some."""
+    lost = Counter[str]()
+    for state in states:
+        lost[state.queue.topic] += state.lost_count
+    notes = [
+        f"{group} in {topic}: {counted(count, 'message')} were deleted before the group read them,"
+        " because their retention ended or the disk was full"
+        for topic, count in sorted(lost.items())
+        if count
+    ]
     for topic in sorted({state.queue.topic for state in states if state.is_beyond_end}):
         found = [it for it in states if it.is_beyond_end and it.queue.topic == topic]
         skips = sum(it.skip_count for it in found)
-        lost = "the messages sent until it consumes"
+        skipped = "the messages sent until it consumes"
         if skips:
-            lost = f"the {counted(skips, 'message')} there, and those sent until it consumes"
+            skipped = f"the {counted(skips, 'message')} there, and those sent until it consumes"
         notes.append(
             f"{group} in {topic}: the committed offset is beyond the end of"
             f" {counted(len(found), 'queue')}, as after the topic was deleted and created again;"
-            f" the group will skip {lost}; to read them: {_remedy(group, topic)}"
+            f" the group will skip {skipped}; to read them: {_remedy(group, topic)}"
         )
     return notes
 
