@@ -2,12 +2,15 @@
 """`dlq` against a running suite."""
 
 import asyncio
+import errno
 import json
 
 import pytest
 
 from cometmq.cli.verbs.dead_letters import Pace
+from cometmq.cli.verbs.dlq import _opened
 from cometmq.client import ConsumeFrom, ConsumeResult, PushConsumer, PushOptions
+from cometmq.client.errors import ClientError
 from cometmq.peers.processes import wait_until
 
 
@@ -225,3 +228,13 @@ async def test_the_pace_is_kept():
     for _ in range(11):
         await pace.wait()
     assert loop.time() - begin >= 10 / 200
+
+
+@pytest.mark.parametrize("before", [None, b""])
+def test_an_export_that_writes_nothing_leaves_no_new_file(tmp_path, before):
+    file = tmp_path / "letters"
+    if before is not None:
+        file.write_bytes(before)
+    with pytest.raises(ClientError, match="cannot be written: disk full"), _opened(str(file)):
+        raise OSError(errno.ENOSPC, "disk full")
+    assert file.exists() == (before is not None)

@@ -217,6 +217,8 @@ def test_too_few_messages_in_time_is_a_failure(ask, topic):
         ),
         (("consume", "TBW102", "--from", "then"), 2, "then is not a time: give first, last, 2026-"),
         (("consume", "TBW102", "--queue", "a:9"), 1, "the topic TBW102 has no queue a:9"),
+        (("consume", "TBW102", "--queue", "a"), 2, "--queue a: must be BROKER:NUMBER"),
+        (("consume", "TBW102", "--queue", "a:x"), 2, "--queue a:x: must be BROKER:NUMBER"),
         (("produce", "T", "x", "-p", "novalue"), 2, "--property novalue: must be name=value"),
         (("produce", "T/T", "x"), 2, "the name 'T/T' of a topic contains illegal characters"),
         (("produce", "T", "x", "-p", "KEYS=1"), 2, "--property KEYS=1: give --key 1"),

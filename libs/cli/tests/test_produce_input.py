@@ -61,3 +61,9 @@ def test_the_number_of_a_refused_body_is_named(ask, topic):
     refused = ask("produce", topic, "x", "y" * 5_000_000)
     assert refused.status == 1
     assert "cometmq: body 2: the message body has 5000000 bytes" in refused.err
+
+
+def test_a_dash_is_standard_input(ask, pipe, topic):
+    assert pipe("produce", topic, "-f", "-", stdin=b"a\nb\n").status == 0
+    lines = ask("consume", topic, "--from", "first", "--max", 2, "--timeout", 60).out.splitlines()
+    assert sorted(lines) == ["a", "b"]

@@ -194,7 +194,7 @@ class MemberClient:
         text = text.rpartition("Failed to connect to remote host: ")[2]  # drop gRPC's own prefix
         if any(sign in text for sign in OTHER_PROGRAM):
             return MemberUnreachable(
-                f"{self._place} does not answer: another program listens there, or this port is not"
-                " the broker's controlPort, or only one side uses TLS"
+                f"{self._place} does not answer: it hangs, or another program listens there, or"
+                " this port is not the broker's controlPort, or only one side uses TLS"
             )
         return MemberUnreachable(f"{self._place} does not answer: {error.code().name}, {text}")

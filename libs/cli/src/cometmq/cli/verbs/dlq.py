@@ -335,8 +335,12 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    path = Path(file)
+    is_new = not path.exists()
     try:
-        with Path(file).open("wb") as out:
+        with path.open("wb") as out:
             yield out
     except OSError as error:
+        if is_new and path.is_file() and not path.stat().st_size:
+            path.unlink()
         raise ClientError(f"{file} cannot be written: {error.strerror or error}") from error

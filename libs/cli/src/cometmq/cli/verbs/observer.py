@@ -148,6 +148,8 @@ def chosen_queues(
     found = [queue for queue in queues if wanted == f"{queue.broker_name}:{queue.queue_id}"]
     if not found:
         names = " ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in queues)
+        if not wanted.rpartition(":")[2].isdecimal() or ":" not in wanted:
+            raise InvalidArgument(f"--queue {wanted}: must be BROKER:NUMBER; {topic} has {names}")
         raise ClientError(f"the topic {topic} has no queue {wanted}; it has {names}")
     return found
 

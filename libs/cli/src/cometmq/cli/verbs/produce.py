@@ -41,6 +41,7 @@ from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_PRODUCER"
+STDIN: Final = "-"
 LOOKUP_S: Final = 2.0
 """Time limit for learning whether the topic exists; the sends do not depend on it."""
 
@@ -85,9 +86,11 @@ File = Annotated[
     typer.Option(
         "-f",
         "--file",
-        help="Send each line of this file as a message, without its line ending.",
+        help="Send each line of this file as a message, without its line ending; - is standard"
+        " input.",
         exists=True,
         dir_okay=False,
+        allow_dash=True,
     ),
 ]
 Tag = Annotated[str | None, typer.Option("--tag", help="Tag of the messages.")]
@@ -161,6 +164,8 @@ def produce(  # noqa: PLR0913  # one parameter per option
     """Send messages; exit with status 1 at the first one that is not stored."""
     if body and file:
         raise wrong_usage("give bodies or --file, not both")
+    if str(file) == STDIN:
+        file = None
     keys = " ".join(key or ())
     defaults = Message(topic, b"-", tag, keys, _pairs(properties or ()), 0, delay_level)
     check_message(defaults, 1)
