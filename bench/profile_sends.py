@@ -98,7 +98,7 @@ def profile_broker(directory: Path, load: Load, arguments: argparse.Namespace) -
 
 
 def profile_pair(directory: Path, load: Load, arguments: argparse.Namespace) -> None:
-    """Profile both brokers of a group of two copies."""
+    """Profile both brokers of a group with two copies."""
     paths = [directory / f"profile-{number}" for number in (0, 1)]
     prefixes = [profiler(arguments.tool, path) for path in paths]
     with CometPair(directory / "pair", is_sync=True, prefixes=prefixes) as pair:

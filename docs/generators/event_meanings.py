@@ -155,7 +155,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "brokers, and none whose name looks like a path.",
     "broker.unfollowed": "The txn-checker cannot follow this broker. It tries again, every second "
     "if the failure is normal during a failover, and continues to follow the other brokers. The "
-    "event is repeated only for a different reason.",
+    "event is logged again only if the reason changes.",
     "brokers.unknown": "No name server gave the txn-checker the list of masters; it keeps the "
     "masters that it knows.",
     "progress.uncommitted": "The txn-checker could not commit its progress to a broker before it "

@@ -142,7 +142,7 @@ async def test_a_scheduled_call_is_made_again(
 async def test_workers_end_when_all_tasks_are_cancelled(
     served: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`asyncio.run` does this at its end, and waits for the tasks."""
+    """`asyncio.run` does this before it returns, and waits for the tasks."""
     await send(served, *texts(1))
     consumer = consumer_of(served, first := Recorder(), FIRST)
     await consumer.start()

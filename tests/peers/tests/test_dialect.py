@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the reader of JSON in Java's dialect."""
+"""Tests the parser for the JSON dialect of RocketMQ's Java programs."""
 
 import json
 

@@ -82,7 +82,7 @@ def plain_remark(remark: str) -> str:
 
 
 def is_access_text(text: str) -> bool:
-    """Return whether an error message contains a refusal by access control."""
+    """Return whether an error message says that access control denied the request."""
     return _ACCESS_DENIED in text
 
 

@@ -86,7 +86,7 @@ class DelayDriver(Protocol):
         """Store a message; `done` is called when its outcome is known."""
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
-        """Store `count` messages of a source, from number `first` on."""
+        """Store `count` messages from a source, starting with number `first`."""
 
     def look_up(
         self,

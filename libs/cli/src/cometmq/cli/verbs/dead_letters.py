@@ -67,7 +67,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def is_everything(self) -> bool:
-        """Whether the options select all messages, or the first ones up to a maximum."""
+        """Whether the options select all messages, or just the first N."""
         return self == Choice(None, None, None, None, None, None, self.count_max)
 
     async def read(

@@ -66,7 +66,7 @@ class Line(NamedTuple):
         return f"{self.noun} {self.number}{inside}"
 
     def named_in(self, error: CometError) -> CometError:
-        """Return the error with the place in front, if it is about this message."""
+        """Return the error, prefixed with the line's place if it concerns this message."""
         if isinstance(error, InvalidArgument):
             return type(error)(f"{self.place}: {error}")
         is_illegal = isinstance(error, CommandError) and error.code == ResponseCode.MESSAGE_ILLEGAL

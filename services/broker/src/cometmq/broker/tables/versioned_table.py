@@ -75,7 +75,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         return encode_json(self.as_table())
 
     def noted_changes(self) -> list[bytes]:
-        """Return the version and the noted configurations; each piece holds a bounded number."""
+        """Return the version and the recorded configurations, in pieces of bounded size."""
         return list(self._pieces(list(self._noted)))
 
     def whole(self) -> Iterator[bytes]:

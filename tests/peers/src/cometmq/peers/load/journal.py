@@ -136,7 +136,7 @@ class JournalReader(LineReader):
 class JavaReader(LineReader):
     """Reads the output of a Java consumer whose listener returns at once.
 
-    The consumer does not report assignments, so they are inferred. In an orderly topic, a new
+    The consumer does not report assignments, so they are inferred. In an ordered topic, a new
     period begins at an offset that does not follow the previous one; in other topics, at an offset
     that was seen before.
     """
