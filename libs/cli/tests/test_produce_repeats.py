@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.cli.demo.run import _send_line
-from cometmq.cli.verbs.patience import MaybeStored, Patience
+from cometmq.cli.verbs.patience import REPEATS_MAX, MaybeStored, Patience
 from cometmq.client import Message, MessageQueue, NoRoute, SendResult, SendStatus
 from cometmq.client.errors import SendFailed
 from cometmq.peers.processes import wait_until
@@ -92,7 +92,7 @@ async def test_a_refused_request_is_an_answer(refusal):
 
 
 async def test_a_message_is_sent_again_to_a_broker_that_answers():
-    producer: Any = Hanging(sends=[UNANSWERED] * 5, silent="a")
+    producer: Any = Hanging(sends=[UNANSWERED] * 2, silent="a")
     await Patience(300).send(producer, Message("T", b"x"))
     assert {queue.broker_name for _, queue in producer.sent[1:]} == {"b"}
 
@@ -116,6 +116,22 @@ async def test_a_retry_of_the_producer_is_counted_too():
     for _ in range(2):
         await patience.send(producer, Message("T", b"x"))
     assert (len(producer.sent), patience.repeated_count) == (2, 2)
+
+
+async def test_a_broker_that_answers_all_but_sends_gets_few_copies():
+    """As a SYNC_MASTER does whose slave hangs."""
+    producer: Any = Hanging(sends=[UNANSWERED] * 9)
+    with pytest.raises(MaybeStored, match=r"may be waiting for a slave.*: cometmq cluster$"):
+        await Patience(300).send(producer, Message("T", b"x"))
+    assert len(producer.sent) == 1 + REPEATS_MAX
+
+
+async def test_a_broker_that_dies_at_each_send_is_not_taken_for_a_waiting_one():
+    lost = SendFailed("which may be stored", brokers=("b",), may_be_stored=True)
+    lost.__cause__ = ConnectionLost("cut")
+    producer: Any = Hanging(sends=[lost] * 4)
+    await Patience(300).send(producer, Message("T", b"x"))
+    assert len(producer.sent) == 5
 
 
 async def test_nothing_is_sent_again_while_all_brokers_are_silent():

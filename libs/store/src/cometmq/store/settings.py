@@ -428,7 +428,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             extra=MUTABLE,
             description=(
                 "Time after which a send that waits for a slave is answered with "
-                "FLUSH_SLAVE_TIMEOUT, in ms."
+                "FLUSH_SLAVE_TIMEOUT, in ms. Producers give up first if their send timeout "
+                "(RocketMQ's default: 3000) is not longer."
             ),
         ),
     ] = 3_000

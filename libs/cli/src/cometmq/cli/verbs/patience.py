@@ -22,12 +22,23 @@ from cometmq.client.errors import (
 )
 from cometmq.client.transfer.attempts import UNANSWERED
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.errors import CometError, CommandError, TransportError
+from cometmq.remoting.errors import (
+    CometError,
+    CommandError,
+    RequestTimeout,
+    TransportError,
+)
 
 FIRST_PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 1.0
 BUSY: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY})
 """Refusals of a broker that is overloaded, starting, stopping, or out of disk space."""
+
+
+REPEATS_MAX: Final = 2
+"""Number of times that a message is sent again to brokers that answer other requests but not the
+send, as a master does while it waits for a slave that hangs; each attempt may store a copy.
+"""
 
 
 class MaybeStored(ClientError):
@@ -69,15 +80,18 @@ class Patience(SendHook):
         message = msgspec.structs.replace(message, message_id=message_id)
         deadline = monotonic() + self._limit_s
         pause_s = FIRST_PAUSE_S
+        repeats = 0
         while True:
+            is_repeat = message_id in self._unanswered
             try:
                 result = await self._attempt(producer, message, message_id)
             except CometError as error:
                 if isinstance(error, SendFailed) and error.may_be_stored:
                     self._unanswered.add(message_id)
                     self._is_topic_known = True
+                repeats += is_repeat and _has_timed_out(error)
                 has_time = bool(self._limit_s) and not self._stopped.is_set()
-                may_pass = has_time and self._may_pass(error)
+                may_pass = has_time and repeats < REPEATS_MAX and self._may_pass(error)
                 left_s = deadline - monotonic()
                 if may_pass and left_s > 0:
                     self._name_outage(error)
@@ -87,6 +101,8 @@ class Patience(SendHook):
                         continue
                     may_pass = False
                 limit = f"; gave up after {self._limit_s:g} s (--timeout)" if may_pass else ""
+                if repeats >= REPEATS_MAX:
+                    limit = _WAITING_TEXT
                 self._give_up(error, message, message_id, limit)
             self._is_topic_known = True
             self._is_outage_named = False
@@ -154,6 +170,18 @@ class Patience(SendHook):
         if not self._is_outage_named:
             self._is_outage_named = True
             typer.echo(f"cometmq: {error}; trying again for {self._limit_s:g} s", err=True)
+
+
+_WAITING_TEXT: Final = (
+    "; the broker answers other requests, so it may be waiting for a slave or a disk that hangs:"
+    " cometmq cluster"
+)
+
+
+def _has_timed_out(error: CometError) -> bool:
+    """Return whether a broker took a send and left it unanswered."""
+    is_send = isinstance(error, SendFailed) and error.may_be_stored
+    return is_send and isinstance(error.__cause__, RequestTimeout)
 
 
 def _uncertain_text(message: Message, error: CometError) -> str:

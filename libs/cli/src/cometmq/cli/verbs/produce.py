@@ -43,6 +43,8 @@ from cometmq.runtime.service import new_event_loop
 GROUP: Final = "CLI_PRODUCER"
 STDIN: Final = "-"
 LOOKUP_S: Final = 2.0
+SEND_TIMEOUT_MS: Final = 4_000
+"""Longer than slaveTimeout (3 s), after which a master answers without its slave."""
 """Time limit for learning whether the topic exists; the sends do not depend on it."""
 
 _OWN_OPTIONS: Final = {"TAGS": "--tag", "KEYS": "--key", "DELAY": "--delay-level"}
@@ -212,7 +214,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
 
 
 def _producer(namesrv: str, patience: Patience) -> Producer:
-    options = with_access(ProducerOptions())
+    options = with_access(ProducerOptions(send_timeout_ms=SEND_TIMEOUT_MS))
     producer = Producer(GROUP, namesrv, options=options, log=NO_LOG)
     producer.add_hook(patience)
     return producer
