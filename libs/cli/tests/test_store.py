@@ -90,16 +90,20 @@ def test_a_flipped_bit_is_damage(call, golden):
 
 
 def test_a_shortened_list_of_findings_says_so(call, golden, monkeypatch):
-    monkeypatch.setattr("cometmq.store.inspection.verify.FINDINGS_COUNT_MAX", 2)
+    for module in ("cometmq.store.inspection.verify", "cometmq.cli.verbs.store"):
+        monkeypatch.setattr(f"{module}.FINDINGS_PER_KIND_MAX", 2)
     folder, settings = golden("clean")
     for file in (folder / "store" / "index").iterdir():
         for position in range(40 + 100 * 4, 40 + 100 * 4 + 10 * 20, 20):
             flip(file, position)  # the hash of an entry
     result = call("store", "verify", folder, "-c", settings)
     assert result.status == EXIT_STATUS[StoreState.DAMAGED]
-    count = json.loads(call("store", "verify", folder, "-c", settings, "--json").out)["findings"]
+    found = json.loads(call("store", "verify", folder, "-c", settings, "--json").out)
+    (kind, count), *_ = found["findings_by_kind"].items()
     assert count > 2
-    assert f"The table shows the first 2 of {count} findings." in result.out
+    shown = len(found["first_findings"])
+    assert f"The table shows {shown} of {found['findings']} findings, the first 2 of" in result.out
+    assert f"{count} {kind}" in result.out
 
 
 def test_an_entry_that_leads_to_another_record_is_damage(call, golden):

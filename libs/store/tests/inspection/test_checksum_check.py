@@ -72,3 +72,18 @@ def test_damage_behind_the_last_message_of_a_file_costs_no_message(disk, rig):
     disk.contents["/store/commitlog/" + "0" * 20][4095] ^= 1
     (finding,) = verify(disk).findings
     assert finding.kind is FindingKind.CHECKSUM_WRONG
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_damage_comes_before_what_a_start_repairs(disk, rig, how):
+    """A copy without its queues has a finding for each message, which a start repairs."""
+    if how == "stopped":
+        rig.store.close()
+    else:
+        disk.crash()
+    change_property(disk, 3)
+    disk.remove_tree("/store/consumequeue")
+    found = verify(disk)
+    assert found.state is StoreState.DAMAGED
+    assert found.findings[0].kind is FindingKind.CHECKSUM_WRONG
+    assert found.finding_count == sum(found.counts.values()) >= len(found.findings)

@@ -166,7 +166,7 @@ def test_a_missing_index_file_is_found(disk):
 
 
 def test_findings_are_counted_but_not_kept_without_bound(disk, monkeypatch):
-    monkeypatch.setattr("cometmq.store.inspection.verify.FINDINGS_COUNT_MAX", 10)
+    monkeypatch.setattr("cometmq.store.inspection.verify.FINDINGS_PER_KIND_MAX", 10)
     disk.remove_tree("/store/consumequeue")
     found = verify(disk)
     assert (len(found.findings), found.finding_count) == (10, 100)

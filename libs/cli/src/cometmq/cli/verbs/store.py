@@ -26,7 +26,12 @@ from cometmq.runtime.settings import load
 from cometmq.store.errors import CorruptRecord, CorruptStore
 from cometmq.store.inspection.dump import DamagedEntry, dump_log, dump_queue
 from cometmq.store.inspection.inspect import Damage, Inspection, inspect_store
-from cometmq.store.inspection.verify import StoreState, Verification, verify_store
+from cometmq.store.inspection.verify import (
+    FINDINGS_PER_KIND_MAX,
+    StoreState,
+    Verification,
+    verify_store,
+)
 from cometmq.store.settings import StoreSettings
 
 EXIT_STATUS: Final = {
@@ -161,14 +166,20 @@ def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) ->
     columns = ("Kind", "Place", "Finding")
     rows = [list(finding) for finding in found.findings]
     if as_json:
-        print_json({**facts, "first_findings": as_objects(columns, rows)})
+        by_kind = {kind.value: count for kind, count in found.counts.items()}
+        first = as_objects(columns, rows)
+        print_json({**facts, "findings_by_kind": by_kind, "first_findings": first})
     else:
         print_facts(facts, as_json=False)
         if rows:
             typer.echo()
             print_rows(columns, rows, as_json=False)
         if len(rows) < (count := found.finding_count):
-            typer.echo(f"\nThe table shows the first {len(rows):,} of {count:,} findings.")
+            kinds = ", ".join(f"{it:,} {kind}" for kind, it in found.counts.items())
+            typer.echo(
+                f"\nThe table shows {len(rows):,} of {count:,} findings, the first"
+                f" {FINDINGS_PER_KIND_MAX} of each kind: {kinds}."
+            )
         typer.echo(f"\n{_advice(found)}")
     raise typer.Exit(EXIT_STATUS[found.state])
 

@@ -16,6 +16,7 @@ How the store was last used decides which findings are damage:
 
 import errno
 import json
+from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -39,7 +40,8 @@ from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
 from cometmq.store.writing.dispatcher import tag_and_keys
 
-FINDINGS_COUNT_MAX: Final = 1000
+FINDINGS_PER_KIND_MAX: Final = 100
+"""A missing folder of queues has a finding for each message, which must not hide other damage."""
 _READ_COUNT: Final = 1024
 _EVERYTHING: Final = 1 << 62  # includes entries that point past the log
 
@@ -93,21 +95,34 @@ class Verification(msgspec.Struct, kw_only=True):
     max_offset: int = 0
     """End of the part of the log that was checked."""
     findings: list[Finding] = []
-    finding_count: int = 0
-    """The total number of findings, which may exceed the length of the bounded list."""
+    """The first findings of each kind; those that a start does not repair come first."""
+    counts: dict[FindingKind, int] = {}
+    """The number of findings of each kind, including those that are not in the bounded list."""
     recovery: Recovered | None = None
     """The result of the recovery that the broker's next start needs, if any."""
 
     @property
     def is_good(self) -> bool:
         """Whether there are no findings."""
-        return self.finding_count == 0
+        return not self.counts
+
+    @property
+    def finding_count(self) -> int:
+        """The total number of findings."""
+        return sum(self.counts.values())
 
     def add(self, finding: Finding) -> None:
-        """Count a finding, and keep it if the list has room."""
-        self.finding_count += 1
-        if len(self.findings) < FINDINGS_COUNT_MAX:
+        """Count a finding, and keep it if there are few of its kind."""
+        count = self.counts[finding.kind] = self.counts.get(finding.kind, 0) + 1
+        if count <= FINDINGS_PER_KIND_MAX:
             self.findings.append(finding)
+
+    def add_repairable(self, found: "Verification") -> None:
+        """Add the findings of a check before a start, which repaired those that are not here."""
+        known = {(finding.kind, finding.place) for finding in self.findings}
+        self.findings += [it for it in found.findings if (it.kind, it.place) not in known]
+        for kind, count in found.counts.items():
+            self.counts[kind] = max(count, self.counts.get(kind, 0))
 
 
 def verify_store(
@@ -157,7 +172,7 @@ def _confirmed(found: Verification, look: Callable[[], Verification]) -> Verific
     again = look()
     again.state = StoreState.IN_USE
     again.findings = [it for it in again.findings if (it.kind, it.place) in seen]
-    again.finding_count = len(again.findings)
+    again.counts = dict(Counter(it.kind for it in again.findings))
     if again.findings:
         again.state = StoreState.DAMAGED
     return again
@@ -186,7 +201,7 @@ def _rehearsed(
     after.state = StoreState.NEEDS_RECOVERY if after.is_good else StoreState.DAMAGED
     after.was_clean, after.recovery = view.was_clean, recovered
     if found is not None:  # the current findings, even those that a start would repair
-        after.findings, after.finding_count = found.findings, found.finding_count
+        after.add_repairable(found)
     return after
 
 
