@@ -181,8 +181,8 @@ async def test_no_offset_is_stored_while_the_lock_is_expired(
 async def test_a_commit_that_never_succeeds_holds_up_only_for_a_while(
     leaving: Leaving, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
-    monkeypatch.setattr(ownership, "LEAVE_COMMIT_MS", 20)
-    monkeypatch.setattr(ownership, "END_COMMIT_MS", 20)
+    monkeypatch.setattr(ownership, "LEAVE_COMMIT_MS", 300)  # time for several attempts
+    monkeypatch.setattr(ownership, "END_COMMIT_MS", 300)
     leaving.store.failures = [RequestTimeout("no answer")] * 1_000_000
     held, owner = [held_to(leaving.store, A, 7)], leaving.owner()
     await (owner.close(held, is_drained=True) if ends else owner.leave(held))
