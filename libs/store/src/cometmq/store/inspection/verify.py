@@ -95,9 +95,9 @@ class Verification(msgspec.Struct, kw_only=True):
     max_offset: int = 0
     """End of the part of the log that was checked."""
     findings: list[Finding] = []
-    """The first findings of each kind; those that a start does not repair come first."""
+    """The first findings of each kind; damage that outlasts a start comes first."""
     counts: dict[FindingKind, int] = {}
-    """The number of findings of each kind, including those that are not in the bounded list."""
+    """Kind -> number of findings, whether or not the bounded list has room for them."""
     recovery: Recovered | None = None
     """The result of the recovery that the broker's next start needs, if any."""
 
