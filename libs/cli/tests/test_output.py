@@ -25,6 +25,14 @@ def test_rows_are_a_table(capsys):
     assert second.split() == ["[red]U[/red]", "1", "-", "no"]
 
 
+def test_a_title_is_one_line_even_if_it_is_wider_than_the_columns(capsys):
+    title = "a [red] group: " + "1,234 messages in 4 queues, " * 4
+    print_rows(("A",), [("x",)], as_json=False, title=title)
+    assert capsys.readouterr().out.splitlines() == [title.rstrip(), "A", "x"]
+    print_facts({"a": 1}, as_json=False, title=title)
+    assert capsys.readouterr().out.splitlines() == [title.rstrip(), "a  1"]
+
+
 def test_rows_are_json_with_plain_keys(capsys):
     print_rows(COLUMNS, ROWS, as_json=True)
     assert json.loads(capsys.readouterr().out) == [

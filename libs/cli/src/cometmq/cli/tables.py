@@ -32,14 +32,14 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: st
     if widths is None:
         _print_blocks(columns, rows, title)
         return
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for index, column in enumerate(columns):
         is_number = bool(rows) and all(_is_number(row[index]) for row in rows)
         side: Literal["left", "right"] = "right" if is_number else "left"
         table.add_column(column, justify=side, overflow="fold", width=widths[index])
     for row in rows:
         table.add_row(*(Text(_shown(cell)) for cell in row))
-    _print(table)
+    _print(table, title)
 
 
 def _layout(texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
@@ -71,24 +71,26 @@ def _print_blocks(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title:
 
 def print_facts(facts: Mapping[str, Cell], title: str) -> None:
     """Print names and values."""
-    table = Table(
-        title=title or None, title_justify="left", box=None, show_header=False, pad_edge=False
-    )
+    table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in facts.items():
         table.add_row(
             Text(name.replace("_", " "), style="bold", no_wrap=True),
             Text(_shown(value), overflow="fold"),
         )
-    _print(table)
+    _print(table, title)
 
 
-def _print(table: Table) -> None:
-    """Print to the width of the terminal; to a pipe or a file, without a limit or padding."""
+def _print(table: Table, title: str) -> None:
+    """Print to the width of the terminal; to a pipe or a file, without a limit or padding.
+
+    The title is not the table's own, because rich would wrap it to the width of the columns.
+    """
+    parts = [Text(title, style="table.title"), table] if title else [table]
     if sys.stdout.isatty():
-        Console().print(table)
+        Console().print(*parts, sep="\n")
         return
     text = StringIO()
-    Console(file=text, width=UNBOUNDED_CHARS).print(table)
+    Console(file=text, width=UNBOUNDED_CHARS).print(*parts, sep="\n")
     for line in text.getvalue().splitlines():
         sys.stdout.write(line.rstrip() + "\n")
 
