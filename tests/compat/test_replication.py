@@ -289,3 +289,32 @@ def test_a_java_pair_is_taken_over_one_broker_after_the_other(pair: Pair) -> Non
     wait_until_equal(first, second)
     assert_equal_logs(first, second)
     assert pair.consume("TakenOver", len(pair.sent)) == sent(pair.sent)
+
+
+@pytest.mark.parametrize("heir", ["comet", "java"])
+def test_a_former_master_with_messages_of_its_own_is_told_so(pair: Pair, heir: str) -> None:
+    """Its log ends where a record of the new master begins, so a Java slave would follow."""
+    first, second = pair.start("comet", "comet")
+    pair.fill()
+    wait_until_equal(first, second)
+    common = end_of(second)
+    second.stop_broker()
+    for number in range(3):
+        pair.send_one(f"lost{number}")
+    end = end_of(first)
+    first.stop_broker()
+
+    new = pair.broker(heir, "slave", {"brokerRole": "ASYNC_MASTER", "brokerId": 0})
+    new.start_broker()
+    for number in range(3):
+        pair.send_one(f"kept{number}")
+    assert end_of(new) == end > common
+    pair.fill()
+    former = pair.broker("comet", "master", SLAVE)
+    former.start_broker()
+    wait_until(
+        lambda: figures(former).get("replicationRefused") == "diverged",
+        CATCH_UP_TIMEOUT_S,
+        "the former master is told that its log is another one",
+    )
+    assert end_of(former) == end

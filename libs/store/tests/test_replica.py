@@ -83,6 +83,17 @@ def test_readers_see_the_log_up_to_the_confirm_offset_only():
     assert found.physical_offset == last
 
 
+def test_the_newest_record_is_the_last_one_of_any_queue():
+    rig = StoreRig(MemoryDisk())
+    assert finish(rig.store.newest_record()) is None
+    for number in range(6):
+        rig.put(make_message(topic=f"T{number % 2}", queue_id=number % 3, body=b"%d" % number))
+        newest = finish(rig.store.newest_record())
+        assert newest is not None
+        assert newest.body == b"%d" % number
+        assert newest.physical_offset + newest.size == rig.store.commit_log.end
+
+
 def test_bytes_that_do_not_fit_are_refused():
     log, _ = master_log(10)
     rig = StoreRig(MemoryDisk())

@@ -23,7 +23,10 @@ from cometmq.remoting.bodies.topic_config import (
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Response
 from cometmq.remoting.errors import ConnectFailed, ServerError
+from cometmq.remoting.message.new_message import encode_record
+from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.runtime.clock import FakeClock
+from cometmq.store.testing.builders import make_message
 
 MASTER = "10.0.0.1:10911"
 CONFIG = (
@@ -98,6 +101,11 @@ class End:
     end = 500
 
 
+def stored(body: bytes = b"x", stored_ms: int = 1) -> bytes:
+    """Return the bytes of a message at offset 400 of a log."""
+    return encode_record(make_message(body=body), 7, 400, stored_ms)
+
+
 class Rig:
     def __init__(self) -> None:
         self.broker = memory_broker(brokerRole="SLAVE", brokerId="1")
@@ -107,6 +115,7 @@ class Rig:
         self.log = RecordingLog()
         self.saver = cast("Any", Saver())
         self.end = End()
+        self.newest: bytes | None = None
         self.unfit: list[UnfitLog] = []
         self.delay = cast("Any", Delay())
         tables = Copied(self.broker.topics, self.broker.groups, self.broker.offsets, self.delay)
@@ -119,12 +128,16 @@ class Rig:
             registration=self.broker.registration,
             saver=self.saver,
             commit_log=self.end,
+            newest_record=self.newest_record,
             is_slave=lambda: self.broker.is_slave,
             note_unfit=self.unfit.append,
             settings=lambda: self.broker.settings,
             clock=clock,
             log=self.log,
         )
+
+    async def newest_record(self) -> MessageRecord | None:
+        return None if self.newest is None else decode_record(self.newest)
 
 
 @pytest.fixture
@@ -240,6 +253,30 @@ async def test_a_log_that_was_ahead_stays_refused(rig: Rig) -> None:
     rig.master.set_log(0, 10_000)
     with pytest.raises(UnfitLog, match="was ahead"):
         await rig.copies.inspect()
+
+
+@pytest.mark.parametrize("theirs", [stored(b"y"), stored(stored_ms=2)])
+async def test_a_log_whose_last_message_is_another_one_is_refused(rig: Rig, theirs: bytes) -> None:
+    """A former master whose last messages were not copied before a slave replaced it."""
+    rig.newest = stored()
+    rig.master.answers[Code.VIEW_MESSAGE_BY_ID] = theirs
+    with pytest.raises(UnfitLog, match="at offset 400") as caught:
+        await rig.copies.inspect()
+    assert caught.value.reason is Unfit.DIVERGED
+    rig.master.answers[Code.VIEW_MESSAGE_BY_ID] = stored()
+    await rig.copies.inspect()
+
+
+@pytest.mark.parametrize(
+    "answer", [ServerError("can not find message by the offset, 400"), b"", stored()[:-1]]
+)
+async def test_a_last_message_that_the_master_does_not_return_proves_nothing(
+    rig: Rig, answer: bytes | Exception
+) -> None:
+    rig.newest = stored()
+    rig.master.answers[Code.VIEW_MESSAGE_BY_ID] = answer
+    await rig.copies.inspect()
+    assert len(rig.log.named("replica.unchecked")) == 1
 
 
 async def test_an_empty_slave_may_begin_anywhere(rig: Rig) -> None:

@@ -53,6 +53,14 @@ class Lookups:
             return None
         return record if record.physical_offset == physical_offset else None
 
+    def newest_record(self) -> Lookup[MessageRecord | None]:
+        """Find the last message in the log that a queue refers to."""
+        newest = -1
+        for queue in list(self._queues.queues.values()):
+            place = yield from _place_of(queue, queue.max_offset - 1)
+            newest = max(newest, place)
+        return (yield from self.read_record(newest))
+
     def read_span(self, physical_offset: int, size: int) -> Lookup[Buffer | None]:
         """Find the bytes of a range of the log that lies within one file.
 

@@ -307,6 +307,10 @@ class MessageStore:
         """Find the record at a physical offset supplied by a client; the offset may be wrong."""
         return self._lookups.read_record(physical_offset)
 
+    def newest_record(self) -> Lookup[MessageRecord | None]:
+        """Find the last message in the log that a queue refers to; None if there is none."""
+        return self._lookups.newest_record()
+
     def read_span(self, physical_offset: int, size: int) -> Lookup[Buffer | None]:
         """Find the bytes of a range of the log that lies within one file.
 

@@ -9,6 +9,7 @@ Builds both sides and the background loops that drive them. The master's side se
 from collections.abc import Awaitable, Coroutine, Iterator
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.deferred_answers import found
 from cometmq.broker.registration.identity import Invoker
 from cometmq.broker.replication.copies import Copied, MasterCopies
 from cometmq.broker.replication.following import Follower
@@ -89,6 +90,7 @@ def slave_side(broker: Broker, client: Invoker) -> tuple[Follower, MasterCopies]
         registration=broker.registration,
         saver=broker.saver,
         commit_log=broker.store.commit_log,
+        newest_record=lambda: found(broker, broker.store.newest_record()),
         is_slave=is_slave,
         note_unfit=follower.note_unfit,
         settings=lambda: broker.settings,

@@ -29,8 +29,10 @@ from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupTable, TopicConfigTable
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.errors import CometError, CommandError, TransportError
+from cometmq.remoting.commands.queries import ViewMessageById
+from cometmq.remoting.errors import CometError, CommandError, CorruptRecord, TransportError
 from cometmq.remoting.log import Log
+from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime import properties
 from cometmq.runtime.clock import Clock
@@ -68,19 +70,24 @@ class MasterCopies:
         registration: Registration,
         saver: TableSaver,
         commit_log: LogEnd,
+        newest_record: Callable[[], Awaitable[MessageRecord | None]],
         is_slave: Callable[[], bool],
         note_unfit: Callable[[UnfitLog], None],
         settings: Callable[[], BrokerSettings],
         clock: Clock,
         log: Log,
     ) -> None:
-        """`note_unfit` is called when a comparison shows that the logs do not match."""
+        """`newest_record` returns the last message of this broker's log.
+
+        `note_unfit` is called when a comparison shows that the logs do not match.
+        """
         self._tables = tables
         self._status = status
         self._client = client
         self._registration = registration
         self._saver = saver
         self._commit_log = commit_log
+        self._newest_record = newest_record
         self._is_slave = is_slave
         self._note_unfit = note_unfit
         self._settings = settings
@@ -133,10 +140,10 @@ class MasterCopies:
                 self._check_name(address, await self._ask(RequestCode.GET_BROKER_CONFIG))
                 self._known_address = address
             await self._measure()
-        except (TransportError, CommandError) as error:
+            self._judge()
+            await self._compare()
+        except (TransportError, CommandError, CorruptRecord) as error:
             self._log.debug("replica.unchecked", master=address, error=describe(error))
-            return
-        self._judge()
 
     def _judge(self) -> None:
         """Raise UnfitLog if the master's log, as last reported, cannot continue this one."""
@@ -148,6 +155,25 @@ class MasterCopies:
             raise UnfitLog(
                 Unfit.EXPIRED,
                 f"this log ends at {end}, the master's begins at {status.master_min_offset}",
+            )
+
+    async def _compare(self) -> None:
+        """Raise UnfitLog if the master has a different message in the place of this log's last one.
+
+        This recognizes a former master whose last messages were never copied: its log may end
+        exactly where a record of the new master begins. RocketMQ compares nothing. A record that
+        the master does not return proves nothing: it may be damaged there, or deleted.
+        """
+        ours = await self._newest_record()
+        if ours is None:
+            return
+        offset = ours.physical_offset
+        body = await self._ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageById(offset))
+        if _identity(decode_record(body)) != _identity(ours):
+            raise UnfitLog(
+                Unfit.DIVERGED,
+                f"the last message of this log, at offset {offset}, is not the message that"
+                f" {self._master_address()} has there",
             )
 
     async def _measure(self) -> None:
@@ -208,9 +234,9 @@ class MasterCopies:
         if self._tables.delay.is_dirty:
             self._tables.delay.save()
 
-    async def _ask(self, code: RequestCode) -> bytes:
+    async def _ask(self, code: RequestCode, header: msgspec.Struct | None = None) -> bytes:
         response = await self._client.invoke(
-            self._master_address(), code, timeout_ms=REQUEST_TIMEOUT_MS
+            self._master_address(), code, header, timeout_ms=REQUEST_TIMEOUT_MS
         )
         return bytes(response.body)
 
@@ -220,3 +246,8 @@ class MasterCopies:
         """
         address = self._registration.master_address
         return "" if address == self._registration.identity.broker_addr else address
+
+
+def _identity(record: MessageRecord) -> tuple[object, ...]:
+    """Return fields that differ if two messages were stored in the same place by two masters."""
+    return record.topic, record.queue_id, record.queue_offset, record.store_timestamp, record.body

@@ -6,8 +6,8 @@ only whole records, with one write and one acknowledgement for everything receiv
 the loop. As in RocketMQ, an acknowledgement means that the bytes are in the slave's page cache.
 
 A log that does not fit never stalls silently. Before it connects, the slave asks the master for its
-name and the bounds of its log. It then follows the headers of all records that arrive, and reports
-each problem once, with the action to take.
+name, the bounds of its log, and the message in the place of the slave's last one. It then follows
+the headers of all records that arrive, and reports each problem once, with the action to take.
 """
 
 import asyncio

@@ -51,7 +51,7 @@ ACTIONS: Final[Mapping[Unfit, str]] = {
     Unfit.STALE_EPOCH: "none: the broker finds the current master in the record of the group",
     Unfit.NOT_MASTER: "none: the broker finds the current master in the record of the group",
     Unfit.DUPLICATE: "give each broker of the group a brokerId of its own",
-    Unfit.DIVERGED: f"the logs have no common part; {_REBUILD}",
+    Unfit.DIVERGED: f"each log has messages that the other lacks; {_REBUILD}",
     Unfit.DAMAGED: "the master cannot read a part of its log: make another copy the master, or"
     " repair its store (cometmq store verify)",
     Unfit.TABLES: "none if it ends soon: the next election names another source; otherwise start"
