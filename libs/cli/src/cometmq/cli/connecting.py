@@ -26,7 +26,7 @@ from cometmq.client.settings import ClientOptions, OptionsT
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsSettings
-from cometmq.runtime.hangup import cancel_on_signals
+from cometmq.runtime.hangup import cancelled_by_signals
 
 T = TypeVar("T")
 
@@ -130,10 +130,8 @@ def run(
     """Run a command on an event loop; a terminating signal cancels it, so that it can clean up."""
 
     async def guarded() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        cancel_on_signals(task)
-        return await main
+        with cancelled_by_signals():
+            return await main
 
     guard = guarded()
     try:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entry point of `cometmq`: Ctrl-C prints no traceback, even while modules are being imported."""
 
+import signal
 import sys
 from importlib import import_module
 
@@ -16,4 +17,5 @@ def main() -> None:
             commands = import_module("cometmq.cli.main")
         commands.main()
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the same request, sent again
         sys.exit(EXIT_INTERRUPTED)

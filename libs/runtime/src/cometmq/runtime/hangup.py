@@ -1,27 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handle the loss of the terminal (SIGHUP): programs and long commands stop as on SIGTERM."""
+"""Signals that end programs and commands, and the loss of the terminal (SIGHUP)."""
 
 import asyncio
+import atexit
 import os
 import signal
 import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from time import monotonic
+from typing import Final
 
+SAME_REQUEST_S: Final = 0.1
+_CANCELS_MAX: Final = 2
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TERMINAL_FDS: Final = (1, 2)
 
 
-def cancel_on_signals(task: asyncio.Task[Any]) -> None:
-    """Make SIGTERM and SIGHUP cancel a command's task, as Ctrl-C does."""
-    loop = asyncio.get_running_loop()
+@contextmanager
+def cancelled_by_signals() -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGHUP cancel the current task, a command's, while the block runs.
 
-    def hung_up() -> None:
-        leave_terminal()
-        task.cancel()
+    The first signal cancels the command, the second its clean-up, and the third kills the process,
+    because its loop is blocked. Signals that follow within SAME_REQUEST_S belong to the same
+    request: a shell or `make` sends them to a process and to its group. asyncio would raise
+    KeyboardInterrupt at the second SIGINT in any callback, whose transport prints a traceback.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    requests: list[float] = []
 
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    if not is_ignored_hangup(signal.SIGHUP):
-        loop.add_signal_handler(signal.SIGHUP, hung_up)
+    def received(number: int, _frame: object) -> None:
+        now_s = monotonic()
+        if number == signal.SIGHUP:
+            leave_terminal()
+        if requests and now_s - requests[-1] < SAME_REQUEST_S:
+            return
+        requests.append(now_s)
+        if len(requests) > _CANCELS_MAX:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(task.cancel)
+
+    kept = {number: signal.getsignal(number) for number in _SIGNALS}
+    handled = {number: before for number, before in kept.items() if before != signal.SIG_IGN}
+    for number in handled:
+        signal.signal(number, received)
+    try:
+        yield
+    finally:
+        if requests:
+            # Python restores the default handlers while it exits; the status must not depend on it.
+            atexit.register(_ignore, handled)
+        else:
+            for number, before in handled.items():
+                signal.signal(number, before)
+
+
+def _ignore(numbers: Iterable[signal.Signals]) -> None:
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def is_ignored_hangup(number: signal.Signals) -> bool:

@@ -24,7 +24,7 @@ from cometmq.client import Message, Producer
 from cometmq.client.admin import AdminClient
 from cometmq.remoting.errors import CometError, Outage, SystemBusy
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.hangup import cancel_on_signals
+from cometmq.runtime.hangup import cancelled_by_signals
 from cometmq.runtime.service import new_event_loop, one_line
 
 TOPIC: Final = "PythonLibrary"
@@ -184,10 +184,8 @@ async def demo(files: Sequence[SourceFile], stall_s: float = STALL_S) -> bool:
 
 async def _until_signalled(stall_s: float) -> bool:
     """Run the demo; clean up after SIGTERM and SIGHUP as after Ctrl-C."""
-    task = asyncio.current_task()
-    assert task is not None
-    cancel_on_signals(task)
-    return await demo(library_files(), stall_s)
+    with cancelled_by_signals():
+        return await demo(library_files(), stall_s)
 
 
 def _seconds(text: str) -> float:

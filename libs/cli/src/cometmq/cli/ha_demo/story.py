@@ -14,7 +14,7 @@ import typer
 from cometmq.cli.ha_demo.load import Ledger, Load
 from cometmq.cli.ha_demo.processes import BROKER_COUNT, GROUP, Group
 from cometmq.remoting.errors import CometError
-from cometmq.runtime.hangup import cancel_on_signals
+from cometmq.runtime.hangup import cancelled_by_signals
 from cometmq.runtime.service import new_event_loop, one_line
 
 QUIET_S: Final = 3.0
@@ -102,10 +102,7 @@ async def play(folder: Path) -> list[str]:
 
 
 async def _until_signalled() -> list[str]:
-    task = asyncio.current_task()
-    assert task is not None
-    cancel_on_signals(task)
-    with TemporaryDirectory(prefix="cometmq-ha-demo-") as folder:
+    with cancelled_by_signals(), TemporaryDirectory(prefix="cometmq-ha-demo-") as folder:
         return await play(Path(folder))
 
 

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals that arrive more than once."""
+
+import signal
+from time import sleep
+
+import pytest
+
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.processes import Child
+
+
+@pytest.mark.parametrize("pause_ms", range(6))
+def test_a_signal_that_is_sent_twice_ends_consume_without_a_traceback(
+    suite, ask, topic, tmp_path, pause_ms
+):
+    """`make`, or a wrapper beside its process group, passes one Ctrl-C on."""
+    ask("produce", topic, *map(str, range(200)))
+    command = [str(PROGRAM), "consume", topic, "-g", f"{topic}-twice", "--from", "first"]
+    child = Child("consume", [*command, "-n", suite.namesrv], log_path=tmp_path / "log")
+    try:
+        child.wait_for_log("199", 60)
+        child._signal(signal.SIGINT)
+        sleep(pause_ms / 1000)
+        child._signal(signal.SIGINT)
+        child.wait_until(lambda: child.exit_status is not None, 60, "end")
+        assert child.exit_status == 130
+        assert len(child.log().splitlines()) == 200, child.log()
+    finally:
+        child.kill()
