@@ -33,6 +33,16 @@ def test_topics_are_created_listed_changed_and_deleted(ask):
     assert "create" not in gone.err
 
 
+def test_a_delayed_message_outlives_its_topic_and_the_deletion_says_so(ask, topic):
+    assert ask("produce", topic, "late", "--delay-level", 2).status == 0
+    deleted = ask("topic", "delete", topic, "--yes")
+    assert "delayed messages are waiting (" in deleted.err
+    assert deleted.err.endswith(f"they appear in a new topic {topic}\n")
+    assert ask("topic", "create", topic, "--queues", 4).status == 0
+    read = ask("consume", topic, "--from", "first", "--max", 1, "--timeout", 60)
+    assert (read.status, read.out) == (0, "late\n")
+
+
 def test_the_client_refuses_to_delete_what_does_not_exist(ask, topic, suite):
     """The servers accept such requests, as RocketMQ's do, so a misspelt name would go unnoticed."""
     assert ask("group", "create", "deleted-group").status == 0

@@ -8,6 +8,7 @@ created again, the groups continue from these offsets and skip the messages befo
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -26,7 +27,7 @@ from cometmq.remoting.errors import (
     TopicNotExist,
     TransportError,
 )
-from cometmq.remoting.names import retry_topic
+from cometmq.remoting.names import SCHEDULE_TOPIC, retry_topic
 
 
 class QueueState(msgspec.Struct, frozen=True):
@@ -217,6 +218,31 @@ def kept_note(topic: str, groups: Sequence[str]) -> str:
         f" {f'{groups[0]} skips' if is_one else 'these groups skip'} the first messages if the"
         f" topic is created again; to prevent that, stop the members and delete it with"
         f" --reset-groups, or later: {_remedy(_one_of(groups), topic)}"
+    )
+
+
+async def waiting_counts(masters: Iterable[BrokerAdmin]) -> dict[str, int]:
+    """Return how many delayed messages, of all topics, wait on each broker that has any."""
+    found: dict[str, int] = {}
+    for master in masters:
+        with suppress(CometError):  # the figures only serve a note
+            offsets = (await master.delay_offsets()).offset_table
+            stats = (await master.topic_stats(SCHEDULE_TOPIC)).offset_table
+            count = sum(
+                it.max_offset - max(it.min_offset, offsets.get(queue.queue_id + 1, 0))
+                for queue, it in stats.items()
+            )
+            if count > 0:
+                found[master.name] = count
+    return found
+
+
+def waiting_note(topic: str, counts: Mapping[str, int]) -> str:
+    """Return the warning that delayed messages of a deleted topic are still delivered."""
+    where = ", ".join(f"{counted(count, 'message')} on {name}" for name, count in counts.items())
+    return (
+        f"delayed messages are waiting ({where}, of all topics): those for {topic} are still"
+        f" delivered, so they appear in a new topic {topic}"
     )
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq topic`: list, describe, create, alter and delete topics."""
 
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Final
 
@@ -18,7 +19,13 @@ from cometmq.cli.connecting import (
 )
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
 from cometmq.cli.times import shown
-from cometmq.cli.verbs.queue_states import kept_note, offsets_by_group, outlived_note
+from cometmq.cli.verbs.queue_states import (
+    kept_note,
+    offsets_by_group,
+    outlived_note,
+    waiting_counts,
+    waiting_note,
+)
 from cometmq.cli.verbs.topic_changes import (
     Change,
     check_exists,
@@ -364,30 +371,36 @@ def delete(
 
     Group offsets are kept, so a new topic of this name would not be read from its beginning.
     --reset-groups prevents that; it fails if members are connected, because they would commit the
-    old offsets again.
+    old offsets again. Delayed messages that are waiting are kept, too, and are delivered to a new
+    topic of this name.
     """
 
-    async def question(admin: AdminClient) -> list[str]:
+    async def question(admin: AdminClient) -> tuple[list[str], list[str]]:
         await check_exists(admin, topic)
         masters = (await admin.masters_to_change(cluster)).values()
         await admin.ask_all(masters, lambda it: it.topics())  # before any change
         found = await offsets_by_group(admin, masters, topic)
         groups = [group for group in found if group != DLQ_REPLAY_GROUP]  # reset with the topic
+        notes: list[str] = []
         if reset_groups:
             await check_disconnected(masters, groups)  # before the user is asked
-        elif groups and not yes:
-            print_notes([kept_note(topic, groups)])
+        elif groups:
+            notes.append(kept_note(topic, groups))
+        if counts := await waiting_counts(masters):
+            notes.append(waiting_note(topic, counts))
+        if sys.stdin.isatty() and not yes:
+            print_notes(notes)
         await confirm(f"Delete the topic {topic} with all its messages?", is_confirmed=yes)
         await admin.delete_topic(topic, cluster=cluster, reset_groups=reset_groups)
-        return groups
+        return groups, notes
 
-    groups = ask(namesrv, question)
+    groups, notes = ask(namesrv, question)
     facts: dict[str, Cell] = {"deleted": topic}
     if groups:
         facts["offsets_reset" if reset_groups else "offsets_kept"] = groups
     print_facts(facts, as_json=as_json)
-    if groups and yes and not reset_groups:
-        print_notes([kept_note(topic, groups)])
+    if yes:
+        print_notes(notes)
 
 
 # -- describe, route --------------------------------------------------------------------------
