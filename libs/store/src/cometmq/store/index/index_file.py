@@ -13,7 +13,7 @@ count, and a slot that points at an uncounted entry leads through the chain to a
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.store.disk import DiskFile
@@ -358,6 +358,20 @@ class IndexFile:
             return self._slots.values[slot]
         data = yield Read(self.file, self.shape.slot_position(slot), SLOT_BYTES)
         return int.from_bytes(data, "big", signed=True)
+
+    def newest_of(self, slots: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Yield each slot with the number of its newest entry, in the order of the file; blocks."""
+        page, data = -1, b""
+        for slot in sorted(slots):
+            if self._slots is not None:
+                yield slot, self._slots.values[slot]
+                continue
+            if page != slot // PAGE_SLOTS:
+                page = slot // PAGE_SLOTS
+                position = self.shape.slot_position(page * PAGE_SLOTS)
+                data = self.file.read(position, PAGE_SLOTS * SLOT_BYTES)
+            start = slot % PAGE_SLOTS * SLOT_BYTES
+            yield slot, int.from_bytes(data[start : start + SLOT_BYTES], "big", signed=True)
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         """Return whether the file may hold messages from this period.

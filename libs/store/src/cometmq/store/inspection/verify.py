@@ -23,7 +23,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cometmq.remoting.message.flags import index_hash
 from cometmq.remoting.message.record import Scan
 from cometmq.store.disk import Disk, OsDisk
 from cometmq.store.errors import CorruptStore, DiskError
@@ -31,10 +30,10 @@ from cometmq.store.index.index_file import IndexFile
 from cometmq.store.inspection.checksum_check import damaged_parts
 from cometmq.store.inspection.inspect import StoreView, open_view
 from cometmq.store.inspection.overlay import OverlayDisk
+from cometmq.store.inspection.record_keys import RecordKeys
 from cometmq.store.journal import read_journal
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
-from cometmq.store.reads import finish
 from cometmq.store.recovery.recovery import Recovered, StartReason
 from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
@@ -276,7 +275,7 @@ class _Verifier:
         self._is_complete = is_complete
         self._topics = _configured_topics(view)
         self._cursors: dict[tuple[str, int], _QueueCursor] = {}
-        self._hashes_of: tuple[int, set[int]] = (-1, set())
+        self._record_keys = RecordKeys(view)
         self._key_count = 0
         self._load_index()
         self._is_indexed = bool(self._parts.index.files)
@@ -454,7 +453,7 @@ class _Verifier:
             if offset < self._view.files.first:
                 continue
             count += 1
-            if hash_ not in self._hashes(offset):
+            if hash_ not in self._record_keys.hashes(offset):
                 text = f"entry {number} refers to offset {offset}, which has no such key"
                 self._note(FindingKind.INDEX_ENTRY_WRONG, file.name, text)
         if not is_growing:
@@ -462,16 +461,7 @@ class _Verifier:
         return count
 
     def _check_slots(self, file: IndexFile, newest: dict[int, int]) -> None:
-        for slot, number in newest.items():
-            found = finish(file.newest(slot))
-            if found != number:
-                text = f"slot {slot} leads to {found}, not to {number}"
+        for slot, found in file.newest_of(newest):
+            if found != newest[slot]:
+                text = f"slot {slot} leads to {found}, not to {newest[slot]}"
                 self._note(FindingKind.INDEX_CHAIN_BROKEN, file.name, text)
-
-    def _hashes(self, offset: int) -> set[int]:
-        if self._hashes_of[0] != offset:
-            record = self._view.read(offset)
-            keys = set() if record is None else {record.unique_key, *record.keys}
-            topic = "" if record is None else record.topic
-            self._hashes_of = (offset, {index_hash(topic, key) for key in keys if key})
-        return self._hashes_of[1]
