@@ -64,6 +64,20 @@ def test_the_retention_table(used, when, asked, expected):
     assert decide(settings, DiskState(used, AGES), NOW_MS, is_asked_for=asked) == expected
 
 
+@pytest.mark.parametrize(
+    ("surplus_bytes", "count"),
+    [(1, 1), (1 << 30, 1), ((1 << 30) + 1, 2), (5 << 30, 5), (100 << 30, 10), (None, 10)],
+)
+def test_forced_deletion_takes_only_the_files_that_are_needed(surplus_bytes, count):
+    """RocketMQ deletes ten files in each round, even if one were enough."""
+    settings = StoreSettings(delete_when=NOT_NOW)
+    state = DiskState(86, [NOW_MS] * 10, surplus_bytes)
+    assert decide(settings, state, NOW_MS, is_asked_for=False).delete_count == count
+    expired = DiskState(86, AGES, surplus_bytes)  # two of the three files
+    found = decide(settings, expired, NOW_MS, is_asked_for=False).delete_count
+    assert found == max(2, min(3, count))
+
+
 def test_files_that_have_not_expired_stay_if_forcing_is_off():
     settings = StoreSettings(delete_when=NOT_NOW, clean_file_forcibly_enable=False)
     assert decide(settings, DiskState(95, AGES), NOW_MS, is_asked_for=False).delete_count == 2
@@ -180,6 +194,21 @@ def test_a_full_disk_deletes_before_it_expires(disk):
     rig.work(30)
     assert rig.store.commit_log.min_offset > 0
     assert rig.store.stats().disk_used_percent == 86
+
+
+@pytest.mark.parametrize(("used_percent", "deleted_count"), [(86, 1), (88, 1), (90, 2), (95, 3)])
+def test_a_round_on_a_full_disk_frees_what_exceeds_the_ratio(disk, used_percent, deleted_count):
+    settings = small_settings(disk_space_clean_forcibly_ratio=85, delete_when=NOT_NOW)
+    rig = StoreRig(disk, settings)
+    for _ in range(300):
+        rig.put(make_message())
+    rig.work(3)
+    disk.used_percent = used_percent  # of 100,000 bytes; a file has 4,096
+    files = rig.store.commit_log.files
+    while not rig.store.commit_log.min_offset:
+        rig.work(1)
+    disk.used_percent = 50
+    assert files.first == deleted_count * files.file_size
 
 
 def forced(disk):

@@ -102,15 +102,20 @@ class Cleaner:
 
     def look(self) -> DiskState:
         """Read how full the disk is and how old the oldest files are; blocks."""
-        used = self._used_percent()
-        files = self._commit_log.files
+        used, files = self._used_percent(), self._commit_log.files
         timestamps: list[int] = []
         for start in range(files.first + files.file_size, files.end, files.file_size):
             scan = first_record(files, start)
             if scan is None or len(timestamps) >= FILES_PER_ROUND_MAX:
                 break
             timestamps.append(scan.store_timestamp)
-        return DiskState(used, timestamps)
+        return DiskState(used, timestamps, self._surplus_bytes())
+
+    def _surplus_bytes(self) -> int | None:
+        usage = self._disk.usage(self._parts.layout.commit_log)
+        ratio = self._parts.settings.disk_space_clean_forcibly_ratio
+        surplus = usage.used - (usage.used + usage.available) * ratio // 100
+        return surplus if surplus > 0 else None
 
     def measure(self) -> None:
         """Update the disk usage after a failed write to this file system.

@@ -20,6 +20,10 @@ class DiskState(NamedTuple):
 
     used_percent: int
     end_timestamps: list[int]  # per file, oldest first: an upper bound of its store times
+    surplus_bytes: int | None = None
+    """What must be freed to get below diskSpaceCleanForciblyRatio; None if another file system than
+    the log's is above it.
+    """
 
 
 class Decision(NamedTuple):
@@ -39,7 +43,7 @@ def decide(
 
     | disk usage | deleted |
     |---|---|
-    | above diskSpaceCleanForciblyRatio, if cleanFileForciblyEnable | oldest files of any age |
+    | above diskSpaceCleanForciblyRatio, if cleanFileForciblyEnable | as many files as necessary |
     | above diskMaxUsedSpaceRatio, or in the hour of deleteWhen, or on request | expired files |
     | otherwise | none |
     """
@@ -50,8 +54,19 @@ def decide(
     is_above = used > settings.disk_max_used_space_ratio
     is_due = is_asked_for or is_above or is_delete_hour(settings.delete_when, now_ms)
     expired_count = _expired_count(settings, disk, now_ms) if is_forced or is_due else 0
-    count = min(len(disk.end_timestamps), FILES_PER_ROUND_MAX) if is_forced else expired_count
+    count = max(expired_count, _needed_count(settings, disk)) if is_forced else expired_count
     return Decision(count, used > settings.disk_space_warning_level_ratio, is_above, expired_count)
+
+
+def _needed_count(settings: StoreSettings, disk: DiskState) -> int:
+    """Count the oldest files that must be deleted to make room.
+
+    RocketMQ deletes FILES_PER_ROUND_MAX files, however many are needed.
+    """
+    count = min(len(disk.end_timestamps), FILES_PER_ROUND_MAX)
+    if disk.surplus_bytes is None:
+        return count
+    return min(count, -(-disk.surplus_bytes // settings.mapped_file_size_commit_log))
 
 
 def _expired_count(settings: StoreSettings, disk: DiskState, now_ms: int) -> int:
