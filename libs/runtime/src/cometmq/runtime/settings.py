@@ -105,7 +105,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
 
     def label(self, name: str) -> str:
         """Return the place where a value is set: an option, a variable, or a line of the file."""
-        origin = self.origins[name]
+        origin = self.origins.get(name, DEFAULT)
         if origin.kind in {COMMAND_LINE, ENVIRONMENT}:
             return origin.place
         if origin.kind == FILE:

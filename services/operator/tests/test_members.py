@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator starts the elector of a group with settings that no file or variable gives."""
+
+from cometmq.ha.places.memory import MemoryPlace
+from cometmq.operator.group import BrokerGroup
+from cometmq.operator.members import Members
+from cometmq.operator.models import Spec
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.clock import SystemClock
+
+GROUP = BrokerGroup(
+    namespace="mq", name="orders", uid="u", generation=1, spec=Spec(name_servers=["127.0.0.1:1"])
+)
+
+
+async def test_an_elector_starts_for_a_group():
+    members = Members(MemoryPlace().port(), clock=SystemClock(), log=NO_LOG)
+    await members.look_after(GROUP, range(2), frozenset())
+    try:
+        assert members.elector is not None
+        assert members.elector.members.keys() == {0, 1}
+    finally:
+        await members.close()
