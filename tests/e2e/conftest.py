@@ -39,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--next-image", help="another image of the suite, for the upgrade")
     parser.addoption("--operator-image", default="cometmq-operator:0.1.0")
     parser.addoption("--java-image", help="the Java client's image, for a second load")
+    parser.addoption("--spark-image", default="cometmq-spark:0.1.0", help="for lag reports")
     parser.addoption("--rounds", type=int, default=5, help="kills of masters")
     parser.addoption("--switchovers", type=int, default=50)
     parser.addoption("--report", type=Path, default=ROOT / "dist/e2e/report.md")
@@ -86,11 +87,10 @@ class World:
             f"--set=watchNamespaces={{{self.mq.name}}}",
         )  # fmt: skip
 
-    def install_suite(self) -> None:
+    def install_suite(self, verb: str = "install", *settings: str) -> None:
         values = HELM / "cometmq/ci/operator-values.yaml"
-        self.mq.helm(
-            "install", "mq", str(HELM / "cometmq"), f"--values={values}", *_image(self.image)
-        )
+        chart = (str(HELM / "cometmq"), f"--values={values}", *_image(self.image))
+        self.mq.helm(verb, "mq", *chart, *settings)
 
     def _remove(self) -> None:
         """Drop the finalizers of an earlier run's group, which would block its deletion."""

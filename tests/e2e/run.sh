@@ -7,7 +7,8 @@
 # loaded into it, and everything is deleted afterwards unless KEEP=yes. With E2E_KUBECONFIG, the cluster
 # of these credentials is used, in the namespaces cometmq-e2e and cometmq-e2e-operator; kubectl and helm
 # must be on PATH, and E2E_IMAGE and E2E_OPERATOR_IMAGE name images that its nodes can pull. The Java client
-# runs beside ours if E2E_JAVA_IMAGE names its image (java-image.sh).
+# runs beside ours if E2E_JAVA_IMAGE names its image (java-image.sh), and lag reports run if E2E_SPARK_IMAGE
+# names the image of Spark.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cluster=tests/e2e/cluster/cluster.sh
@@ -22,6 +23,12 @@ if [ -n "${E2E_KUBECONFIG:-}" ]; then
     : "${E2E_OPERATOR_IMAGE:?name the image of the operator, which the nodes can pull}"
     arguments+=("--image=$E2E_IMAGE" "--operator-image=$E2E_OPERATOR_IMAGE")
     [ -z "${E2E_JAVA_IMAGE:-}" ] || arguments+=("--java-image=$E2E_JAVA_IMAGE")
+    if [ -n "${E2E_SPARK_IMAGE:-}" ]; then
+        arguments+=("--spark-image=$E2E_SPARK_IMAGE")
+    elif [ "${SHORT:-}" != yes ]; then
+        echo "run.sh: lag reports are not tested: E2E_SPARK_IMAGE names no image" >&2
+        arguments+=(--ignore=tests/e2e/test_lag_report.py)
+    fi
 else
     [ "${KEEP:-}" = yes ] || trap '$cluster down' EXIT
     binaries=$($cluster up)
@@ -31,15 +38,19 @@ else
     base=cometmq-base:bookworm
     make --no-print-directory base-image BASE_IMAGE=$base
     make --no-print-directory images TARGETS="suite operator" BASE_IMAGE=$base TAG=e2e
-    if [ "${SHORT:-}" != yes ]; then
-        java_base=cometmq-java-base:bookworm
-        make --no-print-directory base-image BASE_IMAGE=$java_base PACKAGES=openjdk-17-jre-headless
-        tests/e2e/java-image.sh cometmq-java-client:e2e $java_base
-        $cluster load cometmq-java-client:e2e
-        arguments+=(--java-image=cometmq-java-client:e2e)
-    fi
     docker tag cometmq:e2e cometmq:e2e-next # the upgrade needs another name, not another content
-    $cluster load cometmq:e2e cometmq:e2e-next cometmq-operator:e2e
+    images=(cometmq:e2e cometmq:e2e-next cometmq-operator:e2e)
+    if [ "${SHORT:-}" != yes ]; then
+        # Java for the Java client and for Spark, and the programs that Spark's scripts call.
+        java_base=cometmq-spark-base:bookworm
+        make --no-print-directory base-image BASE_IMAGE=$java_base \
+            PACKAGES="openjdk-17-jre-headless tini procps libnss-wrapper"
+        make --no-print-directory images TARGETS=spark SPARK_BASE_IMAGE=$java_base TAG=e2e
+        tests/e2e/java-image.sh cometmq-java-client:e2e $java_base
+        images+=(cometmq-java-client:e2e cometmq-spark:e2e)
+        arguments+=(--java-image=cometmq-java-client:e2e --spark-image=cometmq-spark:e2e)
+    fi
+    $cluster load "${images[@]}"
     arguments+=(--image=cometmq:e2e --next-image=cometmq:e2e-next --operator-image=cometmq-operator:e2e)
 fi
 # Not `| head -1`: with pipefail, kubectl would fail if head ends before it.

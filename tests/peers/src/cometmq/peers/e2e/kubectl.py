@@ -66,11 +66,13 @@ def run(*words: str, stdin: str = "") -> str:
     return done.stdout
 
 
-def until(check: Callable[[], T | None], timeout_s: float, what: str) -> T:
+def until(
+    check: Callable[[], T | None], timeout_s: float, what: str, *, poll_s: float = POLL_S
+) -> T:
     """Poll until a check returns a true value, and return it; raise PeerError on a timeout."""
     deadline = time.monotonic() + timeout_s
     while not (found := check()):
         if time.monotonic() > deadline:
             raise PeerError(f"not within {timeout_s:.0f} s: {what}")
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
     return found
