@@ -20,12 +20,13 @@ _TERMINAL_FDS: Final = (1, 2)
 
 @contextmanager
 def cancelled_by_signals() -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP cancel the current task, a command's, while the block runs.
+    """Make SIGINT, SIGTERM and SIGHUP cancel the current task while the block runs.
 
-    The first signal cancels the command, the second its clean-up, and the third kills the process,
-    because its loop is blocked. Signals that follow within SAME_REQUEST_S belong to the same
-    request: a shell or `make` sends them to a process and to its group. asyncio would raise
-    KeyboardInterrupt at the second SIGINT in any callback, whose transport prints a traceback.
+    The first signal cancels the command that the task runs, the second one cancels its clean-up,
+    and the third one kills the process, in case its loop is blocked. Signals that follow within
+    SAME_REQUEST_S belong to the same request: a shell or `make` sends them to a process and to its
+    group. asyncio would raise KeyboardInterrupt in any callback at the second SIGINT, and a
+    transport would print its traceback.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None

@@ -49,7 +49,7 @@ class RecordKeys:
                 scan = next(self._scans, None)
                 if scan is None:
                     break
-        except (CorruptStore, DiskError):  # the look-up reports what is wrong
+        except (CorruptStore, DiskError):  # the caller then looks up the record
             scan = None
         self._scan = scan
         return scan if scan is not None and scan.physical_offset == offset else None

@@ -21,8 +21,8 @@ class DiskState(NamedTuple):
     used_percent: int
     end_timestamps: list[int]  # per file, oldest first: an upper bound of its store times
     surplus_bytes: int | None = None
-    """What must be freed to get below diskSpaceCleanForciblyRatio; None if another file system than
-    the log's is above it.
+    """Bytes to free to get back to diskSpaceCleanForciblyRatio; None if the file system of the log
+    is not above this ratio.
     """
 
 
