@@ -263,6 +263,19 @@ async def test_a_switchover_by_annotation_runs_once(world):
         await world.until(refused, "a wrong target is refused with a reason")
 
 
+async def test_an_order_given_without_an_operator_is_carried_out_by_the_next(world):
+    """The operator's first pass over the group runs before its elector has read the record."""
+    async with running(world, "one") as first:
+        status = await start_group(world)
+        other = "orders-1" if status["master"] == "orders-0" else "orders-0"
+        await first.stop()
+        await world.kubectl("annotate", "bg", "orders", f"cometmq.io/switchover-to={other}")
+        async with running(world, "two"):
+            await world.until_status(master=other)
+            operation = (await world.status())["lastOperation"]
+            assert (operation["verb"], operation["result"]) == ("switchover-to", "Started")
+
+
 async def test_a_fenced_master_is_followed_by_a_master_of_a_later_epoch(world):
     """Repeats the order until a later epoch has a master.
 

@@ -41,6 +41,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
 
 READ_TIMEOUT_MS: Final = 5_000
+NO_ROUND: Final = "no round has ended yet"
 Order = Promote | Follow | Fence | HandOver | Drop | Resize
 
 RESTORE: Final = "NoRecord"
@@ -65,7 +66,7 @@ class Elector:
             ordinal: Member(ordinal, link, log=log) for ordinal, link in sorted(links.items())
         }
         self.stats = ElectorStats(plan.group.name, len(links))
-        self.fault = "no round has ended yet"
+        self.fault = NO_ROUND
         """Why this elector cannot do its work; empty if it can."""
         self.wake = asyncio.Event()
         """Set when there may be something to do before the next interval."""
@@ -85,6 +86,11 @@ class Elector:
         self._long_orders = TaskSet(log)
         self._probes = TaskSet(log)
         self._probed: set[int] = set()
+
+    @property
+    def has_ended_a_round(self) -> bool:
+        """Whether it has asked for the record and the statuses, with or without success."""
+        return self.fault != NO_ROUND
 
     async def round(self) -> None:
         """Run one round: read the record, ask the members, decide, act."""

@@ -69,6 +69,12 @@ class Members:
         return elector is not None and elector.stats.is_record_reachable
 
     @property
+    def has_looked(self) -> bool:
+        """Whether the elector has asked for the record and the statuses since it started."""
+        elector = self.elector
+        return elector is not None and elector.has_ended_a_round
+
+    @property
     def statuses(self) -> Statuses:
         elector = self.elector
         if elector is None:

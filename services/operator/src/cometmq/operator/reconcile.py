@@ -108,6 +108,8 @@ class Pass:
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(api, group)
         await self._elect(group, live)
+        # An operator that has just started knows no master yet, and would refuse every order.
+        has_looked = self._members.has_looked
         seen = seen_of(group, live, self._members.record, self._members.statuses)
         seen = msgspec.structs.replace(seen, may_have_data=self._may_have_data(before))
         refusal = ""
@@ -119,7 +121,7 @@ class Pass:
                 refusal, changed = str(error), False
             if changed:
                 return 0
-        operation = await self._obey(group, seen)
+        operation = await self._obey(group, seen) if has_looked else None
         seen = await self._with_backlog(group, seen)
         step = await self._act(group, seen, live)
         if isinstance(step, Release):
@@ -136,7 +138,7 @@ class Pass:
         )
         await self._write_status(group, found, before)
         await self._reporter.note(group, found, before)
-        is_idle = isinstance(step, Nothing) and not operation and not refusal
+        is_idle = isinstance(step, Nothing) and orders.given(group) is None and not refusal
         return self._context.resync_ms if is_idle and decide.has_master(seen) else SOON_MS
 
     # ---- election ----------------------------------------------------------------------------
