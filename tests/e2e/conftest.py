@@ -6,7 +6,6 @@ The scenarios run in file order, and each starts with a group that matches its s
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.peers.e2e import java, load, loads
+from cometmq.peers.e2e import java, load, loads, nodes
+from cometmq.peers.e2e.broker_groups import conditions, is_ready
 from cometmq.peers.e2e.kubectl import Namespace, until
 from cometmq.peers.e2e.loads import Loads
 from cometmq.peers.e2e.pods import waiting_pod
@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--spark-image", default="cometmq-spark:0.1.0", help="for lag reports")
     parser.addoption("--rounds", type=int, default=5, help="kills of masters")
     parser.addoption("--switchovers", type=int, default=50)
+    parser.addoption("--groups", type=int, default=50, help="small groups that run at once")
     parser.addoption("--report", type=Path, default=ROOT / "dist/e2e/report.md")
 
 
@@ -93,13 +94,14 @@ class World:
         self.mq.helm(verb, "mq", *chart, *settings)
 
     def _remove(self) -> None:
-        """Drop the finalizers of an earlier run's group, which would block its deletion."""
+        """Drop the finalizers of an earlier run's groups, which would block their deletion."""
         try:
-            self.mq.kubectl(
-                "patch", "bg", GROUP, "--type=merge", '--patch={"metadata":{"finalizers":null}}'
-            )
-        except PeerError:  # there is none
+            groups = self.mq.kubectl("get", "bg", "--output=name").split()
+        except PeerError:  # the kind is not defined
             return
+        for group in groups:
+            patch = '--patch={"metadata":{"finalizers":null}}'
+            self.mq.kubectl("patch", group, "--type=merge", patch)
 
     def create_group(self) -> float:
         """Create the group; return the seconds until it was ready."""
@@ -121,18 +123,24 @@ class World:
             create = ("cometmq", "topic", "create", java.TOPIC, "-n", self.namesrv)
             self.mq.kubectl("exec", load.POD, "--", *create)
 
-    def apply_group(self, name: str, *, storage: dict[str, Any] | None = None, **spec: Any) -> None:
+    def apply_group(self, name: str, **spec: Any) -> None:
         """Create a small group, or change its spec."""
+        self.mq.apply(self.manifest(name, **spec))
+
+    def manifest(
+        self, name: str, *, storage: dict[str, Any] | None = None, **spec: Any
+    ) -> dict[str, Any]:
+        """Return a small group; `spec` adds fields or replaces them."""
         retain = {"whenDeleted": "Delete", "whenScaled": "Delete"}
         limits = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
         whole = {
             "nameServers": [self.namesrv], "resources": limits,
             "storage": {"size": "1Gi", "retain": retain, **(storage or {})}, **spec,
         }  # fmt: skip
-        self.mq.apply({
+        return {
             "apiVersion": "cometmq.io/v1alpha1", "kind": "BrokerGroup",
             "metadata": {"name": name}, "spec": whole,
-        })  # fmt: skip
+        }  # fmt: skip
 
     def patch(self, spec: dict[str, Any]) -> None:
         body = {"spec": spec}
@@ -143,8 +151,7 @@ class World:
 
     def condition(self, group: str, type_: str) -> dict[str, Any]:
         """Return a condition of a group; it is empty if there is none yet."""
-        found = (self.mq.get("bg", group) or {}).get("status", {}).get("conditions", ())
-        return next((one for one in found if one["type"] == type_), {})
+        return conditions(self.mq.get("bg", group) or {}).get(type_, {})
 
     def status(self) -> dict[str, Any]:
         """Return the status; the API omits empty fields, such as the master during an election."""
@@ -160,16 +167,7 @@ class World:
 
         def ready() -> dict[str, Any] | None:
             group = self.group()
-            status: dict[str, Any] = group.get("status", {})
-            conditions = {one["type"]: one for one in status.get("conditions", ())}
-            current = ("Ready", "Progressing")
-            if any(
-                conditions.get(one, {}).get("observedGeneration") != group["metadata"]["generation"]
-                for one in current
-            ):
-                return None
-            is_ready = conditions["Ready"]["status"] == "True"
-            return status if is_ready and conditions["Progressing"]["status"] == "False" else None
+            return group["status"] if is_ready(group) else None
 
         return until(ready, READY_TIMEOUT_S, f"{GROUP} is ready")
 
@@ -229,16 +227,20 @@ class World:
         for one in self.namesrvs.split(";"):
             until(lambda one=one: knows(one), READY_TIMEOUT_S, f"{one} knows the master")  # type: ignore[misc]
 
-    def kill(self, pod: str) -> None:
-        """Kill a broker: in a kind cluster with kill -9, elsewhere by deleting its pod at once."""
-        found = self.pods()[pod]
-        container = found["status"]["containerStatuses"][0]["containerID"].rpartition("//")[2]
-        node = found["spec"]["nodeName"]
-        command = ["docker", "exec", node, "ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL"]
+    def kill(self, *pods: str) -> None:
+        """Kill brokers: in a kind cluster with kill -9, elsewhere by deleting their pods."""
+        brokers = self.mq.list("pods", "cometmq.io/broker-group")
+        found = {one["metadata"]["name"]: one for one in brokers}
+        containers: dict[str, list[str]] = {}
+        for pod in pods:
+            container = found[pod]["status"]["containerStatuses"][0]["containerID"]
+            on_node = containers.setdefault(found[pod]["spec"]["nodeName"], [])
+            on_node.append(container.rpartition("//")[2])
         try:
-            subprocess.run([*command, container], check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
-            self.mq.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
+            nodes.kill_containers(containers)
+        except (OSError, PeerError):
+            now = ("--grace-period=0", "--force", "--wait=false")
+            self.mq.kubectl("delete", "pod", *pods, *now)
 
     def explain(self) -> str:
         """Return states, events and logs that help to explain a failure."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts `in_pod` in a pod of the cluster and talks to it over `kubectl exec`."""
+"""Starts programs in a pod of the cluster and talks to them over `kubectl exec`."""
 
 import json
 import queue
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,9 @@ from cometmq.peers.processes import PeerError
 
 POD: Final = "load"
 SOURCES: Final = ROOT / "tests/peers/src"
-MODULES: Final = ("", "processes", "ha/", "ha/ledger", "ha/load", "e2e/", "e2e/in_pod")
+MODULES: Final = (
+    "", "processes", "ha/", "ha/ledger", "ha/load", "e2e/", "e2e/in_pod", "e2e/in_pod_groups",
+)  # fmt: skip
 """Modules of cometmq.peers that the pod needs; a trailing slash marks a package."""
 ANSWER_TIMEOUT_S: Final = 300
 """Longer than the drain of the load, so that its faults are reported."""
@@ -37,38 +39,21 @@ def _path(module: str) -> Path:
     return folder / f"{module}.py"
 
 
-class PodLoad:
-    """A load that runs until `finish`; all times are read from the clock of the pod's node."""
+class PodProgram:
+    """A program in the pod; each command and each answer is a line of JSON."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.result: dict[str, Any] = {}
-        """The totals, once the load has finished."""
 
     def now(self) -> float:
         return float(self._ask(do="now"))
 
-    def settle(self) -> float:
-        """Wait until all sends so far have an outcome; return the time."""
-        return float(self._ask(do="settle", since=self.now()))
-
     def again(self, since: float) -> float:
         """Wait until a send that began after `since` is acknowledged; return when it ended."""
         return float(self._ask(do="again", since=since))
-
-    def outage(self, since: float, until: float) -> Outage:
-        """Return the senders' outage between two times; raise PeerError if no send succeeded."""
-        found = self._ask(do="outage", since=since, until=until)
-        if found is None:
-            raise PeerError("no send was acknowledged")
-        return Outage(**found)
-
-    def finish(self) -> None:
-        """Stop sending, wait for the consumers, and fill in `result`."""
-        self.result = self._ask(do="finish")
 
     def answer(self) -> Any:
         try:
@@ -93,17 +78,74 @@ class PodLoad:
         self._lines.put("")
 
 
+class PodLoad(PodProgram):
+    """A load that runs until `finish`; all times are read from the clock of the pod's node."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        super().__init__(process)
+        self.result: dict[str, Any] = {}
+        """The totals, once the load has finished."""
+
+    def settle(self) -> float:
+        """Wait until all sends so far have an outcome; return the time."""
+        return float(self._ask(do="settle", since=self.now()))
+
+    def outage(self, since: float, until: float) -> Outage:
+        """Return the senders' outage between two times; raise PeerError if no send succeeded."""
+        found = self._ask(do="outage", since=since, until=until)
+        if found is None:
+            raise PeerError("no send was acknowledged")
+        return Outage(**found)
+
+    def finish(self) -> None:
+        """Stop sending, wait for the consumers, and fill in `result`."""
+        self.result = self._ask(do="finish")
+
+
+class GroupSends(PodProgram):
+    """A sender for each of several broker groups; times are as for `PodLoad`."""
+
+    def outages(self, since: float, until: float) -> dict[str, Outage]:
+        """Return each group's outage between two times; raise PeerError if a group has not
+        acknowledged any send.
+        """
+        found = self._ask(do="outages", since=since, until=until)
+        if missing := sorted(group for group, outage in found.items() if outage is None):
+            raise PeerError(f"no send was acknowledged by {', '.join(missing)}")
+        return {group: Outage(**outage) for group, outage in found.items()}
+
+    def finish(self) -> dict[str, list[int]]:
+        """Stop sending; return how many messages each group has acknowledged and stored."""
+        counts: dict[str, list[int]] = self._ask(do="finish")
+        return counts
+
+
 @contextmanager
 def running(namespace: Namespace, namesrv: str) -> Iterator[PodLoad]:
     """Run the load until the context is left."""
+    with _started(namespace, "cometmq.peers.e2e.in_pod", namesrv) as process:
+        load = PodLoad(process)
+        load.answer()  # the first answer: the load is running
+        yield load
+
+
+@contextmanager
+def sending_to(namespace: Namespace, namesrv: str, groups: Sequence[str]) -> Iterator[GroupSends]:
+    """Send to each of these broker groups until the context is left."""
+    with _started(namespace, "cometmq.peers.e2e.in_pod_groups", namesrv, *groups) as process:
+        sends = GroupSends(process)
+        sends.answer()  # the first answer: every group has acknowledged a send
+        yield sends
+
+
+@contextmanager
+def _started(namespace: Namespace, module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     command = ["kubectl", "--namespace", namespace.name, "exec", "--stdin", POD, "--"]
-    command += ["python", "-m", "cometmq.peers.e2e.in_pod", namesrv]
+    command += ["python", "-m", module, *arguments]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            load = PodLoad(process)
-            load.answer()  # the first answer: the load is running
-            yield load
+            yield process
         finally:
             process.kill()

@@ -2,11 +2,29 @@
 """Injects faults into nodes and the pod network; the nodes are containers on this machine."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import product
+from typing import Final
 
 from cometmq.peers.processes import PeerError
+
+_KILL: Final = """
+pids=
+for one; do
+    ctr --namespace k8s.io task kill --signal SIGKILL "$one" &
+    pids="$pids $!"
+done
+for pid in $pids; do wait "$pid" || exit 1; done
+"""
+
+
+def kill_containers(containers: Mapping[str, Sequence[str]]) -> None:
+    """Kill containers, listed by node, with kill -9 and all at the same time."""
+    commands = [("exec", node, "sh", "-c", _KILL, "sh", *ids) for node, ids in containers.items()]
+    with ThreadPoolExecutor(len(commands)) as pool:
+        list(pool.map(lambda words: _docker(*words), commands))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 """Senders and a group of orderly consumers that record every message in a ledger."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count
 from time import monotonic
@@ -117,13 +117,17 @@ class Load:
                 await asyncio.sleep(PAUSE_S)
 
 
-async def create_topic(namesrv: str, topic: str) -> None:
-    """Create a topic; try again if a loaded machine has not answered in time."""
+async def create_topic(
+    namesrv: str, topic: str, *, broker_names: Sequence[str] | None = None
+) -> None:
+    """Create a topic, in all broker groups or in these; try again if a loaded machine has not
+    answered in time.
+    """
     deadline = monotonic() + DRAIN_TIMEOUT_S
     async with AdminClient(namesrv, log=NO_LOG) as admin:
         while True:
             try:
-                await admin.create_topic(topic)
+                await admin.create_topic(topic, broker_names=broker_names)
             except CometError:
                 if monotonic() > deadline:
                     raise
