@@ -33,8 +33,11 @@ PAUSE_MS: Final = 200
 """Pause after a failed read or write of the record, before the record is read again."""
 HAND_OVER_PAUSE_MS: Final = 5
 """Interval at which a hand-over checks whether the target has caught up."""
-SILENT_FACTOR: Final = 2
-"""A copy that is silent for this many times `heard_within_ms` leaves the in-sync set."""
+SILENT_FACTOR: Final = 4 / 3
+"""A copy that is silent for this many times `heard_within_ms` leaves the in-sync set.
+
+By default after 2 s: sends wait until then, and RocketMQ's producers give up after 3 s.
+"""
 
 
 class Reign(Protocol):
@@ -285,7 +288,7 @@ class Leader:
     def _unfit(self) -> frozenset[Copy]:
         """Return the members that are late, silent, stopping, dropped or on a different store."""
         view, now_ms = self._view, self._now_ms()
-        heard_since_ms = now_ms - SILENT_FACTOR * self._timing.heard_within_ms
+        heard_since_ms = now_ms - int(SILENT_FACTOR * self._timing.heard_within_ms)
         acked = {ack.copy.ordinal: ack.copy for ack in view.acks}
         copies = {*in_sync.maximal_set(view), *acked.values()} - {view.me}
         return fencing.laggards(
