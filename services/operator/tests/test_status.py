@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from cometmq.operator.decide import Backlog, Nothing, Reason, Restart, Seen, Wait
+from cometmq.operator.observe import REVISION, Live, seen_of
 from cometmq.operator.status import Findings, status_of
 from cometmq.operator.status_types import GroupStatus
 from cometmq.operator.testing.states import DOWN, READY, STALE, deleting, group, seen
@@ -82,6 +83,42 @@ def test_too_few_copies_make_a_group_unavailable():
     one = group(replication={"minInSync": 2})
     found = status(seen(READY, READY, out=(1,)), one)
     assert conditions(found)["Available"] == ("False", "TooFewInSync")
+
+
+def waiting(reason, message=""):
+    return {"state": {"waiting": {"reason": reason, "message": message}}}
+
+
+UNSCHEDULABLE = {
+    "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pod_status", "text"),
+    [
+        ({"containerStatuses": [waiting("ContainerCreating")]}, ""),
+        ({"containerStatuses": [waiting("CrashLoopBackOff")]}, "; orders-1: CrashLoopBackOff"),
+        (
+            {"containerStatuses": [waiting("ImagePullBackOff", "pulling x:1")]},
+            "; orders-1: ImagePullBackOff: pulling x:1",
+        ),
+        ({"conditions": [UNSCHEDULABLE]}, "; orders-1: Unschedulable: 0/3 nodes"),
+    ],
+    ids=["starting", "crashing", "no image", "no node"],
+)
+def test_a_pod_that_cannot_run_is_explained(pod_status, text):
+    one = group()
+    stateful_set = {"metadata": {"generation": 1}, "spec": {"replicas": 2}}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    pods = {
+        ordinal: {"metadata": {"labels": {REVISION: ""}}, "status": found}
+        for ordinal, found in enumerate((ready, pod_status))
+    }
+    live = Live(stateful_set=stateful_set, pods=pods, claims=[])
+    found = status(seen_of(one, live, None, ()), one)
+    (condition,) = (condition for condition in found.conditions if condition.type == "Ready")
+    assert condition.message == f"not ready, or not current: orders-1{text}"
 
 
 def test_the_time_of_a_condition_changes_with_its_status_only():

@@ -28,6 +28,8 @@ class PodSeen(msgspec.Struct, frozen=True):
     is_current: bool
     """The pod was created from the latest template."""
     is_terminating: bool = False
+    trouble: str = ""
+    """Why Kubernetes cannot run the pod, as it says; empty while nothing is wrong."""
 
     @property
     def is_fit(self) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a group's objects, read from the API."""
 
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
@@ -11,7 +11,10 @@ from cometmq.operator.api import Body, KubeApi
 from cometmq.operator.decide import PodSeen, Seen
 from cometmq.operator.group import BrokerGroup
 
-REVISION = "controller-revision-hash"
+REVISION: Final = "controller-revision-hash"
+STARTING: Final = frozenset({"ContainerCreating", "PodInitializing"})
+"""Reasons for which a container waits at every start."""
+TROUBLE_CHARACTERS_MAX: Final = 200
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +66,24 @@ def _pod(pod: Body, revision: str) -> PodSeen:
         is_ready=any(one["type"] == "Ready" and one["status"] == "True" for one in conditions),
         is_current=metadata.get("labels", {}).get(REVISION) == revision,
         is_terminating="deletionTimestamp" in metadata,
+        trouble=_trouble(pod.get("status", {})),
     )
+
+
+def _trouble(status: Body) -> str:
+    """Return why a pod cannot be scheduled or a container cannot start, as reason and message."""
+    causes = [
+        one
+        for one in status.get("conditions") or ()
+        if one["type"] == "PodScheduled" and one["status"] == "False"
+    ]
+    states = (one.get("state", {}) for one in status.get("containerStatuses") or ())
+    causes += [one["waiting"] for one in states if "waiting" in one]
+    for cause in causes:
+        reason, message = cause.get("reason", ""), cause.get("message", "")
+        if reason and reason not in STARTING:
+            return f"{reason}: {message}"[:TROUBLE_CHARACTERS_MAX].removesuffix(": ")
+    return ""
 
 
 def volume_size(group: BrokerGroup, live: Live) -> str:

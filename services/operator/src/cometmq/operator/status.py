@@ -123,7 +123,7 @@ def _conditions(group: BrokerGroup, found: Findings) -> Iterable[Condition]:
     yield _condition(
         group, "Ready", has_enough and not unready and count == spec.replicas,
         ("AsSpecified", "the group is as specified"),
-        ("PodsNotReady", f"not ready, or not current: {', '.join(unready)}")
+        ("PodsNotReady", _unready_text(group, seen, unready))
         if unready
         else ("NotReplicated", "see the conditions Available and FullyReplicated"),
     )  # fmt: skip
@@ -138,6 +138,15 @@ def _conditions(group: BrokerGroup, found: Findings) -> Iterable[Condition]:
         ("Applied", "the API server accepted all objects of the group"),
         ("Refused", found.refusal),
     )  # fmt: skip
+
+
+def _unready_text(group: BrokerGroup, seen: Seen, unready: list[str]) -> str:
+    troubles = [
+        f"; {group.pod(one)}: {pod.trouble}"
+        for one, pod in sorted(seen.pods.items())
+        if pod.trouble
+    ]
+    return f"not ready, or not current: {', '.join(unready)}{''.join(troubles)}"
 
 
 def _progressing(group: BrokerGroup, found: Findings) -> Condition:
