@@ -47,13 +47,20 @@ def test_settings_of_the_operator_win(tmp_path):
     settings = loaded(group(config={"minInSync": "9", "listenPort": "1"}), tmp_path).value
     assert (settings.min_in_sync, settings.listen_port) == (1, 10911)
     written = {line.partition("=")[0] for line in broker_conf(group()).splitlines()}
-    assert written - {"handOverLingerMills"} <= set(OWNED_SETTINGS)
+    defaults = {"handOverLingerMills", "registerNameServerPeriod"}
+    assert written - defaults <= set(OWNED_SETTINGS)
 
 
 def test_a_broker_forwards_longer_than_clients_wait_for_routes_unless_told_otherwise(tmp_path):
     assert loaded(group(), tmp_path).value.hand_over_linger_mills > 30_000
     chosen = group(config={"handOverLingerMills": "1000"})
     assert loaded(chosen, tmp_path).value.hand_over_linger_mills == 1_000
+
+
+def test_brokers_look_for_new_name_servers_every_ten_seconds_unless_told_otherwise(tmp_path):
+    assert loaded(group(), tmp_path).value.register_name_server_period == 10_000
+    chosen = group(config={"registerNameServerPeriod": "30000"})
+    assert loaded(chosen, tmp_path).value.register_name_server_period == 30_000
 
 
 def test_scaling_restarts_no_broker():

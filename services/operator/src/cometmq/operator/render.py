@@ -27,6 +27,9 @@ CONFIG_FILE: Final = "broker.conf"
 CONFIG_HASH: Final = f"{GROUP}/config-hash"
 LINGER_MS: Final = 35_000
 """A pod's address disappears with the pod, and clients ask for routes every 30 s."""
+REGISTER_MS: Final = 10_000
+"""Brokers look up the name servers' addresses at every registration, and pods get new ones often.
+"""
 POLICIES: Final = {AckPolicy.ALL_IN_SYNC: "all-in-sync", AckPolicy.MAJORITY: "majority"}
 
 
@@ -36,6 +39,7 @@ def broker_conf(group: BrokerGroup) -> str:
     members = (f"{one}={group.host(one)}:{MAIN_PORT}" for one in range(MEMBERS_MAX))
     settings = {
         "handOverLingerMills": str(LINGER_MS),
+        "registerNameServerPeriod": str(REGISTER_MS),
         **spec.config,
         "brokerClusterName": spec.cluster_name,
         "brokerName": group.broker_name,
