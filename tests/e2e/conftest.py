@@ -28,6 +28,8 @@ GROUP = "orders"
 SWITCHOVER = "cometmq.io/switchover-to"
 NAMESRV = "mq-cometmq-namesrv-pods.{}.svc:9876"
 READY_TIMEOUT_S = 300
+LOST_ORDER_S = 15
+"""A switchover has succeeded or failed within this time, unless its operator has ended."""
 JAVA_PAUSE_S = 35
 """Java clients look up routes every 30 s; until then, they send to the old master's address."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -112,16 +114,19 @@ class World:
 
     def create_load_pods(self) -> None:
         """Create the pods in which clients run, and the Java client's topic."""
-        pods = {load.POD: load.pod(self.image)}
-        if self.java_image is not None:
-            pods[java.POD] = waiting_pod(java.POD, self.java_image)
-        self.mq.apply(*(one for manifests in pods.values() for one in manifests))
-        for name in pods:
-            self.mq.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
+        self.mq.apply(*load.pod(self.image))
+        self._wait_for_pod(load.POD)
         self.until_registered()
         if self.java_image is not None:
+            # On one node: scenarios need a node that runs a broker and no client.
+            node = self.mq.get("pod", load.POD)["spec"]["nodeName"]
+            self.mq.apply(*waiting_pod(java.POD, self.java_image, node=node))
+            self._wait_for_pod(java.POD)
             create = ("cometmq", "topic", "create", java.TOPIC, "-n", self.namesrv)
             self.mq.kubectl("exec", load.POD, "--", *create)
+
+    def _wait_for_pod(self, name: str) -> None:
+        self.mq.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
 
     def apply_group(self, name: str, **spec: Any) -> None:
         """Create a small group, or change its spec."""
@@ -172,14 +177,16 @@ class World:
         return until(ready, READY_TIMEOUT_S, f"{GROUP} is ready")
 
     def switch_over(self, target: str = "auto") -> None:
-        """Make `target`, or any slave, the master; repeat an order that was refused."""
+        """Make `target`, or any slave, the master; repeat an order that was refused, or lost with
+        an operator.
+        """
         before = self.status()["master"]
         if target == before:
             return
-        is_ordered = False
+        ordered_at: float | None = None
 
         def changed() -> bool:
-            nonlocal is_ordered
+            nonlocal ordered_at
             group = self.group()
             status = group.get("status", {})
             master = status.get("master", "")
@@ -187,9 +194,10 @@ class World:
                 return True
             is_pending = SWITCHOVER in group["metadata"].get("annotations", {})
             is_refused = status.get("lastOperation", {}).get("result") == "Refused"
-            if not is_pending and (is_refused or not is_ordered):
+            is_lost = ordered_at is not None and time.monotonic() > ordered_at + LOST_ORDER_S
+            if not is_pending and (is_refused or is_lost or ordered_at is None):
                 self.mq.annotate(f"bg/{GROUP}", SWITCHOVER, target)
-                is_ordered = True
+                ordered_at = time.monotonic()
             return False
 
         until(changed, READY_TIMEOUT_S, f"a switchover from {before} to {target}")
@@ -213,8 +221,10 @@ class World:
 
         until(is_later, READY_TIMEOUT_S, f"an epoch after {epoch}")
 
-    def until_registered(self) -> None:
-        """Wait until every name server lists the master; a restarted one lists nothing at first."""
+    def until_registered(self, *namesrvs: str) -> None:
+        """Wait until these name servers, by default both, list the master; a restarted one lists
+        nothing at first.
+        """
 
         def knows(namesrv: str) -> bool:
             command = ("cometmq", "cluster", "--json", "-n", namesrv)
@@ -224,23 +234,32 @@ class World:
                 return False
             return any((one["broker"], one["role"]) == (GROUP, "master") for one in found)
 
-        for one in self.namesrvs.split(";"):
+        for one in namesrvs or self.namesrvs.split(";"):
             until(lambda one=one: knows(one), READY_TIMEOUT_S, f"{one} knows the master")  # type: ignore[misc]
 
     def kill(self, *pods: str) -> None:
         """Kill brokers: in a kind cluster with kill -9, elsewhere by deleting their pods."""
-        brokers = self.mq.list("pods", "cometmq.io/broker-group")
-        found = {one["metadata"]["name"]: one for one in brokers}
+        found = self.containers()
         containers: dict[str, list[str]] = {}
         for pod in pods:
-            container = found[pod]["status"]["containerStatuses"][0]["containerID"]
-            on_node = containers.setdefault(found[pod]["spec"]["nodeName"], [])
-            on_node.append(container.rpartition("//")[2])
+            node, container = found[pod]
+            containers.setdefault(node, []).append(container)
         try:
             nodes.kill_containers(containers)
         except (OSError, PeerError):
             now = ("--grace-period=0", "--force", "--wait=false")
             self.mq.kubectl("delete", "pod", *pods, *now)
+
+    def containers(self) -> dict[str, tuple[str, str]]:
+        """Return the node and the container of each broker of any group, by pod."""
+        brokers = self.mq.list("pods", "cometmq.io/broker-group")
+        return {
+            one["metadata"]["name"]: (
+                one["spec"]["nodeName"],
+                one["status"]["containerStatuses"][0]["containerID"].rpartition("//")[2],
+            )
+            for one in brokers
+        }
 
     def explain(self) -> str:
         """Return states, events and logs that help to explain a failure."""
@@ -248,9 +267,16 @@ class World:
             ("get", "pods", "--output=wide"), ("describe", "bg"), ("get", "events"),
             ("logs", f"--selector=cometmq.io/broker-group={GROUP}", "--prefix", "--tail=60"),
         )  # fmt: skip
-        texts = [self.mq.kubectl(*one) for one in words]
         operator = "--selector=app.kubernetes.io/name=cometmq-operator"
-        return "\n".join([*texts, self.operators.kubectl("logs", operator, "--tail=200")])
+        commands = [(self.mq, one) for one in words]
+        commands.append((self.operators, ("logs", operator, "--tail=200")))
+        texts = []
+        for namespace, one in commands:
+            try:
+                texts.append(namespace.kubectl(*one))
+            except PeerError as error:  # such as a container that has no log yet
+                texts.append(str(error))
+        return "\n".join(texts)
 
 
 def _image(name: str) -> list[str]:

@@ -36,6 +36,7 @@ def test_killed_masters(ready, under_load, report, rounds):
     """A slave takes over each time, and acknowledged messages survive."""
     pauses = []
     with under_load() as load:
+        started = load.now()
         for _ in range(rounds):
             before, since = ready.status(), load.settle()
             ready.kill(before["master"])
@@ -43,9 +44,13 @@ def test_killed_masters(ready, under_load, report, rounds):
             ready.until_epoch_after(before["epoch"])
             ready.until_ready()
             pauses.append(load.outage(since, load.settle()).pause_s)
+        seconds = load.now() - started
         assert_clean(load)
+    per_second = load.result["acknowledged"] / seconds
     report.add("master killed", "without sends, p95", percentile(pauses, 0.95), limit=3, unit="s")
     report.add("master killed", "without sends, longest", max(pauses), limit=10, unit="s")
+    report.add("master killed", "messages delivered again, per kill",
+               load.result["repeated"] / rounds, limit=per_second)  # fmt: skip
     assert max(pauses) < PATIENCE_S
 
 

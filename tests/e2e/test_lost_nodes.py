@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes are lost and networks partitioned; the nodes are containers on this machine."""
+"""Nodes and processes stop, and networks are partitioned; the nodes are containers here."""
 
 import json
+import time
+
+import pytest
 
 from cometmq.peers.e2e import load as loads
 from cometmq.peers.e2e import nodes
@@ -97,6 +100,65 @@ def test_a_master_without_peers_and_api_server(ready, under_load, report):
         outage = fail_over(ready, load, nodes.cut_off(node, address(pods[master]), others))
     report.add("the master isolated", "without sends", outage.pause_s, limit=10, unit="s")
     assert outage.pause_s < PATIENCE_S
+
+
+@pytest.mark.parametrize(
+    ("fault", "open_directions"),
+    [
+        ("the master cut off from its slaves", {}),
+        ("the master does not hear its slaves", {"sends": True}),
+        ("the slaves do not hear the master", {"receives": True}),
+    ],
+    ids=["both-ways", "to-the-master", "from-the-master"],
+)
+def test_a_partition_between_copies(ready, under_load, report, fault, open_directions):
+    """The master takes its slaves out of the set, and refuses sends while it is alone.
+
+    It reaches the API server and the operator, so there is no failover.
+    """
+    master, node = master_apart(ready)
+    pods, epoch = ready.pods(), ready.status()["epoch"]
+    slaves = [address(pod) for name, pod in pods.items() if name != master]
+    with under_load() as load:
+        load.settle()
+        with nodes.cut_off(node, address(pods[master]), slaves, **open_directions):
+            until(lambda: ready.status()["inSyncCount"] == 1, TIMEOUT_S, "the master is alone")
+            time.sleep(PARTITION_S)
+        ended = load.now()
+        seconds = load.again(ended) - ended
+        assert ready.until_ready()["epoch"] == epoch
+        load.finish()
+        assert load.result["faults"] == []
+    report.add(fault, "until sends succeed after it", seconds, limit=10, unit="s")
+    assert seconds < PATIENCE_S
+
+
+def test_a_paused_master(ready, under_load, report):
+    """A slave takes over while the master's process is stopped, as by SIGSTOP."""
+    node, container = ready.containers()[ready.status()["master"]]
+    with under_load() as load:
+        outage = fail_over(ready, load, nodes.paused(node, container))
+    report.add("the master's process paused", "without sends", outage.pause_s, limit=4, unit="s")
+    assert outage.pause_s < PATIENCE_S
+
+
+def test_a_paused_slave(ready, under_load, report):
+    """The in-sync set shrinks, sends continue with the other copies, and the set grows again."""
+    status = ready.status()
+    slave = next(one["pod"] for one in status["members"] if one["pod"] != status["master"])
+    node, container = ready.containers()[slave]
+    with under_load() as load:
+        since = load.settle()
+        with nodes.paused(node, container):
+            until(lambda: ready.status()["inSyncCount"] == 2, TIMEOUT_S, "the set has shrunk")
+            load.again(load.now())
+        assert ready.until_ready()["epoch"] == status["epoch"]
+        outage = load.outage(since, load.settle())
+        load.finish()
+        assert load.result["faults"] == []
+    report.add("a slave's process paused", "failed sends", outage.failed_count, limit=0)
+    report.add("a slave's process paused", "longest pause", outage.pause_s, limit=10, unit="s")
+    assert outage.failed_count == 0, load.result["errors"]
 
 
 def test_a_frozen_node(ready, under_load, report):

@@ -20,6 +20,7 @@ POD: Final = "load"
 SOURCES: Final = ROOT / "tests/peers/src"
 MODULES: Final = (
     "", "processes", "ha/", "ha/ledger", "ha/load", "e2e/", "e2e/in_pod", "e2e/in_pod_groups",
+    "e2e/in_pod_transactions",
 )  # fmt: skip
 """Modules of cometmq.peers that the pod needs; a trailing slash marks a package."""
 ANSWER_TIMEOUT_S: Final = 300
@@ -120,6 +121,15 @@ class GroupSends(PodProgram):
         return counts
 
 
+class PodTransactions(PodProgram):
+    """A producer of half messages and a consumer, which knows the command `finish` only."""
+
+    def finish(self) -> dict[str, Any]:
+        """Stop sending, wait until committed transactions are consumed, and return the totals."""
+        totals: dict[str, Any] = self._ask(do="finish")
+        return totals
+
+
 @contextmanager
 def running(namespace: Namespace, namesrv: str) -> Iterator[PodLoad]:
     """Run the load until the context is left."""
@@ -136,6 +146,15 @@ def sending_to(namespace: Namespace, namesrv: str, groups: Sequence[str]) -> Ite
         sends = GroupSends(process)
         sends.answer()  # the first answer: every group has acknowledged a send
         yield sends
+
+
+@contextmanager
+def transacting(namespace: Namespace, namesrv: str) -> Iterator[PodTransactions]:
+    """Send half messages until the context is left."""
+    with _started(namespace, "cometmq.peers.e2e.in_pod_transactions", namesrv) as process:
+        transactions = PodTransactions(process)
+        transactions.answer()  # the first answer: a transaction has been consumed
+        yield transactions
 
 
 @contextmanager

@@ -48,15 +48,51 @@ def stopped(node: str) -> Iterator[None]:
 
 
 @contextmanager
-def cut_off(node: str, address: str, others: list[str]) -> Iterator[None]:
-    """Drop all packets between `others` and the pod at `address`, which runs on `node`."""
-    with ExitStack() as stack:
-        for one, two in product([address], others):
-            for source, destination in ((one, two), (two, one)):
-                rule = ("FORWARD", "--source", source, "--destination", destination, "-j", "DROP")
-                _docker("exec", node, "iptables", "--wait", "--insert", *rule)
-                stack.callback(_docker, "exec", node, "iptables", "--wait", "--delete", *rule)
+def paused(node: str, container: str) -> Iterator[None]:
+    """Stop the processes of a container, as SIGSTOP does; its node and its network continue."""
+    task = ("exec", node, "ctr", "--namespace", "k8s.io", "task")
+    _docker(*task, "pause", container)
+    try:
         yield
+    finally:
+        _docker(*task, "resume", container)
+
+
+@contextmanager
+def cut_off(
+    node: str, address: str, others: Sequence[str], *, receives: bool = False, sends: bool = False
+) -> Iterator[None]:
+    """Drop the packets between `others` and the pod at `address`, which runs on `node`.
+
+    The pod still gets packets if it `receives`, and others get its packets if it `sends`.
+    """
+    with ExitStack() as stack:
+        for other in others:
+            pairs = [] if sends else [(address, other)]
+            pairs += [] if receives else [(other, address)]
+            for source, destination in pairs:
+                rule = ("FORWARD", "--source", source, "--destination", destination)
+                stack.enter_context(_dropping(node, rule))
+        yield
+
+
+@contextmanager
+def unreachable_api(node: str, clients: Sequence[str]) -> Iterator[None]:
+    """Drop all packets to the API server on `node` from these addresses or networks."""
+    with ExitStack() as stack:
+        for chain, source in product(("INPUT", "FORWARD"), clients):
+            rule = (chain, "--source", source, "--protocol", "tcp", "--dport", "6443")
+            stack.enter_context(_dropping(node, rule))
+        yield
+
+
+@contextmanager
+def _dropping(node: str, rule: Sequence[str]) -> Iterator[None]:
+    _docker("exec", node, "iptables", "--wait", "--insert", *rule, "--jump", "DROP")
+    try:
+        yield
+    finally:
+        _docker("exec", node, "iptables", "--wait", "--delete", *rule, "--jump", "DROP")
 
 
 def _docker(*words: str) -> None:

@@ -14,9 +14,17 @@ class Files(NamedTuple):
 
 
 def waiting_pod(
-    name: str, image: str, *, files: Files | None = None, env: Mapping[str, str] | None = None
+    name: str,
+    image: str,
+    *,
+    files: Files | None = None,
+    env: Mapping[str, str] | None = None,
+    node: str = "",
 ) -> list[dict[str, Any]]:
-    """Return the manifests of a pod in which commands are executed, and of its ConfigMap."""
+    """Return the manifests of a pod in which commands are executed, and of its ConfigMap.
+
+    If `node` is empty, the scheduler chooses one.
+    """
     container: dict[str, Any] = {
         "name": name, "image": image, "imagePullPolicy": "IfNotPresent",
         "command": ["sleep", "infinity"],
@@ -34,6 +42,7 @@ def waiting_pod(
         },
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
+        **({"nodeName": node} if node else {}),
     }  # fmt: skip
     manifests = [
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec},
