@@ -222,7 +222,7 @@ def test_parts_of_objects_get_the_other_defaults(kube, namespace):
 
 def test_kubectl_explains_every_level(kube):
     said = kube.kubectl("explain", "bg.spec.replication.minInSync")
-    assert "Copies, the master's included, that must be in sync" in said
+    assert "Number of copies, including the master's, that must be in sync" in said
     assert "When the master is lost" in kube.kubectl("explain", "bg")
 
 
