@@ -12,6 +12,9 @@ SOURCES := conftest.py deploy libs services spark tests bench docs
 # Mounts and namespaces need root. PATH is given again, because sudo replaces it.
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH")
 
+# The tests of a file run one after another, those of different files side by side.
+PARALLEL = $(if $(WORKERS),--numprocesses=$(WORKERS) --dist=loadfile)
+
 .PHONY: help
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -83,9 +86,9 @@ ha-demo: setup ## Kill, freeze and switch over the masters of a broker group und
 	@$(BIN)/python -m cometmq.cli.ha_demo
 
 .PHONY: test
-test: setup ## Unit, property, golden and integration tests
+test: setup ## Unit, property, golden and integration tests (WORKERS=2: two processes, half the time)
 	$(BIN)/python deploy/accel.py test
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q $(PARALLEL)
 
 .PHONY: test-all
 test-all: test crash sim ha-test monitoring-test fuzz load compat spark-test-all ## Everything, long forms included
@@ -139,9 +142,9 @@ load: setup ## Members that come and go, crowds, floods, silent peers (ARGS="chu
 	$(BIN)/python tests/load/run.py $(ARGS)
 
 .PHONY: compat
-compat: setup ## Official Java, C++ and JavaScript clients, mqadmin, a Java broker
+compat: setup ## Official Java, C++ and JavaScript clients, mqadmin, a Java broker (WORKERS=n)
 	tests/peers/install
-	$(BIN)/pytest -q tests/compat -m "$(or $(MARK),compat)" --timeout=900
+	$(BIN)/pytest -q tests/compat $(PARALLEL) -m "$(or $(MARK),compat)" --timeout=900
 
 .PHONY: bench
 bench: setup ## Side by side with Apache RocketMQ 4.9.4, sends also with Redis and NATS
