@@ -259,6 +259,25 @@ def test_only_electors_reach_control_ports(render):
         assert any(selector <= labels for selector in covered)
 
 
+def test_the_pod_monitor_selects_all_pods_with_metrics(render):
+    """Alerts need jobs whose names begin with cometmq."""
+    objects = render([CHART / "ci/failover-values.yaml"])
+    (monitor,) = of_kind(objects, "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (relabeling,) = endpoint["relabelings"]
+    assert (relabeling["targetLabel"], relabeling["replacement"]) == ("job", "cometmq-$1")
+    assert relabeling["sourceLabels"] == ["__meta_kubernetes_pod_label_app_kubernetes_io_component"]
+    found = set()
+    for template in templates(objects).values():
+        ports = [port for one in containers(template) for port in one.get("ports", ())]
+        if endpoint["port"] in (port.get("name") for port in ports):
+            labels = template["metadata"]["labels"]
+            assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+            found.add(labels["app.kubernetes.io/component"])
+    assert found == {"broker", "elector", "namesrv", "txn-checker"}
+
+
 def test_external_brokers_listen_on_the_advertised_port(render, tmp_path):
     objects = render([CHART / "ci/secured-values.yaml"])
     services = {one["metadata"]["name"]: one["spec"] for one in of_kind(objects, "Service")}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator's chart is valid and restricted, and grants only the rights that it needs."""
 
+import json
 from pathlib import Path
 
 import kubernetes_validate
@@ -9,7 +10,9 @@ import yaml
 
 from cometmq.operator.api import PATHS
 from cometmq.operator.handlers import OWNED
+from cometmq.operator.pod import pod_template
 from cometmq.operator.settings import PREFIX, OperatorSettings
+from cometmq.operator.testing.states import group
 from cometmq.runtime.settings import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +113,32 @@ def test_policies_of_groups_let_the_operator_reach_control_ports(objects):
     """The NetworkPolicy of each group admits pods with this label."""
     labels = only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert labels["app.kubernetes.io/name"] == "cometmq-operator"
+
+
+@pytest.mark.parametrize(
+    ("watched", "namespaces"),
+    [([], {"any": True}), (["prod", "test"], {"matchNames": ["prod", "test"]})],
+)
+def test_pod_monitors_select_the_operator_and_the_brokers_of_its_groups(
+    render, watched, namespaces
+):
+    """Alerts need jobs whose names begin with cometmq."""
+    values = ['metrics={"podMonitor": {"enabled": true}}', f"watchNamespaces={json.dumps(watched)}"]
+    objects = render(settings=values, chart=CHART)
+    operator, brokers = (one["spec"] for one in objects if one["kind"] == "PodMonitor")
+    assert brokers["namespaceSelector"] == namespaces
+    assert "namespaceSelector" not in operator
+    pods = (
+        (operator, only(objects, "Deployment")["spec"]["template"]),
+        (brokers, pod_template(group(), image="cometmq:1", annotations={})),
+    )
+    for monitor, template in pods:
+        labels = template["metadata"]["labels"]
+        assert monitor["selector"]["matchLabels"].items() <= labels.items()
+        assert labels[monitor["jobLabel"]].startswith("cometmq-")
+        (container,) = template["spec"]["containers"]
+        (endpoint,) = monitor["podMetricsEndpoints"]
+        assert endpoint["port"] in [port["name"] for port in container["ports"]]
 
 
 def test_rights_cover_the_calls_of_the_operator_and_no_secrets(objects):
