@@ -1,29 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Prometheus scrapes a real suite, and evaluates the queries of dashboards and alerts.
 
-The queries of our dashboards and of rocketmq-exporter's public dashboard must return data; alerts
-must be evaluated without errors.
+The queries of our dashboards, of our alerts and of rocketmq-exporter's public dashboard must return
+data; alerts must be evaluated without errors.
 """
 
 import http.server
-import json
 import re
 import threading
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from monitoring.boards import BOARDS
 from monitoring.panels import Variable
-from monitoring.prometheus import command, configuration
+from monitoring.prometheus import configuration
 
 from cometmq.peers.observed import ObservedSuite
-from cometmq.peers.ports import HOST, free_port
-from cometmq.peers.processes import Child, wait_until
+from cometmq.peers.ports import HOST
+from cometmq.peers.processes import wait_until
+from cometmq.peers.prometheus.queries import CONDITIONAL, alert_queries, panel_queries, with_values
+from cometmq.peers.prometheus.server import Prometheus
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA_TIMEOUT_S = 180.0
@@ -53,36 +50,6 @@ class ReportPage(http.server.BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-class Prometheus:
-    def __init__(self, folder: Path, jobs: dict[str, list[str]]) -> None:
-        self.address = f"{HOST}:{free_port()}"
-        settings = configuration(jobs, interval_s=1)
-        words = command(folder, self.address, settings)
-        self.child = Child("prometheus", words, log_path=folder / "prometheus.log")
-
-    def ask(self, page: str, **words: str) -> Any:
-        """Return the data from an API response, or None while Prometheus is starting."""
-        url = f"http://{self.address}/api/v1/{page}?{urllib.parse.urlencode(words)}"
-        try:
-            with urllib.request.urlopen(url, timeout=60) as answer:
-                return json.load(answer)["data"]
-        except urllib.error.HTTPError as error:
-            if error.code == 400:
-                raise AssertionError(f"{words}: {error.read().decode()}") from error
-            return None
-        except OSError:
-            return None
-
-    def has_all_targets(self, count: int) -> bool:
-        found = self.ask("targets")
-        active = [] if found is None else found["activeTargets"]
-        return len(active) == count and all(one["health"] == "up" for one in active)
-
-    def rows(self, expr: str) -> list[Any]:
-        found = self.ask("query", query=expr)
-        return [] if found is None else found["result"]
-
-
 @pytest.fixture(scope="module")
 def report() -> Iterator[str]:
     server = http.server.ThreadingHTTPServer((HOST, 0), ReportPage)
@@ -110,26 +77,20 @@ def prometheus(
     suite: ObservedSuite, report: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
     jobs = {f"cometmq-{name}": [address] for name, address in suite.http.items()}
-    running = Prometheus(tmp_path_factory.mktemp("prometheus"), {**jobs, "report": [report]})
+    settings = configuration({**jobs, "report": [report]}, interval_s=1)
+    running = Prometheus(tmp_path_factory.mktemp("prometheus"), settings)
     try:
         wait_until(lambda: running.has_all_targets(len(jobs) + 1), 240, "all targets are up")
         suite.send()
         yield running
     finally:
-        running.child.stop(60)
+        running.stop()
 
 
-def with_values(expr: str) -> str:
-    """Replace a dashboard's variables as Grafana would: all values, a short rate interval."""
-    expr = expr.replace("$__rate_interval", "30s")
-    return re.sub(r"\$(?:cluster|broker|topic|group)\b", ".*", expr)
+PANELS = [pytest.param(one.expr, id=one.name) for one in panel_queries()]
 
-
-PANELS = [
-    pytest.param(query.expr, id=f"{board.uid}: {panel.title} {number}")
-    for board in BOARDS
-    for panel in board.panels
-    for number, query in enumerate(panel.queries)
+ALERTS = [
+    pytest.param(one.expr, id=one.name) for one in alert_queries() if one.name not in CONDITIONAL
 ]
 
 
@@ -144,6 +105,11 @@ VARIABLES = [
 def test_a_panel_has_data(prometheus: Prometheus, expr: str) -> None:
     shown = with_values(expr)
     wait_until(lambda: bool(prometheus.rows(shown)), DATA_TIMEOUT_S, f"data for {shown}")
+
+
+@pytest.mark.parametrize("expr", ALERTS)
+def test_an_alert_has_data(prometheus: Prometheus, expr: str) -> None:
+    wait_until(lambda: bool(prometheus.rows(expr)), DATA_TIMEOUT_S, f"data for {expr}")
 
 
 @pytest.mark.parametrize("expr", PUBLIC_QUERIES)
@@ -162,11 +128,7 @@ def test_a_variable_has_values(prometheus: Prometheus, variable: Variable) -> No
 
 
 def test_every_alert_is_evaluated_without_an_error(prometheus: Prometheus) -> None:
-    def rules() -> list[Any]:
-        found = prometheus.ask("rules", type="alert")
-        groups = [] if found is None else found["groups"]
-        return [rule for group in groups for rule in group["rules"]]
-
+    rules = prometheus.alert_rules
     wait_until(lambda: {rule["health"] for rule in rules()} == {"ok"}, 180, "all rules evaluated")
     firing = {rule["name"] for rule in rules() if rule["state"] == "firing"}
     harmless = {  # the report is fake, and on a loaded machine the first election takes long
