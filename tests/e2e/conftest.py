@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cometmq.peers.e2e import java, load, loads, nodes
 from cometmq.peers.e2e.broker_groups import conditions, is_ready
@@ -34,6 +35,8 @@ JAVA_PAUSE_S = 35
 """Java clients look up routes every 30 s; until then, they send to the old master's address."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 HELM = ROOT / "deploy/helm"
+KUBERNETES = "--kube-version=1.34"
+"""`helm template` does not ask the cluster for its version."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -82,18 +85,37 @@ class World:
         self.mq.kubectl("rollout", "status", "sts/mq-cometmq-namesrv", "--timeout=5m")
         return time.monotonic() - started
 
-    def install_operator(self, verb: str = "install", *, keeps_definition: bool = False) -> None:
-        self.operators.helm(
+    def install_operator(
+        self, verb: str = "install", *settings: str, keeps_definition: bool = False
+    ) -> str:
+        return self.operators.helm(
             verb, "op", str(HELM / "cometmq-operator"), "--wait", "--timeout=5m",
             *_image(self.operator_image), f"--set=defaultBrokerImage={self.image}",
             "--set=drainQuietSeconds=5", f"--set=crds.keep={str(keeps_definition).lower()}",
-            f"--set=watchNamespaces={{{self.mq.name}}}",
+            f"--set=watchNamespaces={{{self.mq.name}}}", *settings,
         )  # fmt: skip
 
-    def install_suite(self, verb: str = "install", *settings: str) -> None:
+    def install_suite(self, verb: str = "install", *settings: str) -> str:
         values = HELM / "cometmq/ci/operator-values.yaml"
         chart = (str(HELM / "cometmq"), f"--values={values}", *_image(self.image))
-        self.mq.helm(verb, "mq", *chart, *settings)
+        return self.mq.helm(verb, "mq", *chart, *settings)
+
+    def pod_monitors(self, *settings: str) -> dict[str, list[dict[str, Any]]]:
+        """Return the PodMonitors that the releases would have, by namespace.
+
+        They are not created, because the cluster does not define the kind.
+        """
+        enabled = ("template", "--set=metrics.podMonitor.enabled=true", KUBERNETES, *settings)
+        rendered = {
+            self.mq.name: self.install_suite(*enabled),
+            self.operators.name: self.install_operator(*enabled),
+        }
+        return {
+            namespace: [
+                one for one in yaml.safe_load_all(text) if one and one["kind"] == "PodMonitor"
+            ]
+            for namespace, text in rendered.items()
+        }
 
     def _remove(self) -> None:
         """Drop the finalizers of an earlier run's groups, which would block their deletion."""

@@ -8,8 +8,9 @@
 # of these credentials is used, in the namespaces cometmq-e2e and cometmq-e2e-operator; kubectl and helm
 # must be on PATH, and E2E_IMAGE and E2E_OPERATOR_IMAGE name images that its nodes can pull. The Java client
 # runs beside ours if E2E_JAVA_IMAGE names its image (java-image.sh), and lag reports run if E2E_SPARK_IMAGE
-# names the image of Spark. The long form needs room for a hundred small pods, but on this machine's own
-# cluster it runs five broker groups per core instead of fifty: more do not fit.
+# names the image of Spark. Metrics are scraped if prometheus is on PATH. The long form needs room for a
+# hundred small pods, but on this machine's own cluster it runs five broker groups per core instead of fifty:
+# more do not fit.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cluster=tests/e2e/cluster/cluster.sh
@@ -53,11 +54,16 @@ else
     fi
     $cluster load "${images[@]}"
     arguments+=(--image=cometmq:e2e --next-image=cometmq:e2e-next --operator-image=cometmq-operator:e2e)
+    [ "${SHORT:-}" = yes ] || make --no-print-directory prometheus
     groups=$(($(nproc) * 5))
     if [ "$groups" -lt 50 ] && [ "${SHORT:-}" != yes ]; then
         echo "run.sh: $groups broker groups at once instead of 50, because $(nproc) cores run all the nodes" >&2
         arguments+=("--groups=$groups")
     fi
+fi
+if [ "${SHORT:-}" != yes ] && ! command -v prometheus >/dev/null; then
+    echo "run.sh: metrics are not tested: there is no prometheus; \`make prometheus\` installs it" >&2
+    arguments+=(--ignore=tests/e2e/test_monitoring.py)
 fi
 # Not `| head -1`: with pipefail, kubectl would fail if head ends before it.
 worker='!node-role.kubernetes.io/control-plane'

@@ -3,7 +3,7 @@
 
 from cometmq.peers.e2e import load as loads
 from cometmq.peers.e2e.kubectl import run, until
-from cometmq.peers.ha.load import TOPIC
+from cometmq.peers.ha.load import CONSUMERS, TOPIC
 
 GROUP = "orders"
 TIMEOUT_S = 300
@@ -20,7 +20,7 @@ def produce(world):
 def consume(world):
     """Consume the messages of `produce` with the group that has consumed all others."""
     output = world.mq.kubectl(
-        "exec", "load", "--", "cometmq", "consume", TOPIC, "--group", "ledger-readers",
+        "exec", "load", "--", "cometmq", "consume", TOPIC, "--group", CONSUMERS,
         "--max", str(COUNT), "--timeout", "120", "-n", world.namesrv,
     )  # fmt: skip
     assert output.split() == ["1"] * COUNT

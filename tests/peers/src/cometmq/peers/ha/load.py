@@ -26,6 +26,7 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 
 TOPIC: Final = "Ledger"
+CONSUMERS: Final = "ledger-readers"
 SENDER_COUNT: Final = 8
 CONSUMER_COUNT: Final = 2
 PAUSE_S: Final = 0.01
@@ -79,7 +80,7 @@ class Load:
 
     def _consumer(self, number: int) -> PushConsumer:
         consumer = PushConsumer(
-            "ledger-readers",
+            CONSUMERS,
             self._namesrv,
             listener=self._receive,
             options=PushOptions(

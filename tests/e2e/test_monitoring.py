@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Prometheus scrapes the pods that the charts' PodMonitors select, and dashboards have data.
+
+Prometheus runs on this machine; pods are found and scraped through the API server.
+"""
+
+from contextlib import suppress
+
+import pytest
+from monitoring.prometheus import configuration
+
+from cometmq.peers.e2e import java, load
+from cometmq.peers.e2e.kubectl import until
+from cometmq.peers.e2e.pod_monitors import scrape_configs
+from cometmq.peers.e2e.pod_targets import reachable_pods
+from cometmq.peers.ha.load import CONSUMERS, TOPIC
+from cometmq.peers.processes import PeerError
+from cometmq.peers.prometheus.queries import (
+    CONDITIONAL,
+    Query,
+    alert_queries,
+    panel_queries,
+    with_values,
+)
+from cometmq.peers.prometheus.server import Prometheus
+
+GROUP = "orders"
+INTERVAL_S = 5
+TIMEOUT_S = 300
+POLL_S = 1
+ENDED = {"Failed", "Succeeded"}
+JOBS = {"cometmq-broker", "cometmq-namesrv", "cometmq-operator", "cometmq-txn-checker"}
+WITHOUT_DATA = {
+    "The elector of these groups is the operator, which has metrics of its own.": [
+        "cometmq-broker-group, Roles: Epoch 1",
+        "cometmq-broker-group, Roles: Has a master 0",
+        "cometmq-broker-group, Roles: Record reachable 1",
+        "cometmq-broker-group, Copies: Copies in sync 1",
+        "cometmq-broker-group, Elections: Rounds 0",
+        "cometmq-broker-group, Elections: Elections 0",
+        "cometmq-broker-group, Elections: Last outage 0",
+        "CometmqCopyMissing 0",
+        "CometmqElectionBlocked 0",
+        "CometmqRecordUnreachable 0",
+        "CometmqFailover 0",
+        "CometmqFailoverSlow 0",
+    ],
+    "Lag reports write their metrics for an exporter, which is no part of the suite.": [
+        "cometmq-lag-reports, Report: Age 0",
+        "cometmq-lag-reports, Report: Coverage 0",
+        "cometmq-lag-reports, Groups: Unread messages 0",
+        "cometmq-lag-reports, Groups: Oldest unread message 0",
+        "cometmq-lag-reports, Groups: Time to loss 0",
+        "cometmq-lag-reports, States: Groups by status 0",
+        "cometmq-lag-reports, States: Lost messages 0",
+        "CometmqMessagesWillBeLost 0",
+        "CometmqLagReportOld 0",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def prometheus(world, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prometheus")
+    monitors = world.pod_monitors(f"--set=metrics.podMonitor.interval={INTERVAL_S}s")
+    with reachable_pods(folder) as cluster:
+        settings = configuration({}, interval_s=INTERVAL_S)
+        settings["scrape_configs"] = [
+            config
+            for namespace, found in monitors.items()
+            for config in scrape_configs(found, namespace, cluster)
+        ]
+        running = Prometheus(folder, settings)
+        try:
+            yield running
+        finally:
+            running.stop()
+
+
+def pods(world):
+    """Return the namespaces and names of all pods of the suite that run."""
+    return {
+        (namespace.name, pod["metadata"]["name"])
+        for namespace in (world.mq, world.operators)
+        for pod in namespace.list("pods", "")
+        if pod["metadata"]["name"] not in (load.POD, java.POD)
+        and pod["status"]["phase"] not in ENDED
+    }
+
+
+def until_scraped(world, prometheus):
+    """Wait until every pod of the suite is scraped; return the number of targets."""
+
+    def scraped():
+        found = [one["metric"] for one in prometheus.rows("up == 1")]
+        return {(one["namespace"], one["pod"]) for one in found}, {one["job"] for one in found}
+
+    with suppress(PeerError):
+        until(lambda: scraped() == (pods(world), JOBS), TIMEOUT_S, "all pods", poll_s=POLL_S)
+    targets = prometheus.targets()
+    assert scraped() == (pods(world), JOBS), [(one["labels"], one["lastError"]) for one in targets]
+    return len(targets)
+
+
+def until_data(prometheus, queries):
+    """Wait until all queries that can have data have some; return the queries without data."""
+    missing = list(queries)
+    expected = {name for names in WITHOUT_DATA.values() for name in names}
+
+    def has_data():
+        missing[:] = [one for one in missing if not prometheus.rows(one.expr)]
+        return {one.name for one in missing} <= expected.union(CONDITIONAL)
+
+    with suppress(PeerError):
+        until(has_data, TIMEOUT_S, "data", poll_s=POLL_S)
+    assert {one.name for one in missing}.difference(CONDITIONAL) == expected
+    return missing
+
+
+def test_dashboards_and_alerts_have_data(ready, under_load, prometheus, report):
+    """Queries of panels are made for the group under load, those of alerts for all groups."""
+    values = {"broker": GROUP, "topic": TOPIC, "group": CONSUMERS}
+    panels = [Query(one.name, with_values(one.expr, **values)) for one in panel_queries()]
+    alerts = alert_queries()
+    with under_load() as running:
+        count = until_scraped(ready, prometheus)
+        missing = until_data(prometheus, [*panels, *alerts])
+        running.finish()
+        assert running.result["faults"] == []
+    report.add("Prometheus and the PodMonitors of both charts", "targets up", count)
+    for what, queries in (("panels", panels), ("alerts", alerts)):
+        found = len(set(queries) - set(missing))
+        report.add(f"{len(queries)} queries of {what}", "with data", found)
+
+
+def test_no_alert_fires(ready, prometheus):
+    """All alerts are evaluated without an error, and those that fire at once have no reason."""
+
+    def are_evaluated():
+        return {rule["health"] for rule in prometheus.alert_rules()} == {"ok"}
+
+    until(are_evaluated, TIMEOUT_S, "all alerts are evaluated", poll_s=POLL_S)
+    rules = prometheus.alert_rules()
+    assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
