@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one Kubernetes API for all tests of this folder; each test has its own namespace."""
+"""Runs one Kubernetes API for the tests of this folder; each test has its own namespace.
+
+The tests with many groups have an API server of their own, and their figures are printed at the end
+of the run.
+"""
 
 import getpass
 import itertools
@@ -11,6 +15,31 @@ from cometmq.peers.kube import KubeApiServer
 from cometmq.peers.paths import ROOT
 
 NUMBERS = itertools.count(1)
+FIGURES = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--groups", type=int, default=50, help="number of groups in test_many_groups.py"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FIGURES] = []
+
+
+@pytest.fixture(scope="session")
+def figures(request: pytest.FixtureRequest) -> list[str]:
+    """Lines to print at the end of the run."""
+    return request.config.stash[FIGURES]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if lines := config.stash[FIGURES]:
+        terminalreporter.section(f"{config.getoption('--groups')} groups")
+        terminalreporter.write("".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from cometmq.ha.testing.port_contract import CHECKS, SECOND, new_record
 
 @pytest.fixture
 def record(kube, namespace):
-    tls = ssl.create_default_context(cafile=str(kube.directory / "certs/apiserver.crt"))
+    tls = ssl.create_default_context(cafile=str(kube.certificate))
 
     def opened(token=None):
         api = Api("127.0.0.1", kube.port, lambda: token or kube.token, tls)

@@ -83,6 +83,22 @@ class KubeApiServer:
     def kubeconfig(self) -> Path:
         return self.directory / "kubeconfig"
 
+    @property
+    def certificate(self) -> Path:
+        """The certificate that the server has made for itself, once it has started."""
+        return self.directory / "certs" / "apiserver.crt"
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes, by program."""
+        return {child.name: child.pid for child in self._children}
+
+    def metrics(self) -> str:
+        """Return the metrics of the API server, some MB of text."""
+        with self._open("/metrics") as answer:
+            text: str = answer.read().decode()
+        return text
+
     def kubectl(self, *arguments: str, stdin: str = "", is_checked: bool = True) -> str:
         """Run kubectl as administrator and return its output.
 
@@ -172,15 +188,18 @@ class KubeApiServer:
         return self._answers("/api/v1/namespaces/default")
 
     def _answers(self, path: str) -> bool:
+        try:
+            with self._open(path) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def _open(self, path: str) -> Any:
         context = ssl._create_unverified_context()  # made by this server
         request = urllib.request.Request(
             self.url + path, headers={"Authorization": f"Bearer {self.token}"}
         )
-        try:
-            with urllib.request.urlopen(request, timeout=5, context=context) as answer:
-                return bool(answer.status == 200)
-        except (OSError, urllib.error.URLError):
-            return False
+        return urllib.request.urlopen(request, timeout=5, context=context)
 
     def __enter__(self) -> Self:
         try:
