@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from cometmq.peers.e2e.broker_groups import is_ready
-from cometmq.peers.e2e.kubectl import until
+from cometmq.peers.e2e.kubectl import run, until
 from cometmq.peers.e2e.load import sending_to
 from cometmq.peers.e2e.metrics import OperatorMetrics, api_writes
 from cometmq.peers.ha.report import percentile
@@ -105,8 +105,12 @@ def acting_operator(world):
 
 
 def writes_so_far(world):
-    """Return the API server's writes, the time when they were read, and the operator's metrics."""
-    return api_writes(), time.monotonic(), acting_operator(world)
+    """Return the API server's writes, the time when they were read, and the operator's metrics.
+
+    Of several API servers, only one is asked.
+    """
+    text = run("kubectl", "get", "--raw", "/metrics")
+    return api_writes(text), time.monotonic(), acting_operator(world)
 
 
 def restarts(world):

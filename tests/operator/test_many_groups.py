@@ -21,6 +21,7 @@ import pytest
 from cometmq.broker.testing.clients import Client
 from cometmq.operator.group import SWITCHOVER
 from cometmq.operator.leader import RENEW_MS
+from cometmq.peers.e2e.metrics import api_writes
 from cometmq.peers.kube import KubeApiServer
 from cometmq.peers.paths import ROOT
 from cometmq.peers.ports import free_broker_port, free_port
@@ -28,7 +29,6 @@ from cometmq.peers.processes import wait_until
 from cometmq.peers.scale.cluster import GROUPS_MAX, Cluster, group_name
 from cometmq.peers.scale.processes import (
     Operator,
-    api_writes,
     grown,
     memory_mb,
     node,
@@ -97,7 +97,7 @@ class World:
         self._stack.close()
 
     def _placed(self) -> dict[str, list[str]]:
-        """Return the pods of each node; the node `lost` has those that tests make masters."""
+        """Return the pods of each node; those on the node `lost` become masters."""
         lost = [f"{name}-0" for name in self.lost]
         rest = [f"{name}-{n}" for name in self.names for n in (0, 1) if f"{name}-{n}" not in lost]
         parts = [rest[at : at + PODS_PER_NODE] for at in range(0, len(rest), PODS_PER_NODE)]

@@ -33,9 +33,9 @@ def test_a_group_is_ready_once_its_current_spec_is():
     assert not is_ready({"metadata": {"generation": 1}})
 
 
-def test_writes_are_counted_by_resource(monkeypatch):
-    monkeypatch.setattr(metrics, "run", lambda *_: API_METRICS)
-    assert metrics.api_writes() == {"leases": 152, "events": 4}
+def test_writes_are_counted_by_verb_and_resource():
+    found = metrics.api_writes(API_METRICS)
+    assert found == {"PATCH leases": 150, "PUT leases": 2, "POST events": 4}
 
 
 def test_figures_without_a_limit_have_no_result(tmp_path):

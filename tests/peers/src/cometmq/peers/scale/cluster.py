@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs of this room must know about the cluster, as a file; addresses of pods.
+"""The addresses of the API server and of the pods, in a file that all programs read.
 
 In a cluster, the name of a pod gives its address, and all brokers have the same ports. Here a pod's
 address is 127.77.G.N, where G is the number of its group and N its own number plus one: Linux

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.peers.broker.facts import parse_metrics
+from cometmq.peers.e2e.metrics import WRITES
 from cometmq.peers.ports import HOST, free_port
 from cometmq.peers.processes import Child
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _REQUESTS: Final = "cometmq_operator_api_requests_total"
-_WRITES: Final = frozenset({"APPLY", "DELETE", "DELETECOLLECTION", "PATCH", "POST", "PUT"})
 
 
 class Operator:
@@ -35,7 +35,7 @@ class Operator:
             return parse_metrics(answer.read().decode())
 
     def requests(self) -> dict[str, int]:
-        """Return the requests so far by method, without those of watches and records."""
+        """Return the requests so far by method; watches and records are not counted."""
         found: dict[str, int] = {}
         for name, count in self.metrics().items():
             family, _, labels = name.partition(":")
@@ -45,7 +45,7 @@ class Operator:
         return found
 
     def writes(self) -> int:
-        return sum(count for method, count in self.requests().items() if method in _WRITES)
+        return sum(count for method, count in self.requests().items() if method in WRITES)
 
 
 @contextmanager
@@ -60,22 +60,6 @@ def running(child: Child) -> Iterator[Child]:
 def node(name: str, cluster: Path, folder: Path, pods: Sequence[str]) -> Child:
     command = [sys.executable, "-m", "cometmq.peers.scale.node", str(cluster), str(folder / name)]
     return Child(name, [*command, *pods], log_path=folder / f"{name}.log")
-
-
-def api_writes(metrics: str) -> dict[str, int]:
-    """Return the write requests in an API server's metrics, by verb and resource."""
-    found: dict[str, int] = {}
-    for line in metrics.splitlines():
-        if not line.startswith("apiserver_request_total{"):
-            continue
-        labels = dict(
-            part.split("=", 1) for part in line[line.index("{") + 1 : line.index("}")].split(",")
-        )
-        verb = labels["verb"].strip('"')
-        if verb in _WRITES:
-            name = f"{verb} {labels['resource'].strip(chr(34))}"
-            found[name] = found.get(name, 0) + int(float(line.rsplit(" ", 1)[1]))
-    return found
 
 
 def memory_mb(pid: int, field: str = "VmRSS") -> float:
@@ -95,6 +79,6 @@ def processor_s(pids: Mapping[str, int]) -> dict[str, float]:
 
 
 def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return by how much each figure has grown, without those that have not."""
+    """Return the growth of each figure that has grown."""
     all_grown = {name: value - before.get(name, 0) for name, value in after.items()}
     return {name: value for name, value in sorted(all_grown.items()) if value > 0}
