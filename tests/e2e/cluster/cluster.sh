@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # A Kubernetes cluster on this machine, by kind:
+#   cluster.sh check         can this machine run it? If not, say why and end with status 2
 #   cluster.sh up            create it unless it is there; print the folder of kubectl, kind and helm
 #   cluster.sh kubeconfig    print the path of its credentials
 #   cluster.sh load IMAGE... copy images of the Docker engine to all nodes
@@ -86,12 +87,13 @@ down() {
 }
 
 case ${1:-} in
+check) check ;;
 up) up ;;
 kubeconfig) echo "$KUBECONFIG" ;;
 load) shift && kind load docker-image --name "$cluster" "$@" --quiet ;;
 down) down ;;
 *)
-    sed -n '3,9s/^# //p' "$0" >&2
+    sed -n '3,10s/^# //p' "$0" >&2
     exit 2
     ;;
 esac
