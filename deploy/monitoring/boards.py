@@ -102,6 +102,9 @@ OVERVIEW: Final = Board(
     ),
 )  # fmt: skip
 
+_E: Final = 'group=~"$broker"'
+_BY_GROUP: Final = "(group_namespace, group)"
+"""Only electors in the operator have the label `group_namespace`."""
 GROUP: Final = Board(
     "cometmq-broker-group",
     "CometMQ: broker group and HA",
@@ -114,18 +117,17 @@ GROUP: Final = Board(
                    (f"cometmq_group_role{{{_B}}} == 1", "{{broker}} {{instance}} {{role}}")),
             _graph("Epoch", "none", "Rises with every new master.",
                    (f"cometmq_group_epoch{{{_B}}}", "{{broker}} {{instance}}"),
-                   ('cometmq_elector_epoch{group=~"$broker"}', "record of {{group}}")),
+                   (f"cometmq_elector_epoch{{{_E}}}", "record of {{group}}")),
             _graph("Has a master", "none", "0 while no master is open.",
-                   ('min by (group) (cometmq_elector_has_master{group=~"$broker"})', "{{group}}")),
+                   (f"min by {_BY_GROUP} (cometmq_elector_has_master{{{_E}}})", "{{group}}")),
             _graph("Record reachable", "none", "0 while a program cannot read the record.",
                    (f"cometmq_group_record_reachable{{{_B}}}", "{{broker}} {{instance}}"),
-                   ('cometmq_elector_record_reachable{group=~"$broker"}', "elector {{instance}}")),
+                   (f"cometmq_elector_record_reachable{{{_E}}}", "elector {{instance}}")),
         )),
         Row("Copies", (
             _graph("Copies in sync", "none", "Of the leading member, its own included.",
                    (f"cometmq_group_in_sync_copies{{{_B}}}", "{{broker}} {{instance}}"),
-                   ('max by (group) (cometmq_elector_members{group=~"$broker"})',
-                    "{{group}} wanted")),
+                   (f"max by {_BY_GROUP} (cometmq_elector_members{{{_E}}})", "{{group}} wanted")),
             _graph("Behind the master", "bytes", "Log bytes that a slave lacks.",
                    (f"cometmq_group_behind_bytes{{{_B}}}", "{{broker}} {{instance}}"),
                    (f"cometmq_replica_behind_bytes{{{_B}}}", "{{broker}} {{instance}} fixed role")),
@@ -136,15 +138,15 @@ GROUP: Final = Board(
         )),
         Row("Elections", (
             _graph("Rounds", "ops", "Of the elector; 0 means that it hangs.",
-                   (('sum by (group, instance)'
-                    ' (rate(cometmq_elector_rounds_total{group=~"$broker"}[$__rate_interval]))'),
+                   ((f"sum by (group_namespace, group, instance)"
+                    f" (rate(cometmq_elector_rounds_total{{{_E}}}{_RATE}))"),
                     "{{group}} {{instance}}")),
             _graph("Elections", "none", "In each step, by cause.",
-                   (('sum by (group, cause)'
-                    ' (increase(cometmq_elector_elections_total{group=~"$broker"}'
-                    '[$__rate_interval]))'), "{{group}} {{cause}}")),
+                   ((f"sum by (group_namespace, group, cause)"
+                    f" (increase(cometmq_elector_elections_total{{{_E}}}{_RATE}))"),
+                    "{{group}} {{cause}}")),
             _graph("Last outage", "s", "From the loss of a master to the opening of the next.",
-                   ('max by (group) (cometmq_elector_last_outage_seconds{group=~"$broker"})',
+                   (f"max by {_BY_GROUP} (cometmq_elector_last_outage_seconds{{{_E}}})",
                     "{{group}}")),
             _graph("Requests of a switchover", "none", "Held, and passed on to the new master.",
                    (f"cometmq_group_held_requests{{{_B}}}", "{{instance}} held"),
@@ -289,6 +291,60 @@ NAMESRV: Final = Board(
     ),
 )  # fmt: skip
 
+_N: Final = 'group_namespace=~"$namespace"'
+_OPERATORS: Final = "and on (instance) cometmq_operator_acting"
+OPERATOR: Final = Board(
+    "cometmq-operator",
+    "CometMQ: operator",
+    "What the Kubernetes operator manages, and how much work that is. Figures of elections are on"
+    " the dashboard of broker groups.",
+    (Variable("namespace", "cometmq_brokergroup_pods", "group_namespace"),),
+    (
+        Row("State", (
+            _stat("Acting operators", "none", "One acts, the others are standbys.",
+                  "sum(cometmq_operator_acting)"),
+            _stat("Broker groups", "none", "Of all namespaces.", "sum(cometmq_operator_groups)"),
+            _stat("Groups that are not ready", "none", "Their conditions give the reason.",
+                  f'count(cometmq_brokergroup_condition{{{_N},condition="Ready"}} == 0)'
+                  " or vector(0)"),
+            _stat("Topics and consumer groups", "none", "Declared as objects, of all namespaces.",
+                  "sum(cometmq_operator_declared)"),
+            _stat("Declared but not ready", "none", "Topics and consumer groups.",
+                  'count(cometmq_operator_declared_ready{object_namespace=~"$namespace"} == 0)'
+                  " or vector(0)"),
+        )),
+        Row("Groups", (
+            _graph("Groups by condition", "none", "Groups for which the condition is True.",
+                   (f"sum by (condition) (cometmq_brokergroup_condition{{{_N}}})",
+                    "{{condition}}")),
+            _graph("Pods", "none", "Ready, and wanted.",
+                   (f"cometmq_brokergroup_pods_ready{{{_N}}}", "{{group_namespace}}/{{group}}"),
+                   (f"cometmq_brokergroup_pods{{{_N}}}", "{{group_namespace}}/{{group}} wanted")),
+            _graph("Missing copies", "none", "Members of a group that are not in sync.",
+                   (f"cometmq_elector_members{{{_N}}} - cometmq_elector_in_sync{{{_N}}}",
+                    "{{group_namespace}}/{{group}}")),
+        )),
+        Row("Work", (
+            _graph("Passes", "ops", "Over broker groups, by result.",
+                   (f"sum by (result) (rate(cometmq_operator_passes_total{_RATE}))",
+                    "groups {{result}}"),
+                   (f"sum by (kind, result) (rate(cometmq_operator_declared_passes_total{_RATE}))",
+                    "{{kind}} {{result}}")),
+            _graph("Duration of a pass", "s", "Over broker groups.",
+                   *_quantiles("cometmq_operator_pass_seconds", "instance", 'instance=~".*"')),
+            _graph("Requests to the API server", "reqps", "Without watches and records.",
+                   ((f"sum by (method, status) (rate(cometmq_operator_api_requests_total{_RATE}))"),
+                    "{{method}} {{status}}")),
+        )),
+        Row("Processes", (
+            _graph("Processor", "percentunit", "1 is one core.",
+                   (f"rate(process_cpu_seconds_total{_RATE}) {_OPERATORS}", "{{instance}}")),
+            _graph("Memory", "bytes", "Resident memory.",
+                   (f"process_resident_memory_bytes {_OPERATORS}", "{{instance}}")),
+        )),
+    ),
+)  # fmt: skip
+
 LAG_REPORTS: Final = Board(
     "cometmq-lag-reports",
     "CometMQ: lag reports",
@@ -327,4 +383,4 @@ LAG_REPORTS: Final = Board(
     ),
 )  # fmt: skip
 
-BOARDS: Final = (OVERVIEW, GROUP, TOPIC, CONSUMERS, NAMESRV, LAG_REPORTS)
+BOARDS: Final = (OVERVIEW, GROUP, TOPIC, CONSUMERS, NAMESRV, OPERATOR, LAG_REPORTS)

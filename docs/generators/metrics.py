@@ -44,6 +44,7 @@ class Group(NamedTuple):
     title: str
     labels: tuple[str, ...]
     families: Sequence[Family[Any]]
+    note: str = ""
 
 
 GROUPS: Final = (
@@ -53,7 +54,13 @@ GROUPS: Final = (
     Group("Store", ("cluster", "broker"), STORE_FAMILIES),
     Group("Name server", (), ROUTE_FAMILIES),
     Group("Txn-checker", (), TXN_CHECKER_FAMILIES),
-    Group("Elector", (), ELECTOR_FAMILIES),
+    Group(
+        "Elector",
+        (),
+        ELECTOR_FAMILIES,
+        "The Kubernetes operator shows them for each group that it manages, with the label"
+        " `group_namespace`; `group` is the `brokerName` of the group.",
+    ),
     Group("Kubernetes operator", (), OPERATOR_FAMILIES),
     Group("Connections of every server", ("server",), TRANSPORT_FAMILIES),
     Group("Event loop of every program", (), (*loop_families(), *build_families())),
@@ -74,6 +81,8 @@ def page() -> str:
             *others, last = map(code, group.labels)
             names = f"labels {', '.join(others)} and {last}" if others else f"label {last}"
             lines += [f"All have the {names}.", ""]
+        if group.note:
+            lines += [group.note, ""]
         rows = (
             (code(family.name), _kind(family), ", ".join(map(code, family.labels)), family.help)
             for family in group.families

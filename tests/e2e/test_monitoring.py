@@ -7,6 +7,7 @@ Prometheus runs on this machine; pods are found and scraped through the API serv
 from contextlib import suppress
 
 import pytest
+import yaml
 from monitoring.prometheus import configuration
 
 from cometmq.peers.e2e import java, load
@@ -14,6 +15,7 @@ from cometmq.peers.e2e.kubectl import until
 from cometmq.peers.e2e.pod_monitors import scrape_configs
 from cometmq.peers.e2e.pod_targets import reachable_pods
 from cometmq.peers.ha.load import CONSUMERS, TOPIC
+from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import PeerError
 from cometmq.peers.prometheus.queries import (
     CONDITIONAL,
@@ -30,21 +32,9 @@ TIMEOUT_S = 300
 POLL_S = 1
 ENDED = {"Failed", "Succeeded"}
 JOBS = {"cometmq-broker", "cometmq-namesrv", "cometmq-operator", "cometmq-txn-checker"}
+DECLARED = ROOT / "deploy/examples/topics.yaml"
+DECLARED_COUNT = 2
 WITHOUT_DATA = {
-    "The elector of these groups is the operator, which has metrics of its own.": [
-        "cometmq-broker-group, Roles: Epoch 1",
-        "cometmq-broker-group, Roles: Has a master 0",
-        "cometmq-broker-group, Roles: Record reachable 1",
-        "cometmq-broker-group, Copies: Copies in sync 1",
-        "cometmq-broker-group, Elections: Rounds 0",
-        "cometmq-broker-group, Elections: Elections 0",
-        "cometmq-broker-group, Elections: Last outage 0",
-        "CometmqCopyMissing 0",
-        "CometmqElectionBlocked 0",
-        "CometmqRecordUnreachable 0",
-        "CometmqFailover 0",
-        "CometmqFailoverSlow 0",
-    ],
     "Lag reports write their metrics for an exporter, which is no part of the suite.": [
         "cometmq-lag-reports, Report: Age 0",
         "cometmq-lag-reports, Report: Coverage 0",
@@ -117,13 +107,24 @@ def until_data(prometheus, queries):
     return missing
 
 
+def declare_topics(world, prometheus):
+    """Create the Topic and the ConsumerGroup of the example; wait until the brokers have them."""
+    example = DECLARED.read_text().replace(".default.svc", f".{world.mq.name}.svc")
+    world.mq.apply(*yaml.safe_load_all(example))
+    carried_out = "cometmq_operator_declared_ready == 1"
+    until(lambda: len(prometheus.rows(carried_out)) == DECLARED_COUNT, TIMEOUT_S, carried_out)
+
+
 def test_dashboards_and_alerts_have_data(ready, under_load, prometheus, report):
     """Queries of panels are made for the group under load, those of alerts for all groups."""
-    values = {"broker": GROUP, "topic": TOPIC, "group": CONSUMERS}
+    values = {
+        "broker": GROUP, "topic": TOPIC, "group": CONSUMERS, "namespace": ready.mq.name,
+    }  # fmt: skip
     panels = [Query(one.name, with_values(one.expr, **values)) for one in panel_queries()]
     alerts = alert_queries()
     with under_load() as running:
         count = until_scraped(ready, prometheus)
+        declare_topics(ready, prometheus)
         missing = until_data(prometheus, [*panels, *alerts])
         running.finish()
         assert running.result["faults"] == []

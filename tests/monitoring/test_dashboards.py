@@ -13,6 +13,7 @@ from monitoring.panels import Board, as_json
 from prometheus_client.parser import text_string_to_metric_families
 
 from cometmq.peers.observed import ObservedSuite
+from cometmq.peers.prometheus.operator_page import operator_page
 
 ROOT = Path(__file__).resolve().parents[2]
 METRIC = re.compile(r"\b(?:cometmq|rocketmq|process|python)_\w+|\bup\b")
@@ -36,10 +37,11 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     try:
         suite.start()
         suite.send_and_consume()
+        pages = [operator_page(), *map(suite.scrape, suite.http)]
         found = {
             sample.name
-            for name in suite.http
-            for family in text_string_to_metric_families(suite.scrape(name))
+            for page in pages
+            for family in text_string_to_metric_families(page)
             for sample in family.samples
         }
     finally:

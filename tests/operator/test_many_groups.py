@@ -199,7 +199,7 @@ async def test_masters_that_are_lost_at_once_are_replaced(world, figures):
         value
         for key, value in world.operator.metrics().items()
         for family, _, labels in [key.partition(":")]
-        if family == "cometmq_brokergroup_last_outage_seconds"
+        if family == "cometmq_elector_last_outage_seconds"
         and set(labels.split(":")) & set(world.lost)
     ]
     figures += [

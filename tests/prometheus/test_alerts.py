@@ -41,6 +41,9 @@ FAST_SYNCS = {"0.5": "0+60x60", "1.0": "0+60x60", "+Inf": "0+60x60"}
 LAG = f'cometmq_group_lag_messages{{{B},group="g",topic="t"}}'
 MEMBERS = f'cometmq_group_members{{{B},group="g"}}'
 DEAD = f'cometmq_topic_put_messages_total{{{B},topic="%DLQ%g"}}'
+IN_X, IN_Y = (f'group_namespace="{one}",group="b",instance="o"' for one in "xy")
+CONDITION = 'cometmq_brokergroup_condition{group_namespace="x",group="b",condition="%s"}'
+DECLARED = 'cometmq_operator_declared_ready{kind="Topic",object_namespace="x",object="t"}'
 
 CASES = (
     Case("CometmqProgramDown", {'up{job="cometmq-broker",instance="i0"}': "1 0 0 0"}, 3),
@@ -76,6 +79,11 @@ CASES = (
     Case("CometmqCopyMissing", {'cometmq_elector_in_sync{group="b",instance="e0"}': steady(3),
                                 'cometmq_elector_members{group="b",instance="e0"}': steady(3)}, 7,
          is_firing=False),
+    Case("CometmqCopyMissing", {f"cometmq_elector_in_sync{{{IN_X}}}": steady(3),
+                                f"cometmq_elector_members{{{IN_X}}}": steady(3),
+                                f"cometmq_elector_in_sync{{{IN_Y}}}": steady(2),
+                                f"cometmq_elector_members{{{IN_Y}}}": steady(2)}, 7,
+         is_firing=False),
     Case("CometmqElectionBlocked", {'cometmq_elector_blocked{group="b",reason="r"}': steady(1)}, 2),
     Case("CometmqElectionBlocked", {'cometmq_elector_blocked{group="b",reason="r"}': steady(0)}, 2,
          is_firing=False),
@@ -86,6 +94,8 @@ CASES = (
     Case("CometmqFailover", {'cometmq_elector_elections_total{group="b",cause="c"}': "1 1 2 2"}, 3),
     Case("CometmqFailover", {'cometmq_elector_elections_total{group="b",cause="c"}': "1 1 1 1"}, 3,
          is_firing=False),
+    Case("CometmqFailover", {'cometmq_elector_elections_total{group="b",cause="NoRecord"}': "0 1"},
+         1, is_firing=False),
     Case("CometmqFailoverSlow", {'cometmq_elector_last_outage_seconds{group="b"}': "2 40"}, 1),
     Case("CometmqFailoverSlow", {'cometmq_elector_last_outage_seconds{group="b"}': "2 3"}, 1,
          is_firing=False),
@@ -169,6 +179,25 @@ CASES = (
     Case("CometmqTransactionsNotFollowed", {'cometmq_txn_followed{broker="b",instance="t0"}':
                                             steady(0), 'cometmq_txn_followed{broker="b",'
                                             'instance="t1"}': steady(1)}, 6, is_firing=False),
+    Case("CometmqNoElector", {f"cometmq_group_epoch{{{I0}}}": steady(4)}, 3),
+    Case("CometmqNoElector", {f"cometmq_group_epoch{{{I0}}}": steady(4),
+                              'cometmq_elector_rounds_total{group="b"}': "0+60x20"}, 3,
+         is_firing=False),
+    Case("CometmqOperatorIdle", {'cometmq_operator_acting{instance="o0"}': "1 0 0 0",
+                                 'cometmq_operator_acting{instance="o1"}': steady(0)}, 3),
+    Case("CometmqOperatorIdle", {'cometmq_operator_acting{instance="o0"}': "1 0 0 0",
+                                 'cometmq_operator_acting{instance="o1"}': "0 1 1 1"}, 3,
+         is_firing=False),
+    Case("CometmqOperatorFails",
+         {'cometmq_operator_passes_total{instance="o0",result="failed"}': "0+1x20"}, 15),
+    Case("CometmqOperatorFails",
+         {'cometmq_operator_passes_total{instance="o0",result="failed"}': "0 1+0x20"}, 15,
+         is_firing=False),
+    Case("CometmqBrokerGroupNotReady", {CONDITION % "SpecAccepted": steady(0)}, 11),
+    Case("CometmqBrokerGroupNotReady", {CONDITION % "Ready": "0+0x5 1+0x10"}, 11,
+         is_firing=False),
+    Case("CometmqDeclaredNotReady", {DECLARED: steady(0)}, 11),
+    Case("CometmqDeclaredNotReady", {DECLARED: steady(1)}, 11, is_firing=False),
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from monitoring.prometheus import configuration
 from cometmq.peers.observed import ObservedSuite
 from cometmq.peers.ports import HOST
 from cometmq.peers.processes import wait_until
+from cometmq.peers.prometheus.operator_page import operator_page
 from cometmq.peers.prometheus.queries import CONDITIONAL, alert_queries, panel_queries, with_values
 from cometmq.peers.prometheus.server import Prometheus
 
@@ -30,16 +31,21 @@ PUBLIC_QUERIES = Path(__file__).with_name("public_queries.txt").read_text().spli
 """The queries of dashboard 10477 on grafana.com, without its panel on clients."""
 
 
-class ReportPage(http.server.BaseHTTPRequestHandler):
-    """Serves metrics in the form of a lag report: one row for each metric of the catalogue."""
+def report_page() -> str:
+    """Return metrics in the form of a lag report: one row for each metric of the catalogue."""
+    page = (ROOT / "docs/reference/spark-metrics.md").read_text()
+    lines = []
+    for name, labels in ROW.findall(page):
+        pairs = ",".join(f'{label.strip()}="x"' for label in labels.split(",") if label.strip())
+        lines.append(f"{name}{{{pairs}}} 1\n")
+    return "".join(lines)
+
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    """Serves the metrics of programs that this test cannot run."""
 
     def do_GET(self) -> None:
-        page = (ROOT / "docs/reference/spark-metrics.md").read_text()
-        lines = []
-        for name, labels in ROW.findall(page):
-            pairs = ",".join(f'{label.strip()}="x"' for label in labels.split(",") if label.strip())
-            lines.append(f"{name}{{{pairs}}} 1\n")
-        body = "".join(lines).encode()
+        body = (report_page() + operator_page()).encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4")
         self.send_header("Content-Length", str(len(body)))
@@ -51,8 +57,8 @@ class ReportPage(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def report() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer((HOST, 0), ReportPage)
+def others() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer((HOST, 0), Pages)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"{HOST}:{server.server_address[1]}"
@@ -74,10 +80,10 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedSuite]:
 
 @pytest.fixture(scope="module")
 def prometheus(
-    suite: ObservedSuite, report: str, tmp_path_factory: pytest.TempPathFactory
+    suite: ObservedSuite, others: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
     jobs = {f"cometmq-{name}": [address] for name, address in suite.http.items()}
-    settings = configuration({**jobs, "report": [report]}, interval_s=1)
+    settings = configuration({**jobs, "others": [others]}, interval_s=1)
     running = Prometheus(tmp_path_factory.mktemp("prometheus"), settings)
     try:
         wait_until(lambda: running.has_all_targets(len(jobs) + 1), 240, "all targets are up")

@@ -114,6 +114,7 @@ async def test_metrics_and_readiness_tell_the_state_of_group_and_elector(group):
     text = (await admin.answer("GET", "/metrics")).body.decode()
     assert 'cometmq_elector_has_master{group="orders"} 1.0' in text
     assert 'cometmq_elector_elections_total{cause="NoRecord",group="orders"} 1.0' in text
+    assert 'cometmq_elector_elections_total{cause="Gone",group="orders"} 0.0' in text
     assert 'cometmq_elector_members_answering{group="orders"} 3.0' in text
     assert 'cometmq_elector_blocked{group="orders",reason="NoCandidate"} 0.0' in text
     assert (await admin.answer("GET", "/readyz")).status == 200

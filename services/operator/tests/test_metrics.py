@@ -5,12 +5,21 @@ from collections import Counter
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from cometmq.elector.stats import ElectorStats
 from cometmq.operator.declared.models import DeclaredStatus
-from cometmq.operator.metrics import FAMILIES, DeclaredFigures, GroupFigures, OperatorFigures
+from cometmq.operator.metrics import (
+    ELECTOR_FAMILIES,
+    FAMILIES,
+    DeclaredFigures,
+    GroupFigures,
+    OperatorFigures,
+    electors,
+)
 from cometmq.operator.status import Findings, status_of
 from cometmq.operator.status_types import Condition, GroupStatus
 from cometmq.operator.testing.states import DOWN, READY, group, seen
-from cometmq.runtime.metrics import StatsCollector
+from cometmq.runtime.incremental import finish
+from cometmq.runtime.metrics import Registry, StatsCollector
 from cometmq.runtime.metrics_text import render
 
 NOW = "2026-01-01T00:00:00Z"
@@ -19,6 +28,8 @@ LABELS = (
     "group",
     "condition",
     "cause",
+    "order",
+    "outcome",
     "verb",
     "method",
     "result",
@@ -30,8 +41,10 @@ LABELS = (
 
 def shown(figures):
     """Return the samples as {(name, label values): value}."""
-    families = [one for one in StatsCollector(FAMILIES, lambda: figures).collect() if one]
-    text = render(families).decode()
+    registry = Registry(has_process_metrics=False)
+    registry.add(StatsCollector(FAMILIES, lambda: figures))
+    registry.add(StatsCollector(ELECTOR_FAMILIES, lambda: electors(figures)))
+    text = render(finish(registry.collect())).decode()
     return {
         (one.name, *(one.labels[it] for it in LABELS if it in one.labels)): one.value
         for family in text_string_to_metric_families(text)
@@ -39,9 +52,9 @@ def shown(figures):
     }
 
 
-def figures_of(namespace, state, **more):
+def figures_of(namespace, state):
     status = status_of(group(replicas=3), Findings(seen=state), GroupStatus(), NOW)
-    return GroupFigures(namespace=namespace, name="orders", status=status, **more)
+    return GroupFigures(namespace=namespace, name="orders", status=status)
 
 
 def test_a_standby_looks_after_no_group():
@@ -51,25 +64,37 @@ def test_a_standby_looks_after_no_group():
 
 
 def test_groups_of_the_same_name_in_two_namespaces():
-    good = figures_of("a", seen(READY, READY, READY), outage_ms=1_250)
-    bad = figures_of("b", seen(READY, DOWN, READY, out=(1,)), elections=Counter({"Lost": 2}))
+    good = figures_of("a", seen(READY, READY, READY))
+    bad = figures_of("b", seen(READY, DOWN, READY, out=(1,)))
     found = shown(OperatorFigures(is_acting=True, groups=[good, bad]))
     assert found["cometmq_operator_groups",] == 2
     assert found["cometmq_brokergroup_condition", "a", "orders", "Ready"] == 1
     assert found["cometmq_brokergroup_condition", "b", "orders", "Ready"] == 0
-    assert found["cometmq_brokergroup_has_master", "b", "orders"] == 1
-    assert found["cometmq_brokergroup_epoch", "a", "orders"] == 4
-    assert found["cometmq_brokergroup_in_sync", "b", "orders"] == 2
     assert found["cometmq_brokergroup_pods", "b", "orders"] == 3
     assert found["cometmq_brokergroup_pods_ready", "b", "orders"] == 2
-    assert found["cometmq_brokergroup_last_outage_seconds", "a", "orders"] == 1.25
-    assert found["cometmq_brokergroup_elections_total", "b", "orders", "Lost"] == 2
+
+
+def test_electors_of_the_same_group_name_in_two_namespaces():
+    good, bad = ElectorStats("orders", 3, last_outage_ms=1_250), ElectorStats("orders", 2)
+    bad.elections["Gone"] += 2
+    bad.orders["Promote", "obeyed"] += 1
+    groups = [
+        GroupFigures(namespace="a", name="one", elector=good),
+        GroupFigures(namespace="b", name="two", elector=bad),
+        GroupFigures(namespace="c", name="new"),
+    ]
+    found = shown(OperatorFigures(groups=groups))
+    assert found["cometmq_elector_last_outage_seconds", "a", "orders"] == 1.25
+    assert found["cometmq_elector_elections_total", "a", "orders", "Gone"] == 0
+    assert found["cometmq_elector_elections_total", "b", "orders", "Gone"] == 2
+    assert found["cometmq_elector_orders_total", "b", "orders", "Promote", "obeyed"] == 1
+    assert found["cometmq_elector_members", "b", "orders"] == 2
+    assert not [key for key in found if key[1:2] == ("c",)]
 
 
 def test_a_group_without_a_complete_pass_has_no_status_yet():
     found = shown(OperatorFigures(groups=[GroupFigures(namespace="a", name="orders")]))
-    assert ("cometmq_brokergroup_epoch", "a", "orders") not in found
-    assert found["cometmq_brokergroup_last_outage_seconds", "a", "orders"] == 0
+    assert ("cometmq_brokergroup_pods", "a", "orders") not in found
 
 
 def test_passes_requests_and_orders():

@@ -166,7 +166,7 @@ class ElectorApp:
     def _show(self) -> None:
         if self._http is None:
             return
-        self._http.registry.add(StatsCollector(FAMILIES, lambda: self.elector.stats))
+        self._http.registry.add(StatsCollector(FAMILIES, lambda: [((), self.elector.stats)]))
         self._http.add_ready_check("elector", self.fault)
         self._http.add_settings("elector", self._loaded.as_table)
 

@@ -14,7 +14,7 @@ from typing import Final
 from cometmq.control.member import Report
 from cometmq.elector.member import Link, Member
 from cometmq.elector.plan import Plan
-from cometmq.elector.stats import ElectorStats
+from cometmq.elector.stats import RENEWED, RESTORED, ElectorStats
 from cometmq.ha import election, missing_record
 from cometmq.ha.actions import (
     Action,
@@ -43,9 +43,6 @@ from cometmq.remoting.transport.tasks import TaskSet
 READ_TIMEOUT_MS: Final = 5_000
 NO_ROUND: Final = "no round has ended yet"
 Order = Promote | Follow | Fence | HandOver | Drop | Resize
-
-RESTORE: Final = "NoRecord"
-"""The cause of an election that creates the record."""
 
 
 class Elector:
@@ -282,10 +279,10 @@ class Elector:
     async def _perform(self, action: Action) -> None:
         match action:
             case Elect(base=base, record=record):
-                cause = str(self._loss[1]) if self._loss else ""
+                cause = str(self._loss[1]) if self._loss else RENEWED
                 await self._write(self._record.replace(base, record), record, cause)
             case Create(record=record):
-                await self._write(self._record.create(record), record, RESTORE)
+                await self._write(self._record.create(record), record, RESTORED)
             case HandOver():
                 if not len(self._long_orders):  # another order would be refused until it ends
                     self._long_orders.spawn(self._order(action), name="elector-hand-over")

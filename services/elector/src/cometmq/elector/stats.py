@@ -2,11 +2,25 @@
 """An elector's figures, for metrics and tests."""
 
 from collections import Counter
+from typing import Final
 
 import msgspec
 
 from cometmq.ha.actions import Wait
+from cometmq.ha.election import Loss
 from cometmq.ha.record import Record
+
+RESTORED: Final = "NoRecord"
+"""The cause of an election that creates the record."""
+RENEWED: Final = "EpochRenewed"
+"""The cause of an election that gives the acting master a new epoch."""
+
+
+def _no_elections() -> Counter[str]:
+    """Return a count of 0 for every cause: Prometheus does not see the first step of a counter that
+    appears with it.
+    """
+    return Counter(dict.fromkeys((*map(str, Loss), RESTORED, RENEWED), 0))
 
 
 class ElectorStats(msgspec.Struct):
@@ -20,7 +34,7 @@ class ElectorStats(msgspec.Struct):
     has_master: bool = False
     """The holder of the record is master in its epoch."""
     waiting: Wait | None = None
-    elections: Counter[str] = msgspec.field(default_factory=Counter)
+    elections: Counter[str] = msgspec.field(default_factory=_no_elections)
     """Elections by cause."""
     orders: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     """Orders by kind and outcome."""

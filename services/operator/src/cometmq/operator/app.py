@@ -15,7 +15,7 @@ from cometmq.operator.groups import Groups
 from cometmq.operator.handlers import watch
 from cometmq.operator.leader import Leadership, LeadershipLost
 from cometmq.operator.members import Addresses
-from cometmq.operator.metrics import FAMILIES, OperatorFigures
+from cometmq.operator.metrics import ELECTOR_FAMILIES, FAMILIES, OperatorFigures, electors
 from cometmq.operator.reconcile import Context
 from cometmq.operator.settings import OperatorSettings
 from cometmq.remoting.log import Log
@@ -55,6 +55,7 @@ class OperatorApp:
         if admin is not None:
             admin.add_ready_check("operator", self.fault)
             admin.registry.add(StatsCollector(FAMILIES, self.figures))
+            admin.registry.add(StatsCollector(ELECTOR_FAMILIES, lambda: electors(self.figures())))
 
     def check(self) -> None:
         """Raise SettingsError outside a pod."""

@@ -2,7 +2,6 @@
 """Runs one task per group, which is woken by events and by elections."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -83,8 +82,7 @@ class Groups:
                 namespace=namespace,
                 name=name,
                 status=looked.work.status,
-                outage_ms=elector.stats.last_outage_ms if elector else 0,
-                elections=elector.stats.elections if elector else Counter(),
+                elector=elector.stats if elector else None,
                 operations=looked.work.operations,
             )
             for (namespace, name), looked in self._groups.items()

@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+from cometmq.elector.metrics import Electors, families
+from cometmq.elector.stats import ElectorStats
 from cometmq.operator.declared.models import DeclaredStatus
 from cometmq.operator.status_types import GroupStatus
 from cometmq.runtime.histogram import Buckets
@@ -30,9 +32,8 @@ class GroupFigures(msgspec.Struct):
     name: str
     status: GroupStatus | None = None
     """The status of the last complete pass."""
-    outage_ms: int = 0
-    elections: Counter[str] = msgspec.field(default_factory=Counter)
-    """Elections by cause."""
+    elector: ElectorStats | None = None
+    """None until the first pass has started the elector."""
     operations: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     """Orders given by annotations, by verb and result."""
 
@@ -49,7 +50,7 @@ class DeclaredFigures(msgspec.Struct):
 
 class OperatorFigures(msgspec.Struct):
     is_acting: bool = False
-    passes: Counter[str] = msgspec.field(default_factory=Counter)
+    passes: Counter[str] = msgspec.field(default_factory=lambda: Counter(done=0, failed=0))
     """Passes over groups by result: done or failed."""
     pass_seconds: Buckets = msgspec.field(default_factory=lambda: Buckets(PASS_BOUNDS_S))
     requests: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
@@ -78,15 +79,9 @@ def _conditions(figures: OperatorFigures) -> Iterable[Row]:
             yield (one.namespace, one.name, condition.type), float(condition.status == "True")
 
 
-def _elections(figures: OperatorFigures) -> Iterable[Row]:
-    for one in figures.groups:
-        for cause, count in one.elections.items():
-            yield (one.namespace, one.name, cause), count
-
-
 def _operations(figures: OperatorFigures) -> Iterable[Row]:
     for one in figures.groups:
-        for key, count in one.operations.items():
+        for key, count in tuple(one.operations.items()):
             yield (one.namespace, one.name, *key), count
 
 
@@ -125,33 +120,12 @@ FAMILIES: Final[tuple[Family[OperatorFigures], ...]] = (
         (*_LABELS, "condition"), _conditions,
     ),
     labelled_gauge(
-        "cometmq_brokergroup_has_master", "1 while the master of the group is open.", _LABELS,
-        _each(lambda status: float(bool(status.master))),
-    ),
-    labelled_gauge(
-        "cometmq_brokergroup_epoch", "Epoch of the group's master.", _LABELS,
-        _each(lambda status: status.epoch),
-    ),
-    labelled_gauge(
-        "cometmq_brokergroup_in_sync", "Copies in sync.", _LABELS,
-        _each(lambda status: status.in_sync_count),
-    ),
-    labelled_gauge(
         "cometmq_brokergroup_pods", "Pods of the group.", _LABELS,
         _each(lambda status: status.replicas),
     ),
     labelled_gauge(
         "cometmq_brokergroup_pods_ready", "Pods of the group that are ready.", _LABELS,
         _each(lambda status: status.ready_replicas),
-    ),
-    labelled_gauge(
-        "cometmq_brokergroup_last_outage_seconds",
-        "Time from the last loss of a master to the opening of the next.", _LABELS,
-        lambda s: (((one.namespace, one.name), one.outage_ms / 1000) for one in s.groups),
-    ),
-    labelled_counter(
-        "cometmq_brokergroup_elections_total", "Elections by this operator, by cause.",
-        (*_LABELS, "cause"), _elections,
     ),
     labelled_counter(
         "cometmq_brokergroup_operations_total",
@@ -173,3 +147,10 @@ FAMILIES: Final[tuple[Family[OperatorFigures], ...]] = (
         ("kind", "object_namespace", "object"), _declared_ready,
     ),
 )  # fmt: skip
+
+ELECTOR_FAMILIES: Final = families("group_namespace")
+
+
+def electors(figures: OperatorFigures) -> Electors:
+    """Return the electors in this operator; `group` is the `brokerName` of each."""
+    return [((one.namespace,), one.elector) for one in figures.groups if one.elector is not None]

@@ -47,7 +47,7 @@ class OperatorMetrics:
 
     @property
     def elections(self) -> int:
-        return int(self._sum("cometmq_brokergroup_elections_total"))
+        return int(self._sum("cometmq_elector_elections_total"))
 
     @property
     def cpu_s(self) -> float:

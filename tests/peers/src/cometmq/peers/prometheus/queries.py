@@ -53,7 +53,9 @@ def with_values(expr: str, **values: str) -> str:
     """
     expr = expr.replace("$__rate_interval", _RATE_INTERVAL)
     return re.sub(
-        r"\$(cluster|broker|topic|group)\b", lambda found: values.get(found[1], ".*"), expr
+        r"\$(cluster|broker|topic|group|namespace)\b",
+        lambda found: values.get(found[1], ".*"),
+        expr,
     )
 
 
