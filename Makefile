@@ -277,7 +277,7 @@ charts-test: setup $(VENV)/.deploy ## Render the Helm charts, check all objects 
 
 .PHONY: e2e
 e2e: setup $(VENV)/.deploy ## Charts, operator and failover on a Kubernetes cluster made here, as root, or that of E2E_KUBECONFIG (SHORT=yes KEEP=yes ARGS=...)
-	tests/e2e/run.sh $(ARGS)
+	$(if $(E2E_KUBECONFIG),,$(AS_ROOT)) tests/e2e/run.sh $(ARGS)
 
 .PHONY: version
 version: setup ## Set the version of every member to that of pyproject.toml (TO=0.2.0 changes both)
