@@ -380,7 +380,7 @@ class BrokerProcess:
         journal.write()
         self.grouping.duties.before_write()
         if life == self.life:  # otherwise the connection is closed
-            if not isinstance(result, Reply):  # otherwise the new master has answered
+            if not isinstance(result, Reply):  # otherwise this broker has not served it
                 self.world.oracle.answered(self, call, result)
             reply(result, None)
 
@@ -453,6 +453,8 @@ class BrokerProcess:
                 result = await future
         except TimeoutError as error:
             raise RequestTimeout(f"{address} does not answer") from error
+        if isinstance(result, Reply):  # the broker has not served the request
+            return Response(result.code, None, dict(result.ext or {}), b"", result.remark)
         status = result.status if isinstance(result, PutResult) else PutStatus.PUT_OK
         if not status.is_stored:
             raise ServiceNotAvailable(f"{address} refuses: {status.name}")

@@ -7,6 +7,10 @@ While a planned switchover is in progress, requests that change state wait; afte
 either served here or forwarded to the new master, never both. Producers and consumers keep their
 connections and notice only the pause. A slave forwards such requests to the master that it follows,
 so clients whose routes are out of date (for up to 30 s after a failover) notice nothing.
+
+A forwarded request that reaches a broker which is no longer the master is refused there, with the
+epoch that this broker knows. If the epoch is later than its own, the forwarding broker reads the
+record, waits until it follows the master of that epoch, and sends the request there.
 """
 
 import asyncio
@@ -27,6 +31,7 @@ from cometmq.remoting.errors import (
     ConnectFailed,
     ServiceNotAvailable,
     SystemBusy,
+    command_error,
 )
 from cometmq.remoting.signature import FORWARDED
 from cometmq.remoting.transport.dispatch import Handler, Result
@@ -51,6 +56,11 @@ STORED: Final = (
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE,
 )
+NOT_SERVED: Final = "cometmqNotServed"
+"""Marks the refusal of a forwarded request by a broker that is not the master. Its value is the
+last epoch in which that broker followed a master, or 0. Such a request has not been executed, so it
+may be sent again; other refusals with the same code leave this open.
+"""
 
 
 class Kind(Enum):
@@ -139,21 +149,27 @@ class Gate:
         *,
         changes: Callable[[], int],
         may_read_copy: Callable[[], bool],
+        epoch_seen: Callable[[int], None],
         now_ms: Callable[[], int],
     ) -> None:
         """`changes` makes pending table changes durable and returns their number in the epoch;
-        `may_read_copy` returns whether a slave may serve reads of its queues.
+        `may_read_copy` returns whether a slave may serve reads of its queues; `epoch_seen` makes
+        this broker read the record if it does not know this epoch.
         """
         self.leader: Leader | None = None
         self._client = client
         self._changes = changes
         self._may_read_copy = may_read_copy
+        self._epoch_seen = epoch_seen
         self._now_ms = now_ms
         self.wait_ms_max = WAIT_MS_MAX
         self.forward_ms_max = FORWARD_MS_MAX
         self._opened: asyncio.Event | None = None  # while requests are held
         self._held_bytes = 0
+        self._changed = asyncio.Event()  # set and replaced when this gate opens or closes
         self._target = ""  # where requests are forwarded
+        self._epoch = 0  # the last epoch in which they were forwarded
+        self._epoch_reported = 0  # the latest epoch known or passed to `epoch_seen`
         self._forwarding_ms = 0  # since when they are forwarded there
         self._handed_over_ms: int | None = None  # None: this broker has not handed over
         self.held_count = 0
@@ -165,15 +181,19 @@ class Gate:
         self._handed_over_ms = None
         if self._opened is None:
             self._opened = asyncio.Event()
+        self._note_changed()
 
     def unpark(self) -> None:
         """Serve the held requests and all later ones here."""
         self._handed_over_ms = None
         self._release("")
 
-    def forward(self, address: str) -> None:
-        """Forward the held requests, and all later ones that change state, to a broker."""
+    def forward(self, address: str, epoch: int) -> None:
+        """Forward the held requests, and all later ones that change state, to the master of an
+        epoch.
+        """
         self._forwarding_ms = self._now_ms()
+        self._epoch = self._epoch_reported = epoch
         if self._opened is not None:
             self._handed_over_ms = self._forwarding_ms
         self._release(address)
@@ -193,6 +213,11 @@ class Gate:
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.set()
+        self._note_changed()
+
+    def _note_changed(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def guarded(self, handlers: Mapping[int, Handler[ContextT]]) -> dict[int, Handler[ContextT]]:
         """Return the handlers, wrapped so that their requests pass through this gate."""
@@ -215,9 +240,19 @@ class Gate:
         def divertible(context: ContextT, call: Call[Any]) -> Result:
             if self._opened is not None or self._target:
                 return self._bounded(serve, context, call)
+            if self._is_astray(call):
+                return self._not_served()
             return serve(context, call)
 
         return divertible
+
+    def _is_astray(self, call: Call[Any]) -> bool:
+        """Return whether a request was forwarded to this broker although it is not the master."""
+        return (self.leader is None or bool(self._target)) and is_forwarded(call)
+
+    def _not_served(self) -> Reply:
+        error = _not_the_master("it forwards requests itself" if self._target else "")
+        return Reply(error.code, remark=error.remark, ext={NOT_SERVED: str(self._epoch)})
 
     async def _bounded(
         self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
@@ -237,18 +272,18 @@ class Gate:
     ) -> Reply | Any:
         """Hold a request until it is decided where to serve it, then serve or forward it.
 
-        The request is served here, or sent again, only if the master refused it or could not be
-        reached, so it is never served twice.
+        The request is served here, or sent again, only if the other broker was not the master or
+        could not be reached, so it is never served twice.
         """
         deadline_ms, pause_ms = self._now_ms() + self.forward_ms_max, 0
         while True:
             if self._opened is not None:
                 await self._held(self._opened)
                 deadline_ms, pause_ms = self._now_ms() + self.forward_ms_max, 0
+            elif self._is_astray(call):
+                return self._not_served()
             elif not self._target:
                 return await _settled(serve(context, call))
-            elif is_forwarded(call):
-                raise _not_the_master("it forwards requests itself")
             else:
                 reply = await self._forwarded(call, self._target, deadline_ms)
                 if reply is not None:
@@ -265,7 +300,7 @@ class Gate:
             self.held_count -= 1
 
     async def _forwarded(self, call: Call[Any], target: str, deadline_ms: int) -> Reply | None:
-        """Send a request to the master; return None if the master has not accepted it yet.
+        """Send a request to the master; return None if it has to be sent again.
 
         All fields are sent as they were received, because the client may have signed them. The
         answer is marked, so that our clients look up the master; others ignore the field.
@@ -275,12 +310,11 @@ class Gate:
         try:
             response = await self._client.invoke(
                 target, call.code, None, call.body,
-                timeout_ms=max(1, left_ms), ok=STORED, ext=ext,
+                timeout_ms=max(1, left_ms), ok=(*STORED, ResponseCode.SERVICE_NOT_AVAILABLE),
+                ext=ext,
             )  # fmt: skip
-        except (ConnectFailed, ServiceNotAvailable) as error:
+        except ConnectFailed as error:
             if self._target == target and not self._may_open(deadline_ms):
-                if isinstance(error, ServiceNotAvailable):
-                    raise
                 raise _not_the_master(f"the master does not accept connections: {error}") from error
             return None
         except AccessDenied as error:  # this broker has allowed the request, perhaps by its address
@@ -289,13 +323,44 @@ class Gate:
             raise
         except CometError as error:
             raise SystemBusy(f"the master {target} did not answer: {error}") from error
+        if response.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            await self._refused(response, target, deadline_ms)
+            return None
         self.forwarded_count += 1
         ext = {**response.ext, FORWARDED: "true"}
         return Reply(response.code, None, response.body, response.remark, ext)
 
+    async def _refused(self, response: Response, target: str, deadline_ms: int) -> None:
+        """Return when a refused request may be sent again; raise CommandError if it may not.
+
+        All requests that wait for a later epoch cause one read of the record, and none of them is
+        sent again before this gate changes. An epoch that is not later than this broker's own
+        causes neither: the other broker may be the new master, which is not open yet.
+        """
+        error = command_error(response.code, response.remark, target)
+        epoch = _epoch_of_refusal(response)
+        if epoch is None:
+            raise error
+        if self._target != target:
+            return
+        if epoch <= self._epoch:
+            if not self._may_open(deadline_ms):
+                raise error
+            return
+        if epoch > self._epoch_reported:
+            self._epoch_reported = epoch
+            self._epoch_seen(epoch)
+        left_ms = max(0, deadline_ms - self._now_ms())
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                await self._changed.wait()
+        except TimeoutError:
+            text = f"and does not know the master of epoch {epoch} yet"
+            raise _not_the_master(text) from error
+
     def _may_open(self, deadline_ms: int) -> bool:
-        """Return whether a master that refuses requests, or cannot be reached, may be a new one
-        that is not open yet.
+        """Return whether a broker that does not serve requests may be a new master that is not open
+        yet.
         """
         open_by_ms = min(deadline_ms, self._forwarding_ms + self.forward_ms_max)
         return open_by_ms > self._now_ms()
@@ -401,6 +466,14 @@ class Gate:
 def _not_the_master(reason: str = "") -> ServiceNotAvailable:
     """Return the refusal that makes clients look up the master."""
     return ServiceNotAvailable(f"{remarks.NOT_THE_MASTER} its group now{reason and f', {reason}'}")
+
+
+def _epoch_of_refusal(response: Response) -> int | None:
+    """Return the epoch known to a broker that has not executed a request; None if it may have."""
+    try:
+        return int(response.ext[NOT_SERVED])
+    except (KeyError, ValueError):
+        return None
 
 
 async def _settled(result: Result) -> Any:

@@ -176,7 +176,7 @@ class BrokerDuties:
                 "member.master_unknown", broker=master, epoch=epoch,
                 action="add this broker to groupMembers of every member",
             )  # fmt: skip
-        self._forward_to(known)
+        self._forward_to(known, epoch)
         self.follower.follow(epoch, master, lambda: known.replication if known else "")
 
     async def stop_following(self) -> None:
@@ -282,7 +282,7 @@ class BrokerDuties:
 
     async def forward_parked(self, target: int) -> None:
         self._end_leadership()
-        self._forward_to(self._members.get(target))
+        self._forward_to(self._members.get(target), self.member.member.epoch)
         self._broker.hold.wake_all()
         self._broker.driver.after_commit()
 
@@ -298,12 +298,12 @@ class BrokerDuties:
         if self._leader is not None:
             self._leader.record_seen(found)
 
-    def _forward_to(self, master: MemberAddress | None) -> None:
+    def _forward_to(self, master: MemberAddress | None, epoch: int) -> None:
         if master is None:
             self._serve_here()
             return
         self._broker.is_diverting = True
-        self._gate.forward(master.broker)
+        self._gate.forward(master.broker, epoch)
 
     def _serve_here(self) -> None:
         self._broker.is_diverting = False

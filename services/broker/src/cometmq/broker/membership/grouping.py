@@ -194,6 +194,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         client,
         changes=lambda: duties.changes(),  # noqa: PLW0108  # `duties` is built below
         may_read_copy=lambda: follower.may_read,
+        epoch_seen=lambda epoch: duties.epoch_seen(epoch),  # noqa: PLW0108  # as above
         now_ms=broker.clock.monotonic_ms,
     )
     broker.may_read = gate.may_read
