@@ -108,3 +108,34 @@ def test_without_a_proven_store_a_person_decides():
     stores = (had(M, 50, Standing.NEW), had(X, 60, Standing.NEW), fenced(Y))
     assert only(restore(*stores)).reason is Blocked.NO_PROVEN_COPY
     assert only(restore(*stores, accept_loss=True)).record.holder == X
+
+
+def emptied(copy, **changes):
+    """Report a new, empty store of a broker that was in sync with another one."""
+    return fenced(Copy(copy.ordinal, f"{copy.incarnation}2"), **changes)
+
+
+def test_a_backup_beside_empty_stores_is_chosen_if_it_has_lost_its_place_in_the_group():
+    backup = fenced(Copy(0, "m2"), max_offset=50)
+    assert only(restore(backup, emptied(X), emptied(Y))).record.holder == backup.copy
+
+
+def test_a_backup_that_kept_its_place_in_the_group_needs_a_person():
+    kept = had(M, 50, last_in_sync=(M, X, Y))
+    assert only(restore(kept, emptied(X), emptied(Y))).reason is Blocked.COPY_LEFT_OUT
+    moved = had(Copy(0, "m2"), 50, Standing.SUSPECT, last_in_sync=(M,))
+    assert only(restore(moved, emptied(X), emptied(Y))).reason is Blocked.SUSPECT_COPY
+
+
+def test_after_a_crash_of_all_hosts_a_person_decides():
+    crashed = [
+        had(Copy(copy.ordinal, "new"), 50 + copy.ordinal, Standing.SUSPECT, last_in_sync=(M, X, Y))
+        for copy in (M, X, Y)
+    ]
+    assert only(restore(*crashed)).reason is Blocked.SUSPECT_COPY
+    assert only(restore(*crashed, accept_loss=True)).record.holder == Copy(2, "new")
+
+
+def test_empty_stores_that_have_seen_a_record_do_not_start_an_empty_group():
+    empty = [emptied(copy, last_in_sync=(M, X, Y)) for copy in (M, X, Y)]
+    assert only(restore(*empty)).reason is Blocked.COPY_LEFT_OUT
