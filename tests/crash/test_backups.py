@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of a stopped and of a running broker's folder, made as docs/guides/backup.md describes."""
+"""Copies of a stopped and of a running broker's folder, made as the guides describe."""
 
 import asyncio
 import copy
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from cometmq.peers.backups import copy_in_order
+from cometmq.peers.backups import copy_in_order, stream_in_order
 from cometmq.peers.broker.child import SMALL_FILES, BrokerChild, until
 from cometmq.peers.broker.client import Client
 from cometmq.peers.broker.store_files import judge_queues, read_log
@@ -47,6 +47,10 @@ class Moment(NamedTuple):
 
 def running(broker: BrokerChild, to: Path) -> None:
     copy_in_order(broker.store, to)
+
+
+def streamed(broker: BrokerChild, to: Path) -> None:
+    stream_in_order(broker.store, to)
 
 
 def snapshot(broker: BrokerChild, to: Path) -> None:
@@ -125,7 +129,7 @@ async def use(folder: Path, promised: Acknowledged) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("make", [running, snapshot])
+@pytest.mark.parametrize("make", [running, streamed, snapshot])
 async def test_a_copy_of_a_running_broker_has_all_that_was_acknowledged_before(
     tmp_path: Path, random: Random, make: Callable[[BrokerChild, Path], None]
 ) -> None:
