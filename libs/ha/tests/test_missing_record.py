@@ -63,7 +63,18 @@ def test_a_store_that_lost_something_may_have_been_the_last_copy():
     action = only(restore(*stores))
     assert action.reason is Blocked.SUSPECT_COPY
     assert "brokers [2]" in action.text
-    assert only(restore(*stores, accept_loss=True)).record.holder == X
+    assert only(restore(*stores, accept_loss=True)).record.holder == Y
+
+
+def test_a_store_that_left_the_set_long_ago_does_not_win_over_those_that_lost_little():
+    stores = (
+        had(M, 100),
+        had(X, 900, Standing.SUSPECT, last_in_sync=(X, Y)),
+        had(Y, 800, Standing.SUSPECT, last_in_sync=(X, Y)),
+    )
+    later = [msgspec.structs.replace(one, last_log_epoch=7) for one in stores[1:]]
+    assert only(restore(stores[0], *later)).reason is Blocked.SUSPECT_COPY
+    assert only(restore(stores[0], *later, accept_loss=True)).record.holder == X
 
 
 def test_a_group_without_epochs_is_new_and_keeps_the_store_with_data():

@@ -35,10 +35,12 @@ def restore(
     clients could acknowledge more messages after its offset was read. The answers to the fence
     orders cannot become outdated while there is no record.
 
-    A store that has lost something since it was in the set is never chosen. It may have been the
-    only member of the set, so an operator has to accept the loss explicitly (`accept_loss`). The
-    same applies if a store of the last known set does not take part. Until the operator accepts, no
-    member is fenced, because a master may still acknowledge without a record.
+    A store that has lost something since it was in the set is not chosen. It may have been the only
+    member of the set, so an operator has to accept the loss explicitly (`accept_loss`). The same
+    applies if a store of the last known set does not take part. Until the operator accepts, no
+    member is fenced, because a master may still acknowledge without a record. Once the loss is
+    accepted, such a store is chosen if it is the most complete one: a store that has lost nothing
+    may have left the set long before, and lack much more.
     """
     usable = {
         one.copy.ordinal: one for one in statuses if one.role not in (Role.RECOVERING, Role.FAILED)
@@ -66,6 +68,8 @@ def restore(
     if not eligible and not accept_loss:
         text = f"there is no record, and no store was ever in sync: {ACCEPTANCE}"
         return (Wait(Blocked.NO_PROVEN_COPY, text),)
+    if accept_loss:
+        eligible = tuple(one for one in members if one.standing is not Standing.NEW) or eligible
     best = max(eligible or members, key=completeness)
     record = Record(
         uid=uid,
