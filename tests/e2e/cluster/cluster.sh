@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A Kubernetes cluster on this machine, by kind:
 #   cluster.sh check         can this machine run it? If not, say why and end with status 2
+#   cluster.sh build         build its programs, unless they are in the cache
 #   cluster.sh up            create it unless it is there; print the folder of kubectl, kind and helm
 #   cluster.sh kubeconfig    print the path of its credentials
 #   cluster.sh load IMAGE... copy images of the Docker engine to all nodes
@@ -33,7 +34,7 @@ check() {
     command -v go >/dev/null || refuse "install Go 1.24 or newer, which builds Kubernetes"
 }
 
-up() {
+build() {
     check
     mkdir -p "$cache"
     if [ ! -x "$binaries/helm" ]; then
@@ -42,6 +43,10 @@ up() {
         "$here/build.sh" "$binaries.part"
         mv "$binaries.part" "$binaries"
     fi
+}
+
+up() {
+    build
     "$here/engine.sh" "$binaries/runcwrap" "$engine"
     image=${E2E_NODE_IMAGE:-kubebox/node:$hash}
     if [ -z "${E2E_NODE_IMAGE:-}" ] && ! docker image inspect "$image" >/dev/null 2>&1; then
@@ -88,12 +93,13 @@ down() {
 
 case ${1:-} in
 check) check ;;
+build) build ;;
 up) up ;;
 kubeconfig) echo "$KUBECONFIG" ;;
 load) shift && kind load docker-image --name "$cluster" "$@" --quiet ;;
 down) down ;;
 *)
-    sed -n '3,10s/^# //p' "$0" >&2
+    sed -n '3,11s/^# //p' "$0" >&2
     exit 2
     ;;
 esac
