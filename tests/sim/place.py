@@ -146,6 +146,9 @@ class SimPort:
                 continue
             event.clear()
 
+    async def close(self) -> None:
+        """Do nothing."""
+
     def _is_reachable(self) -> bool:
         network = self._network
         return network.is_open(self._host, NAME) and network.is_open(NAME, self._host)

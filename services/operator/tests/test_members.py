@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator starts the elector of a group with settings that no file or variable gives."""
+"""The operator starts the elector of a group with settings that no file or variable gives, and
+stops it.
+"""
 
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.operator.group import BrokerGroup
@@ -14,10 +16,12 @@ GROUP = BrokerGroup(
 
 
 async def test_an_elector_starts_for_a_group():
-    members = Members(MemoryPlace().port(), clock=SystemClock(), log=NO_LOG)
+    port = MemoryPlace().port()
+    members = Members(port, clock=SystemClock(), log=NO_LOG)
     await members.look_after(GROUP, range(2), frozenset())
     try:
         assert members.elector is not None
         assert members.elector.members.keys() == {0, 1}
     finally:
         await members.close()
+    assert port.is_closed

@@ -342,6 +342,7 @@ async def test_a_master_that_stops_hands_over(tmp_path: Path) -> None:
         async with group.client(old) as client:
             sent = await send_all(client, 0, 50)
         await group.stop(old)
+        assert group.ports[old].is_closed
         await group.until(lambda: group.master is not None)  # no elector
         new = group.master
         assert new is not None

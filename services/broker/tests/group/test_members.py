@@ -85,6 +85,7 @@ async def test_etcd_is_asked_as_the_user_of_the_settings():
         place = f"etcd:127.0.0.1:{port}/groups/one"
         record = record_of(settings(groupRecord=place, etcdUser="broker", etcdPassword="secret"))
         assert await record.read() is None
+        await record.close()
     assert [path for path, _ in requests] == ["/v3/auth/authenticate", "/v3/kv/range"]
     assert requests[0][1] == b'{"name":"broker","password":"secret"}'
 

@@ -160,6 +160,7 @@ async def opened(options: GroupOptions) -> AsyncIterator[OpenGroup]:
     except SettingsError as error:
         raise InvalidArgument(str(error)) from error
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(record.close)
         clients: dict[int, MemberClient] = {}
         for ordinal, address in sorted(plan.addresses.items()):
             client = MemberClient(

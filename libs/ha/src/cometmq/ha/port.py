@@ -82,3 +82,9 @@ class RecordPort(Protocol):
         While the backend cannot be reached, nothing is yielded. A yielded record may be outdated by
         the time the caller sees it, so it is a reason to read, never a reason to become master.
         """
+
+    async def close(self) -> None:
+        """Close the connections kept for later calls; a later call opens new ones.
+
+        Call this when no other call is in progress, since it may keep its connection afterwards.
+        """

@@ -74,6 +74,7 @@ class ElectorApp:
             folder = Path(settings.group_record.removeprefix("file:")).parent
             prepare_folder(folder, setting=self._loaded.label("groupRecord"))
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(record.close)
             links: dict[int, Link] = {}
             for ordinal, address in plan.addresses.items():
                 client = MemberClient(

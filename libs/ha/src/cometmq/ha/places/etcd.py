@@ -103,6 +103,9 @@ class EtcdRecord:
         """Yield the record and its changes, polling the key every `poll_interval_ms`."""
         return poll(self.read, sleep=asyncio.sleep, interval_ms=self._poll_interval_ms)
 
+    async def close(self) -> None:
+        """Do nothing; each request has its own connection."""
+
     async def _write(self, revision: str, record: Record) -> Outcome:
         key = _encoded(self._key.encode())
         compare = {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision}

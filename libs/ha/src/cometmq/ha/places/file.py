@@ -80,6 +80,9 @@ class FileRecord:
         """Yield the record and its changes, polling the files every `poll_interval_ms`."""
         return poll(self.read, sleep=self._sleep, interval_ms=self._poll_interval_ms)
 
+    async def close(self) -> None:
+        """Do nothing; files are open only during a call."""
+
     async def _written(self, write: Callable[[], Outcome]) -> Outcome:
         try:
             return await asyncio.to_thread(write)

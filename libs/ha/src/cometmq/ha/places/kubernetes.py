@@ -107,6 +107,9 @@ class KubernetesRecord:
             except (HttpError, RecordUnreachable, msgspec.MsgspecError):
                 await asyncio.sleep(RETRY_S)
 
+    async def close(self) -> None:
+        """Do nothing; each request has its own connection."""
+
     async def _watch_once(self) -> AsyncIterator[Versioned | None]:
         query = f"?watch=1&fieldSelector=metadata.name%3D{self._name}&timeoutSeconds={WATCH_S}"
         request = self._request("GET", query)

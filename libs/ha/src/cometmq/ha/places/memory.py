@@ -82,6 +82,8 @@ class MemoryRecord:
         """Faults for the next calls, in order; None lets a call succeed."""
         self.is_cut_off = False
         """Whether every call of this port fails as with `Fault.UNREACHABLE`."""
+        self.is_closed = False
+        """Whether `close` has been called; calls still work."""
         self._place = place
         self._delay = delay
 
@@ -113,6 +115,10 @@ class MemoryRecord:
                 yield found
             else:
                 await self._place.changed()
+
+    async def close(self) -> None:
+        """Note the call in `is_closed`."""
+        self.is_closed = True
 
     async def _write(self, write: Callable[[], Outcome]) -> Outcome:
         await self._delay()

@@ -107,6 +107,7 @@ class Grouping:
     follower: GroupFollower
     sender: GroupSender
     fetcher: TableFetcher
+    record: RecordPort
     linger_ms: int = 0
 
     def loops(self, server: LogServer, log: Log) -> dict[str, Coroutine[Any, Any, None]]:
@@ -165,6 +166,7 @@ class Grouping:
         await self.fetcher.stop()
         await self.follower.leave()
         self.sender.stop()
+        await self.record.close()
 
 
 def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
@@ -223,7 +225,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         state, StateFile(folder, host.files), place, duties, worker=workers.config, log=broker.log
     )
     linger_ms = settings.hand_over_linger_mills
-    joined = Grouping(member, duties, gate, follower, sender, fetcher, linger_ms=linger_ms)
+    joined = Grouping(member, duties, gate, follower, sender, fetcher, place, linger_ms)
     _connect(joined, broker, log_server, feed)
     return joined
 
