@@ -31,7 +31,11 @@ async def test_a_record_in_etcd_keeps_the_contract(etcd, check):
     async def delete() -> None:
         await asyncio.to_thread(etcd.delete, key)
 
-    await check(one, other, delete)
+    try:
+        await check(one, other, delete)
+    finally:
+        await one.close()
+        await other.close()
 
 
 async def test_a_record_survives_the_death_of_etcd(tmp_path):
@@ -46,3 +50,4 @@ async def test_a_record_survives_the_death_of_etcd(tmp_path):
         etcd.start()
         assert await port.read() == base
         assert (await port.replace(base, base.record.renewed())).answer is Answer.APPLIED
+        await port.close()

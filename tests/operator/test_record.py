@@ -3,23 +3,28 @@
 
 import asyncio
 import ssl
+from contextlib import AsyncExitStack
 
 import pytest
 
+from cometmq.ha.places.http import HttpClient
 from cometmq.ha.places.kubernetes import Api, KubernetesRecord
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.testing.port_contract import CHECKS, SECOND, new_record
 
 
 @pytest.fixture
-def record(kube, namespace):
+async def record(kube, namespace):
     tls = ssl.create_default_context(cafile=str(kube.certificate))
+    async with AsyncExitStack() as stack:
 
-    def opened(token=None):
-        api = Api("127.0.0.1", kube.port, lambda: token or kube.token, tls)
-        return KubernetesRecord(api, namespace, "orders", timeout_ms=30_000)
+        def opened(token=None):
+            api = Api(HttpClient("127.0.0.1", kube.port, tls), lambda: token or kube.token)
+            one = KubernetesRecord(api, namespace, "orders", timeout_ms=30_000)
+            stack.push_async_callback(one.close)
+            return one
 
-    return opened
+        yield opened
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -2,12 +2,14 @@
 """Records in a Lease, tested with a server that imitates the API of leases and injects faults."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 from typing import Any
 
 import pytest
 
+from cometmq.ha.places.http import HttpClient
 from cometmq.ha.places.kubernetes import ANNOTATION, Api, KubernetesRecord, in_cluster, parse_place
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.record import RecordDamaged
@@ -18,7 +20,10 @@ PATH = "/apis/coordination.k8s.io/v1/namespaces/mq/leases"
 
 
 class FakeApi:
-    """One namespace's leases: create, get, merge patch with preconditions, watch."""
+    """One namespace's leases: create, get, merge patch with preconditions, watch.
+
+    Like the real server, it keeps connections open after a response.
+    """
 
     def __init__(self):
         self.versions = itertools.count(7)
@@ -30,29 +35,41 @@ class FakeApi:
         self.requests = []
         self.watchers = set()
         self.port = 0
+        self.connections = 0
+        self.records = []
 
-    def api(self, token="secret"):
-        return Api("127.0.0.1", self.port, lambda: token)
+    def record(self, token=lambda: "secret"):
+        """Return a record, which the fixture closes."""
+        api = Api(HttpClient("127.0.0.1", self.port), token)
+        self.records.append(KubernetesRecord(api, "mq", "orders"))
+        return self.records[-1]
 
     async def serve(self, reader, writer):
+        self.connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while not writer.is_closing():
+                await self.serve_next(reader, writer)
+        writer.close()
+
+    async def serve_next(self, reader, writer):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         length = int(head.partition("Content-Length: ")[2].split()[0])
         body = await reader.readexactly(length)
         method, path, _ = head.split(maxsplit=2)
         self.requests.append(method)
         if f"Authorization: Bearer {self.token}\r\n" not in head:
-            return await self.reply(writer, 401, {"reason": "Unauthorized"})
-        if "watch=1" in path:
-            return await self.serve_watch(writer)
-        status, answer = self.serve_request(method, path, json.loads(body or b"{}"))
-        return await self.reply(writer, status, answer)
+            self.reply(writer, 401, {"reason": "Unauthorized"})
+        elif "watch=1" in path:
+            await self.serve_watch(writer)
+        else:
+            self.reply(writer, *self.serve_request(method, path, json.loads(body or b"{}")))
 
-    async def reply(self, writer, status, answer):
+    def reply(self, writer, status, answer):
         text = json.dumps(answer).encode()
-        reply = b"HTTP/1.0 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text)
+        reply = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text)
         writer.write(reply if self.answer is None else self.answer)
-        await writer.drain()
-        writer.close()
+        if self.answer is not None:
+            writer.close()
 
     def serve_request(self, method, path, body):
         if method == "POST":
@@ -107,6 +124,8 @@ async def fake():
     server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
     one.port = server.sockets[0].getsockname()[1]
     yield one
+    for record in one.records:
+        await record.close()
     one.end_watches()
     server.close()
     await server.wait_closed()
@@ -114,12 +133,11 @@ async def fake():
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_contract(fake, check):
-    one, other = (KubernetesRecord(fake.api(), "mq", "orders") for _ in range(2))
-    await check(one, other, fake.delete)
+    await check(fake.record(), fake.record(), fake.delete)
 
 
 async def test_people_see_the_holder_and_the_epoch(fake):
-    port = KubernetesRecord(fake.api(), "mq", "orders")
+    port = fake.record()
     base = (await port.create(new_record())).written
     assert base
     fake.lease["metadata"]["labels"] = {"team": "sales"}
@@ -142,7 +160,7 @@ async def test_people_see_the_holder_and_the_epoch(fake):
     ids=["nothing", "half", "text", "empty", "403", "504"],
 )
 async def test_a_write_without_a_usable_answer_is_unknown_and_sent_once(fake, answer):
-    port = KubernetesRecord(fake.api(), "mq", "orders")
+    port = fake.record()
     base = (await port.create(new_record())).written
     assert base
     fake.answer = answer
@@ -155,8 +173,28 @@ async def test_a_write_without_a_usable_answer_is_unknown_and_sent_once(fake, an
     assert found.record == wanted
 
 
+async def test_a_write_whose_kept_connection_breaks_is_unknown_and_sent_once(fake):
+    port = fake.record()
+    base = (await port.create(new_record())).written
+    assert base
+    fake.answer = b""
+    assert (await port.replace(base, base.record.renewed())).answer is Answer.UNKNOWN
+    assert fake.requests == ["POST", "PATCH"]
+    assert fake.connections == 1
+
+
+async def test_a_read_whose_kept_connection_breaks_is_repeated_once(fake):
+    port = fake.record()
+    assert await port.read() is None
+    fake.answer = b""
+    with pytest.raises(RecordUnreachable, match="closed the connection"):
+        await port.read()
+    assert fake.requests == ["GET"] * 3
+    assert fake.connections == 2
+
+
 async def test_a_refused_read_repeats_the_reason(fake):
-    port = KubernetesRecord(fake.api("wrong"), "mq", "orders")
+    port = fake.record(lambda: "wrong")
     with pytest.raises(RecordUnreachable, match=r"lease mq/orders: .*401.*Unauthorized"):
         await port.read()
 
@@ -169,7 +207,7 @@ async def test_a_server_that_hangs_ends_the_call():
         writer.close()
 
     server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    api = Api("127.0.0.1", server.sockets[0].getsockname()[1], lambda: "")
+    api = Api(HttpClient("127.0.0.1", server.sockets[0].getsockname()[1]), lambda: "")
     port = KubernetesRecord(api, "mq", "orders", timeout_ms=50)
     with pytest.raises(RecordUnreachable, match=r"did not answer within 0\.05 s"):
         await port.read()
@@ -181,14 +219,14 @@ async def test_a_server_that_hangs_ends_the_call():
 
 async def test_a_lease_without_a_record_is_named_and_kept(fake):
     fake.lease = {"metadata": {"uid": "x", "resourceVersion": "1", "annotations": {}}, "spec": {}}
-    port = KubernetesRecord(fake.api(), "mq", "orders")
+    port = fake.record()
     with pytest.raises(RecordDamaged, match=r"lease mq/orders is missing: .*delete it"):
         await port.read()
     assert (await port.create(new_record())).answer is Answer.CONFLICT
 
 
 async def test_a_watch_continues_after_the_server_ends_it(fake):
-    port = KubernetesRecord(fake.api(), "mq", "orders")
+    port = fake.record()
     async with asyncio.timeout(60):
         watched = aiter(port.watch())
         assert await anext(watched) is None
@@ -200,20 +238,19 @@ async def test_a_watch_continues_after_the_server_ends_it(fake):
         assert await anext(watched) == outcome.written
 
 
-async def test_the_token_is_read_for_each_request(fake, tmp_path):
+async def test_the_token_is_read_for_each_request(fake):
     tokens = iter(["secret", "stale", "secret"])
-    api = Api("127.0.0.1", fake.port, lambda: next(tokens))
-    port = KubernetesRecord(api, "mq", "orders")
+    port = fake.record(lambda: next(tokens))
     assert await port.read() is None
     with pytest.raises(RecordUnreachable, match="401"):
         await port.read()
     assert await port.read() is None
+    assert fake.connections == 1
 
 
 async def test_an_unreadable_token_is_an_unreachable_record(fake, tmp_path):
-    api = Api("127.0.0.1", fake.port, (tmp_path / "token").read_text)
     with pytest.raises(RecordUnreachable, match="token of the service account"):
-        await KubernetesRecord(api, "mq", "orders").read()
+        await fake.record((tmp_path / "token").read_text).read()
 
 
 def test_outside_a_pod_the_missing_file_is_named(tmp_path):

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.ha.places.http import HttpError, NotSent, post
+from cometmq.ha.places.http import HttpClient, HttpError, NotSent, Request
 from cometmq.ha.places.polling import poll
 from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, RecordUnreachable, applied
 from cometmq.ha.record import Record, Versioned, decode_record, encode_record
@@ -68,9 +68,8 @@ class EtcdRecord:
 
         `login` is the name and the password of an etcd user.
         """
-        self._endpoints = [_address(endpoint) for endpoint in endpoints]
+        self._clients = [HttpClient(*_address(endpoint), tls) for endpoint in endpoints]
         self._key = key
-        self._tls = tls
         self._login = login
         self._timeout_s = timeout_ms / 1000
         self._poll_interval_ms = poll_interval_ms
@@ -104,7 +103,9 @@ class EtcdRecord:
         return poll(self.read, sleep=asyncio.sleep, interval_ms=self._poll_interval_ms)
 
     async def close(self) -> None:
-        """Do nothing; each request has its own connection."""
+        """Close idle connections to all endpoints."""
+        for client in self._clients:
+            await client.close()
 
     async def _write(self, revision: str, record: Record) -> Outcome:
         key = _encoded(self._key.encode())
@@ -118,43 +119,49 @@ class EtcdRecord:
             return UNKNOWN
         return applied(record, done.header.revision) if done.succeeded else CONFLICT
 
-    async def _call(self, path: str, request: object, *, is_repeatable: bool) -> bytes:
+    async def _call(self, path: str, content: object, *, is_repeatable: bool) -> bytes:
         """Try the endpoints in order, but stop once one of them may have received a write."""
         failed: HttpError = HttpError("no endpoints are configured")
-        for host, port in self._endpoints:
+        request = _post(path, content, is_repeatable=is_repeatable)
+        for client in self._clients:
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    return await self._ask(host, port, path, request)
+                    return await self._ask(client, request)
             except TimeoutError:
-                failed = HttpError(f"{host}:{port} did not answer within {self._timeout_s} s")
+                failed = HttpError(f"{client.address} did not answer within {self._timeout_s} s")
             except HttpError as error:
                 failed = error
             if not (is_repeatable or isinstance(failed, NotSent)):
                 break
         raise failed
 
-    async def _ask(self, host: str, port: int, path: str, request: object) -> bytes:
-        body = msgspec.json.encode(request)
+    async def _ask(self, client: HttpClient, request: Request) -> bytes:
         if self._login and not self._token:
-            self._token = await self._log_in(host, port, *self._login)
-        status, answer = await post(host, port, path, body, tls=self._tls, token=self._token)
+            self._token = await self._log_in(client, *self._login)
+        status, answer = await client.send(msgspec.structs.replace(request, token=self._token))
         if self._login and _is_unauthenticated(status, answer):  # tokens expire
-            self._token = await self._log_in(host, port, *self._login)
-            status, answer = await post(host, port, path, body, tls=self._tls, token=self._token)
+            self._token = await self._log_in(client, *self._login)
+            status, answer = await client.send(msgspec.structs.replace(request, token=self._token))
         if status != 200:
             text = answer[:200].decode(errors="replace")
-            raise HttpError(f"{host}:{port} answered {status}: {text}")
+            raise HttpError(f"{client.address} answered {status}: {text}")
         return answer
 
-    async def _log_in(self, host: str, port: int, user: str, password: str) -> str:
-        body = msgspec.json.encode({"name": user, "password": password})
-        status, answer = await post(host, port, "/v3/auth/authenticate", body, tls=self._tls)
+    async def _log_in(self, client: HttpClient, user: str, password: str) -> str:
+        content = {"name": user, "password": password}
+        request = _post("/v3/auth/authenticate", content, is_repeatable=True)
+        status, answer = await client.send(request)
         if status != 200:
-            raise NotSent(f"{host}:{port} does not accept the user {user!r}: {status}")
+            raise NotSent(f"{client.address} does not accept the user {user!r}: {status}")
         try:
             return msgspec.json.decode(answer, type=_Token).token
         except msgspec.MsgspecError as error:
-            raise NotSent(f"{host}:{port} answered the log-in with nonsense: {error}") from error
+            raise NotSent(f"{client.address} answered the log-in with nonsense: {error}") from error
+
+
+def _post(path: str, content: object, *, is_repeatable: bool) -> Request:
+    body = msgspec.json.encode(content)
+    return Request(method="POST", path=path, body=body, is_repeatable=is_repeatable)
 
 
 def _is_unauthenticated(status: int, answer: bytes) -> bool:

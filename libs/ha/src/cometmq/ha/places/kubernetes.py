@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.ha.places.http import JSON, HttpError, Request, send, stream
+from cometmq.ha.places.http import JSON, HttpClient, HttpError, Request
 from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, RecordUnreachable, applied
 from cometmq.ha.record import Record, RecordDamaged, Versioned, decode_record, encode_record
 from cometmq.remoting.errors import SettingsError
@@ -37,13 +37,11 @@ RETRY_S: Final = 0.5
 
 
 class Api(msgspec.Struct, frozen=True):
-    """An API server, and the credentials for it."""
+    """An API server, and the credentials for it; many records may share it."""
 
-    host: str
-    port: int
+    client: HttpClient
     token: Callable[[], str]
     """Return the current bearer token; raise OSError if it cannot be read."""
-    tls: ssl.SSLContext | None = None
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -108,13 +106,14 @@ class KubernetesRecord:
                 await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
-        """Do nothing; each request has its own connection."""
+        """Close idle connections to the API server, including those that other records use."""
+        await self._api.client.close()
 
     async def _watch_once(self) -> AsyncIterator[Versioned | None]:
         query = f"?watch=1&fieldSelector=metadata.name%3D{self._name}&timeoutSeconds={WATCH_S}"
         request = self._request("GET", query)
-        api, waits = self._api, (self._timeout_s, WATCH_S + self._timeout_s)
-        async for line in stream(api.host, api.port, request, tls=api.tls, waits_s=waits):
+        waits = (self._timeout_s, WATCH_S + self._timeout_s)
+        async for line in self._api.client.stream(request, waits_s=waits):
             if not line:  # the watch has begun; this read has all earlier changes
                 yield await self.read()
                 continue
@@ -168,13 +167,13 @@ class KubernetesRecord:
     async def _call(
         self, method: str, path: str, body: bytes = b"", content_type: str = JSON
     ) -> tuple[int, bytes]:
-        api, request = self._api, self._request(method, path, body, content_type)
+        client, request = self._api.client, self._request(method, path, body, content_type)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await send(api.host, api.port, request, tls=api.tls)
+                return await client.send(request)
         except TimeoutError as error:
             raise HttpError(
-                f"{api.host}:{api.port} did not answer within {self._timeout_s} s"
+                f"{client.address} did not answer within {self._timeout_s} s"
             ) from error
 
     def _request(
@@ -190,6 +189,7 @@ class KubernetesRecord:
             body=body,
             content_type=content_type,
             token=f"Bearer {token}" if token else "",
+            is_repeatable=method == "GET",
         )
 
 
@@ -224,4 +224,4 @@ def in_cluster(account: Path = ACCOUNT) -> Api:
             " account, and automountServiceAccountToken"
         ) from error
     token = account / "token"
-    return Api(HOST, 443, lambda: token.read_text(encoding="ascii").strip(), tls)
+    return Api(HttpClient(HOST, 443, tls), lambda: token.read_text(encoding="ascii").strip())

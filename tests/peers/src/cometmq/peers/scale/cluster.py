@@ -13,6 +13,7 @@ from typing import Final, Self
 
 import msgspec
 
+from cometmq.ha.places.http import HttpClient
 from cometmq.ha.places.kubernetes import Api, KubernetesRecord
 from cometmq.operator.api import Server
 from cometmq.operator.group import MEMBERS_MAX
@@ -49,7 +50,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     def record(self, group: str) -> KubernetesRecord:
         """Return a new client of a group's record, which shares nothing with other clients."""
         tls = ssl.create_default_context(cafile=self.ca)
-        api = Api(HOST, self.api_port, self._read_token, tls)
+        api = Api(HttpClient(HOST, self.api_port, tls), self._read_token)
         return KubernetesRecord(api, self.namespace, group)
 
     def main(self, group: str, ordinal: int) -> str:
