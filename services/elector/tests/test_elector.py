@@ -126,6 +126,53 @@ async def test_a_fence_epoch_that_another_elector_has_passed_is_chosen_again(pai
     assert pair.roles() == ["master", "slave"]
 
 
+async def test_an_old_record_that_was_restored_does_not_elect_a_copy_that_fell_behind(trio):
+    elector = await started(trio)
+    old = trio.place.current
+    trio.members[0].is_refusing_connections = True  # it fell behind, but the old record names it
+    await rounds(elector)
+    epoch = trio.record.epoch
+    assert trio.roles()[1] == "master"
+
+    trio.members[0].is_refusing_connections = False
+    trio.place._set(old)
+    trio.members[1].becomes(role=Role.FENCED, epoch=0)  # the record does not name it
+    for one in (elector, trio.elector()):  # also without a memory of the later record
+        await rounds(one)
+        assert trio.record == old.record
+        assert one.stats.waiting.reason is Blocked.RECORD_OLD
+        assert f"brokers [1, 2] contain epoch {epoch}" in one.stats.waiting.text
+
+    trio.place.delete()
+    await rounds(elector)
+    assert trio.record.epoch > epoch
+    assert trio.record.holder == trio.copy(1)
+
+
+async def test_a_record_that_changed_after_it_was_read_does_not_block_anything(trio):
+    elector = await started(trio)
+    first, member = trio.record, trio.members[0]
+    read = elector._record.read
+
+    async def read_and_hand_over():
+        found = await read()
+        if found.record.epoch == first.epoch:
+            await member.hand_over(1, leaves=False)
+            trio.members[1].becomes(
+                role=Role.MASTER, epoch=first.epoch + 1, promised=first.epoch + 1,
+                last_log_epoch=first.epoch + 1,
+            )  # fmt: skip
+        return found
+
+    elector._record.read = read_and_hand_over
+    await rounds(elector, 1)
+    assert elector.wake.is_set()
+    await rounds(elector)
+    assert not trio.log.named("group.blocked")
+    assert elector.stats.has_master
+    assert trio.record.holder == trio.copy(1)
+
+
 async def test_the_record_of_another_group_is_not_touched(pair):
     elector = await started(pair)
     found = pair.place.current

@@ -141,6 +141,7 @@ class Blocked(StrEnum):
     COPIES_FIXED = "CopiesFixed"
     WRONG_GROUP = "WrongGroup"
     RECORD_ELSEWHERE = "RecordElsewhere"
+    RECORD_OLD = "RecordOld"
 
 
 class Wait(msgspec.Struct, frozen=True):

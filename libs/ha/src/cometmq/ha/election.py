@@ -103,6 +103,15 @@ def loss(
     return Loss.LEASE_EXPIRED if is_expired and len(lost) == len(members) else None
 
 
+def beyond(record: Record, statuses: Statuses) -> Statuses:
+    """Return the members whose logs contain an epoch later than the record's.
+
+    A log begins an epoch only after the record has named it, so the record had that epoch once. If
+    it was read after the answers of these members, it has been replaced by an older one.
+    """
+    return tuple(one for one in statuses if one.last_log_epoch > record.epoch)
+
+
 def _leads_or_will(status: Status, record: Record) -> bool:
     """Return whether a holder is its epoch's master or can still become it without a restart."""
     if status.copy != record.holder or status.role is Role.FAILED:

@@ -20,6 +20,11 @@ from cometmq.ha.state import Standing
 
 ACCEPTANCE: Final = "a person has to accept that, with cometmq ha restore --accept-loss"
 
+EPOCHS_LEFT_OUT: Final = 1_000
+"""More epochs than a broker that was left out can have begun without the others. If it returns, the
+record is later than its log.
+"""
+
 
 def restore_epoch(statuses: Statuses) -> int:
     """Return the epoch for fence orders while the record is missing; the caller remembers it."""
@@ -74,7 +79,7 @@ def restore(
     record = Record(
         uid=uid,
         group=group.name,
-        epoch=max(one.promised for one in members) + 1,
+        epoch=max(one.promised for one in members) + (EPOCHS_LEFT_OUT if accept_loss else 1),
         holder=best.copy,
         in_sync=(best.copy,),
         policy=group.policy,

@@ -79,6 +79,7 @@ class Elector:
         self._loss: tuple[int, Loss] | None = None
         self._lost_at_ms: int | None = None
         self._record_fault = ""
+        self._epoch_seen = 0  # in the log of a member, later than the record's
         self._strangers: frozenset[int] = frozenset()
         self._long_orders = TaskSet(log)
         self._probes = TaskSet(log)
@@ -192,6 +193,8 @@ class Elector:
             return (Wait(Blocked.WRONG_GROUP, text),)
         loss = self._lost(found, statuses)
         self._note_master(found.record, loss)
+        if later := election.beyond(found.record, statuses):
+            return self._outdated(found.record, later)
         return election.decide(
             self._plan.group,
             found,
@@ -199,6 +202,24 @@ class Elector:
             is_master_lost=loss is not None,
             removing=self._plan.leaving,
         )
+
+    def _outdated(self, record: Record, later: Statuses) -> Actions:
+        """Read the record again, which may have changed meanwhile; do nothing if it is still old.
+
+        Its in-sync set may name copies that left the set long ago, so it must not decide who leads.
+        """
+        newest = max(one.last_log_epoch for one in later)
+        if newest > self._epoch_seen:
+            self._epoch_seen = newest
+            self.wake.set()
+            return ()
+        ordinals = [one.copy.ordinal for one in later]
+        text = (
+            f"the record has epoch {record.epoch}, but the logs of brokers {ordinals} contain epoch"
+            f" {newest}: an old record was restored. Start all brokers, then delete the record; it"
+            " is created again from the most complete store"
+        )
+        return (Wait(Blocked.RECORD_OLD, text),)
 
     def _lost(self, found: Versioned, statuses: Statuses) -> Loss | None:
         assert self._watched is not None
