@@ -70,6 +70,7 @@ def test_operators_killed_during_switchovers(ready, under_load, report):
     report.add(scenario, "failed sends", failed, limit=0)
     report.add(scenario, "longest pause, median", percentile(pauses, 0.5), unit="s")
     report.add(scenario, "longest pause", max(pauses), limit=15, unit="s")
+    assert failed == 0
     assert max(pauses) < PATIENCE_S
 
 
