@@ -66,6 +66,7 @@ class PullGroup(GroupMember[LitePullOptions]):
 
     async def start(self) -> None:
         """Start pulling and watching topics."""
+        self._background.keep(self._sample_rates, name="rates")
         if self._watched:
             watch = QueueWatch(self._instance, self._group, self._watched, client=self._client)
             await watch.begin()

@@ -45,6 +45,9 @@ CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 """The consume type: CONSUME_PASSIVELY for push by long polling, CONSUME_ACTIVELY for pull."""
 
+SAMPLE_INTERVAL_S: Final = 5
+"""Interval between calls that sample the rates; a sample is due every 10 s."""
+
 STORE_MS_MAX: Final = 500
 """How long rebalancing waits for the offsets of consumed messages to be stored."""
 
@@ -221,7 +224,11 @@ class GroupMember(ABC, Generic[OptionsT]):
         }
 
     def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
-        """Return the state of the consumer, with the stacks of its tasks if requested."""
+        """Return the state of the consumer, with the stacks of its tasks if requested.
+
+        Compatibility: as in Java, push consumers list every subscribed topic with its rates.
+        """
+        is_pushed = self.CONSUME_TYPE == CONSUME_PASSIVELY
         return ConsumerRunningInfo(
             jstack=stacks() if with_stacks else None,
             properties={
@@ -237,7 +244,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             },
             subscription_set=list(self._subscriptions.values()),
             mq_table={held.queue: self._info(held) for held in self._readers.process_queues},
-            status_table=self._rates.statuses(),
+            status_table=self._rates.statuses(self.topics if is_pushed else ()),
         )
 
     def _info(self, held: ProcessQueue) -> ProcessQueueInfo:
@@ -288,6 +295,11 @@ class GroupMember(ABC, Generic[OptionsT]):
         del topic
         options = self._options
         return Limits(options.queue_count_max, options.queue_bytes_max, options.queue_span_max)
+
+    async def _sample_rates(self) -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
+            self._rates.sample()
 
     def _pulled(self, topic: str, count: int, ms: int) -> None:
         self._rates.note_pull(topic, count=count, ms=ms)

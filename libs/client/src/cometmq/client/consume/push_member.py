@@ -195,6 +195,7 @@ class PushGroup(GroupMember[PushOptions]):
         self._delivery.start(self._background, concurrency=self._options.concurrency)
         await self._begin_sharing()
         self._background.keep(self._keep_offsets, name="persist-offsets")
+        self._background.keep(self._sample_rates, name="rates")
         stalls = Stalls(self._caller, stuck_ms=self._options.stuck_listener_ms, log=self._log)
         self._background.keep(stalls.run, name="stalls")
         if not self.is_broadcasting:
@@ -317,7 +318,6 @@ class PushGroup(GroupMember[PushOptions]):
         while True:
             await asyncio.sleep(self._options.persist_offset_interval_ms / 1000)
             await self._store_progress()
-            self._rates.sample()
 
     async def _store_progress(self) -> None:
         await self._readers.persist()

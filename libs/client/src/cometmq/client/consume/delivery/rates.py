@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consume rates per topic, as reported to administrators."""
+"""Consume rates per topic, as reported to administrators.
+
+Compatibility: the periods are those of the Java client's ConsumerStatsManager. Rates and response
+times cover the last minute, failed messages the last hour; the response time of the listener covers
+the last hour if the listener has not been called for a minute.
+"""
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -10,7 +16,9 @@ from cometmq.client.clock import ClockMs, monotonic_ms
 from cometmq.remoting.bodies.running_info import ConsumeStatus
 
 WINDOW_MS: Final = 60_000
-_SAMPLE_MS: Final = 10_000
+HOUR_MS: Final = 60 * WINDOW_MS
+_SAMPLE_COUNT: Final = 6
+"""Samples per period, so a period begins up to a sixth of its length later than it should."""
 
 
 class _Totals(msgspec.Struct, gc=False):
@@ -24,32 +32,58 @@ class _Totals(msgspec.Struct, gc=False):
     pull_call_count: int = 0
 
 
+class _Window:
+    """Samples of one topic's counters from the last `period_ms`."""
+
+    def __init__(self, period_ms: int, now_ms: int) -> None:
+        self._sample_ms = period_ms // _SAMPLE_COUNT
+        self._samples: deque[_Totals] = deque([_Totals(now_ms)], _SAMPLE_COUNT)
+
+    @property
+    def first(self) -> _Totals:
+        """The counters at the beginning of the period."""
+        return self._samples[0]
+
+    def sample(self, totals: _Totals, now_ms: int) -> None:
+        """Store the current counters if the last sample is old enough."""
+        if now_ms - self._samples[-1].at_ms >= self._sample_ms:
+            self._samples.append(msgspec.structs.replace(totals, at_ms=now_ms))
+
+
 class TopicRate:
-    """Counters of one topic, with samples from the last minute."""
+    """Counters of one topic, with samples from the last minute and the last hour."""
 
     def __init__(self, now_ms: int) -> None:
         self.totals = _Totals(now_ms)
-        self._samples: deque[_Totals] = deque([_Totals(now_ms)], WINDOW_MS // _SAMPLE_MS)
+        self._minute = _Window(WINDOW_MS, now_ms)
+        self._hour = _Window(HOUR_MS, now_ms)
 
     def sample(self, now_ms: int) -> None:
-        """Store the current counts if the last sample is old enough."""
-        if now_ms - self._samples[-1].at_ms >= _SAMPLE_MS:
-            self._samples.append(msgspec.structs.replace(self.totals, at_ms=now_ms))
+        """Store the current counters if the last samples are old enough."""
+        self._minute.sample(self.totals, now_ms)
+        self._hour.sample(self.totals, now_ms)
 
     def status(self, now_ms: int) -> ConsumeStatus:
         """Return rates over the last minute, or since the consumer started if that is shorter."""
-        first, last = self._samples[0], self.totals
+        first, last, hour = self._minute.first, self.totals, self._hour.first
         seconds = max(1, now_ms - first.at_ms) / 1000
-        calls = last.call_count - first.call_count
-        pulls = last.pull_call_count - first.pull_call_count
+        since = first if last.call_count > first.call_count else hour
         return ConsumeStatus(
             pull_tps=(last.pulled_count - first.pulled_count) / seconds,
-            pull_rt=(last.pull_ms - first.pull_ms) / pulls if pulls else 0.0,
+            pull_rt=_mean(
+                last.pull_ms - first.pull_ms, last.pull_call_count - first.pull_call_count
+            ),
             consume_ok_tps=(last.ok_count - first.ok_count) / seconds,
             consume_failed_tps=(last.failed_count - first.failed_count) / seconds,
-            consume_failed_msgs=last.failed_count,
-            consume_rt=(last.elapsed_ms - first.elapsed_ms) / calls if calls else 0.0,
+            consume_failed_msgs=last.failed_count - hour.failed_count,
+            consume_rt=_mean(
+                last.elapsed_ms - since.elapsed_ms, last.call_count - since.call_count
+            ),
         )
+
+
+def _mean(total: int, count: int) -> float:
+    return total / count if count else 0.0
 
 
 class ConsumeRates:
@@ -86,10 +120,11 @@ class ConsumeRates:
         for rate in self._topics.values():
             rate.sample(now_ms)
 
-    def statuses(self) -> dict[str, ConsumeStatus]:
-        """Return the rates by topic."""
+    def statuses(self, topics: Iterable[str] = ()) -> dict[str, ConsumeStatus]:
+        """Return the rates by topic; those of `topics` without messages are 0."""
         now_ms = self._clock_ms()
-        return {topic: rate.status(now_ms) for topic, rate in self._topics.items()}
+        idle = {topic: ConsumeStatus() for topic in topics}
+        return idle | {topic: rate.status(now_ms) for topic, rate in self._topics.items()}
 
     def counts(self) -> tuple[int, int]:
         """Return how many messages were consumed and how many failed, over all topics."""
