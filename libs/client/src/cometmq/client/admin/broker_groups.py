@@ -82,7 +82,12 @@ class BrokerGroups(BrokerCalls):
         return spans.consume_time_span_set
 
     async def running_info(
-        self, group: str, client_id: str, *, with_stacks: bool = False
+        self,
+        group: str,
+        client_id: str,
+        *,
+        with_stacks: bool = False,
+        timeout_ms: int = PROXIED_TIMEOUT_MS,
     ) -> ConsumerRunningInfo:
         """Return the running info that a connected consumer reports."""
         header = callbacks.GetConsumerRunningInfo(group, client_id, with_stacks)
@@ -90,7 +95,7 @@ class BrokerGroups(BrokerCalls):
             ConsumerRunningInfo,
             Code.GET_CONSUMER_RUNNING_INFO,
             header,
-            timeout_ms=PROXIED_TIMEOUT_MS,
+            timeout_ms=timeout_ms,
         )
 
     async def member_offsets(
