@@ -53,6 +53,7 @@ PAGES: Final[Mapping[str, Page]] = {
         DOCS / "reference" / "settings-txn-checker.md", settings.txn_checker_page
     ),
     "settings-elector": Page(DOCS / "reference" / "settings-elector.md", settings.elector_page),
+    "settings-exporter": Page(DOCS / "reference" / "settings-exporter.md", settings.exporter_page),
     "settings-namesrv": Page(DOCS / "reference" / "settings-namesrv.md", settings.namesrv_page),
     "client-options": Page(
         DOCS / "reference" / "client-options.md", client_options.client_options_page

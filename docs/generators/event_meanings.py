@@ -137,6 +137,16 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "record.write_unknown": "A write of the record got no answer; the record is read again before "
     "anything else is done.",
+    # exporter
+    "broker.unanswered": "The exporter cannot list the groups or members of this broker; it tries "
+    "again in each round. The figures of consumers that are connected to this broker only are "
+    "missing.",
+    "brokers.unlisted": "No name server gave the exporter the list of brokers; figures are missing "
+    "until one does.",
+    "limits.exceeded": "The exporter left out groups, clients, late clients (not asked within "
+    "`collectTimeout`) or rows: see `groupsMax`, `clientsMax`, `collectTimeout`, `metricsRowsMax`.",
+    "members.unanswered": "Members of this group did not report their figures; `client` and "
+    "`error` belong to the first one. Clients that do not know the request never answer.",
     # operator
     "backlog.unknown": "The operator cannot get the number of unread messages from the master; the "
     "deletion of the group waits.",

@@ -14,6 +14,7 @@ from cometmq.broker.exposition.metrics import (
     STORE_FAMILIES,
 )
 from cometmq.elector.metrics import FAMILIES as ELECTOR_FAMILIES
+from cometmq.exporter.metrics import CLIENT_FAMILIES, OWN_FAMILIES
 from cometmq.namesrv.metrics import ROUTE_FAMILIES
 from cometmq.operator.metrics import FAMILIES as OPERATOR_FAMILIES
 from cometmq.runtime.metrics import Family, build_families, loop_families
@@ -61,12 +62,20 @@ GROUPS: Final = (
         "The Kubernetes operator shows them for each group that it manages, with the label"
         " `group_namespace`; `group` is the `brokerName` of the group.",
     ),
+    Group("Exporter", (), OWN_FAMILIES),
     Group("Kubernetes operator", (), OPERATOR_FAMILIES),
     Group("Connections of every server", ("server",), TRANSPORT_FAMILIES),
     Group("Event loop of every program", (), (*loop_families(), *build_families())),
     Group("Names of rocketmq-exporter", ("cluster", "broker"), exporter.FAMILIES),
     Group(
         "Names of rocketmq-exporter: the broker's state", ("cluster",), exporter.RUNTIME_FAMILIES
+    ),
+    Group(
+        "Names of rocketmq-exporter: consumers",
+        (),
+        CLIENT_FAMILIES,
+        "`cometmq exporter` shows them, because only consumers know these figures:"
+        " [consumers](../guides/monitoring.md#consumers).",
     ),
     Group("Names of RocketMQ 5", ("cluster", "node_type", "node_id"), native.FAMILIES),
 )

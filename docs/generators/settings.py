@@ -15,6 +15,7 @@ from cometmq.broker.group_settings import GroupSettings
 from cometmq.broker.limit_settings import LimitSettings
 from cometmq.broker.settings import BrokerSettings
 from cometmq.elector.settings import ElectorSettings
+from cometmq.exporter.settings import ExporterSettings
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.runtime.settings_fields import SettingsField, fields_of
 from cometmq.store.settings import StoreSettings
@@ -32,6 +33,9 @@ wrong, the program prints one line with the setting, its value, its bounds and i
 with status 2. Unknown settings in a file are kept, returned to tools that ask for the
 configuration, and listed once in the log (`settings.unknown`).
 """
+PROGRAMS: Final = (
+    BrokerSettings, NamesrvSettings, TxnCheckerSettings, ElectorSettings, ExporterSettings,
+)  # fmt: skip
 CHANGEABLE: Final = """
 *Changeable*: tools may change the setting while the program runs ({tool}). A change of any other
 setting takes effect at the next start.
@@ -97,11 +101,19 @@ def elector_page() -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def exporter_page() -> str:
+    """Return the page of the exporter's settings."""
+    lines = ["# Settings of the exporter", "", notice("settings-exporter"), ""]
+    lines += _sources(ExporterSettings, program="exporter", tool=None)
+    lines += _group("Exporter", ExporterSettings, ExporterSettings)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
 def all_fields() -> list[SettingsField]:
     """Return the settings of all programs."""
     return [
         field
-        for settings in (BrokerSettings, NamesrvSettings, TxnCheckerSettings, ElectorSettings)
+        for settings in PROGRAMS
         for field in fields_of(settings).values()
     ]
 

@@ -70,7 +70,9 @@ def test_help_lists_every_command_without_loading_it():
         assert info.help in done.stdout
 
 
-@pytest.mark.parametrize("name", ["standalone", "broker", "namesrv", "txn_checker", "elector"])
+@pytest.mark.parametrize(
+    "name", ["standalone", "broker", "namesrv", "txn_checker", "elector", "exporter"]
+)
 def test_a_program_starts_without_what_only_scrapes_need(name):
     code = (
         f"import sys, cometmq.cli.programs.{name}\n"

@@ -140,6 +140,7 @@ def test_a_variable_that_no_program_reads_is_named(start, tmp_path, monkeypatch)
         ("broker", "questionsPerSecond=9\n", "txn-checker"),
         ("standalone", "orderMessageEnable=true\n", "namesrv"),
         ("txn-checker", "brokerRole=SLAVE\n", "broker"),
+        ("txn-checker", "collectInterval=1000\n", "exporter"),
     ],
 )
 def test_a_settings_file_of_another_program_is_refused(tmp_path, program, text, other):
@@ -151,7 +152,9 @@ def test_a_settings_file_of_another_program_is_refused(tmp_path, program, text, 
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("program", ["broker", "namesrv", "txn-checker", "elector", "standalone"])
+@pytest.mark.parametrize(
+    "program", ["broker", "namesrv", "txn-checker", "elector", "exporter", "standalone"]
+)
 def test_a_file_without_a_known_setting_is_refused(tmp_path, program):
     (tmp_path / "x.conf").write_text("server.port=80\nadminHttpPrt=1\n")
     line = refuse(*alone(program, tmp_path / "data"), "-c", "x.conf", cwd=tmp_path)
@@ -336,6 +339,7 @@ def alone(program, folder):
         "namesrv": ("namesrv", *port, "--kv-config-path", folder / "kv.json"),
         "broker": ("broker", *port, "--store-path-root-dir", folder),
         "txn-checker": ("txn-checker", "-n", "127.0.0.1:1", "--store-path-root-dir", folder),
+        "exporter": ("exporter", "-n", "127.0.0.1:1", "--admin-http-port", free_port()),
         "elector": ("elector", *GROUP, "--group-record", f"file:{folder}/orders.json"),
     }[program]
 
@@ -358,6 +362,7 @@ def test_standalone_says_why_its_broker_needs_a_port(call, tmp_path):
         ("broker", "--admin-http-port"),
         ("txn-checker", "--admin-http-port"),
         ("elector", "--admin-http-port"),
+        ("exporter", "--admin-http-port"),
     ],
 )
 def test_a_port_in_use_is_one_line_that_names_the_option(tmp_path, program, option):

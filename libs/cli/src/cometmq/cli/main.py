@@ -36,8 +36,7 @@ from cometmq.cli.suggestions import SUGGESTIONS
 from cometmq.remoting.errors import CometError, SettingsError
 
 PROGRAMS: Final = "Programs"
-MESSAGES: Final = "Messages, topics and groups"
-OPERATIONS: Final = "Operations and more"  # a panel of its own would not fit on 80 x 24
+TOOLS: Final = "Messages, groups and operations"  # more panels would not fit on 80 x 24
 
 
 def _program(module: str, help_line: str) -> CommandInfo:
@@ -63,49 +62,48 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "cometmq.cli.programs.elector",
         "Run an elector, which makes sure that a group has a master.",
     ),
-    "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", MESSAGES),
-    "consume": CommandInfo("cometmq.cli.verbs.consume", "Receive and print messages.", MESSAGES),
+    "exporter": _program(
+        "cometmq.cli.programs.exporter", "Run an exporter, which shows statistics of consumers."
+    ),
+    "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", TOOLS),
+    "consume": CommandInfo("cometmq.cli.verbs.consume", "Receive and print messages.", TOOLS),
     "message": CommandInfo(
-        "cometmq.cli.verbs.messages", "Show a message, or find messages by key.", MESSAGES
+        "cometmq.cli.verbs.messages", "Show a message, or find messages by key.", TOOLS
     ),
     "topic": CommandInfo(
-        "cometmq.cli.verbs.topics", "List, create, alter, delete and describe topics.", MESSAGES
+        "cometmq.cli.verbs.topics", "List, create, alter, delete and describe topics.", TOOLS
     ),
     "group": CommandInfo(
         "cometmq.cli.verbs.groups",
         "List, create, alter, delete and reset consumer groups.",
-        MESSAGES,
+        TOOLS,
     ),
-    "lag": CommandInfo("cometmq.cli.verbs.lag", "Show the lag of consumer groups.", MESSAGES),
+    "lag": CommandInfo("cometmq.cli.verbs.lag", "Show the lag of consumer groups.", TOOLS),
     "cluster": CommandInfo(
-        "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.", OPERATIONS
+        "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.", TOOLS
     ),
-    "dlq": CommandInfo(
-        "cometmq.cli.verbs.dlq", "List, export and replay dead letters.", OPERATIONS
-    ),
+    "dlq": CommandInfo("cometmq.cli.verbs.dlq", "List, export and replay dead letters.", TOOLS),
     "txn": CommandInfo(
-        "cometmq.cli.verbs.txn", "List, check and resolve open transactions.", OPERATIONS
+        "cometmq.cli.verbs.txn", "List, check and resolve open transactions.", TOOLS
     ),
-    "ha": CommandInfo(
-        "cometmq.cli.ha", "Show and control a broker group with failover.", OPERATIONS
-    ),
+    "ha": CommandInfo("cometmq.cli.ha", "Show and control a broker group with failover.", TOOLS),
     "k8s": CommandInfo(
         "cometmq.cli.k8s",
         "Control a Kubernetes BrokerGroup.",
-        OPERATIONS,
+        TOOLS,
         takes_global_options=False,
     ),
     "store": CommandInfo(
-        "cometmq.cli.verbs.store", "Inspect, verify and dump a store offline.", OPERATIONS
+        "cometmq.cli.verbs.store", "Inspect, verify and dump a store offline.", TOOLS
     ),
     "mqadmin": CommandInfo(
         "cometmq.cli.mqadmin.listing",
         "Run one of RocketMQ's mqadmin commands.",
-        OPERATIONS,
+        TOOLS,
         accepts_empty=True,
     ),
-    "help": CommandInfo("cometmq.cli.verbs.about", "Show help for a command.", OPERATIONS, True),
-    "version": CommandInfo("cometmq.cli.verbs.about", "Print the version.", OPERATIONS, True),
+    "help": CommandInfo("cometmq.cli.verbs.about", "Show help for a command.", TOOLS, True),
+    "version": CommandInfo("cometmq.cli.verbs.about", "Print the version.", TOOLS, True),
     **MQADMIN_COMMANDS,
 }
 

@@ -14,6 +14,7 @@ PROGRAM_PREFIXES: Final = (
     "COMETMQ_NAMESRV_",
     "COMETMQ_TXN_CHECKER_",
     "COMETMQ_ELECTOR_",
+    "COMETMQ_EXPORTER_",
     "COMETMQ_OPERATOR_",
 )
 """The prefixes of variables that set a program's settings; each program checks its own."""

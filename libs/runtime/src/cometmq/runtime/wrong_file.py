@@ -23,6 +23,7 @@ OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
     ),
     "namesrv": frozenset({"kvConfigPath", "configStorePath", "orderMessageEnable", "clusterTest"}),
     "txn-checker": frozenset({"pollNameServerInterval", "questionsPerSecond"}),
+    "exporter": frozenset({"collectInterval", "groupCountEnable"}),
 }
 """Keys that distinguish one program's settings file from another's."""
 

@@ -3,10 +3,10 @@
 
 Compatibility: all are gauges, as in the exporter. The exporter queries all brokers and adds up the
 lag of a group (`group_diff` and similar metrics). Here each broker reports only its own queues,
-with the labels `cluster` and `broker`, so such a query needs a `sum`. Three kinds of metrics are
-left out: those that need answers from clients (`client_*`), those with unbounded labels
-(`group_count`), and those that the exporter declares but never fills (`group_consume_tps`,
-`group_consume_total_offset`).
+with the labels `cluster` and `broker`, so such a query needs a `sum`. Left out are the metrics that
+need answers from clients (`client_*`) or have unbounded labels (`group_count`), which
+`cometmq exporter` shows, and those that rocketmq-exporter declares but never fills
+(`group_consume_tps`, `group_consume_total_offset`).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds of questions: which consumers are connected, and what each of them reports.
+
+A round lists the groups of all brokers, then the members of each group, and asks each member once,
+through one of the brokers that it is connected to (GET_CONSUMER_RUNNING_INFO). RocketMQ's exporter
+does the same, but asks the first members of a round first even if they never answer; here they
+come last, so that they delay no other.
+
+All that a round keeps is bounded by the settings: peers choose the names and numbers of groups,
+members and topics.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from cometmq.exporter.figures import (
+    ClientRow,
+    ExporterStats,
+    Findings,
+    GroupRow,
+    RoundEnd,
+)
+from cometmq.exporter.news import News
+from cometmq.exporter.settings import ExporterSettings
+from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
+from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.errors import AccessDenied, CometError, ConsumerNotOnline, ServerError
+from cometmq.remoting.log import Log
+from cometmq.remoting.names import BOOT_GROUPS
+from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime.clock import Clock
+
+T = TypeVar("T")
+
+BROKERS_MAX: Final = 1_000
+"""Maximum number of brokers that are asked: any process may register as one."""
+NAME_LENGTH_MAX: Final = 255
+"""Longer names of groups, clients and topics are left out; RocketMQ's own limits are lower."""
+
+
+class Broker(Protocol):
+    """The requests of a round to one broker."""
+
+    name: str
+    address: str
+
+    async def groups(self) -> dict[str, SubscriptionGroupConfig]:
+        """Return all consumer groups of the broker."""
+        ...
+
+    async def consumer_connections(self, group: str) -> ConsumerConnections:
+        """Return the connected members of a group; raise ConsumerNotOnline if there are none."""
+        ...
+
+    async def running_info(
+        self, group: str, client_id: str, *, timeout_ms: int
+    ) -> ConsumerRunningInfo:
+        """Return what a connected consumer reports about itself."""
+        ...
+
+
+class Cluster(Protocol):
+    """The name servers."""
+
+    async def broker_groups(self) -> Mapping[str, Mapping[int, Broker]]:
+        """Return all brokers by name and id."""
+        ...
+
+
+class Member(NamedTuple):
+    """A connected consumer, and the broker through which it is asked."""
+
+    group: str
+    client_id: str
+    address: str
+    broker: Broker
+
+
+class Failure(msgspec.Struct):
+    """The members of one group that did not answer: one of them, with its error, and the number."""
+
+    client: str
+    error: str
+    count: int = 0
+
+
+class Rounds:
+    """Runs the rounds one after another, and keeps the findings of the last one."""
+
+    def __init__(
+        self, cluster: Cluster, settings: ExporterSettings, *, clock: Clock, log: Log
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._broker_news, self._client_news, self._limit_news = News(), News(), News()
+        self._silent: set[tuple[str, str]] = set()
+        self.stats = ExporterStats()
+        self.fault: str | None = "no round has ended yet"
+        """Why the last round found no brokers; None if it found some."""
+
+    async def round(self) -> None:
+        """Ask all consumers, and replace the findings; errors of peers are noted, not raised."""
+        begin_ms = self._clock.monotonic_ms()
+        one = _Round(self._settings, self.stats, self._silent)
+        end, fault = RoundEnd.FAILED, "the last round failed: see the log"
+        try:
+            async with asyncio.timeout(self._settings.collect_timeout / 1_000):
+                await one.run(await self._brokers())
+            end = RoundEnd.COMPLETE
+        except TimeoutError:
+            end = RoundEnd.LATE
+        except CometError as error:
+            fault = f"{self._settings.namesrv_addr}: {error}"
+            if fault != self.fault:  # rounds are seconds apart: log each fault once
+                self._log.warning("brokers.unlisted", error=describe(error))
+        finally:  # figures of an older round must not pass for current ones
+            self.fault = fault if end is RoundEnd.FAILED else None
+            self._silent = one.silent
+            self.stats.rounds[end] += 1
+            self.stats.findings = one.findings()
+            self.stats.last_round_s = (self._clock.monotonic_ms() - begin_ms) / 1_000
+            self.stats.last_round_at_s = self._clock.now_ms() / 1_000
+        self._tell(one)
+
+    async def _brokers(self) -> list[Broker]:
+        """Return one broker of each replica group: the master, or a slave while there is none.
+
+        Consumers are connected to both.
+        """
+        found = await self._cluster.broker_groups()
+        names = sorted(name for name, ids in found.items() if ids and len(name) <= NAME_LENGTH_MAX)
+        return [found[name][min(found[name])] for name in names[:BROKERS_MAX]]
+
+    def _tell(self, one: "_Round") -> None:
+        """Log what has begun or ceased to fail."""
+        brokers = {name: why for name, why in self.stats.findings.brokers.items() if why}
+        began, ended = self._broker_news.update(brokers)
+        for name in began:
+            self._log.warning("broker.unanswered", broker=name, error=brokers[name])
+        for name in ended:
+            self._log.info("broker.answered", broker=name)
+        began, ended = self._client_news.update(one.failures)
+        for name in began:
+            failure = one.failures[name]
+            self._log.warning(
+                "members.unanswered",
+                group=name, members=failure.count, client=failure.client, error=failure.error,
+            )  # fmt: skip
+        for name in ended:
+            self._log.info("members.answered", group=name)
+        left = self.stats.findings.left_out
+        counts = msgspec.structs.asdict(left)
+        began, _ = self._limit_news.update([kind for kind, count in counts.items() if count])
+        if began:
+            self._log.warning(
+                "limits.exceeded",
+                groups=left.groups, clients=left.clients, late=left.late, rows=left.rows,
+            )  # fmt: skip
+
+
+class _Round:
+    """The findings of one round as they grow."""
+
+    def __init__(
+        self, settings: ExporterSettings, stats: ExporterStats, silent: set[tuple[str, str]]
+    ) -> None:
+        self._settings = settings
+        self._stats = stats
+        self._were_silent = silent
+        self._found = Findings()
+        self._members: list[Member] = []
+        self._asked_count = 0
+        self.silent: set[tuple[str, str]] = set()
+        self.failures: dict[str, Failure] = {}
+
+    def findings(self) -> Findings:
+        """Return what has been found so far; the rows are sorted."""
+        found = self._found
+        found.left_out.late = len(self._members) - self._asked_count
+        found.rows.sort(key=lambda row: (row.group, row.client_id, row.topic))
+        return found
+
+    async def run(self, brokers: Sequence[Broker]) -> None:
+        self._found.brokers = {broker.name: "" for broker in brokers}
+        tables: dict[str, frozenset[str]] = {}
+        for some in self._parts(brokers):
+            async with asyncio.TaskGroup() as tasks:
+                for broker in some:
+                    tasks.create_task(self._list_groups(broker, tables))
+        for groups in self._parts(self._kept_groups(frozenset().union(*tables.values()))):
+            async with asyncio.TaskGroup() as tasks:
+                answers = [
+                    (group, tasks.create_task(self._members_of(group, brokers, tables)))
+                    for group in groups
+                ]
+            for group, answer in answers:
+                self._take(group, answer.result())
+        self._members.sort(key=lambda one: one[:2] in self._were_silent)  # these come last
+        pending = iter(self._members)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(len(self._members), self._settings.collect_concurrency)):
+                tasks.create_task(self._ask_each(pending))
+
+    def _parts(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        """Yield the items in parts that may be requested at the same time."""
+        size = self._settings.collect_concurrency
+        return (items[begin : begin + size] for begin in range(0, len(items), size))
+
+    async def _list_groups(self, broker: Broker, tables: dict[str, frozenset[str]]) -> None:
+        try:
+            table = await broker.groups()
+        except CometError as error:
+            self._lost(broker, error)
+            return
+        kept = sorted(table)[: self._settings.groups_max]
+        tables[broker.name] = frozenset(kept)
+        left = self._found.left_out  # brokers have much the same groups, so this is no sum
+        left.groups = max(left.groups, len(table) - len(kept))
+
+    def _kept_groups(self, groups: Collection[str]) -> list[str]:
+        fit = sorted(group for group in groups if len(group) <= NAME_LENGTH_MAX)
+        kept = fit[: self._settings.groups_max]
+        self._found.left_out.groups += len(groups) - len(kept)
+        self._found.group_count = len(kept)
+        return kept
+
+    async def _members_of(
+        self, group: str, brokers: Iterable[Broker], tables: Mapping[str, frozenset[str]]
+    ) -> dict[str, tuple[Connection, Broker]]:
+        """Return the members of a group by client id, each with one broker that it is connected
+        to.
+        """
+        members: dict[str, tuple[Connection, Broker]] = {}
+        for broker in brokers:
+            if self._found.brokers[broker.name] or group not in tables[broker.name]:
+                continue
+            try:
+                answer = await broker.consumer_connections(group)
+            except AccessDenied as error:
+                self._lost(broker, error)
+            except (ConsumerNotOnline, ServerError):  # no members, or it has deleted the group
+                continue
+            except CometError as error:
+                self._lost(broker, error)
+            else:
+                for one in answer.connection_set:
+                    members.setdefault(one.client_id, (one, broker))
+        return members
+
+    def _take(self, group: str, members: Mapping[str, tuple[Connection, Broker]]) -> None:
+        """Note the members of a group that are to be asked, within the limit of clients."""
+        self._found.client_count += len(members)
+        room = self._settings.clients_max - len(self._members)
+        fit = sorted(one for one in members if len(one) <= NAME_LENGTH_MAX)
+        kept = [(one, *members[one]) for one in fit[:room]]
+        self._found.left_out.clients += len(members) - len(kept)
+        self._members += [Member(group, one, it.client_addr, broker) for one, it, broker in kept]
+        if self._settings.group_count_enable and (members or group not in BOOT_GROUPS):
+            addresses = ",".join(connection.client_addr for _, connection, _ in kept)
+            ids = ",".join(client_id for client_id, _, _ in kept)
+            self._add_group(GroupRow(addresses, ids, group, len(members)))
+
+    def _add_group(self, row: GroupRow) -> None:
+        if len(self._found.groups) < self._settings.metrics_rows_max:
+            self._found.groups.append(row)
+        else:
+            self._found.left_out.rows += 1
+
+    async def _ask_each(self, pending: Iterator[Member]) -> None:
+        for member in pending:
+            await self._ask(member)
+
+    async def _ask(self, member: Member) -> None:
+        self._stats.asked_count += 1
+        timeout_ms = self._settings.client_timeout
+        try:
+            info = await member.broker.running_info(
+                member.group, member.client_id, timeout_ms=timeout_ms
+            )
+        except CometError as error:
+            self._stats.failed_count += 1
+            self.silent.add(member[:2])
+            failure = self.failures.setdefault(
+                member.group, Failure(member.client_id, describe(error))
+            )
+            failure.count += 1
+        else:
+            self._add_rows(member, info)
+        self._asked_count += 1
+
+    def _add_rows(self, member: Member, info: ConsumerRunningInfo) -> None:
+        rows = self._found.rows
+        for topic, status in info.status_table.items():
+            is_fit = len(topic) <= NAME_LENGTH_MAX
+            if is_fit and len(rows) < self._settings.metrics_rows_max:
+                rows.append(
+                    ClientRow(member.address, member.client_id, member.group, topic, status)
+                )
+            else:
+                self._found.left_out.rows += 1
+
+    def _lost(self, broker: Broker, error: CometError) -> None:
+        """Note why a broker cannot be asked; the rest of the round does without it."""
+        self._found.brokers[broker.name] = f"{broker.address}: {describe(error)}"

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the exporter.
+
+RocketMQ's exporter asks once a minute, ten clients at a time, and listens on port 5557
+(apache/rocketmq-exporter, application.yml).
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from cometmq.runtime import tls_keys
+
+PREFIX: Final = "COMETMQ_EXPORTER"
+"""Prefix of the environment variables that set settings."""
+
+
+class ExporterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All settings of an exporter."""
+
+    namesrv_addr: Annotated[
+        str,
+        Meta(
+            description="Name servers as host:port, separated by semicolons.",
+            extra={"env": "NAMESRV_ADDR"},
+        ),
+    ] = ""
+    collect_interval: Annotated[
+        int, Meta(ge=10, description="Pause between two rounds of questions, in ms.")
+    ] = 15_000
+    collect_timeout: Annotated[
+        int,
+        Meta(
+            ge=10,
+            description=(
+                "Longest duration of a round, in ms; consumers not asked by then are left out."
+            ),
+        ),
+    ] = 60_000
+    collect_concurrency: Annotated[
+        int, Meta(ge=1, le=1_000, description="Requests under way at any time.")
+    ] = 10
+    request_timeout: Annotated[
+        int, Meta(ge=1, description="Timeout of a request to a name server or broker, in ms.")
+    ] = 3_000
+    client_timeout: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description=(
+                "Timeout of a request that a broker forwards to a consumer, in ms; brokers give up"
+                " after 10,000."
+            ),
+        ),
+    ] = 3_000
+    groups_max: Annotated[
+        int, Meta(ge=1, description="Maximum number of consumer groups whose members are listed.")
+    ] = 5_000
+    clients_max: Annotated[
+        int, Meta(ge=1, description="Maximum number of consumers asked in a round.")
+    ] = 2_000
+    metrics_rows_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description=(
+                "Maximum number of rows (a topic of a consumer, or a group) that one metric shows."
+                " `cometmq_exporter_left_out` counts what these limits leave out."
+            ),
+        ),
+    ] = 5_000
+    group_count_enable: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Also show `rocketmq_group_count`. Its labels list the addresses of all members, so"
+                " every restart of a consumer starts a new series in Prometheus."
+            )
+        ),
+    ] = False
+    access_key: Annotated[
+        str, Meta(description="Access key for brokers with access control; any account will do.")
+    ] = ""
+    secret_key: Annotated[
+        str, Meta(description="Secret key of the account.", extra={"secret": True})
+    ] = ""
+    tls_enable: tls_keys.Enable = msgspec.field(default=False, name="tls.enable")
+    use_tls: tls_keys.Enable = msgspec.field(default=False, name=tls_keys.USE_TLS)
+    tls_client_cert_path: tls_keys.ClientCertPath = msgspec.field(
+        default="", name="tls.client.certPath"
+    )
+    tls_client_key_path: tls_keys.ServerKeyPath = msgspec.field(
+        default="", name="tls.client.keyPath"
+    )
+    tls_client_key_password: tls_keys.KeyPassword = msgspec.field(
+        default="", name="tls.client.keyPassword"
+    )
+    tls_client_trust_cert_path: tls_keys.ClientTrustCertPath = msgspec.field(
+        default="", name="tls.client.trustCertPath"
+    )
+    tls_client_auth_server: tls_keys.AuthServer = msgspec.field(
+        default=False, name="tls.client.authServer"
+    )
+    tls_config_file: tls_keys.ConfigFile = msgspec.field(
+        default=tls_keys.CONFIG_FILE, name="tls.config.file"
+    )
+    admin_http_port: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_535,
+            description="Port for metrics and health checks; 0 picks a free port.",
+        ),
+    ] = 5557
