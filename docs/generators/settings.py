@@ -111,11 +111,7 @@ def exporter_page() -> str:
 
 def all_fields() -> list[SettingsField]:
     """Return the settings of all programs."""
-    return [
-        field
-        for settings in PROGRAMS
-        for field in fields_of(settings).values()
-    ]
+    return [field for settings in PROGRAMS for field in fields_of(settings).values()]
 
 
 def _sources(settings: type[msgspec.Struct], *, program: str, tool: str | None) -> list[str]:

@@ -13,6 +13,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_settings
 from cometmq.elector.plan import parse_members as parse_control_members
 from cometmq.elector.settings import ElectorSettings
+from cometmq.exporter.settings import ExporterSettings
 from cometmq.ha.places.choice import open_record
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.transport.certificate import self_signed_pem
@@ -32,6 +33,7 @@ SETTINGS = {
     "namesrv": NamesrvSettings,
     "txn-checker": TxnCheckerSettings,
     "elector": ElectorSettings,
+    "exporter": ExporterSettings,
 }
 
 
@@ -275,7 +277,16 @@ def test_the_pod_monitor_selects_all_pods_with_metrics(render):
             labels = template["metadata"]["labels"]
             assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
             found.add(labels["app.kubernetes.io/component"])
-    assert found == {"broker", "elector", "namesrv", "txn-checker"}
+    assert found == {"broker", "elector", "exporter", "namesrv", "txn-checker"}
+
+
+def test_the_exporter_is_optional_and_may_have_an_account_of_its_own(render):
+    assert "mq-cometmq-exporter" not in templates(render())
+    secured = render([CHART / "ci/secured-values.yaml"])
+    (container,) = containers(templates(secured)["mq-cometmq-exporter"])
+    keys = {one["name"]: one.get("valueFrom") for one in container["env"]}
+    secret = {"secretKeyRef": {"name": "cometmq-monitor", "key": "accessKey"}}
+    assert keys["COMETMQ_EXPORTER_ACCESS_KEY"] == secret
 
 
 def test_external_brokers_listen_on_the_advertised_port(render, tmp_path):

@@ -11,6 +11,8 @@ BAD_VALUES = [
     ('namesrv={"service": {"type": "Nodeport"}}', "/namesrv/service/type", "'NodePort'"),
     ('namesrv={"config": {"listenPort": 9877}}', "namesrv.config.listenPort", "the chart sets it"),
     ('txnChecker={"config": {"secretKey": "x"}}', "txnChecker.config.secretKey", "sets it"),
+    ('exporter={"config": {"accessKey": "x"}}', "exporter.config.accessKey", "sets it"),
+    ('exporter={"replicas": 2}', "/exporter", "'replicas' not allowed"),
     ('image={"digest": "abc"}', "/image/digest", "sha256"),
     ('logLevel="loud"', "/logLevel", "'debug', 'info', 'warning', 'error'"),
     ('brokerGroups=[{"replicas": 1}]', "/brokerGroups/0", "missing property 'name'"),
@@ -71,3 +73,16 @@ def test_ports_that_overlap_are_refused(template):
     done = template(settings=[f"brokerGroups=[{group}]", record])
     assert done.returncode != 0
     assert "brokerGroups[0].external.nodePorts: 30911 and 30913" in done.stderr
+
+
+def test_an_exporter_without_an_account_is_refused(template):
+    done = template(
+        settings=[
+            'acl={"enabled": true, "existingSecret": "accounts"}',
+            'txnChecker={"enabled": false}',
+            'tests={"enabled": false}',
+            'exporter={"enabled": true}',
+        ]
+    )
+    assert done.returncode != 0
+    assert "exporter.accountSecret" in done.stderr

@@ -20,7 +20,7 @@ from cometmq.peers.processes import PeerError, wait_until
 
 CHART = Path(__file__).resolve().parents[2] / "deploy/helm/cometmq"
 READY_TIMEOUT_S = 120
-ORDER = ["namesrv", "broker", "elector", "txn-checker"]
+ORDER = ["namesrv", "broker", "elector", "txn-checker", "exporter"]
 ELECTOR_SETTINGS = "/etc/cometmq/settings/elector.conf"
 PROBE = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)"
 

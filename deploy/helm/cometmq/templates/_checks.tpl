@@ -9,18 +9,22 @@
 {{- fail (printf "%s.name: %s is the name of another group: give each group its own" $path $group.name) -}}
 {{- end -}}
 {{- $names = append $names $group.name -}}
-{{- if has $group.name (list "namesrv" "namesrv-pods" "txn-checker" "lag" "tests") -}}
+{{- if has $group.name (list "namesrv" "namesrv-pods" "txn-checker" "exporter" "lag" "tests") -}}
 {{- fail (printf "%s.name: %s is the name of a component of the chart: choose another" $path $group.name) -}}
 {{- end -}}
 {{- include "cometmq.checkGroup" (dict "root" $ "group" $group "path" $path) -}}
 {{- end -}}
 {{- include "cometmq.checkConfig" (dict "config" .Values.namesrv.config "path" "namesrv.config" "owned" (include "cometmq.ownedNamesrv" .)) -}}
 {{- include "cometmq.checkConfig" (dict "config" .Values.txnChecker.config "path" "txnChecker.config" "owned" (include "cometmq.ownedTxnChecker" .)) -}}
+{{- include "cometmq.checkConfig" (dict "config" .Values.exporter.config "path" "exporter.config" "owned" (include "cometmq.ownedExporter" .)) -}}
 {{- if and .Values.acl.enabled (not .Values.acl.existingSecret) -}}
 {{- fail "acl.existingSecret: name the Secret with plain_acl.yml, because acl.enabled is true" -}}
 {{- end -}}
 {{- if and .Values.acl.enabled (not .Values.acl.adminSecret) (or .Values.txnChecker.enabled .Values.lagReport.enabled .Values.tests.enabled) -}}
 {{- fail "acl.adminSecret: name the Secret with accessKey and secretKey of an administrator; the txn-checker, lag reports and tests need it" -}}
+{{- end -}}
+{{- if and .Values.exporter.enabled .Values.acl.enabled (not .Values.exporter.accountSecret) (not .Values.acl.adminSecret) -}}
+{{- fail "exporter.accountSecret: name the Secret with accessKey and secretKey of any account, or set acl.adminSecret" -}}
 {{- end -}}
 {{- if and .Values.tls.enabled (not .Values.tls.existingSecret) -}}
 {{- fail "tls.existingSecret: name the Secret with tls.crt, tls.key and ca.crt, because tls.enabled is true" -}}
@@ -96,4 +100,8 @@ listenPort kvConfigPath configStorePath adminHttpPort tls.server.mode tls.server
 
 {{- define "cometmq.ownedTxnChecker" -}}
 namesrvAddr storePathRootDir adminHttpPort accessKey secretKey tls.enable tls.client.certPath tls.client.keyPath tls.client.trustCertPath tls.client.authServer
+{{- end -}}
+
+{{- define "cometmq.ownedExporter" -}}
+namesrvAddr adminHttpPort accessKey secretKey tls.enable tls.client.certPath tls.client.keyPath tls.client.trustCertPath tls.client.authServer
 {{- end -}}
