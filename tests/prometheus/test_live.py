@@ -28,7 +28,7 @@ DATA_TIMEOUT_S = 180.0
 ROW = re.compile(r"^\| `(\w+)` \| \w+ \| ([\w, ]*) \|", re.MULTILINE)
 
 PUBLIC_QUERIES = Path(__file__).with_name("public_queries.txt").read_text().splitlines()
-"""The queries of dashboard 10477 on grafana.com, without its panel on clients."""
+"""The queries of dashboard 10477 on grafana.com."""
 
 
 def report_page() -> str:

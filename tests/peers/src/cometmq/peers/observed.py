@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a suite whose processes all serve metrics, and traffic that yields values for them.
 
-The suite has a name server, a group of two brokers with an elector, and a txn-checker.
+The suite has a name server, a group of two brokers with an elector, a txn-checker, and an exporter
+with a consumer that it asks.
 """
 
 import subprocess
@@ -16,6 +17,8 @@ from cometmq.peers.processes import Child, wait_until
 GROUP: Final = "orders"
 TOPIC: Final = "Books"
 CONSUMERS: Final = "billing"
+CONNECTED: Final = "audit"
+"""The group of the consumer that stays connected."""
 COPIES: Final = 2
 SENT_COUNT: Final = 64
 CONSUMED_COUNT: Final = 10
@@ -48,6 +51,7 @@ adminHttpPort={http}
 _OTHER: Final = {
     "namesrv": "listenPort={port}\nbindAddress={host}\nadminHttpPort={http}\n",
     "txn-checker": "namesrvAddr={namesrv}\nstorePathRootDir={folder}/txn\nadminHttpPort={http}\n",
+    "exporter": "namesrvAddr={namesrv}\ncollectInterval=1000\nadminHttpPort={http}\n",
 }
 
 
@@ -61,6 +65,7 @@ class ObservedSuite:
         self._ports = [free_broker_port() for _ in range(COPIES)]
         self._controls = [free_port() for _ in range(COPIES)]
         names = ["namesrv", *(f"broker-{n}" for n in range(COPIES)), "elector", "txn-checker"]
+        names.append("exporter")
         self.http = {name: f"{HOST}:{free_port()}" for name in names}
         self._children: dict[str, Child] = {}
 
@@ -77,8 +82,11 @@ class ObservedSuite:
         wait_until(self._is_complete, START_TIMEOUT_S, "both copies in sync")
 
     def stop(self) -> None:
-        """Stop all processes, the elector first, so that it elects no new master."""
-        for name in sorted(self._children, key=lambda name: name != "elector"):
+        """Stop all processes: the consumer and the elector first, so that no new master is
+        elected.
+        """
+        first = (CONNECTED, "elector")
+        for name in sorted(self._children, key=lambda name: name not in first):
             self._children.pop(name).stop(STOP_TIMEOUT_S)
 
     def scrape(self, name: str) -> str:
@@ -88,10 +96,17 @@ class ObservedSuite:
         return text
 
     def send_and_consume(self) -> None:
-        """Send messages, of which a group consumes the first few before it leaves."""
+        """Send messages, of which a group consumes the first few before it leaves; a consumer of
+        another group stays.
+        """
         count, taken = str(SENT_COUNT), str(CONSUMED_COUNT)
         self._run("produce", TOPIC, "a book", "--count", count)
         self._run("consume", TOPIC, "-g", CONSUMERS, "--from", "first", "--max", taken)
+        options = ["-g", CONNECTED, "--from", "first", "-n", self.namesrv]
+        command = [str(PROGRAM), "consume", TOPIC, *options]
+        log = self._folder / "logs" / f"{CONNECTED}.log"
+        self._children[CONNECTED] = Child(CONNECTED, command, log_path=log, cwd=self._folder)
+        wait_until(self._has_figures, START_TIMEOUT_S, "the exporter shows the consumer")
         wait_until(self._has_lag, START_TIMEOUT_S, "the lag of the group is measured")
 
     def send(self) -> None:
@@ -106,6 +121,12 @@ class ObservedSuite:
 
     def _is_complete(self) -> bool:
         return f'cometmq_elector_in_sync{{group="{GROUP}"}} {COPIES}.0' in self.scrape("elector")
+
+    def _has_figures(self) -> bool:
+        return any(
+            line.startswith("rocketmq_client_consume_ok_msg_tps{") and f'topic="{TOPIC}"' in line
+            for line in self.scrape("exporter").splitlines()
+        )
 
     def _has_lag(self) -> bool:
         row = f'cometmq_group_lag_seconds{{broker="{GROUP}"'
