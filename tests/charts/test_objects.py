@@ -282,11 +282,16 @@ def test_the_pod_monitor_selects_all_pods_with_metrics(render):
 
 def test_the_exporter_is_optional_and_may_have_an_account_of_its_own(render):
     assert "mq-cometmq-exporter" not in templates(render())
-    secured = render([CHART / "ci/secured-values.yaml"])
-    (container,) = containers(templates(secured)["mq-cometmq-exporter"])
+    assert account_of_exporter(render([CHART / "ci/secured-values.yaml"])) == "cometmq-admin"
+    own = 'exporter={"accountSecret": "cometmq-monitor"}'
+    secured = render([CHART / "ci/secured-values.yaml"], settings=[own])
+    assert account_of_exporter(secured) == "cometmq-monitor"
+
+
+def account_of_exporter(objects):
+    (container,) = containers(templates(objects)["mq-cometmq-exporter"])
     keys = {one["name"]: one.get("valueFrom") for one in container["env"]}
-    secret = {"secretKeyRef": {"name": "cometmq-monitor", "key": "accessKey"}}
-    assert keys["COMETMQ_EXPORTER_ACCESS_KEY"] == secret
+    return keys["COMETMQ_EXPORTER_ACCESS_KEY"]["secretKeyRef"]["name"]
 
 
 def test_external_brokers_listen_on_the_advertised_port(render, tmp_path):
