@@ -199,6 +199,9 @@ async def test_name_servers_that_fail_leave_no_old_figures() -> None:
     assert "ns:9876: refused" in (scene.rounds.fault or "")
     assert scene.rounds.stats.rounds[RoundEnd.FAILED] == 2
     assert scene.log.take() == ["brokers.unlisted"]
+    scene.cluster.failure = None
+    assert await scene.round() == [("g", "c1")]
+    assert scene.log.take() == ["brokers.listed"]
 
 
 async def test_an_error_in_our_code_leaves_no_old_figures() -> None:
@@ -241,7 +244,7 @@ async def test_questions_at_a_time_are_limited() -> None:
 
 
 async def test_members_of_a_group_are_shown_on_demand_only() -> None:
-    broker = FakeBroker("a", g=["c2", "c1"], empty=[], TOOLS_CONSUMER=[])
+    broker = FakeBroker("a", g=["c2", "c1"], empty=[], TOOLS_CONSUMER=[], CID_RMQ_SYS_TRANS=[])
     scene = Scene(broker, group_count_enable=True)
     await scene.round()
     assert scene.rounds.stats.findings.groups == [

@@ -26,6 +26,7 @@ from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
 
 LOCAL = "127.0.0.1"
+TLS_MODE = "tls.server.mode"
 ACCOUNTS = """\
 accounts:
 - accessKey: monitor
@@ -58,6 +59,7 @@ class Suite:
                 listenPort="0",
                 kvConfigPath=str(self._folder / "kv.json"),
                 configStorePath=str(self._folder / "namesrv.properties"),
+                **{name: text for name, text in settings.items() if name == TLS_MODE},
             ),
             log=NO_LOG,
             clock=SystemClock(),
@@ -233,6 +235,23 @@ async def test_any_account_of_a_broker_with_access_control_will_do(
     await stranger.stop()
     suite.http = AdminHttp(log=NO_LOG)
     await suite.exporter(accessKey="monitor", secretKey="monitor-secret")
+    await until(is_ready)
+
+
+async def test_servers_that_require_tls_are_asked_with_tls(suite: Suite) -> None:
+    await suite.start(**{TLS_MODE: "enforcing", "tls.enable": "true"})
+
+    async def is_refused() -> bool:
+        return "TLS" in await suite.readiness()
+
+    async def is_ready() -> bool:
+        return await suite.readiness() == ""
+
+    plain = await suite.exporter()
+    await until(is_refused)
+    await plain.stop()
+    suite.http = AdminHttp(log=NO_LOG)
+    await suite.exporter(**{"tls.enable": "true"})
     await until(is_ready)
 
 

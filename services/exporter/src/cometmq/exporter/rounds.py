@@ -30,7 +30,7 @@ from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import AccessDenied, CometError, ConsumerNotOnline, ServerError
 from cometmq.remoting.log import Log
-from cometmq.remoting.names import BOOT_GROUPS
+from cometmq.remoting.names import BOOT_GROUPS, is_system_group
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock
 
@@ -100,9 +100,10 @@ class Rounds:
         self._log = log
         self._broker_news, self._client_news, self._limit_news = News(), News(), News()
         self._silent: set[tuple[str, str]] = set()
+        self._is_listed = True
         self.stats = ExporterStats()
         self.fault: str | None = "no round has ended yet"
-        """Why the last round found no brokers; None if it found some."""
+        """Why the last round failed, or None."""
 
     async def round(self) -> None:
         """Ask all consumers, and replace the findings; errors of peers are noted, not raised."""
@@ -117,8 +118,9 @@ class Rounds:
             end = RoundEnd.LATE
         except CometError as error:
             fault = f"{self._settings.namesrv_addr}: {error}"
-            if fault != self.fault:  # rounds are seconds apart: log each fault once
+            if self._is_listed:  # rounds are seconds apart: log each outage once
                 self._log.warning("brokers.unlisted", error=describe(error))
+            self._is_listed = False
         finally:  # figures of an older round must not pass for current ones
             self.fault = fault if end is RoundEnd.FAILED else None
             self._silent = one.silent
@@ -126,6 +128,9 @@ class Rounds:
             self.stats.findings = one.findings()
             self.stats.last_round_s = (self._clock.monotonic_ms() - begin_ms) / 1_000
             self.stats.last_round_at_s = self._clock.now_ms() / 1_000
+        if end is not RoundEnd.FAILED and not self._is_listed:
+            self._log.info("brokers.listed")
+            self._is_listed = True
         self._tell(one)
 
     async def _brokers(self) -> list[Broker]:
@@ -261,7 +266,8 @@ class _Round:
         kept = [(one, *members[one]) for one in fit[:room]]
         self._found.left_out.clients += len(members) - len(kept)
         self._members += [Member(group, one, it.client_addr, broker) for one, it, broker in kept]
-        if self._settings.group_count_enable and (members or group not in BOOT_GROUPS):
+        is_own = group in BOOT_GROUPS or is_system_group(group)  # brokers have these by themselves
+        if self._settings.group_count_enable and (members or not is_own):
             addresses = ",".join(connection.client_addr for _, connection, _ in kept)
             ids = ",".join(client_id for client_id, _, _ in kept)
             self._add_group(GroupRow(addresses, ids, group, len(members)))
