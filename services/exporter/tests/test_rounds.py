@@ -225,6 +225,25 @@ async def test_a_round_ends_in_time_and_counts_the_members_not_asked() -> None:
     assert scene.log.take() == ["limits.exceeded"]
 
 
+async def test_an_unfinished_round_reports_no_recovery() -> None:
+    broker = FakeBroker("a", g=["c1"], h=["c2"])
+    broker.silent = {"c1": RequestTimeout("silent")}
+    scene = Scene(broker, collect_timeout=50, collect_concurrency=1)
+    await scene.round()
+    assert scene.log.take() == ["members.unanswered"]
+    broker.hanging = {"c2"}
+    await scene.round()
+    assert scene.log.take() == ["limits.exceeded"]
+    broker.hanging.clear()
+    broker.asked.clear()
+    await scene.round()
+    assert broker.asked == ["c2", "c1"], "the first one is still the silent one"
+    broker.silent.clear()
+    scene.log.take()
+    await scene.round()
+    assert scene.log.take() == ["members.answered"]
+
+
 async def test_limits_are_kept_and_logged_once() -> None:
     broker = FakeBroker("a", g=["c1", "c2"], h=["c3", "c4"], i=["c5"])
     broker.topics = ("T", "U", "x" * 300)

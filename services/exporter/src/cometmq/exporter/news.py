@@ -10,9 +10,14 @@ class News:
     def __init__(self) -> None:
         self._failing: frozenset[str] = frozenset()
 
-    def update(self, failing: Collection[str]) -> tuple[list[str], list[str]]:
-        """Return which parts have begun to fail since the last call, and which no longer do."""
-        now = frozenset(failing)
+    def update(
+        self, failing: Collection[str], *, unexamined: Collection[str] = ()
+    ) -> tuple[list[str], list[str]]:
+        """Return which parts have begun to fail since the last call, and which no longer do.
+
+        A part in `unexamined` does not count as recovered.
+        """
+        now = self._failing.intersection(unexamined).union(failing)
         began, ended = sorted(now - self._failing), sorted(self._failing - now)
         self._failing = now
         return began, ended

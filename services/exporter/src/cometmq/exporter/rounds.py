@@ -3,8 +3,8 @@
 
 A round lists the groups of all brokers, then the members of each group, and asks each member once,
 through one of the brokers that it is connected to (GET_CONSUMER_RUNNING_INFO). RocketMQ's exporter
-does the same, but asks the first members of a round first even if they never answer; here they
-come last, so that they delay no other.
+does the same, but here the members that did not answer in the last round are asked last, so that
+their timeouts delay no other member.
 
 All that a round keeps is bounded by the settings: peers choose the names and numbers of groups,
 members and topics.
@@ -111,8 +111,9 @@ class Rounds:
         one = _Round(self._settings, self.stats, self._silent)
         end, fault = RoundEnd.FAILED, "the last round failed: see the log"
         try:
+            brokers = await self._brokers()  # this has timeouts of its own
             async with asyncio.timeout(self._settings.collect_timeout / 1_000):
-                await one.run(await self._brokers())
+                await one.run(brokers)
             end = RoundEnd.COMPLETE
         except TimeoutError:
             end = RoundEnd.LATE
@@ -123,15 +124,13 @@ class Rounds:
             self._is_listed = False
         finally:  # figures of an older round must not pass for current ones
             self.fault = fault if end is RoundEnd.FAILED else None
-            self._silent = one.silent
             self.stats.rounds[end] += 1
             self.stats.findings = one.findings()
             self.stats.last_round_s = (self._clock.monotonic_ms() - begin_ms) / 1_000
             self.stats.last_round_at_s = self._clock.now_ms() / 1_000
-        if end is not RoundEnd.FAILED and not self._is_listed:
-            self._log.info("brokers.listed")
-            self._is_listed = True
-        self._tell(one)
+        if end is not RoundEnd.FAILED:
+            self._silent = one.still_silent()
+            self._tell(one)
 
     async def _brokers(self) -> list[Broker]:
         """Return one broker of each replica group: the master, or a slave while there is none.
@@ -144,13 +143,16 @@ class Rounds:
 
     def _tell(self, one: "_Round") -> None:
         """Log what has begun or ceased to fail."""
+        if not self._is_listed:
+            self._log.info("brokers.listed")
+            self._is_listed = True
         brokers = {name: why for name, why in self.stats.findings.brokers.items() if why}
-        began, ended = self._broker_news.update(brokers)
+        began, ended = self._broker_news.update(brokers, unexamined=one.unexamined_brokers())
         for name in began:
             self._log.warning("broker.unanswered", broker=name, error=brokers[name])
         for name in ended:
             self._log.info("broker.answered", broker=name)
-        began, ended = self._client_news.update(one.failures)
+        began, ended = self._client_news.update(one.failures, unexamined=one.unexamined_groups())
         for name in began:
             failure = one.failures[name]
             self._log.warning(
@@ -179,30 +181,46 @@ class _Round:
         self._stats = stats
         self._were_silent = silent
         self._found = Findings()
+        self._tables: dict[str, frozenset[str]] = {}
+        """The groups of each broker that has listed them."""
+        self._unlisted: set[str] = set()
+        """The groups whose members have not been listed yet."""
         self._members: list[Member] = []
-        self._asked_count = 0
-        self.silent: set[tuple[str, str]] = set()
+        self._unasked: set[tuple[str, str]] = set()
+        self._silent: set[tuple[str, str]] = set()
         self.failures: dict[str, Failure] = {}
 
     def findings(self) -> Findings:
         """Return what has been found so far; the rows are sorted."""
         found = self._found
-        found.left_out.late = len(self._members) - self._asked_count
+        found.left_out.late = len(self._unasked)
         found.rows.sort(key=lambda row: (row.group, row.client_id, row.topic))
         return found
 
+    def unexamined_brokers(self) -> set[str]:
+        """Return the brokers whose groups have not been listed."""
+        return {name for name in self._found.brokers if name not in self._tables}
+
+    def unexamined_groups(self) -> set[str]:
+        """Return the groups whose members have not all been asked."""
+        return self._unlisted.union(group for group, _ in self._unasked)
+
+    def still_silent(self) -> set[tuple[str, str]]:
+        """Return the group and client id of each member that did not answer when last asked."""
+        return self._silent | (self._were_silent & self._unasked)
+
     async def run(self, brokers: Sequence[Broker]) -> None:
         self._found.brokers = {broker.name: "" for broker in brokers}
-        tables: dict[str, frozenset[str]] = {}
         for some in self._parts(brokers):
             async with asyncio.TaskGroup() as tasks:
                 for broker in some:
-                    tasks.create_task(self._list_groups(broker, tables))
-        for groups in self._parts(self._kept_groups(frozenset().union(*tables.values()))):
+                    tasks.create_task(self._list_groups(broker))
+        kept = self._kept_groups(frozenset().union(*self._tables.values()))
+        self._unlisted.update(kept)
+        for groups in self._parts(kept):
             async with asyncio.TaskGroup() as tasks:
                 answers = [
-                    (group, tasks.create_task(self._members_of(group, brokers, tables)))
-                    for group in groups
+                    (group, tasks.create_task(self._members_of(group, brokers))) for group in groups
                 ]
             for group, answer in answers:
                 self._take(group, answer.result())
@@ -217,14 +235,14 @@ class _Round:
         size = self._settings.collect_concurrency
         return (items[begin : begin + size] for begin in range(0, len(items), size))
 
-    async def _list_groups(self, broker: Broker, tables: dict[str, frozenset[str]]) -> None:
+    async def _list_groups(self, broker: Broker) -> None:
         try:
             table = await broker.groups()
         except CometError as error:
             self._lost(broker, error)
             return
         kept = sorted(table)[: self._settings.groups_max]
-        tables[broker.name] = frozenset(kept)
+        self._tables[broker.name] = frozenset(kept)
         left = self._found.left_out  # brokers have much the same groups, so this is no sum
         left.groups = max(left.groups, len(table) - len(kept))
 
@@ -236,14 +254,14 @@ class _Round:
         return kept
 
     async def _members_of(
-        self, group: str, brokers: Iterable[Broker], tables: Mapping[str, frozenset[str]]
+        self, group: str, brokers: Iterable[Broker]
     ) -> dict[str, tuple[Connection, Broker]]:
         """Return the members of a group by client id, each with one broker that it is connected
         to.
         """
         members: dict[str, tuple[Connection, Broker]] = {}
         for broker in brokers:
-            if self._found.brokers[broker.name] or group not in tables[broker.name]:
+            if self._found.brokers[broker.name] or group not in self._tables[broker.name]:
                 continue
             try:
                 answer = await broker.consumer_connections(group)
@@ -260,12 +278,14 @@ class _Round:
 
     def _take(self, group: str, members: Mapping[str, tuple[Connection, Broker]]) -> None:
         """Note the members of a group that are to be asked, within the limit of clients."""
+        self._unlisted.discard(group)
         self._found.client_count += len(members)
         room = self._settings.clients_max - len(self._members)
         fit = sorted(one for one in members if len(one) <= NAME_LENGTH_MAX)
         kept = [(one, *members[one]) for one in fit[:room]]
         self._found.left_out.clients += len(members) - len(kept)
         self._members += [Member(group, one, it.client_addr, broker) for one, it, broker in kept]
+        self._unasked.update((group, one) for one, _, _ in kept)
         is_own = group in BOOT_GROUPS or is_system_group(group)  # brokers have these by themselves
         if self._settings.group_count_enable and (members or not is_own):
             addresses = ",".join(connection.client_addr for _, connection, _ in kept)
@@ -291,14 +311,14 @@ class _Round:
             )
         except CometError as error:
             self._stats.failed_count += 1
-            self.silent.add(member[:2])
+            self._silent.add(member[:2])
             failure = self.failures.setdefault(
                 member.group, Failure(member.client_id, describe(error))
             )
             failure.count += 1
         else:
             self._add_rows(member, info)
-        self._asked_count += 1
+        self._unasked.discard(member[:2])
 
     def _add_rows(self, member: Member, info: ConsumerRunningInfo) -> None:
         rows = self._found.rows

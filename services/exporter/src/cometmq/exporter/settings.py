@@ -39,7 +39,7 @@ class ExporterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         ),
     ] = 60_000
     collect_concurrency: Annotated[
-        int, Meta(ge=1, le=1_000, description="Requests under way at any time.")
+        int, Meta(ge=1, le=1_000, description="Maximum number of concurrent requests.")
     ] = 10
     request_timeout: Annotated[
         int, Meta(ge=1, description="Timeout of a request to a name server or broker, in ms.")
