@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from cometmq.client import ConsumeFrom, ConsumeResult, MessageExt, PushConsumer, PushOptions
+from cometmq.client.admin import AdminClient
+from cometmq.exporter.rounds import Rounds
+from cometmq.exporter.settings import ExporterSettings
 from cometmq.peers.clients.javaclient import MqAdmin
 from cometmq.peers.clients.programs import ClientProgram, Running
 from cometmq.peers.cluster import Cluster
@@ -19,6 +22,8 @@ from cometmq.peers.dialect import parse
 from cometmq.peers.processes import wait_until
 from cometmq.peers.settled import committed, wait_for_offsets
 from cometmq.peers.wire import call
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.clock import SystemClock
 
 pytestmark = pytest.mark.compat
 
@@ -162,6 +167,31 @@ def test_the_state_of_a_consumer(mqadmin: MqAdmin, scene: Scene, with_stacks: bo
     row = rf"^{scene.topic} +{scene.cluster.broker_names[0]} +(\d)"
     assert sorted(set(re.findall(row, output, re.MULTILINE))) == ["0", "1", "2", "3"]
     assert ("PullMessageService" in output) is with_stacks
+
+
+async def test_an_exporter_finds_what_a_consumer_reports(
+    cluster: Cluster, java: ClientProgram, topic: str, group: str
+) -> None:
+    """Through the broker, the exporter asks the consumer (307), which samples its rates every 10 s;
+    the retry topic is one of those that it reports.
+    """
+    with online(cluster, java, topic, group) as scene:
+        java.run("send", count=COUNT, namesrv=cluster.namesrv_addr, topic=topic)
+        settings = ExporterSettings(namesrv_addr=cluster.namesrv_addr)
+        async with AdminClient(cluster.namesrv_addr) as admin, asyncio.timeout(WAIT_S):
+            rounds = Rounds(admin, settings, clock=SystemClock(), log=NO_LOG)
+            while True:
+                await rounds.round()
+                rows = {row.topic: row for row in rounds.stats.findings.rows if row.group == group}
+                shown = rows.get(topic)
+                if shown and shown.status.consume_ok_tps and shown.status.pull_tps:
+                    break
+                await asyncio.sleep(0.5)
+        assert shown.client_id == scene.client_id
+        assert shown.address.startswith("127.0.0.1:")
+        assert shown.status.consume_failed_msgs == 0
+        assert rows.keys() == {topic, f"%RETRY%{group}"}
+        assert rounds.fault is None
 
 
 def test_how_far_members_say_they_are(java: ClientProgram, scene: Scene) -> None:
