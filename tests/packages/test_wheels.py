@@ -75,7 +75,7 @@ def install(folder, *requirements, **options):
 
 
 def test_every_member_has_a_wheel(wheels):
-    assert len(builder.members()) == 15
+    assert len(builder.members()) == 16
     assert len(wheels) == len(builder.buildable()) == (16 if which("cargo") else 15)
     assert {"cometmq", "cometmq-client", "cometmq-spark"} <= set(wheels)
 
