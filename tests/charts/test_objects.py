@@ -283,7 +283,7 @@ def test_the_pod_monitor_selects_all_pods_with_metrics(render):
 def test_the_exporter_is_optional_and_may_have_an_account_of_its_own(render):
     assert "mq-cometmq-exporter" not in templates(render())
     assert account_of_exporter(render([CHART / "ci/secured-values.yaml"])) == "cometmq-admin"
-    own = 'exporter={"accountSecret": "cometmq-monitor"}'
+    own = 'exporter={"enabled": true, "accountSecret": "cometmq-monitor"}'
     secured = render([CHART / "ci/secured-values.yaml"], settings=[own])
     assert account_of_exporter(secured) == "cometmq-monitor"
 
