@@ -372,6 +372,16 @@ async def test_restore_creates_no_second_record(group):
     assert not group.path.exists()
 
 
+async def test_restore_gives_the_reason_if_the_record_cannot_be_written(group):
+    group.path.with_name(f"{group.path.name}.d").write_text("a file in the place of the folder")
+    refused = await group.ha("restore", "--yes")
+    refused.assert_refused(
+        1,
+        "the creation of the record was not confirmed: cannot write the record"
+        f" {group.path}: [Errno 17] File exists",
+    )
+
+
 async def test_bad_options_are_one_line(group, tmp_path):
     await group.lead()
     assert "--group is empty" in (await group.ha("status", group="")).err

@@ -111,7 +111,9 @@ async def test_without_any_member_nothing_is_known(closed_address):
     port = EtcdRecord([closed_address], "/orders")
     with pytest.raises(RecordUnreachable, match=r"cannot read /orders from etcd: cannot connect"):
         await port.read()
-    assert (await port.create(new_record())).answer is Answer.UNKNOWN
+    outcome = await port.create(new_record())
+    assert outcome.answer is Answer.UNKNOWN
+    assert outcome.reason.startswith("cannot write /orders in etcd: cannot connect")
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,25 @@ async def test_a_read_whose_kept_connection_breaks_is_repeated_once(fake):
     assert fake.connections == 2
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b'403 X\r\n\r\n{"message":"brokers may not create leases"}', "brokers may not create"),
+        (b"502 X\r\n\r\n<html>a proxy", "<html>a proxy"),
+    ],
+    ids=["status", "text"],
+)
+async def test_a_refused_write_repeats_the_reason(fake, answer, reason):
+    port = fake.record()
+    fake.answer = b"HTTP/1.0 " + answer
+    outcome = await port.create(new_record())
+    assert outcome.answer is Answer.UNKNOWN
+    assert outcome.reason.startswith(
+        "cannot write the record in Kubernetes, lease mq/orders: the API server answered"
+        f" {answer[:3].decode()}: {reason}"
+    )
+
+
 async def test_a_refused_read_repeats_the_reason(fake):
     port = fake.record(lambda: "wrong")
     with pytest.raises(RecordUnreachable, match=r"lease mq/orders: .*401.*Unauthorized"):

@@ -30,7 +30,7 @@ from cometmq.cli.output import (
 from cometmq.ha import missing_record, planned
 from cometmq.ha.actions import LIVE_ROLES, Create, Fence, HandOver, Wait
 from cometmq.ha.member import OrderRefused
-from cometmq.ha.port import Answer
+from cometmq.ha.port import Answer, Outcome
 from cometmq.ha.record import Record
 
 SWITCHOVER_TIMEOUT_MS: Final = 30_000
@@ -348,15 +348,23 @@ async def _created(open_group: OpenGroup, *, accept_loss: bool) -> Record:
                 outcome = await open_group.record.create(action.record)
                 if outcome.answer is Answer.APPLIED:
                     return action.record
-                raise HaFailed(
-                    f"the record was not created ({outcome.answer.value}): see cometmq ha status"
-                )
+                raise HaFailed(_why_not_created(outcome))
             if isinstance(action, Fence):
                 try:
                     await open_group.clients[action.ordinal].fence(action.epoch)
                 except OrderRefused:
                     fence_epoch = 0  # it has promised a later epoch: choose again
     raise HaFailed("other programs fence the members meanwhile: see cometmq ha status")
+
+
+def _why_not_created(outcome: Outcome) -> str:
+    if outcome.answer is Answer.CONFLICT:
+        return (
+            "the record was not created, because another program was first: see cometmq ha status"
+        )
+    # The backend may have refused the write, or may still carry it out.
+    reason = outcome.reason or "the write was not answered"
+    return f"the creation of the record was not confirmed: {reason}; see cometmq ha status"
 
 
 def _run(options: GroupOptions, command: Callable[[OpenGroup], Awaitable[None]]) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from cometmq.ha.places.http import HttpClient, HttpError, NotSent, Request
 from cometmq.ha.places.polling import poll
-from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, RecordUnreachable, applied
+from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
 from cometmq.ha.record import Record, Versioned, decode_record, encode_record
 
 ABSENT: Final = "0"
@@ -115,8 +115,8 @@ class EtcdRecord:
         try:
             data = await self._call("/v3/kv/txn", request, is_repeatable=False)
             done = msgspec.json.decode(data, type=_Transaction)
-        except (HttpError, msgspec.MsgspecError):
-            return UNKNOWN
+        except (HttpError, msgspec.MsgspecError) as error:
+            return unknown(f"cannot write {self._key} in etcd: {error}")
         return applied(record, done.header.revision) if done.succeeded else CONFLICT
 
     async def _call(self, path: str, content: object, *, is_repeatable: bool) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.ha.places.http import JSON, HttpClient, HttpError, Request
-from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, RecordUnreachable, applied
+from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
 from cometmq.ha.record import Record, RecordDamaged, Versioned, decode_record, encode_record
 from cometmq.remoting.errors import SettingsError
 
@@ -34,6 +34,8 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 WATCH_S: Final = 60
 """The server ends a watch after this time. Longer silence means that the connection is dead."""
 RETRY_S: Final = 0.5
+REFUSAL_BYTES_MAX: Final = 200
+"""Length of an answer in an error, unless it is a Status object of the API."""
 
 
 class Api(msgspec.Struct, frozen=True):
@@ -52,6 +54,10 @@ class _Metadata(msgspec.Struct, rename="camel"):
 
 class _Lease(msgspec.Struct):
     metadata: _Metadata
+
+
+class _Failure(msgspec.Struct):
+    message: str = ""
 
 
 class _Event(msgspec.Struct):
@@ -158,11 +164,14 @@ class KubernetesRecord:
             if status in lost:
                 return CONFLICT
             if status not in (200, 201):
-                return UNKNOWN
+                return self._unwritten(_refusal(status, answer))
             written = msgspec.json.decode(answer, type=_Lease).metadata
-        except (HttpError, msgspec.MsgspecError):
-            return UNKNOWN
+        except (HttpError, msgspec.MsgspecError) as error:
+            return self._unwritten(str(error))
         return applied(record, f"{written.uid}/{written.resource_version}")
+
+    def _unwritten(self, reason: str) -> Outcome:
+        return unknown(f"cannot write the record in {self._place}: {reason}")
 
     async def _call(
         self, method: str, path: str, body: bytes = b"", content_type: str = JSON
@@ -197,9 +206,20 @@ def _found(status: int, answer: bytes) -> _Lease | None:
     if status == 404:
         return None
     if status != 200:
-        text = answer[:200].decode(errors="replace")
-        raise HttpError(f"the API server answered {status}: {text}")
+        raise HttpError(_refusal(status, answer))
     return msgspec.json.decode(answer, type=_Lease)
+
+
+def _refusal(status: int, answer: bytes) -> str:
+    """Return the message of the API server, or the beginning of an answer without one."""
+    try:
+        text = msgspec.json.decode(answer, type=_Failure).message
+    except msgspec.MsgspecError:
+        text = ""
+    return (
+        f"the API server answered {status}:"
+        f" {text or answer[:REFUSAL_BYTES_MAX].decode(errors='replace')}"
+    )
 
 
 def parse_place(text: str) -> tuple[str, str]:
