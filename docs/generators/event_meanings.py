@@ -121,6 +121,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     # elector
     "group.blocked": "The elector can do nothing for the group until a condition is met; `text` "
     "names it.",
+    "loss.accepted": "A person has accepted that messages may be lost; the elector may create the "
+    "record once, with an epoch above `epoch`.",
     "master.lost": "The master named in the record is considered lost; `cause` says why. An "
     "election follows if a member of the in-sync set answers.",
     "member.silent": "A broker of the group does not answer on its control port, or another broker "

@@ -138,6 +138,20 @@ def test_a_backup_that_kept_its_place_in_the_group_needs_a_person():
     assert only(restore(moved, emptied(X), emptied(Y))).reason is Blocked.SUSPECT_COPY
 
 
+def test_a_person_may_accept_each_reason_of_the_stores():
+    missing = (fenced(M), fenced(X))
+    assert only(restore(*missing, accept_loss=True)).reason is Blocked.MEMBERS_MISSING
+    assert Blocked.MEMBERS_MISSING not in missing_record.ACCEPTABLE
+    for stores in [
+        (had(M, 50), had(X, 60), had(Y, 90, Standing.SUSPECT)),
+        (had(M, 50, Standing.NEW), had(X, 60, Standing.NEW), fenced(Y)),
+        (fenced(Copy(0, "m2")), had(X, 60, last_in_sync=(M, X)), had(Y, 50)),
+    ]:
+        action = only(restore(*stores))
+        assert action.reason in missing_record.ACCEPTABLE
+        assert action.text.endswith(missing_record.ACCEPTANCE)  # the caller adds the command
+
+
 def test_after_a_crash_of_all_hosts_a_person_decides():
     crashed = [
         had(Copy(copy.ordinal, "new"), 50 + copy.ordinal, Standing.SUSPECT, last_in_sync=(M, X, Y))

@@ -343,7 +343,7 @@ async def _created(open_group: OpenGroup, *, accept_loss: bool) -> Record:
         )
         for action in actions:
             if isinstance(action, Wait):
-                raise HaFailed(action.text)
+                raise HaFailed(ha_status.wait_text(action))
             if isinstance(action, Create):
                 outcome = await open_group.record.create(action.record)
                 if outcome.answer is Answer.APPLIED:

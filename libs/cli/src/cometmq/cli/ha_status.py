@@ -14,6 +14,7 @@ from cometmq.ha.record import Policy, Record
 
 COLUMNS: Final = ("Broker", "Role", "Epoch", "In sync", "Behind", "Address", "State")
 UNKNOWN: Final = "unknown"
+ACCEPT: Final = "cometmq ha restore --accept-loss"
 
 
 def facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
@@ -138,8 +139,8 @@ def _why_without_master(open_group: OpenGroup, record: Record) -> str:
     return (
         f"{text}, and {who}: no elector replaces it, because the others lack acknowledged messages;"
         f" start {them} again with its store. Only if these stores are lost for good: remove the"
-        f" record ({open_group.place}), and run cometmq ha restore --accept-loss with the other"
-        " brokers as --members: messages that they lack are lost"
+        f" record ({open_group.place}), and run {ACCEPT} with the other brokers as --members:"
+        " messages that they lack are lost"
     )
 
 
@@ -174,11 +175,17 @@ def _why_without_record(open_group: OpenGroup) -> str:
     # With epoch 0, every member counts as fenced, whatever it promised; electors choose the epoch.
     for action in missing_record.restore(open_group.plan.whole, statuses, 0, ""):
         if isinstance(action, Wait):
-            return f"group {name}: no elector can elect a master ({action.reason}): {action.text}"
+            text = wait_text(action)
+            return f"group {name}: no elector can elect a master ({action.reason}): {text}"
     return (
         f"group {name} has no record yet: start an elector (cometmq elector); if one runs, see the"
         " event group.blocked in its log"
     )
+
+
+def wait_text(wait: Wait) -> str:
+    """Return why the record is not created, with the command that accepts a loss."""
+    return f"{wait.text}, with {ACCEPT}" if wait.reason in missing_record.ACCEPTABLE else wait.text
 
 
 def has_master(open_group: OpenGroup, record: Record) -> bool:

@@ -18,7 +18,10 @@ from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Policy, Record
 from cometmq.ha.state import Standing
 
-ACCEPTANCE: Final = "a person has to accept that, with cometmq ha restore --accept-loss"
+ACCEPTANCE: Final = "a person has to accept that"
+"""The caller adds the command, which depends on the platform."""
+ACCEPTABLE: Final = frozenset({Blocked.SUSPECT_COPY, Blocked.NO_PROVEN_COPY, Blocked.COPY_LEFT_OUT})
+"""Reasons to wait that `accept_loss` removes."""
 
 EPOCHS_LEFT_OUT: Final = 1_000
 """More epochs than a broker that was left out can have begun without the others. If it returns, the

@@ -11,7 +11,7 @@ from typing import Final
 
 from cometmq.control.client import MemberClient
 from cometmq.control.member import Report, Target, lasting
-from cometmq.elector.elector import Elector
+from cometmq.elector.elector import ACCEPT_WITH, Elector
 from cometmq.elector.member import Link, Member
 from cometmq.elector.metrics import FAMILIES
 from cometmq.elector.plan import plan_of, record_of, timing_of
@@ -45,10 +45,14 @@ class ElectorApp:
         clock: Clock,
         admin: AdminHttp | None = None,
         record: RecordPort | None = None,
+        accept_with: str = ACCEPT_WITH,
     ) -> None:
-        """`record` overrides the record store that the settings name."""
+        """`record` overrides the record store that the settings name; `accept_with` is the command
+        with which a person accepts a loss.
+        """
         self._loaded = settings
         self._record = record
+        self._accept_with = accept_with
         self._settings = settings.value
         self._log = log
         self._clock = clock
@@ -94,6 +98,7 @@ class ElectorApp:
                 boottime_ms=boottime_ms,
                 new_uid=lambda: uuid.uuid4().hex,
                 log=self._log,
+                accept_with=self._accept_with,
             )
             stack.push_async_callback(self.elector.close)
             background = TaskSet(self._log)

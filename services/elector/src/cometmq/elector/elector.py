@@ -2,14 +2,16 @@
 """One elector: each round reads the record, asks all members for their status, and carries out the
 decisions of `election`.
 
-Only `Watched` and the epoch of fence orders are kept between rounds, so an elector may be killed at
-any point. Several electors of one group do not interfere, because a write of the record fails if
-another write came first, and orders are idempotent.
+Only `Watched`, the epoch of fence orders and an accepted loss are kept between rounds, so an
+elector may be killed at any point. Several electors of one group do not interfere, because a write
+of the record fails if another write came first, and orders are idempotent.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
+
+import msgspec
 
 from cometmq.control.member import Report
 from cometmq.elector.member import Link, Member
@@ -35,14 +37,31 @@ from cometmq.ha.election import Loss, Watched
 from cometmq.ha.fencing import Timing
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.port import Answer, Outcome, RecordPort, RecordUnreachable
-from cometmq.ha.record import Record, RecordDamaged, Versioned
+from cometmq.ha.record import Copy, Record, RecordDamaged, Versioned
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
 
 READ_TIMEOUT_MS: Final = 5_000
 NO_ROUND: Final = "no round has ended yet"
+ACCEPTANCE_MS: Final = 60_000
+"""A longer wait means that the state differs from the one that the person judged."""
+ACCEPT_WITH: Final = "cometmq ha restore --accept-loss"
 Order = Promote | Follow | Fence | HandOver | Drop | Resize
+
+
+class Acceptance(msgspec.Struct):
+    """A person's consent to create the record once, although messages may be lost.
+
+    It is kept in memory only: an elector that stops forgets it, and the person is asked again.
+    """
+
+    epoch: int
+    """A record with a later epoch ends the acceptance."""
+    copies: frozenset[Copy]
+    """The stores that the person accepted: if one of them is replaced, the loss may be larger."""
+    until_ms: int
+    is_used: bool = False
 
 
 class Elector:
@@ -57,8 +76,11 @@ class Elector:
         boottime_ms: Callable[[], int],
         new_uid: Callable[[], str],
         log: Log,
+        accept_with: str = ACCEPT_WITH,
     ) -> None:
-        """`links` holds a link for each address of the plan; `boottime_ms` reads CLOCK_BOOTTIME."""
+        """`links` holds a link for each address of the plan; `boottime_ms` reads CLOCK_BOOTTIME;
+        `accept_with` is the command with which a person accepts a loss, for the log.
+        """
         self.members = {
             ordinal: Member(ordinal, link, log=log) for ordinal, link in sorted(links.items())
         }
@@ -74,6 +96,8 @@ class Elector:
         self._now_ms = boottime_ms
         self._new_uid = new_uid
         self._log = log
+        self._accept_with = accept_with
+        self._acceptance: Acceptance | None = None
         self._watched: Watched | None = None
         self._fence_epoch: int | None = None
         self._loss: tuple[int, Loss] | None = None
@@ -111,6 +135,24 @@ class Elector:
             for action in actions:
                 group.create_task(self._perform(action))
 
+    def accept_loss(self, epoch: int, copies: Collection[Copy]) -> None:
+        """Allow one creation of the record that may lose messages, within `ACCEPTANCE_MS`.
+
+        `epoch` is at least that of the last record and every promise that the caller knows of: the
+        new record gets a later one. `copies` are the stores of all members. The acceptance has no
+        effect while the stores that answer are not exactly these.
+        """
+        until_ms = self._now_ms() + ACCEPTANCE_MS
+        self._acceptance = Acceptance(epoch, frozenset(copies), until_ms)
+        self._log.warning("loss.accepted", group=self._plan.group.name, epoch=epoch)
+        self.wake.set()
+
+    @property
+    def is_accepting_loss(self) -> bool:
+        """Whether an acceptance has neither led to a record nor expired yet."""
+        accepted = self._acceptance
+        return accepted is not None and self._now_ms() < accepted.until_ms
+
     async def close(self) -> None:
         """Stop waiting for pending orders, which the members still complete, and for answers."""
         await self._long_orders.close()
@@ -134,6 +176,8 @@ class Elector:
         if found is None:
             self._watched = None
             return
+        if self._acceptance is not None and found.record.epoch > self._acceptance.epoch:
+            self._acceptance = None  # an earlier epoch: the read began before the record's deletion
         self._watched = election.watched(self._watched, found, self._now_ms())
         ordinals = {copy.ordinal for copy in found.record.in_sync}
         strangers = frozenset(ordinals - self.members.keys())
@@ -251,9 +295,24 @@ class Elector:
             return (Wait(Blocked.RECORD_ELSEWHERE, text),)
         if self._fence_epoch is None:
             self._fence_epoch = missing_record.restore_epoch(statuses)
+        accepted = self._accepted(statuses)
+        if accepted is not None:
+            # The stores that knew the epoch of the deleted record may all be lost.
+            self._fence_epoch = max(self._fence_epoch, accepted.epoch + 1)
         return missing_record.restore(
-            self._plan.whole, statuses, self._fence_epoch, self._new_uid()
+            self._plan.whole,
+            statuses,
+            self._fence_epoch,
+            self._new_uid(),
+            accept_loss=accepted is not None,
         )
+
+    def _accepted(self, statuses: Statuses) -> Acceptance | None:
+        """Return the acceptance if it applies to the stores that answer now."""
+        accepted = self._acceptance
+        if accepted is None or accepted.is_used or not self.is_accepting_loss:
+            return None
+        return accepted if accepted.copies == {one.copy for one in statuses} else None
 
     def _note_master(self, record: Record, loss: Loss | None) -> None:
         holder = self.members.get(record.holder.ordinal)
@@ -288,10 +347,11 @@ class Elector:
         waiting = next((one for one in actions if isinstance(one, Wait)), None)
         before, self.stats.waiting = self.stats.waiting, waiting
         if waiting is not None and waiting != before:
+            may_accept = waiting.reason in missing_record.ACCEPTABLE
+            text = f"{waiting.text}, with {self._accept_with}" if may_accept else waiting.text
             self._log.warning(
-                "group.blocked", group=self._plan.group.name, reason=str(waiting.reason),
-                text=waiting.text,
-            )  # fmt: skip
+                "group.blocked", group=self._plan.group.name, reason=str(waiting.reason), text=text
+            )
         elif waiting is None and before is not None:
             self._log.info("group.unblocked", group=self._plan.group.name)
 
@@ -303,7 +363,10 @@ class Elector:
                 cause = str(self._loss[1]) if self._loss else RENEWED
                 await self._write(self._record.replace(base, record), record, cause)
             case Create(record=record):
-                await self._write(self._record.create(record), record, RESTORED)
+                outcome = await self._write(self._record.create(record), record, RESTORED)
+                # Without an answer, the next round tries again: only one creation can succeed.
+                if outcome.answer is not Answer.UNKNOWN and self._acceptance is not None:
+                    self._acceptance.is_used = True
             case HandOver():
                 if not len(self._long_orders):  # another order would be refused until it ends
                     self._long_orders.spawn(self._order(action), name="elector-hand-over")
@@ -315,7 +378,7 @@ class Elector:
             case Wait():
                 pass
 
-    async def _write(self, write: Awaitable[Outcome], record: Record, cause: str) -> None:
+    async def _write(self, write: Awaitable[Outcome], record: Record, cause: str) -> Outcome:
         """Write the record; the next round reads it, whatever the outcome."""
         outcome = await write
         self.stats.writes[outcome.answer.value] += 1
@@ -326,6 +389,7 @@ class Elector:
             self._log.info("master.elected", **facts, cause=cause)
         elif outcome.answer is Answer.UNKNOWN:
             self._log.warning("record.write_unknown", **facts, error=outcome.reason)
+        return outcome
 
     async def _order(self, action: Order) -> None:
         """Give an order; if it fails, the next round decides again."""
