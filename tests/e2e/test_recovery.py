@@ -15,7 +15,6 @@ from cometmq.peers.e2e import load as loads
 from cometmq.peers.e2e.kubectl import until
 from cometmq.peers.ha.load import CONSUMERS, TOPIC
 from cometmq.peers.paths import ROOT
-from cometmq.peers.processes import PeerError
 
 GROUP = "orders"
 CLAIMS = f"cometmq.io/broker-group={GROUP}"
@@ -135,7 +134,7 @@ def fill_first_volume(world, archive):
 def test_a_lost_volume_without_a_record_needs_a_person(unread):
     """The lost copy may be the only one with the newest messages, so the operator waits.
 
-    The guide's commands accept the loss; here, another copy has everything.
+    The guide's annotation accepts the loss; here, another copy has everything.
     """
     keep_volumes_of_deleted_group(unread)
     unread.mq.kubectl("delete", "pvc", f"store-{GROUP}-0")
@@ -144,27 +143,24 @@ def test_a_lost_volume_without_a_record_needs_a_person(unread):
         lambda: unread.condition(GROUP, "ElectionPossible").get("reason") == "CopyLeftOut",
         TIMEOUT_S, "the operator waits for a person",
     )  # fmt: skip
-    with pytest.raises(PeerError, match="was not created"):
-        accept_loss(unread)
-    role, account = f"{GROUP}-restore", f"{unread.mq.name}:{GROUP}-broker"
-    leases = "--resource=leases.coordination.k8s.io"
-    unread.mq.kubectl("create", "role", role, "--verb=create", leases)
-    unread.mq.kubectl("create", "rolebinding", role, f"--role={role}",
-                      f"--serviceaccount={account}")  # fmt: skip
-    try:
-        accept_loss(unread)
-    finally:
-        unread.mq.kubectl("delete", f"role/{role}", f"rolebinding/{role}")
+    epoch = until(lambda: unread.status().get("lossEpoch"), TIMEOUT_S, "the loss has an epoch")
+    accept_loss(unread, epoch + 1)
+    refused = until(lambda: ended(unread), TIMEOUT_S, "another loss is refused")
+    assert refused["result"] == "Refused"
+    assert f"cometmq.io/accept-loss={epoch}" in refused["message"]
+    accept_loss(unread, epoch)
     unread.until_ready()
+    assert ended(unread)["result"] == "Done"
+    assert unread.status()["epoch"] > epoch
     consume(unread)
 
 
-def accept_loss(world):
-    """Choose the most complete store, in a pod of the group."""
-    namespace = world.mq.name
-    members = (f"{one}={GROUP}-{one}.{GROUP}-peers.{namespace}.svc:10913" for one in range(3))
-    world.mq.kubectl(
-        "exec", f"{GROUP}-0", "--", "cometmq", "ha", "restore", "--accept-loss", "--yes",
-        "--group", GROUP, "--record", f"kubernetes:{namespace}/{GROUP}",
-        "--members", ";".join(members),
-    )  # fmt: skip
+def accept_loss(world, epoch):
+    world.mq.annotate(f"bg/{GROUP}", "cometmq.io/accept-loss", str(epoch))
+
+
+def ended(world):
+    """Return the last operation if it is an accepted loss that is done or refused."""
+    found = world.status().get("lastOperation", {})
+    is_it = found.get("verb") == "accept-loss" and found["result"] != "Started"
+    return found if is_it else None

@@ -315,6 +315,44 @@ async def test_an_order_that_would_do_harm_is_refused(world):
         assert (await world.status())["lastOperation"]["message"]
 
 
+async def test_a_group_continues_after_a_power_failure_once_a_person_accepts_the_loss(
+    world, monkeypatch
+):
+    async with running(world):
+        before = await start_group(world)
+        for broker in world.brokers.values():
+            await broker.kill()
+        world.brokers.clear()
+        monkeypatch.setattr("cometmq.broker.app.boot_id", lambda: "after the power failure")
+        for ordinal in range(2):
+            await world.start_broker(ordinal)
+
+        async def acceptable():
+            return (await world.status()).get("lossEpoch")
+
+        epoch = await world.until(acceptable, "the loss can be accepted")
+        assert epoch >= before["epoch"]
+        assert await world.condition("ElectionPossible") == ("False", "NoCandidate")
+        await world.kubectl("annotate", "bg", "orders", "cometmq.io/accept-loss=0")
+
+        async def refused():
+            operation = (await world.status()).get("lastOperation", {})
+            return operation.get("result") == "Refused" and operation["message"]
+
+        message = await world.until(refused, "another loss is not accepted")
+        assert f"cometmq.io/accept-loss={epoch}" in message
+        assert (await world.get("lease", "orders"))["spec"]["leaseTransitions"] == epoch
+        await world.kubectl("annotate", "bg", "orders", f"cometmq.io/accept-loss={epoch}")
+        after = await world.until_status(phase="Running", inSyncCount=2)
+        assert after["epoch"] > epoch
+        operation = after["lastOperation"]
+        assert (operation["verb"], operation["result"]) == ("accept-loss", "Done")
+        reasons = [reason for reason, _ in await world.events()]
+        assert "OperationDone" in reasons
+        group = await world.get("bg", "orders")
+        assert "cometmq.io/accept-loss" not in group["metadata"].get("annotations", {})
+
+
 async def test_a_rolling_update_restarts_slaves_first_and_the_master_after_a_switchover(world):
     async with running(world):
         status = await start_group(world)

@@ -8,10 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.ha.actions import Fence, HandOver
+from cometmq.ha.actions import Fence, HandOver, Status
+from cometmq.ha.member import Role
+from cometmq.ha.record import Copy
+from cometmq.ha.state import Standing
 from cometmq.operator import orders
-from cometmq.operator.group import FENCE, REBUILD, SWITCHOVER
-from cometmq.operator.orders import Discard, Refused
+from cometmq.operator.group import ACCEPT_LOSS, FENCE, REBUILD, SWITCHOVER
+from cometmq.operator.orders import AcceptLoss, Discard, Refused
 from cometmq.operator.testing.states import READY, copy, group, seen
 
 THREE = seen(READY, READY, READY)
@@ -22,6 +25,26 @@ RECORD: Any = THREE.record
 REPLACED = msgspec.structs.replace(
     THREE, record=msgspec.structs.replace(RECORD, holder=copy(1), epoch=6)
 )
+
+
+def crashed(role=Role.SLAVE, **more):
+    """Return a state in which every broker answers with a store that the record does not name."""
+    statuses = [
+        Status(copy=Copy(one, "new"), role=role, promised=6 + one, standing=Standing.SUSPECT)
+        for one in range(3)
+    ]
+    facts = {"asked": (0, 1, 2), "election_fault": NO_CANDIDATE, "statuses": tuple(statuses)}
+    return seen(READY, READY, READY, **{**facts, **more})
+
+
+NO_CANDIDATE = ("NoCandidate", "no member of the in-sync set answers")
+NO_QUORUM = ("NoQuorum", "0 of 3 copies answer, 2 are needed")
+SUSPECT = ("SuspectCopy", "stores may have lost messages")
+MISSING = ("MembersMissing", "brokers [2] do not answer")
+CRASHED = crashed()
+STORES = frozenset(one.copy for one in CRASHED.statuses)
+RECOVERING = msgspec.structs.replace(CRASHED.statuses[2], role=Role.RECOVERING)
+STILL_MASTER = msgspec.structs.replace(CRASHED.statuses[1], role=Role.MASTER)
 
 PLANS: dict[str, Any] = {
     "to the best slave": (SWITCHOVER, "auto", THREE, HandOver(0, 1)),
@@ -41,6 +64,46 @@ PLANS: dict[str, Any] = {
     "rebuild a silent pod": (REBUILD, "orders-2", SILENT, "delete its volume claim and the pod"),
     "rebuild without a master": (REBUILD, "orders-2", CLOSED, "there is nothing to copy from"),
     "rebuild one of too few": (REBUILD, "orders-1", LAGGING, "1 copies are in sync, and minInSync"),
+    "accept a crash of all hosts": (ACCEPT_LOSS, "4", CRASHED, AcceptLoss(4, RECORD, STORES)),
+    "accept the loss of a quorum": (
+        ACCEPT_LOSS, "4", crashed(election_fault=NO_QUORUM), AcceptLoss(4, RECORD, STORES),
+    ),
+    "accept a loss without a record": (
+        ACCEPT_LOSS, "8", crashed(record=None, election_fault=SUSPECT),
+        AcceptLoss(8, None, STORES),
+    ),
+    "accept an earlier loss": (
+        ACCEPT_LOSS, "3", CRASHED, "has the epoch 4, not '3': look at the condition",
+    ),
+    "accept a loss that had a record": (
+        ACCEPT_LOSS, "4", crashed(record=None, election_fault=SUSPECT), "cometmq.io/accept-loss=8",
+    ),
+    "accept without an epoch": (ACCEPT_LOSS, "true", CRASHED, "has the epoch 4, not 'true'"),
+    "accept nothing": (ACCEPT_LOSS, "4", THREE, "the group has a master"),
+    "accept during an election": (
+        ACCEPT_LOSS, "4", crashed(election_fault=None), "nothing prevents an election",
+    ),
+    "accept beside a silent broker": (
+        ACCEPT_LOSS, "4", crashed(statuses=CRASHED.statuses[:2]), "orders-2 must answer first",
+    ),
+    "accept beside a broker that recovers its store": (
+        ACCEPT_LOSS, "4", crashed(statuses=(*CRASHED.statuses[:2], RECOVERING)),
+        "orders-2 must answer first",
+    ),
+    "accept beside a broker of the set that is not asked": (
+        ACCEPT_LOSS, "4",
+        crashed(asked=(0, 1), statuses=CRASHED.statuses[:2]), "orders-2 must answer first",
+    ),
+    "accept without a record beside a silent broker": (
+        ACCEPT_LOSS, "7", crashed(record=None, election_fault=MISSING),
+        "this does not solve MembersMissing: brokers [2] do not answer",
+    ),
+    "accept beside a master without a record": (
+        ACCEPT_LOSS, "8",
+        crashed(record=None, election_fault=("CopyLeftOut", "x"),
+                statuses=(CRASHED.statuses[0], STILL_MASTER, CRASHED.statuses[2])),
+        "orders-1 still acts as the master: stop it first, with cometmq.io/fence=orders-1",
+    ),
 }  # fmt: skip
 
 

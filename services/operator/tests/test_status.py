@@ -4,6 +4,9 @@
 import msgspec
 import pytest
 
+from cometmq.ha.actions import Status
+from cometmq.ha.member import Role
+from cometmq.ha.record import Copy
 from cometmq.operator.decide import Backlog, Nothing, Reason, Restart, Seen, Wait
 from cometmq.operator.observe import REVISION, Live, seen_of
 from cometmq.operator.status import Findings, status_of
@@ -69,7 +72,7 @@ def test_phases(phase):
             ("True", "RollBlocked"),
         ),
         (
-            seen(READY, READY), {"election_fault": ("NoCandidate", "x")}, "ElectionPossible",
+            seen(READY, READY, election_fault=("NoCandidate", "x")), {}, "ElectionPossible",
             ("False", "NoCandidate"),
         ),
         (seen(READY, READY), {"refusal": "no"}, "SpecAccepted", ("False", "Refused")),
@@ -144,3 +147,47 @@ def test_the_status_is_json_with_the_names_of_the_schema():
         "pod": "orders-1", "role": "slave", "epoch": 4, "inSync": True, "ready": True,
         "current": True,
     }  # fmt: skip
+
+
+CRASHED = tuple(
+    Status(copy=Copy(one, "new"), role=Role.SLAVE, promised=4 + one) for one in range(2)
+)
+"""Both brokers answer with stores that the record does not name."""
+LOST = seen(
+    READY, READY, statuses=CRASHED, asked=(0, 1), election_fault=("NoCandidate", "no member")
+)
+
+
+def replaced(**facts):
+    return msgspec.structs.replace(LOST, **facts)
+
+
+RISK = "no member; if the recorded stores are lost, so may be acknowledged messages"
+PERSON = "a person has to accept that"
+HOW = "with cometmq k8s accept-loss orders or the annotation cometmq.io/accept-loss"
+SILENT = (
+    "orders-1 must answer first, because a broker that does not answer may have a complete store;"
+    " if its volume is lost, let it start with an empty one"
+)
+SUSPECT = ("SuspectCopy", f"lost: {PERSON}")
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "text"),
+    [
+        (LOST, 4, f"{RISK}: {PERSON}, {HOW}=4"),
+        (replaced(record=None, election_fault=SUSPECT), 5, f"lost: {PERSON}, {HOW}=5"),
+        (replaced(statuses=CRASHED[:1]), 0, f"{RISK}: {PERSON}, but not yet: {SILENT}"),
+        (replaced(election_fault=("RecordUnreachable", "no API")), 0, "no API"),
+    ],
+    ids=["with a record", "without a record", "a silent broker", "another reason"],
+)
+def test_a_loss_that_can_be_accepted_is_explained(state, epoch, text):
+    found = status(state)
+    assert found.loss_epoch == epoch
+    (condition,) = (one for one in found.conditions if one.type == "ElectionPossible")
+    assert condition.message == text
+
+
+def test_no_loss_is_accepted_in_a_group_that_is_deleted():
+    assert status(LOST, deleting(group())).loss_epoch == 0

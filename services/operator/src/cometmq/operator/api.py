@@ -147,14 +147,23 @@ class KubeApi:
         path = _path(kind, namespace, name) + (f"/{part}" if part else "")
         return await self._found("PATCH", path, body, content_type=MERGE)
 
-    async def delete(self, kind: str, namespace: str, name: str, *, uid: str = "") -> None:
-        """Delete an object; if `uid` is given, spare a later object of the same name."""
-        body = {"preconditions": {"uid": uid}} if uid else {}
+    async def delete(
+        self, kind: str, namespace: str, name: str, *, uid: str = "", version: str = ""
+    ) -> bool:
+        """Delete an object; return False if it is not the one with this `uid` and this resource
+        version, each of which is checked if it is given.
+        """
+        conditions = {"uid": uid, "resourceVersion": version}
+        given = {key: value for key, value in conditions.items() if value}
         try:
-            await self._found("DELETE", _path(kind, namespace, name), body)
+            await self._found(
+                "DELETE", _path(kind, namespace, name), {"preconditions": given} if given else {}
+            )
         except ApiRefused as error:
-            if error.status != 409:  # a new object has taken its name
+            if error.status != 409:
                 raise
+            return False
+        return True
 
     async def _found(
         self, method: str, path: str, body: Body | None = None, *, content_type: str = ""

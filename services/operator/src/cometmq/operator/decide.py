@@ -59,6 +59,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     may_have_data: bool = True
     """False only if the record was looked up and is missing, and there has never been a master."""
     statuses: Statuses = ()
+    asked: tuple[int, ...] = ()
+    """The brokers that the elector asks for their status."""
+    election_fault: tuple[str, str] | None = None
+    """Why no master can be elected: reason and text."""
     backlog: Backlog | None = None
     """None if unknown, or not queried because the group is not being deleted."""
     is_quiet: bool = False

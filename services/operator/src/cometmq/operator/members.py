@@ -17,7 +17,7 @@ from cometmq.ha.record import Policy, Record
 from cometmq.operator.decide import Backlog
 from cometmq.operator.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
 from cometmq.operator.models import AckPolicy
-from cometmq.operator.orders import Discard
+from cometmq.operator.orders import AcceptLoss, Discard
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
@@ -83,6 +83,23 @@ class Members:
         return tuple(one for one in found if one is not None)
 
     @property
+    def asked(self) -> tuple[int, ...]:
+        """The brokers whose statuses the elector wants to know."""
+        elector = self.elector
+        return () if elector is None else tuple(elector.members)
+
+    @property
+    def is_accepting_loss(self) -> bool:
+        """Whether the elector may still create the record with an accepted loss."""
+        elector = self.elector
+        return elector is not None and elector.is_accepting_loss
+
+    def accept_loss(self, order: AcceptLoss) -> None:
+        """Let the elector create the record once, although messages may be lost; return at once."""
+        if self.elector is not None:
+            self.elector.accept_loss(order.epoch, order.copies)
+
+    @property
     def fault(self) -> tuple[str, str] | None:
         """Return why no master can be elected, as a reason and a text."""
         elector = self.elector
@@ -112,8 +129,9 @@ class Members:
             return
         await self.close()
         app = ElectorApp(
-            Loaded(settings, {}, {}), log=self._log, clock=self._clock, record=self._record_port
-        )
+            Loaded(settings, {}, {}), log=self._log, clock=self._clock, record=self._record_port,
+            accept_with=f"cometmq k8s accept-loss {group.name}",
+        )  # fmt: skip
         await app.start()
         self._app, self._settings = app, settings
 

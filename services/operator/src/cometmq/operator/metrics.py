@@ -129,7 +129,7 @@ FAMILIES: Final[tuple[Family[OperatorFigures], ...]] = (
     ),
     labelled_counter(
         "cometmq_brokergroup_operations_total",
-        "Orders given by annotation, by verb and result (Started, Refused).",
+        "Orders given by annotation, by verb and result (Started, Done, Refused).",
         (*_LABELS, "verb", "result"), _operations,
     ),
     labelled_gauge(

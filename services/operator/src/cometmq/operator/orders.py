@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the orders given by users' annotations: switchover-to, fence, rebuild (pure)."""
+"""Plans the orders given by users' annotations: switchover-to, fence, rebuild,
+accept-loss (pure).
+"""
 
 from enum import StrEnum
 from typing import Final
@@ -7,9 +9,10 @@ from typing import Final
 import msgspec
 
 from cometmq.ha.actions import LIVE_ROLES, Fence, HandOver, Status
-from cometmq.operator import decide
+from cometmq.ha.record import Copy, Record
+from cometmq.operator import acceptance, decide
 from cometmq.operator.decide import Seen, Wait
-from cometmq.operator.group import FENCE, REBUILD, SWITCHOVER, BrokerGroup
+from cometmq.operator.group import ACCEPT_LOSS, FENCE, REBUILD, SWITCHOVER, BrokerGroup
 
 
 class Verb(StrEnum):
@@ -18,9 +21,15 @@ class Verb(StrEnum):
     SWITCHOVER = "switchover-to"
     FENCE = "fence"
     REBUILD = "rebuild"
+    ACCEPT_LOSS = "accept-loss"
 
 
-ANNOTATIONS: Final = {FENCE: Verb.FENCE, SWITCHOVER: Verb.SWITCHOVER, REBUILD: Verb.REBUILD}
+ANNOTATIONS: Final = {
+    FENCE: Verb.FENCE,
+    SWITCHOVER: Verb.SWITCHOVER,
+    REBUILD: Verb.REBUILD,
+    ACCEPT_LOSS: Verb.ACCEPT_LOSS,
+}
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -39,13 +48,23 @@ class Discard(msgspec.Struct, frozen=True):
     ordinal: int
 
 
+class AcceptLoss(msgspec.Struct, frozen=True):
+    """Create the record from the most complete store, even if messages may be lost."""
+
+    epoch: int
+    record: Record | None
+    """The record to delete first; None if there is none."""
+    copies: frozenset[Copy]
+    """The stores of all brokers."""
+
+
 class Refused(msgspec.Struct, frozen=True):
     """The order cannot be carried out; `text` gives the reason and the remedy."""
 
     text: str
 
 
-Plan = HandOver | Fence | Discard | Refused
+Plan = HandOver | Fence | Discard | AcceptLoss | Refused
 
 
 def given(group: BrokerGroup) -> Order | None:
@@ -60,6 +79,8 @@ def plan(group: BrokerGroup, seen: Seen, order: Order) -> Plan:
     """Return the call that carries out an order now, or why there is none."""
     if order.verb is Verb.SWITCHOVER and order.value == decide.BEST:
         return _switch_over(seen, None)
+    if order.verb is Verb.ACCEPT_LOSS:
+        return _accept_loss(group, seen, order.value)
     ordinal = group.ordinal(order.value)
     if ordinal is None:
         best = f", or {decide.BEST}" if order.verb is Verb.SWITCHOVER else ""
@@ -106,6 +127,18 @@ def _rebuild(group: BrokerGroup, seen: Seen, ordinal: int) -> Plan:
             " broker catch up first"
         )
     return Discard(ordinal)
+
+
+def _accept_loss(group: BrokerGroup, seen: Seen, value: str) -> Plan:
+    if why := acceptance.obstacle(group, seen):
+        return Refused(why)
+    epoch = acceptance.epoch_of(seen)
+    if value != str(epoch):
+        return Refused(
+            f"the loss that can be accepted now has the epoch {epoch}, not {value!r}: look at the"
+            f" condition ElectionPossible again, then use {ACCEPT_LOSS}={epoch}"
+        )
+    return AcceptLoss(epoch, seen.record, frozenset(one.copy for one in seen.statuses))
 
 
 def _status(seen: Seen, ordinal: int) -> Status | None:

@@ -15,6 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.ha.actions import Fence, HandOver
+from cometmq.ha.places.kubernetes import ANNOTATION
+from cometmq.ha.record import decode_record
 from cometmq.operator import decide, orders, render
 from cometmq.operator.api import ApiRefused, Body, KubeApi
 from cometmq.operator.decide import Backlog, Ending, Nothing, Release, Restart, Seen, Step, Wait
@@ -27,7 +29,7 @@ from cometmq.operator.group import (
 )
 from cometmq.operator.members import Members
 from cometmq.operator.observe import Live, is_ending, seen_of, volume_size
-from cometmq.operator.orders import Discard, Plan, Refused
+from cometmq.operator.orders import AcceptLoss, Discard, Plan, Refused, Verb
 from cometmq.operator.status import Findings, status_of
 from cometmq.operator.status_types import GroupStatus, LastOperation
 from cometmq.remoting.errors import CometError
@@ -111,7 +113,12 @@ class Pass:
         # An operator that has just started knows no master yet, and would refuse every order.
         has_looked = self._members.has_looked
         seen = seen_of(group, live, self._members.record, self._members.statuses)
-        seen = msgspec.structs.replace(seen, may_have_data=self._may_have_data(before))
+        seen = msgspec.structs.replace(
+            seen,
+            may_have_data=self._may_have_data(before),
+            asked=self._members.asked,
+            election_fault=self._members.fault,
+        )
         refusal = ""
         is_to_apply = live.stateful_set is not None or not group.is_deleting
         if not group.spec.paused and is_to_apply:
@@ -122,6 +129,7 @@ class Pass:
             if changed:
                 return 0
         operation = await self._obey(group, seen) if has_looked else None
+        operation = operation or self._end_of_acceptance(group, before)
         seen = await self._with_backlog(group, seen)
         step = await self._act(group, seen, live)
         if isinstance(step, Release):
@@ -131,7 +139,6 @@ class Pass:
         found = Findings(
             seen=seen,
             step=step,
-            election_fault=self._members.fault,
             refusal=refusal,
             config_hash=render.config_hash(group),
             last_operation=operation,
@@ -248,11 +255,75 @@ class Pass:
                     await self._members.fence(group, plan)
                 case Discard():
                     await self._members.rebuild(group, plan)
+                case AcceptLoss():
+                    return await self._accept_loss(group, plan)
                 case Refused(text=text):
                     return text
         except CometError as error:
             return str(error)
         return ""
+
+    # ---- accepted losses ---------------------------------------------------------------------
+
+    async def _accept_loss(self, group: BrokerGroup, plan: AcceptLoss) -> str:
+        """Delete the record if there is one, and let the elector create the next one; return why
+        that failed, or an empty text.
+
+        The operator may stop after each step, because no step makes a broker master that would not
+        have become it without an operator:
+
+        1. The annotation is removed. Nothing else has changed; the person gives the order again.
+        2. The record is deleted. Only the version that was judged is deleted, so nobody has elected
+           since. No broker is master, and none becomes one without a record. The next operator
+           fences all brokers, and waits for a person again if that is necessary (R10).
+        3. Brokers are fenced for the new record. Promises only grow; the next operator fences with
+           a later epoch, and waits for a person as after step 2.
+        4. The record is created. Every elector completes this election, as any other.
+
+        The acceptance itself is in the elector's memory, so no later operator can use it. A
+        deletion whose answer is lost may still happen; the state is then that after step 2.
+        """
+        if plan.record is not None:
+            lease = await self._context.api.get("Lease", group.namespace, group.name)
+            metadata = {} if lease is None else lease["metadata"]
+            text = (metadata.get("annotations") or {}).get(ANNOTATION, "")
+            place = f"lease {group.namespace}/{group.name}"
+            is_same = text != "" and decode_record(text.encode(), place=place) == plan.record
+            if not is_same or not await self._context.api.delete(
+                "Lease", group.namespace, group.name,
+                uid=metadata["uid"], version=metadata["resourceVersion"],
+            ):  # fmt: skip
+                return "the record has changed since it was judged: look at the group again"
+        self._members.accept_loss(plan)
+        return ""
+
+    def _end_of_acceptance(self, group: BrokerGroup, before: GroupStatus) -> LastOperation | None:
+        """Return the outcome of an accepted loss that has started; None if there is nothing new.
+
+        An operator that starts in the middle reports the end too, but does not carry it out.
+        """
+        last, members = before.last_operation, self._members
+        if last is None or (last.verb, last.result) != (Verb.ACCEPT_LOSS, "Started"):
+            return None
+        if not (members.has_looked and members.is_record_known):
+            return None
+        # `Seen` is older than the acceptance: the record may have been created since.
+        record = members.record
+        if record is not None and last.value.isdecimal() and record.epoch > int(last.value):
+            result = "Done"
+            text = (
+                f"the store of {group.pod(record.holder.ordinal)} was chosen, for epoch"
+                f" {record.epoch}"
+            )
+        elif members.is_accepting_loss:
+            return None
+        else:
+            _, fault = members.fault or ("", "the brokers were being fenced")
+            result, text = "Refused", f"no record was created in time: {fault}"
+        self.operations[Verb.ACCEPT_LOSS, result] += 1
+        return msgspec.structs.replace(
+            last, result=result, message=text, time=self._context.wall_time()
+        )
 
     # ---- deletion ----------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from cometmq.ha.actions import HandOver
-from cometmq.operator import decide
+from cometmq.operator import acceptance, decide
 from cometmq.operator.decide import Ending, Nothing, Release, Restart, Seen, Step, Wait
 from cometmq.operator.group import BrokerGroup
 from cometmq.operator.status_types import Condition, Drain, GroupStatus, LastOperation, MemberStatus
@@ -17,8 +17,6 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 
     seen: Seen
     step: Step | Ending = Nothing()
-    election_fault: tuple[str, str] | None = None
-    """Why no failover is possible: reason and text."""
     refusal: str = ""
     """Why the API server rejected an object of the group."""
     config_hash: str = ""
@@ -36,6 +34,7 @@ def status_of(group: BrokerGroup, found: Findings, before: GroupStatus, now: str
         phase=_phase(group, found),
         master=group.pod(record.holder.ordinal) if record and decide.has_master(seen) else "",
         epoch=record.epoch if record else 0,
+        loss_epoch=acceptance.loss_epoch(group, seen),
         in_sync=in_sync,
         in_sync_count=len(in_sync),
         replicas=len(seen.pods),
@@ -128,7 +127,7 @@ def _conditions(group: BrokerGroup, found: Findings) -> Iterable[Condition]:
         else ("NotReplicated", "see the conditions Available and FullyReplicated"),
     )  # fmt: skip
     yield _progressing(group, found)
-    fault = found.election_fault
+    fault = acceptance.explained(group, seen)
     yield _condition(
         group, "ElectionPossible", fault is None,
         ("Watching", "a lost master would be replaced"), fault or ("", ""),

@@ -64,7 +64,9 @@ class LastOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     verb: Annotated[str, Meta(description="Verb of the operation.", max_length=64)]
     value: Annotated[str, Meta(description="Value of the annotation.", max_length=253)]
     result: Annotated[str, Meta(description="Done, Refused or Started.", max_length=16)]
-    message: Annotated[str, Meta(description="Why it was refused.", max_length=1024)] = ""
+    message: Annotated[
+        str, Meta(description="What came of it, or why it was refused.", max_length=1024)
+    ] = ""
     time: Annotated[
         str,
         Meta(
@@ -90,6 +92,13 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     ] = ""
     master: Annotated[str, Meta(description="Pod of the master.", max_length=253)] = ""
     epoch: Annotated[int, Meta(description="Epoch of the master; every failover raises it.")] = 0
+    loss_epoch: Annotated[
+        int,
+        Meta(
+            description="Epoch to name in the annotation cometmq.io/accept-loss; 0 while there is"
+            " no loss that can be accepted."
+        ),
+    ] = 0
     in_sync: Annotated[
         list[Annotated[str, Meta(max_length=253)]],
         Meta(description="Pods that have every acknowledged message.", max_length=9),

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides whether a person may accept that a group loses messages, and says how (pure).
+
+Electors never choose a store that may lack acknowledged messages. If no other store is left, only a
+person can decide that the group goes on with it.
+"""
+
+from typing import Final
+
+from cometmq.ha.actions import LIVE_ROLES, Blocked
+from cometmq.ha.member import Role
+from cometmq.ha.missing_record import ACCEPTABLE, ACCEPTANCE
+from cometmq.operator import decide
+from cometmq.operator.decide import Seen
+from cometmq.operator.group import ACCEPT_LOSS, FENCE, BrokerGroup
+
+WITH_RECORD: Final = frozenset({Blocked.NO_CANDIDATE, Blocked.NO_QUORUM})
+"""Reasons why the record's in-sync set elects no master, although there is a record."""
+
+
+def epoch_of(seen: Seen) -> int:
+    """Return the epoch that an acceptance must name.
+
+    It is the record's epoch or, without a record, the highest one that a broker has promised. The
+    record that follows an acceptance has a later epoch. So an annotation that someone applies
+    again, for example as part of a manifest, has no effect on a later loss.
+    """
+    if seen.record is not None:
+        return seen.record.epoch
+    return max([1, *(one.promised for one in seen.statuses)])
+
+
+def obstacle(group: BrokerGroup, seen: Seen) -> str:
+    """Return what must happen before a loss can be accepted; empty if it can be accepted now."""
+    if decide.has_master(seen):
+        return "the group has a master, so there is nothing to accept"
+    live = [group.pod(one.copy.ordinal) for one in seen.statuses if one.role in LIVE_ROLES]
+    if live:
+        return f"{live[0]} still acts as the master: stop it first, with {FENCE}={live[0]}"
+    if seen.election_fault is None:
+        return "nothing prevents an election: wait for it"
+    reason, text = seen.election_fault
+    if reason in ACCEPTABLE:  # the elector has found that all brokers answer
+        return ""
+    if reason not in WITH_RECORD:
+        return f"this does not solve {reason}: {text}"
+    silent = _silent(group, seen)
+    if silent:
+        return (
+            f"{', '.join(silent)} must answer first, because a broker that does not answer may have"
+            " a complete store; if its volume is lost, let it start with an empty one"
+        )
+    return ""
+
+
+def loss_epoch(group: BrokerGroup, seen: Seen) -> int:
+    """Return the epoch to name for a loss that can be accepted now; 0 if there is none."""
+    return 0 if group.is_deleting or obstacle(group, seen) else epoch_of(seen)
+
+
+def explained(group: BrokerGroup, seen: Seen) -> tuple[str, str] | None:
+    """Return why no master can be elected, with the way to accept a loss if that would help."""
+    if seen.election_fault is None:
+        return None
+    reason, text = seen.election_fault
+    if reason not in ACCEPTABLE | WITH_RECORD:
+        return reason, text
+    if reason in WITH_RECORD:
+        risk = "if the recorded stores are lost, so may be acknowledged messages"
+        text = f"{text}; {risk}: {ACCEPTANCE}"
+    if why := obstacle(group, seen):
+        return reason, f"{text}, but not yet: {why}"
+    return reason, (
+        f"{text}, with cometmq k8s accept-loss {group.name} or the annotation"
+        f" {ACCEPT_LOSS}={epoch_of(seen)}"
+    )
+
+
+def _silent(group: BrokerGroup, seen: Seen) -> list[str]:
+    """Return the pods whose store is unknown; a broker that recovers its store does not tell.
+
+    A broker of the in-sync set counts even if the group was scaled in without it.
+    """
+    known = {
+        one.copy.ordinal for one in seen.statuses if one.role not in (Role.RECOVERING, Role.FAILED)
+    }
+    named = () if seen.record is None else seen.record.in_sync
+    expected = {*seen.asked, *(copy.ordinal for copy in named)}
+    return [group.pod(one) for one in sorted(expected - known)]

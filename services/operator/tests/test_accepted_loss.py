@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes that carry out an accepted loss, with an API server and brokers in memory."""
+
+import json
+from typing import Any, cast
+
+import msgspec
+import pytest
+from structlog.testing import CapturingLogger
+
+from cometmq.ha.actions import Status
+from cometmq.ha.member import Role
+from cometmq.ha.places.kubernetes import ANNOTATION
+from cometmq.ha.record import Copy, Record, encode_record
+from cometmq.ha.state import Standing
+from cometmq.operator.api import ApiUnreachable, KubeApi
+from cometmq.operator.events import Reporter
+from cometmq.operator.group import ACCEPT_LOSS, FINALIZER
+from cometmq.operator.members import Members
+from cometmq.operator.reconcile import Context, Pass
+
+RECORD = Record(
+    uid="r", group="orders", epoch=4, holder=Copy(0, "old"), in_sync=(Copy(0, "old"),), copies=2
+)
+STORES = {Copy(0, "new"), Copy(1, "new")}
+
+
+class Api:
+    """The API server with the group and its Lease."""
+
+    def __init__(self):
+        self.group: Any = {
+            "metadata": {
+                "namespace": "mq", "name": "orders", "uid": "u", "generation": 1,
+                "resourceVersion": "1", "finalizers": [FINALIZER], "annotations": {},
+            },
+            "spec": {"nameServers": ["ns:9876"], "paused": True},
+        }  # fmt: skip
+        self.lease: Any = lease_of(RECORD)
+        self.events = []
+        self.has_lost_answer = False
+        self.before_deletion = lambda: None
+
+    async def get(self, kind, _namespace, _name):
+        match kind:
+            case "BrokerGroup":
+                return json.loads(json.dumps(self.group))
+            case "Lease":
+                return self.lease
+        return {"metadata": {"generation": 1}, "spec": {"replicas": 2}}
+
+    async def list(self, *_):
+        return []
+
+    async def patch(self, _kind, _namespace, _name, body, *, part=""):
+        if part:
+            self.group["status"] = {k: v for k, v in body["status"].items() if v is not None}
+        for key, value in body.get("metadata", {}).get("annotations", {}).items():
+            assert value is None
+            self.group["metadata"]["annotations"].pop(key, None)
+
+    async def delete(self, kind, _namespace, _name, *, uid, version):
+        assert kind == "Lease"
+        self.before_deletion()
+        metadata = self.lease["metadata"]
+        if (uid, version) != (metadata["uid"], metadata["resourceVersion"]):
+            return False
+        self.lease = None
+        if self.has_lost_answer:
+            raise ApiUnreachable("DELETE: no answer")
+        return True
+
+    async def create(self, _kind, _namespace, body):
+        self.events.append((body["reason"], body["message"]))
+
+
+def lease_of(record, version="7"):
+    metadata = {"uid": "l", "resourceVersion": version}
+    annotations = {ANNOTATION: encode_record(record).decode()}
+    return {"metadata": {**metadata, "annotations": annotations}}
+
+
+class FakeMembers:
+    """Brokers that all crashed, and an elector that waits for a person."""
+
+    def __init__(self, api):
+        self.record: Any = RECORD
+        self.fault: Any = ("NoCandidate", "no member answers")
+        self.statuses = tuple(
+            Status(copy=copy, role=Role.SLAVE, promised=4, standing=Standing.SUSPECT)
+            for copy in sorted(STORES)
+        )
+        self.asked = (0, 1)
+        self.has_looked = self.is_record_known = True
+        self.is_accepting_loss = False
+        self.accepted = []
+        self._api = api
+
+    async def look_after(self, *_):
+        pass
+
+    def accept_loss(self, order):
+        assert self._api.lease is None
+        self.accepted.append((order.epoch, order.copies))
+        self.is_accepting_loss = True
+        self.waits()
+
+    def waits(self):
+        """There is no record, and a store may have lost messages."""
+        self.record, self.fault = None, ("SuspectCopy", "a person has to accept that")
+
+    def creates(self):
+        """The elector has created the record, and its round has read it."""
+        holder = Copy(1, "new")
+        self.record = msgspec.structs.replace(RECORD, epoch=7, holder=holder, in_sync=(holder,))
+        self.fault, self.is_accepting_loss = None, False
+        self._api.lease = lease_of(self.record)
+
+
+class Operator:
+    def __init__(self):
+        self.api = Api()
+        self.restart()
+
+    def restart(self):
+        self.members = FakeMembers(self.api)
+        if self.api.lease is None:
+            self.members.waits()
+        api = cast("KubeApi", self.api)
+        context = Context(
+            api=api, image="", operator_namespace="ns", resync_ms=60_000, quiet_ms=1,
+            wall_time=lambda: "2026-01-01T00:00:00Z",
+        )  # fmt: skip
+        reporter = Reporter(
+            api, wall_time=context.wall_time, now_ms=lambda: 0, log=CapturingLogger()
+        )
+        self.work = Pass(context, cast("Members", self.members), reporter, lambda: 0)
+
+    def order(self, value):
+        self.api.group["metadata"]["annotations"][ACCEPT_LOSS] = value
+
+    async def look(self):
+        """Make a pass; return the result and the text of the last operation."""
+        await self.work.run("mq", "orders")
+        assert ACCEPT_LOSS not in self.api.group["metadata"]["annotations"]
+        found = self.api.group["status"].get("lastOperation")
+        return found and (found["result"], found["message"])
+
+
+@pytest.fixture
+def operator():
+    return Operator()
+
+
+async def test_the_record_is_deleted_before_the_elector_may_create_the_next(operator):
+    operator.order("4")
+    assert await operator.look() == ("Started", "")
+    assert operator.api.lease is None
+    assert operator.members.accepted == [(4, STORES)]
+    assert await operator.look() == ("Started", "")
+    operator.members.creates()
+    assert await operator.look() == ("Done", "the store of orders-1 was chosen, for epoch 7")
+    await operator.look()
+    assert operator.members.accepted == [(4, STORES)]
+    assert operator.work.operations == {("accept-loss", "Started"): 1, ("accept-loss", "Done"): 1}
+    told = [text for reason, text in operator.api.events if reason.startswith("Operation")]
+    assert told == [
+        "accept-loss 4: started",
+        "accept-loss 4: the store of orders-1 was chosen, for epoch 7",
+    ]
+
+
+async def test_a_group_without_a_record_has_nothing_to_delete(operator):
+    operator.api.lease = None
+    operator.members.waits()
+    operator.order("4")
+    assert await operator.look() == ("Started", "")
+    assert operator.members.accepted == [(4, STORES)]
+
+
+async def test_a_record_that_was_renewed_before_its_deletion_is_kept(operator):
+    """Someone may have elected: another operator, or a broker that wrote late."""
+    operator.order("4")
+    operator.api.before_deletion = lambda: setattr(operator.api, "lease", lease_of(RECORD, "8"))
+    result, text = await operator.look()
+    assert (result, operator.members.accepted) == ("Refused", [])
+    assert text == "the record has changed since it was judged: look at the group again"
+    assert operator.api.lease is not None
+
+
+@pytest.mark.parametrize(
+    "lease",
+    [None, {"metadata": {"uid": "l", "resourceVersion": "7"}},
+     lease_of(msgspec.structs.replace(RECORD, epoch=5))],
+    ids=["gone", "empty", "later"],
+)  # fmt: skip
+async def test_a_record_that_differs_from_the_one_that_was_judged_is_kept(operator, lease):
+    operator.order("4")
+    operator.api.lease = lease
+    result, text = await operator.look()
+    assert (result, operator.members.accepted) == ("Refused", [])
+    assert "the record has changed" in text
+    assert operator.api.lease == lease
+
+
+async def test_after_a_lost_answer_the_order_is_given_again(operator):
+    operator.order("4")
+    operator.api.has_lost_answer = True
+    assert await operator.look() == ("Refused", "DELETE: no answer")
+    assert operator.members.accepted == []
+    operator.members.waits()
+    await operator.look()
+    assert operator.api.group["status"]["lossEpoch"] == 4
+    operator.order("4")
+    assert await operator.look() == ("Started", "")
+
+
+async def test_an_acceptance_that_expires_is_refused_with_the_reason(operator):
+    operator.order("4")
+    await operator.look()
+    operator.members.is_accepting_loss = False
+    operator.members.fault = ("MembersMissing", "brokers [1] do not answer")
+    text = "no record was created in time: brokers [1] do not answer"
+    assert await operator.look() == ("Refused", text)
+    assert operator.work.operations["accept-loss", "Refused"] == 1
+
+
+async def test_the_next_operator_reports_the_end_but_accepts_nothing(operator):
+    operator.order("4")
+    await operator.look()
+    operator.restart()
+    operator.members.has_looked = False  # its elector has not read the record yet
+    assert await operator.look() == ("Started", "")
+    operator.members.has_looked = True
+    text = "no record was created in time: a person has to accept that"
+    assert await operator.look() == ("Refused", text)
+    assert operator.members.accepted == []
+    operator.order("4")
+    await operator.look()
+    operator.restart()
+    operator.members.creates()
+    assert (await operator.look())[0] == "Done"
+
+
+async def test_an_order_with_another_epoch_is_refused_and_forgotten(operator):
+    operator.order("3")
+    result, text = await operator.look()
+    assert result == "Refused"
+    assert "cometmq.io/accept-loss=4" in text
+    assert operator.api.lease is not None
+    assert operator.api.group["status"]["lossEpoch"] == 4
