@@ -29,9 +29,14 @@ if "annotate" in words and "=" in words[-1]:
     if answer is not None:
         operation = {{"verb": verb, "value": value, "time": "now", **answer["operation"]}}
         group["status"].update(answer["status"], lastOperation=operation)
+        if answer["end"]:
+            group["end"] = {{"lastOperation": {{**operation, **answer["end"]}}}}
         (state / "group").write_text(json.dumps(group))
 elif "get" in words:
     print(json.dumps(group))
+    if "end" in group:  # the next call sees the end of the operation
+        group["status"].update(group.pop("end"))
+        (state / "group").write_text(json.dumps(group))
 """
 
 BEFORE = {"master": "orders-0", "epoch": 4}
@@ -52,11 +57,12 @@ class Kubectl:
     def is_(self, **status):
         (self.folder / "group").write_text(json.dumps({"status": status}))
 
-    def answers(self, operation, **status):
-        """Make the operator write this status when it gets an order; None means that no operator
-        runs.
+    def answers(self, operation, end=None, **status):
+        """Make the operator write this status when it gets an order, and the end of the operation
+        later; None means that no operator runs.
         """
-        answer = None if operation is None else {"operation": operation, "status": status}
+        order = {"operation": operation, "status": status, "end": end}
+        answer = None if operation is None else order
         (self.folder / "operator").write_text(json.dumps(answer))
 
     @property
@@ -113,6 +119,57 @@ def test_a_rebuild_starts(kubectl):
     found = kubectl.run("rebuild", "orders", "orders-2", "--yes", "--json")
     assert found.json == {"group": "orders", "pod": "orders-2", "rebuild": "started"}
     assert kubectl.annotations == ["cometmq.io/rebuild=orders-2"]
+
+
+BLOCKED = {
+    "epoch": 4, "lossEpoch": 4,
+    "conditions": [
+        {"type": "ElectionPossible", "status": "False", "reason": "NoCandidate", "message": "none"}
+    ],
+}  # fmt: skip
+
+
+def test_an_accepted_loss_names_its_epoch_and_ends_with_the_next_master(kubectl):
+    kubectl.is_(**BLOCKED)
+    kubectl.answers(STARTED, {"result": "Done"}, **AFTER)
+    found = kubectl.run("accept-loss", "orders", "--yes", "--json")
+    assert found.json == {"group": "orders", "master": "orders-1", "epoch": 5}
+    assert kubectl.annotations == ["cometmq.io/accept-loss=4"]
+
+
+@pytest.mark.parametrize("result", ["Started", "Done", "Refused"])
+def test_an_accepted_loss_that_fails_says_why(kubectl, result):
+    """The operator refuses it at once, or after a while, or no master opens."""
+    kubectl.is_(**BLOCKED)
+    if result == "Refused":
+        kubectl.answers({"result": "Refused", "message": "orders-2 must answer first"})
+        wanted = "orders-2 must answer first"
+    elif result == "Started":
+        kubectl.answers(STARTED, {"result": "Refused", "message": "no record was created in time"})
+        wanted = "no record was created in time"
+    else:
+        kubectl.answers({"result": "Done"})
+        wanted = "the operator began, but no other master was open after 1 s"
+    found = kubectl.run("accept-loss", "orders", "--yes", "--wait", "1")
+    found.assert_refused(1, wanted)
+
+
+def test_a_loss_that_cannot_be_accepted_is_not_ordered(kubectl):
+    found = kubectl.run("accept-loss", "orders", "--yes")
+    found.assert_refused(1, "group orders has no loss that can be accepted now: nothing prevents")
+    kubectl.is_(**{**BLOCKED, "lossEpoch": 0})
+    found = kubectl.run("accept-loss", "orders", "--yes")
+    found.assert_refused(1, "group orders has no loss that can be accepted now: NoCandidate: none")
+    assert kubectl.annotations == []
+
+
+def test_an_accepted_loss_asks_first_and_repeats_the_reason(kubectl):
+    kubectl.is_(**BLOCKED)
+    found = kubectl.run("accept-loss", "orders")
+    assert found.status == 2
+    assert "NoCandidate: none" in found.err
+    assert "give --yes" in found.err
+    assert kubectl.annotations == []
 
 
 @pytest.mark.parametrize("verb", ["fence", "rebuild"])

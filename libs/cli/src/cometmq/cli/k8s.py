@@ -194,6 +194,55 @@ def rebuild(  # one parameter per option
     run(discard())
 
 
+@app.command(name="accept-loss")
+def accept_loss(  # one parameter per option
+    group: Group,
+    *,
+    namespace: Namespace = "",
+    context: Context = "",
+    wait: Wait = WAIT_S,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a group without a master continue with its most complete store, and wait for the master.
+
+    The operator elects no master if acknowledged messages might be lost, for example after a power
+    failure of all nodes. This command accepts the loss that the group's condition ElectionPossible
+    describes: messages that only other stores had are lost for good.
+    """
+    one = OneGroup(group, namespace, context)
+
+    async def accept() -> None:
+        status = await one.status()
+        reason = _why_no_election(status)
+        epoch = status.get("lossEpoch", 0)
+        if not epoch:
+            raise K8sFailed(f"group {group} has no loss that can be accepted now: {reason}")
+        text = (
+            f"{reason}. Choose the most complete store of group {group}? Messages that only other"
+            " stores had are lost for good."
+        )
+        await confirm(text, is_confirmed=yes)
+        before = await one.order("accept-loss", str(epoch), wait)
+        after = await one.until(_has_accepted, wait)
+        if after is not None and after["lastOperation"]["result"] == "Refused":
+            raise K8sFailed(after["lastOperation"]["message"])
+        await _show_next(one, before, wait, as_json=as_json)
+
+    run(accept())
+
+
+def _why_no_election(status: dict[str, Any]) -> str:
+    for condition in status.get("conditions", ()):
+        if (condition["type"], condition["status"]) == ("ElectionPossible", "False"):
+            return f"{condition['reason']}: {condition['message']}"
+    return "nothing prevents the election of a master"
+
+
+def _has_accepted(status: dict[str, Any]) -> bool:
+    return bool(status["lastOperation"]["result"] != "Started")
+
+
 async def _show_next(one: OneGroup, before: dict[str, Any], wait_s: int, *, as_json: bool) -> None:
     """Wait for a master of a later epoch, and print it."""
     epoch = before.get("epoch", 0)
