@@ -52,6 +52,9 @@ class Api:
     async def list(self, *_):
         return []
 
+    async def namespace(self, _name):
+        return {"metadata": {}}
+
     async def patch(self, _kind, _namespace, _name, body, *, part=""):
         if part:
             self.group["status"] = {k: v for k, v in body["status"].items() if v is not None}
@@ -87,7 +90,9 @@ class FakeMembers:
         self.record: Any = RECORD
         self.fault: Any = ("NoCandidate", "no member answers")
         self.statuses = tuple(
-            Status(copy=copy, role=Role.SLAVE, promised=4, standing=Standing.SUSPECT)
+            Status(
+                copy=copy, role=Role.SLAVE, promised=4, last_log_epoch=4, standing=Standing.SUSPECT
+            )
             for copy in sorted(STORES)
         )
         self.asked = (0, 1)
@@ -98,6 +103,12 @@ class FakeMembers:
 
     async def look_after(self, *_):
         pass
+
+    async def refuse_sends(self, *_):
+        pass
+
+    async def backlog(self, _group):
+        return None
 
     def accept_loss(self, order):
         assert self._api.lease is None
@@ -249,3 +260,16 @@ async def test_an_order_with_another_epoch_is_refused_and_forgotten(operator):
     assert "cometmq.io/accept-loss=4" in text
     assert operator.api.lease is not None
     assert operator.api.group["status"]["lossEpoch"] == 4
+
+
+async def test_a_group_that_waits_for_a_person_is_not_deleted_without_a_drain(operator):
+    """Neither the record nor the status shows that it has data."""
+    operator.api.lease = None
+    operator.members.waits()
+    await operator.look()
+    operator.api.group["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    await operator.look()
+    (condition,) = (
+        one for one in operator.api.group["status"]["conditions"] if one["type"] == "Progressing"
+    )
+    assert condition["reason"] == "BacklogUnknown"

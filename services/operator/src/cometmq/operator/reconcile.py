@@ -345,9 +345,18 @@ class Pass:
         return msgspec.structs.replace(seen, backlog=backlog, is_quiet=self._is_quiet(seen))
 
     def _may_have_data(self, before: GroupStatus) -> bool:
-        """Return whether there is, may be or has been a master."""
+        """Return whether there is, may be or has been a master.
+
+        Without a record, the status soon has no epoch either, but the stores know that they had a
+        master.
+        """
         members = self._members
-        return members.record is not None or not members.is_record_known or before.epoch > 0
+        return (
+            members.record is not None
+            or not members.is_record_known
+            or before.epoch > 0
+            or any(one.last_log_epoch > 0 for one in members.statuses)
+        )
 
     def _is_quiet(self, seen: Seen) -> bool:
         """Return whether the end of the longest log has not moved for `quiet_ms`."""
