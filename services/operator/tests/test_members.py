@@ -28,6 +28,7 @@ async def test_an_elector_starts_for_a_group():
     finally:
         await members.close()
     assert len(members.asked) == 0
+    assert port.is_closed
 
 
 async def test_an_accepted_loss_ends_with_the_elector():
@@ -46,4 +47,3 @@ async def test_an_accepted_loss_ends_with_the_elector():
         assert not members.is_accepting_loss
     finally:
         await members.close()
-    assert port.is_closed
