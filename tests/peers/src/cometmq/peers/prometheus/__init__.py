@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs Debian's Prometheus, and lists the queries of dashboards and alerts."""
+"""Runs Debian's Prometheus, and lists the queries of dashboards, alerts and autoscalers."""
