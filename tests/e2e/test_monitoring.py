@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Prometheus scrapes the pods that the charts' PodMonitors select, and dashboards have data.
+"""A Prometheus scrapes the pods that the charts' PodMonitors select, and queries have data.
 
-Prometheus runs on this machine; pods are found and scraped through the API server.
+The queries are those of dashboards, alerts and the examples of autoscaling. Prometheus runs on
+this machine; pods are found and scraped through the API server.
 """
 
 from contextlib import suppress
@@ -17,6 +18,7 @@ from cometmq.peers.e2e.pod_targets import reachable_pods
 from cometmq.peers.ha.load import CONSUMERS, TOPIC
 from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import PeerError
+from cometmq.peers.prometheus.autoscaling import lag_queries
 from cometmq.peers.prometheus.queries import (
     CONDITIONAL,
     Query,
@@ -115,21 +117,23 @@ def declare_topics(world, prometheus):
     until(lambda: len(prometheus.rows(carried_out)) == DECLARED_COUNT, TIMEOUT_S, carried_out)
 
 
-def test_dashboards_and_alerts_have_data(ready, under_load, prometheus, report):
-    """Queries of panels are made for the group under load, those of alerts for all groups."""
+def test_queries_have_data(ready, under_load, prometheus, report):
+    """Queries of panels and autoscalers are made for the group under load, those of alerts for all
+    groups.
+    """
     values = {
         "broker": GROUP, "topic": TOPIC, "group": CONSUMERS, "namespace": ready.mq.name,
     }  # fmt: skip
     panels = [Query(one.name, with_values(one.expr, **values)) for one in panel_queries()]
-    alerts = alert_queries()
+    alerts, autoscalers = alert_queries(), lag_queries(TOPIC, CONSUMERS)
     with under_load() as running:
         count = until_scraped(ready, prometheus)
         declare_topics(ready, prometheus)
-        missing = until_data(prometheus, [*panels, *alerts])
+        missing = until_data(prometheus, [*panels, *alerts, *autoscalers])
         running.finish()
         assert running.result["faults"] == []
     report.add("Prometheus and the PodMonitors of both charts", "targets up", count)
-    for what, queries in (("panels", panels), ("alerts", alerts)):
+    for what, queries in (("panels", panels), ("alerts", alerts), ("autoscalers", autoscalers)):
         found = len(set(queries) - set(missing))
         report.add(f"{len(queries)} queries of {what}", "with data", found)
 

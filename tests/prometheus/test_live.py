@@ -2,7 +2,8 @@
 """A real Prometheus scrapes a real suite, and evaluates the queries of dashboards and alerts.
 
 The queries of our dashboards, of our alerts and of rocketmq-exporter's public dashboard must return
-data; alerts must be evaluated without errors.
+data; alerts must be evaluated without errors. The queries of the examples of autoscaling must
+return the lag.
 """
 
 import http.server
@@ -16,9 +17,10 @@ from monitoring.boards import BOARDS
 from monitoring.panels import Variable
 from monitoring.prometheus import configuration
 
-from cometmq.peers.observed import ObservedSuite
+from cometmq.peers.observed import CONSUMERS, TOPIC, ObservedSuite
 from cometmq.peers.ports import HOST
 from cometmq.peers.processes import wait_until
+from cometmq.peers.prometheus.autoscaling import lag_queries
 from cometmq.peers.prometheus.operator_page import operator_page
 from cometmq.peers.prometheus.queries import CONDITIONAL, alert_queries, panel_queries, with_values
 from cometmq.peers.prometheus.server import Prometheus
@@ -100,6 +102,9 @@ ALERTS = [
 ]
 
 
+LAGS = [pytest.param(one.expr, id=one.name) for one in lag_queries(TOPIC, CONSUMERS)]
+
+
 VARIABLES = [
     pytest.param(variable, id=f"{board.uid}: {variable.name}")
     for board in BOARDS
@@ -121,6 +126,20 @@ def test_an_alert_has_data(prometheus: Prometheus, expr: str) -> None:
 @pytest.mark.parametrize("expr", PUBLIC_QUERIES)
 def test_a_query_of_the_public_dashboard_has_data(prometheus: Prometheus, expr: str) -> None:
     wait_until(lambda: bool(prometheus.rows(expr)), DATA_TIMEOUT_S, f"data for {expr}")
+
+
+@pytest.mark.parametrize("expr", LAGS)
+def test_an_autoscaler_gets_the_lag(
+    prometheus: Prometheus, suite: ObservedSuite, expr: str
+) -> None:
+    """The one result is the whole lag of the group; copies of the brokers do not count twice."""
+    lag = suite.lag()
+    assert lag > 0
+
+    def values() -> list[int]:
+        return [int(row["value"][1]) for row in prometheus.rows(expr)]
+
+    wait_until(lambda: values() == [lag], DATA_TIMEOUT_S, f"{lag} for {expr}")
 
 
 @pytest.mark.parametrize("variable", VARIABLES)

@@ -5,6 +5,7 @@ The suite has a name server, a group of two brokers with an elector, a txn-check
 with a consumer that it asks.
 """
 
+import json
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -113,11 +114,17 @@ class ObservedSuite:
         """Send more messages, so that rates are above 0."""
         self._run("produce", TOPIC, "another book", "--count", "8")
 
-    def _run(self, *words: str) -> None:
-        subprocess.run(
+    def lag(self) -> int:
+        """Return how many messages the group has not consumed, as the brokers tell clients."""
+        found = json.loads(self._run("lag", CONSUMERS, "--json"))
+        return int(found["lag"])
+
+    def _run(self, *words: str) -> str:
+        done = subprocess.run(
             [str(PROGRAM), *words, "-n", self.namesrv],
-            check=True, capture_output=True, timeout=COMMAND_TIMEOUT_S,
+            check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S,
         )  # fmt: skip
+        return done.stdout
 
     def _is_complete(self) -> bool:
         return f'cometmq_elector_in_sync{{group="{GROUP}"}} {COPIES}.0' in self.scrape("elector")
