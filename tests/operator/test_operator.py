@@ -316,14 +316,16 @@ async def test_an_order_that_would_do_harm_is_refused(world):
 
 
 async def test_a_group_continues_after_a_power_failure_once_a_person_accepts_the_loss(
-    world, monkeypatch
+    world, monkeypatch, tmp_path
 ):
+    rebooted = tmp_path / "boot_id"
+    rebooted.write_text("after the power failure")
     async with running(world):
         before = await start_group(world)
         for broker in world.brokers.values():
             await broker.kill()
         world.brokers.clear()
-        monkeypatch.setattr("cometmq.broker.app.boot_id", lambda: "after the power failure")
+        monkeypatch.setattr("cometmq.runtime.boot._BOOT_ID", rebooted)
         for ordinal in range(2):
             await world.start_broker(ordinal)
 
