@@ -15,6 +15,7 @@ import pytest
 from cometmq.ha import actions, election, epochs, in_sync, member, missing_record
 from cometmq.ha import record as records
 from cometmq.ha.record import Policy
+from cometmq.ha.state import Standing
 from cometmq.ha.testing.explore import explore
 from cometmq.ha.testing.model import Model
 from cometmq.ha.testing.world import Bounds
@@ -88,11 +89,17 @@ class KeepsAcks(Model):
         return leading
 
 
-class AcceptsLoss(Model):
-    """The elector creates a record even though the last copy of some data may be lost."""
+class PassesOverSuspects(Model):
+    """The elector creates a record from proven stores although a suspect one may have more."""
 
     def restore(self, statuses, fence_epoch):
-        return missing_record.restore(self.group, statuses, fence_epoch, "u2", accept_loss=True)
+        passed_over = (
+            msgspec.structs.replace(one, standing=Standing.NEW)
+            if one.standing is Standing.SUSPECT
+            else one
+            for one in statuses
+        )
+        return missing_record.restore(self.group, tuple(passed_over), fence_epoch, "u2")
 
 
 class SavesNoEntryAtItsStart(Model):
@@ -319,7 +326,7 @@ CASES = [
     Case(
         "R10: a damaged store may have been the last copy",
         Bounds(in_sync=2, messages=1, epochs=3, writes=1, host_crashes=1, deletions=1),
-        model=AcceptsLoss,
+        model=PassesOverSuspects,
     ),
     Case(
         "R10: a late write cannot change another record",
