@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cometmq.broker.clients.producers import Client
@@ -76,6 +77,20 @@ async def test_a_lag_has_messages_and_an_age_under_all_names(tmp_path):
     assert value(found, "rocketmq_consumer_lag_messages", **native_at) == 2
     assert value(found, "rocketmq_consumer_lag_latency", **native_at) == 2500
     assert value(found, "rocketmq_group_retrydiff", group="G") == 0
+
+
+@pytest.mark.parametrize(("role", "is_shown"), [("ASYNC_MASTER", True), ("SLAVE", False)])
+async def test_only_masters_show_lags_because_slaves_have_the_same_messages(
+    tmp_path, role, is_shown
+):
+    names = {
+        "cometmq_group_lag_messages", "rocketmq_group_diff", "rocketmq_producer_offset",
+        "rocketmq_consumer_lag_messages",
+    }  # fmt: skip
+    async with stored_broker(tmp_path, brokerRole=role) as broker:
+        broker.offsets.commit("G", "T", 1, 1)
+        found = await samples_of(broker)
+    assert names & found.keys() == (names if is_shown else set())
 
 
 async def test_sends_and_clients_show_under_all_names(tmp_path):

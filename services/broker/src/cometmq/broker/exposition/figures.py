@@ -2,6 +2,7 @@
 """The figures of one scrape that several families share, gathered in steps.
 
 Offsets and lags are sums over queues, so they are computed once for all families that show them.
+Slaves show neither, because a sum over all brokers would count each copy of a queue.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,8 +47,8 @@ class Figures(NamedTuple):
 
 def gather(broker: Broker) -> Steps[Figures]:
     now_ms = broker.clock.now_ms()
-    groups = yield from _group_lags(broker, now_ms)
-    topics = yield from _topic_ends(broker)
+    groups = [] if broker.is_slave else (yield from _group_lags(broker, now_ms))
+    topics = [] if broker.is_slave else (yield from _topic_ends(broker))
     disk = broker.disk_watch.figures
     runtime = {} if disk is None else runtime_table(broker, disk)
     return Figures(broker, now_ms, groups, topics, runtime, disk)
