@@ -11,6 +11,7 @@ import yaml
 from cometmq.operator.api import PATHS
 from cometmq.operator.handlers import OWNED
 from cometmq.operator.pod import pod_template
+from cometmq.operator.render import objects as render_objects
 from cometmq.operator.settings import PREFIX, OperatorSettings
 from cometmq.operator.testing.states import group
 from cometmq.runtime.settings import load
@@ -113,6 +114,21 @@ def test_policies_of_groups_let_the_operator_reach_control_ports(objects):
     """The NetworkPolicy of each group admits pods with this label."""
     labels = only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert labels["app.kubernetes.io/name"] == "cometmq-operator"
+
+
+def test_objects_of_groups_fit_the_schema_of_kubernetes():
+    one = group(
+        networkPolicy={
+            "clients": [
+                {"podSelector": {"matchLabels": {"app": "shop"}}, "namespaceSelector": {}},
+                {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
+            ]
+        }
+    )
+    for found in render_objects(
+        one, image="cometmq:1", replicas=2, volume_size="1Gi", operator_namespace="ops"
+    ):
+        kubernetes_validate.validate(found, KUBERNETES, strict=True)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,24 @@ BAD = {
         {**GOOD, "image": {"pullPolicy": "Sometimes"}},
         'supported values: "Always", "IfNotPresent", "Never"',
     ),
+    "clients that are no list": (
+        {**GOOD, "networkPolicy": {"clients": {"podSelector": {}}}},
+        "spec.networkPolicy.clients in body must be of type array",
+    ),
+    "a client of no kind": (
+        {**GOOD, "networkPolicy": {"clients": [{"podSelector": {}}, {}]}},
+        "a peer needs podSelector, namespaceSelector or ipBlock",
+    ),
+    "a client by address and labels": (
+        {**GOOD, "networkPolicy": {"clients": [
+            {"podSelector": {}, "ipBlock": {"cidr": "10.0.0.0/8"}},
+        ]}},
+        "ipBlock cannot be combined with selectors: use two peers",
+    ),
+    "an address without prefix": (
+        {**GOOD, "networkPolicy": {"clients": [{"ipBlock": {"cidr": "10.0.0.1"}}]}},
+        "spec.networkPolicy.clients[0].ipBlock.cidr in body should match",
+    ),
 }  # fmt: skip
 
 
@@ -196,6 +214,7 @@ def test_defaults_are_visible(kube, namespace):
         "deletion": "Drain",
         "image": {"pullPolicy": "IfNotPresent"},
         "nameServers": ["namesrv:9876"],
+        "networkPolicy": {},
         "paused": False,
         "podDisruptionBudget": {"enabled": True},
         "replicas": 2,

@@ -122,6 +122,34 @@ def test_only_the_operator_and_peers_reach_the_control_port():
     assert labels == {"kubernetes.io/metadata.name": "ops"}
 
 
+def client_rule(one: BrokerGroup):
+    policy = rendered(one, operator_namespace="ops")["NetworkPolicy"]
+    rules = policy["spec"]["ingress"]
+    (found,) = (rule for rule in rules if {"protocol": "TCP", "port": 10911} in rule["ports"])
+    assert {"protocol": "TCP", "port": 10909} in found["ports"]
+    return found
+
+
+def test_every_pod_may_be_a_client_unless_the_spec_names_peers():
+    assert "from" not in client_rule(group())
+    clients = [
+        {"podSelector": {"matchLabels": {"app": "shop"}}, "namespaceSelector": {}},
+        {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
+    ]
+    admitted = client_rule(group(networkPolicy={"clients": clients}))["from"]
+    assert admitted[:2] == clients
+    more = [one["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for one in admitted[2:]]
+    assert more == ["cometmq-broker", "cometmq-operator"]
+
+
+def test_limits_on_clients_keep_metrics_reachable_and_restart_no_broker():
+    one = group(networkPolicy={"clients": [{"podSelector": {}}]})
+    objects_ = rendered(one)
+    rules = objects_["NetworkPolicy"]["spec"]["ingress"]
+    assert {"ports": [{"protocol": "TCP", "port": 10919}]} in rules
+    assert objects_["StatefulSet"] == rendered(group())["StatefulSet"]
+
+
 @pytest.mark.parametrize(
     ("spec", "has_budget"),
     [({}, True), ({"replicas": 1}, False), ({"podDisruptionBudget": {"enabled": False}}, False)],

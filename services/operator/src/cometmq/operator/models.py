@@ -29,6 +29,7 @@ OWNED_SETTINGS: Final = (
 """Settings of a broker that the operator derives from other fields."""
 
 _NAME: Final = r"^[A-Za-z0-9_-]+$"
+_CIDR: Final = r"^[0-9A-Fa-f.:]+/[0-9]{1,3}$"
 
 
 def rule(cel: str, message: str, **more: str) -> dict[str, Any]:
@@ -276,6 +277,90 @@ class DisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
 
 
+class IpBlock(msgspec.Struct, frozen=True, kw_only=True, rename={"except_": "except"}):
+    """A range of addresses."""
+
+    cidr: Annotated[
+        str,
+        Meta(
+            description="Range in CIDR form, for example 10.0.0.0/8.",
+            max_length=43,
+            pattern=_CIDR,
+        ),
+    ]
+    except_: Annotated[
+        list[Annotated[str, Meta(max_length=43, pattern=_CIDR)]],
+        Meta(description="Ranges inside cidr that are left out.", max_length=32),
+    ] = []
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A NetworkPolicyPeer."""
+
+    pod_selector: (
+        Annotated[
+            dict[str, Any],
+            Meta(
+                description="Labels of pods, as in a NetworkPolicy; {} selects all pods. Without"
+                " namespaceSelector, only pods of the group's namespace.",
+                extra_json_schema=OPAQUE,
+            ),
+        ]
+        | None
+    ) = None
+    namespace_selector: (
+        Annotated[
+            dict[str, Any],
+            Meta(
+                description="Labels of namespaces, as in a NetworkPolicy; {} selects all"
+                " namespaces.",
+                extra_json_schema=OPAQUE,
+            ),
+        ]
+        | None
+    ) = None
+    ip_block: (
+        Annotated[
+            IpBlock, Meta(description="A range of addresses, for clients outside the cluster.")
+        ]
+        | None
+    ) = None
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    """The NetworkPolicy of the group."""
+
+    clients: Annotated[
+        list[
+            Annotated[
+                Peer,
+                Meta(
+                    extra_json_schema=rules(
+                        rule(
+                            "has(self.podSelector) || has(self.namespaceSelector) ||"
+                            " has(self.ipBlock)",
+                            "a peer needs podSelector, namespaceSelector or ipBlock",
+                        ),
+                        rule(
+                            "!has(self.ipBlock) ||"
+                            " !(has(self.podSelector) || has(self.namespaceSelector))",
+                            "ipBlock cannot be combined with selectors: use two peers",
+                        ),
+                    )
+                ),
+            ]
+        ],
+        Meta(
+            description="Peers that may connect to the client ports (10911 and 10909), as in a"
+            " NetworkPolicy; without it, every pod and address may. The group's own brokers and the"
+            " operator may always connect. Name every program that uses the brokers, such as"
+            " producers, consumers and the txn-checker. The cluster's network plugin must enforce"
+            " NetworkPolicies.",
+            max_length=32,
+        ),
+    ] = []
+
+
 class Update(msgspec.Struct, frozen=True, kw_only=True):
     """How changed pods are replaced."""
 
@@ -404,6 +489,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pod_disruption_budget: Annotated[
         DisruptionBudget, Meta(description="The PodDisruptionBudget of the group.")
     ] = DisruptionBudget()
+    network_policy: Annotated[Network, Meta(description="The NetworkPolicy of the group.")] = (
+        Network()
+    )
     update_strategy: Annotated[Update, Meta(description="How changed pods are replaced.")] = (
         Update()
     )

@@ -7,6 +7,8 @@ Absent fields belong to other managers: server-side apply leaves them alone.
 import hashlib
 from typing import Any, Final
 
+import msgspec
+
 from cometmq.operator.crd import API_VERSION
 from cometmq.operator.group import (
     CONTROL_PORT,
@@ -158,6 +160,8 @@ def _network_policy(group: BrokerGroup, operator_namespace: str) -> Object:
     """Return the NetworkPolicy of the pods.
 
     Only members and the operator reach the control port, because its callers can depose the master.
+    Members forward requests to a new master, and the operator counts messages, so both reach the
+    client ports even if the spec limits the clients.
     """
     peers = {"podSelector": {"matchLabels": group.labels}}
     operator = {
@@ -168,11 +172,14 @@ def _network_policy(group: BrokerGroup, operator_namespace: str) -> Object:
     def tcp(*ports: int) -> list[Object]:
         return [{"protocol": "TCP", "port": port} for port in ports]
 
+    clients = [msgspec.to_builtins(one) for one in group.spec.network_policy.clients]
+    admitted = {"from": [*clients, peers, operator]} if clients else {}
     spec = {
         "podSelector": {"matchLabels": group.labels},
         "policyTypes": ["Ingress"],
         "ingress": [
-            {"ports": tcp(MAIN_PORT, MAIN_PORT - 2, HTTP_PORT)},
+            {**admitted, "ports": tcp(MAIN_PORT, MAIN_PORT - 2)},
+            {"ports": tcp(HTTP_PORT)},
             {"from": [peers], "ports": tcp(REPLICATION_PORT, CONTROL_PORT)},
             {"from": [operator], "ports": tcp(CONTROL_PORT)},
         ],
