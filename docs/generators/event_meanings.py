@@ -160,6 +160,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "group.unattended": "Reconciling a BrokerGroup failed because the API server did not answer or "
     "refused the request, or because the operator cannot read the spec; the operator tries again "
     "after 2 s. Failover continues.",
+    "secret.unusable": "A Secret with the certificate of a group's brokers is missing or cannot be "
+    "used; the operator reaches the brokers as before. A condition of the group says what to do.",
     "leader.lost": "Another operator may act now; this one becomes a standby.",
     "leader.unknown": "The Lease that decides which operator acts cannot be read or written.",
     # txn-checker

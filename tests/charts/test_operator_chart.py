@@ -118,12 +118,14 @@ def test_policies_of_groups_let_the_operator_reach_control_ports(objects):
 
 def test_objects_of_groups_fit_the_schema_of_kubernetes():
     one = group(
+        tls={"secretName": "cert"},
+        accounts={"secretName": "accounts", "operatorSecretName": "operator"},
         networkPolicy={
             "clients": [
                 {"podSelector": {"matchLabels": {"app": "shop"}}, "namespaceSelector": {}},
                 {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
             ]
-        }
+        },
     )
     for found in render_objects(
         one, image="cometmq:1", replicas=2, volume_size="1Gi", operator_namespace="ops"
@@ -157,7 +159,11 @@ def test_pod_monitors_select_the_operator_and_the_brokers_of_its_groups(
         assert endpoint["port"] in [port["name"] for port in container["ports"]]
 
 
-def test_rights_cover_the_calls_of_the_operator_and_no_secrets(objects):
+def test_secrets_are_only_read_by_name(objects):
+    assert rules(objects, "cometmq-operator")["secrets"] == {"get"}
+
+
+def test_rights_cover_the_calls_of_the_operator(objects):
     found = rules(objects, "cometmq-operator")
     called = {path.rpartition("/")[2] for path in PATHS.values()}
     assert called <= found.keys()

@@ -122,6 +122,40 @@ BAD = {
         {**GOOD, "image": {"pullPolicy": "Sometimes"}},
         'supported values: "Always", "IfNotPresent", "Never"',
     ),
+    "TLS without a Secret": (
+        {**GOOD, "tls": {"mode": "Enforcing"}},
+        "spec.tls.secretName: Required value",
+    ),
+    "unknown TLS mode": (
+        {**GOOD, "tls": {"secretName": "cert", "mode": "enforcing"}},
+        ('spec.tls.mode: Unsupported value: "enforcing": supported values: "Permissive",'
+        ' "Enforcing"'),
+    ),
+    "unknown demand for certificates": (
+        {**GOOD, "tls": {"secretName": "cert", "clientAuth": "true"}},
+        'spec.tls.clientAuth: Unsupported value: "true": supported values: "None", "Optional",',
+    ),
+    "a Secret that cannot exist": (
+        {**GOOD, "tls": {"secretName": "My_Cert"}},
+        "spec.tls.secretName in body should match",
+    ),
+    "TLS twice": (
+        {**GOOD, "tls": {"secretName": "cert"}, "config": {"tls.server.mode": "disabled"}},
+        "with spec.tls, config must not have the keys useTLS and tls.*: remove them",
+    ),
+    "accounts without a file": (
+        {**GOOD, "accounts": {"operatorSecretName": "operator"}},
+        "spec.accounts.secretName: Required value",
+    ),
+    "accounts without one for the operator": (
+        {**GOOD, "accounts": {"secretName": "accounts"}},
+        "spec.accounts.operatorSecretName: Required value",
+    ),
+    "accounts twice": (
+        {**GOOD, "accounts": {"secretName": "a", "operatorSecretName": "o"},
+         "config": {"aclEnable": "false"}},
+        "with spec.accounts, config must not have the keys aclEnable and aclFile: remove them",
+    ),
     "clients that are no list": (
         {**GOOD, "networkPolicy": {"clients": {"podSelector": {}}}},
         "spec.networkPolicy.clients in body must be of type array",
@@ -204,6 +238,12 @@ def test_a_majority_cannot_be_scaled(kube, namespace):
 def test_volumes_may_grow_in_other_units(kube, namespace):
     apply(kube, namespace, FULL)
     apply(kube, namespace, FULL | {"storage": {"size": "20481Mi"}})
+
+
+def test_defaults_of_tls_are_visible_once_it_is_on(kube, namespace):
+    apply(kube, namespace, {**GOOD, "tls": {"secretName": "cert"}})
+    tls = kube.objects("bg", "orders", "-n", namespace)["spec"]["tls"]
+    assert tls == {"clientAuth": "None", "mode": "Permissive", "secretName": "cert"}
 
 
 def test_defaults_are_visible(kube, namespace):

@@ -3,6 +3,7 @@
 
 import json
 from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -47,7 +48,10 @@ class Api:
                 return json.loads(json.dumps(self.group))
             case "Lease":
                 return self.lease
-        return {"metadata": {"generation": 1}, "spec": {"replicas": 2}}
+        return {
+            "metadata": {"generation": 1},
+            "spec": {"replicas": 2, "template": {"metadata": {}}},
+        }
 
     async def list(self, *_):
         return []
@@ -107,7 +111,7 @@ class FakeMembers:
     async def refuse_sends(self, *_):
         pass
 
-    async def backlog(self, _group):
+    async def backlog(self, _group, _account):
         return None
 
     def accept_loss(self, order):
@@ -140,7 +144,7 @@ class Operator:
         api = cast("KubeApi", self.api)
         context = Context(
             api=api, image="", operator_namespace="ns", resync_ms=60_000, quiet_ms=1,
-            wall_time=lambda: "2026-01-01T00:00:00Z",
+            wall_time=lambda: "2026-01-01T00:00:00Z", secrets=Mock(),
         )  # fmt: skip
         reporter = Reporter(
             api, wall_time=context.wall_time, now_ms=lambda: 0, log=CapturingLogger()

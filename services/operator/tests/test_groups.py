@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 from structlog.testing import CapturingLogger
 
 from cometmq.client.testing.waiting import eventually
+from cometmq.ha.places.memory import MemoryPlace
+from cometmq.operator.access import AGE_MAX_MS, Secrets
+from cometmq.operator.events import Reporter
+from cometmq.operator.group import FINALIZER
 from cometmq.operator.groups import Groups
+from cometmq.operator.members import Members
 from cometmq.operator.metrics import OperatorFigures
-from cometmq.operator.reconcile import Context
+from cometmq.operator.reconcile import Context, Pass
+from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
 
 INVALID = {
@@ -27,6 +34,7 @@ async def test_an_invalid_spec_fails_its_pass_and_the_next_one_reads_it_again():
         resync_ms=60_000,
         quiet_ms=60_000,
         wall_time=lambda: "",
+        secrets=Mock(),
     )
     log, figures = CapturingLogger(), OperatorFigures()
     groups = Groups(
@@ -42,3 +50,75 @@ async def test_an_invalid_spec_fails_its_pass_and_the_next_one_reads_it_again():
     await eventually(lambda: not len(groups))
     await groups.close()
     assert figures.passes == {"failed": 1, "done": 1}
+
+
+class FakeApi:
+    """Holds a BrokerGroup and Secrets; records what is written."""
+
+    def __init__(self, **spec):
+        metadata = {
+            "namespace": "mq", "name": "orders", "uid": "u", "generation": 1,
+            "finalizers": [FINALIZER],
+        }  # fmt: skip
+        self.group = {"metadata": metadata, "spec": {"nameServers": ["ns:9876"], **spec}}
+        self.secrets: dict[str, dict[str, str]] = {}
+        self.applied: list[str] = []
+        self.status: dict[str, Any] = {}
+
+    async def get(self, kind, _namespace, name):
+        if kind == "Secret":
+            data = self.secrets.get(name)
+            return None if data is None else {"data": data}
+        return self.group if kind == "BrokerGroup" else None
+
+    async def list(self, _kind, _namespace, _selector):
+        return []
+
+    async def apply(self, body):
+        self.applied.append(body["kind"])
+        return {"metadata": {"resourceVersion": "1", "generation": 1}}
+
+    async def patch(self, _kind, _namespace, _name, body, *, part=""):
+        if part == "status":
+            self.status = body["status"]
+
+    async def create(self, *_arguments):
+        return {}
+
+    async def delete(self, *_arguments):
+        return None
+
+
+async def test_a_group_whose_secret_is_missing_says_so_and_is_created_once_it_exists(tmp_path):
+    accounts = {"secretName": "accounts", "operatorSecretName": "operator"}
+    api: Any = FakeApi(accounts=accounts)
+    now_ms = 0
+    context = Context(
+        api=api, image="", operator_namespace="o", resync_ms=1, quiet_ms=1,
+        wall_time=lambda: "", secrets=Secrets(api, now_ms=lambda: now_ms, folder=tmp_path),
+    )  # fmt: skip
+    clock = SystemClock()
+    members = Members(MemoryPlace().port(), clock=clock, log=NO_LOG)
+    reporter = Reporter(api, wall_time=lambda: "", now_ms=clock.monotonic_ms, log=NO_LOG)
+    work = Pass(context, members, reporter, clock.monotonic_ms)
+
+    async def condition(type_):
+        await work.run("mq", "orders")
+        (found,) = (one for one in api.status["conditions"] if one["type"] == type_)
+        return found["status"], found["reason"], found.get("message", "")
+
+    for type_ in ("Ready", "SpecAccepted", "Progressing"):
+        status, reason, text = await condition(type_)
+        assert status == ("True" if type_ == "Progressing" else "False")
+        assert reason == "SecretMissing"
+        assert "mq/accounts does not exist: create it with plain_acl.yml" in text
+    assert api.status["phase"] == "Failed"
+    assert api.applied == []
+    api.secrets["accounts"] = {"plain_acl.yml": "YTo="}
+    api.secrets["operator"] = {"accessKey": "YQ=="}
+    now_ms += AGE_MAX_MS
+    assert (await condition("Ready"))[1] == "SecretIncomplete"
+    api.secrets["operator"]["secretKey"] = "YQ=="
+    now_ms += AGE_MAX_MS
+    assert await work.run("mq", "orders") == 0
+    assert "StatefulSet" in api.applied

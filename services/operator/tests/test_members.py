@@ -20,7 +20,7 @@ GROUP = BrokerGroup(
 async def test_an_elector_starts_for_a_group():
     port = MemoryPlace().port()
     members = Members(port, clock=SystemClock(), log=NO_LOG)
-    await members.look_after(GROUP, range(2), frozenset())
+    await members.look_after(GROUP, range(2), frozenset(), {})
     try:
         assert members.elector is not None
         assert members.elector.members.keys() == {0, 1}
@@ -37,13 +37,13 @@ async def test_an_accepted_loss_ends_with_the_elector():
     members = Members(MemoryPlace().port(), clock=SystemClock(), log=NO_LOG)
     members.accept_loss(order)
     assert not members.is_accepting_loss
-    await members.look_after(GROUP, range(2), frozenset())
+    await members.look_after(GROUP, range(2), frozenset(), {})
     try:
         members.accept_loss(order)
         assert members.is_accepting_loss
-        await members.look_after(GROUP, range(2), frozenset())
+        await members.look_after(GROUP, range(2), frozenset(), {})
         assert members.is_accepting_loss  # the same elector
-        await members.look_after(GROUP, range(3), frozenset())
+        await members.look_after(GROUP, range(3), frozenset(), {})
         assert not members.is_accepting_loss
     finally:
         await members.close()

@@ -5,11 +5,13 @@ import pytest
 
 from cometmq.broker.group.members import parse_members
 from cometmq.broker.settings import BrokerSettings
-from cometmq.operator.group import RESTART, BrokerGroup, group_of
+from cometmq.operator.group import CONTROL_NAME, RESTART, TLS_SECRET, BrokerGroup, group_of
 from cometmq.operator.models import OWNED_SETTINGS
 from cometmq.operator.render import broker_conf, config_hash, objects
 from cometmq.operator.testing.states import group
+from cometmq.remoting.transport.settings import TlsMode
 from cometmq.runtime.settings import load
+from cometmq.runtime.tls_keys import client_tls, server_tls
 
 
 def rendered(one: BrokerGroup, **more):
@@ -148,6 +150,78 @@ def test_limits_on_clients_keep_metrics_reachable_and_restart_no_broker():
     rules = objects_["NetworkPolicy"]["spec"]["ingress"]
     assert {"ports": [{"protocol": "TCP", "port": 10919}]} in rules
     assert objects_["StatefulSet"] == rendered(group())["StatefulSet"]
+
+
+SECURED = {
+    "tls": {"secretName": "cert", "mode": "Enforcing", "clientAuth": "Require"},
+    "accounts": {"secretName": "accounts", "operatorSecretName": "operator"},
+}
+
+
+def pod_of(one: BrokerGroup):
+    return rendered(one)["StatefulSet"]["spec"]["template"]
+
+
+def test_a_broker_accepts_the_settings_of_a_secured_group(tmp_path):
+    loaded_ = loaded(group(**SECURED), tmp_path)
+    assert loaded_.unknown == {}
+    server, client = server_tls(loaded_.value), client_tls(loaded_.value)
+    assert (server.mode, server.need_client_auth) == (TlsMode.ENFORCING, "require")
+    assert (client.enable, client.auth_server) == (True, True)
+    assert loaded_.value.acl_enable
+    pod = pod_of(group(**SECURED))["spec"]
+    (container,) = pod["containers"]
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one.get("secret") for one in pod["volumes"]}
+    files = {
+        f"{mounts[name]}/{item['path']}": (secret["secretName"], item["key"])
+        for name, secret in volumes.items()
+        if secret
+        for item in secret["items"]
+    }
+    assert files == {
+        str(server.cert_path): ("cert", "tls.crt"),
+        str(server.key_path): ("cert", "tls.key"),
+        str(server.trust_cert_path): ("cert", "ca.crt"),
+        loaded_.value.acl_file: ("accounts", "plain_acl.yml"),
+    }
+    assert (client.cert_path, client.trust_cert_path) == (server.cert_path, server.trust_cert_path)
+    assert all(
+        one["readOnly"] for one in container["volumeMounts"] if one["name"] in ("tls", "accounts")
+    )
+
+
+def test_secrets_are_mounted_outside_of_read_only_folders():
+    """The runtime cannot create the folder of a mount inside a ConfigMap."""
+    (container,) = pod_of(group(**SECURED))["spec"]["containers"]
+    paths = [one["mountPath"] for one in container["volumeMounts"]]
+    assert not [(one, other) for one in paths for other in paths if one.startswith(f"{other}/")]
+
+
+def test_permissive_tls_is_the_default_and_leaves_outgoing_connections_plain(tmp_path):
+    settings = loaded(group(tls={"secretName": "cert"}), tmp_path).value
+    assert server_tls(settings).mode is TlsMode.PERMISSIVE
+    assert server_tls(settings).need_client_auth == "none"
+    assert not client_tls(settings).enable
+
+
+def test_probes_avoid_a_control_port_with_tls():
+    kinds = ("startupProbe", "livenessProbe", "readinessProbe")
+    for one, action in ((group(), "grpc"), (group(**SECURED), "httpGet")):
+        (container,) = pod_of(one)["spec"]["containers"]
+        assert all(action in container[kind] for kind in kinds)
+    (container,) = pod_of(group(**SECURED))["spec"]["containers"]
+    assert container["startupProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 10919}
+
+
+def test_a_pod_says_how_its_control_port_is_reached():
+    marks = pod_of(group(**SECURED))["metadata"]["annotations"]
+    assert marks[TLS_SECRET] == "cert"
+    assert CONTROL_NAME not in marks
+    named = group(tls={"secretName": "cert", "controlName": "brokers.example"})
+    assert pod_of(named)["metadata"]["annotations"][CONTROL_NAME] == "brokers.example"
+    assert TLS_SECRET not in pod_of(group())["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize(

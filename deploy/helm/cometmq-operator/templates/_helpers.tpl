@@ -61,6 +61,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [configmaps, serviceaccounts, services]
   verbs: [get, list, watch, create, patch]
+# Certificates and accounts that specs name, read by name: without list and watch, no others are found.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch]

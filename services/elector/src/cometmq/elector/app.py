@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ from cometmq.ha.port import RecordPort, RecordUnreachable
 from cometmq.ha.record import RecordDamaged
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
@@ -35,6 +37,8 @@ WATCH_RETRY_MS: Final = 250
 STUCK_INTERVALS: Final = 20
 """The elector is not ready after this many intervals without a completed round."""
 
+TlsOf = Callable[[int], tuple[TlsSettings | None, str]]
+
 
 class ElectorApp:
     def __init__(
@@ -46,10 +50,13 @@ class ElectorApp:
         admin: AdminHttp | None = None,
         record: RecordPort | None = None,
         accept_with: str = ACCEPT_WITH,
+        tls_of: TlsOf | None = None,
     ) -> None:
-        """`record` overrides the record store that the settings name; `accept_with` is the command
-        with which a person accepts a loss.
+        """`record` overrides the record store that the settings name, and `tls_of` the TLS settings
+        and the name in the certificate, by ordinal; `accept_with` is the command with which a
+        person accepts a loss.
         """
+        self._tls_of = tls_of or self._tls_in_settings
         self._loaded = settings
         self._record = record
         self._accept_with = accept_with
@@ -81,12 +88,9 @@ class ElectorApp:
             stack.push_async_callback(record.close)
             links: dict[int, Link] = {}
             for ordinal, address in plan.addresses.items():
-                client = MemberClient(
-                    address,
-                    Target(plan.group.name, ordinal),
-                    tls=client_tls(settings, self._loaded.label),
-                    tls_name=settings.control_tls_name,
-                )
+                tls, name = self._tls_of(ordinal)
+                target = Target(plan.group.name, ordinal)
+                client = MemberClient(address, target, tls=tls, tls_name=name)
                 stack.push_async_callback(client.close)
                 links[ordinal] = client
             self.elector = Elector(
@@ -126,6 +130,10 @@ class ElectorApp:
         if silent_ms > STUCK_INTERVALS * interval_ms + 10_000:
             return f"no round has ended for {silent_ms} ms: see its log"
         return self.elector.fault or None
+
+    def _tls_in_settings(self, _ordinal: int) -> tuple[TlsSettings | None, str]:
+        settings = self._settings
+        return client_tls(settings, self._loaded.label), settings.control_tls_name
 
     async def _run(self) -> None:
         elector = self.elector

@@ -38,6 +38,7 @@ PATHS: Final[Mapping[str, str]] = {
     "PodDisruptionBudget": "apis/policy/v1/namespaces/{ns}/poddisruptionbudgets",
     "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{ns}/roles",
     "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{ns}/rolebindings",
+    "Secret": "api/v1/namespaces/{ns}/secrets",
     "Service": "api/v1/namespaces/{ns}/services",
     "ServiceAccount": "api/v1/namespaces/{ns}/serviceaccounts",
     "StatefulSet": "apis/apps/v1/namespaces/{ns}/statefulsets",

@@ -3,14 +3,17 @@
 
 import asyncio
 import ssl
+import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from cometmq.ha.places.http import HttpClient
 from cometmq.ha.places.kubernetes import Api, KubernetesRecord
+from cometmq.operator.access import Secrets
 from cometmq.operator.api import KubeApi, Server, in_cluster
 from cometmq.operator.declared.objects import Objects
 from cometmq.operator.groups import Groups
@@ -55,6 +58,8 @@ class OperatorApp:
         self._server = server
         self._addresses = addresses
         self._stack = AsyncExitStack()
+        self._folder = Path()
+        """Holds certificates while the operator runs."""
         self._leadership: Leadership | None = None
         self._figures = OperatorFigures()
         self._groups: Groups | None = None
@@ -87,6 +92,8 @@ class OperatorApp:
         """Start as a standby; the API server need not be reachable yet."""
         server, settings = self._server or in_cluster(), self._settings
         async with AsyncExitStack() as stack:
+            folder = tempfile.TemporaryDirectory(prefix="cometmq-operator-")
+            self._folder = Path(stack.enter_context(folder))
             api = await stack.enter_async_context(KubeApi(server))
             self._figures.requests = api.requests
             self._leadership = Leadership(
@@ -124,6 +131,7 @@ class OperatorApp:
     async def _act(self, api: KubeApi, server: Server) -> None:
         settings = self._settings
         namespaces = tuple(filter(None, settings.watch_namespaces.split(";")))
+        secrets = Secrets(api, now_ms=self._clock.monotonic_ms, folder=self._folder)
         context = Context(
             api=api,
             image=settings.default_image,
@@ -131,6 +139,7 @@ class OperatorApp:
             resync_ms=settings.resync_mills,
             quiet_ms=settings.drain_quiet_mills,
             wall_time=api_time,
+            secrets=secrets,
         )
         groups = self._groups = Groups(
             context,

@@ -83,6 +83,10 @@ class Reason(StrEnum):
     BACKLOG_UNKNOWN = "BacklogUnknown"
     BACKLOG = "Backlog"
     SENDS_GO_ON = "SendsGoOn"
+    SECRET_MISSING = "SecretMissing"  # noqa: S105  # reasons, no passwords
+    SECRET_INCOMPLETE = "SecretIncomplete"  # noqa: S105
+    SECRET_UNUSABLE = "SecretUnusable"  # noqa: S105
+    SECRET_FORBIDDEN = "SecretForbidden"  # noqa: S105
 
 
 class Nothing(msgspec.Struct, frozen=True):

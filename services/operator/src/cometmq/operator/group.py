@@ -27,6 +27,10 @@ ACCEPT_LOSS: Final = f"{GROUP}/accept-loss"
 RESTART: Final = f"{GROUP}/restart"
 SKIP_DRAIN: Final = f"{GROUP}/skip-drain"
 """Annotations that give orders."""
+TLS_SECRET: Final = f"{GROUP}/tls-secret"
+"""Annotation of a pod whose control port serves TLS; its value is the name of the Secret."""
+CONTROL_NAME: Final = f"{GROUP}/control-name"
+"""Annotation of such a pod whose certificate has this name instead of the pod's."""
 
 
 class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):

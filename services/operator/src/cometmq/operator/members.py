@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The brokers of a group: its elector, and the calls that the elector does not make."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from cometmq.client.admin import AdminClient
+from cometmq.client.settings import ClientOptions
 from cometmq.control.client import MemberClient
 from cometmq.control.member import Target
 from cometmq.elector.app import ElectorApp
@@ -14,12 +15,15 @@ from cometmq.elector.settings import ElectorSettings
 from cometmq.ha.actions import Fence, HandOver, Statuses
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Policy, Record
+from cometmq.operator.access import PLAIN, Link
 from cometmq.operator.decide import Backlog
 from cometmq.operator.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
 from cometmq.operator.models import AckPolicy
 from cometmq.operator.orders import AcceptLoss, Discard
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
+from cometmq.remoting.signature import SessionCredentials
+from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.settings import Loaded
 
@@ -52,6 +56,8 @@ class Members:
         self._addresses = addresses or Addresses()
         self._app: ElectorApp | None = None
         self._settings: ElectorSettings | None = None
+        self.links: Mapping[int, Link] = {}
+        """How the control ports are reached, as last given to `look_after`."""
 
     @property
     def elector(self) -> Elector | None:
@@ -110,9 +116,17 @@ class Members:
         return ("RecordUnreachable", elector.fault) if elector.fault else None
 
     async def look_after(
-        self, group: BrokerGroup, ordinals: range, leaving: frozenset[int]
+        self,
+        group: BrokerGroup,
+        ordinals: range,
+        leaving: frozenset[int],
+        links: Mapping[int, Link],
     ) -> None:
-        """Elect masters among these brokers from now on; do nothing if they are unchanged."""
+        """Elect masters among these brokers from now on; do nothing if they are unchanged.
+
+        The TLS settings in `links` name files whose paths change with their content, so a renewed
+        certificate counts as a change. A member without an entry is reached without TLS.
+        """
         replication = group.spec.replication
         members = (f"{one}={self._addresses.control(group, one)}" for one in ordinals)
         settings = ElectorSettings(
@@ -125,13 +139,18 @@ class Members:
             renew_deadline_mills=replication.renew_deadline_ms,
             heard_within_mills=replication.heard_within_ms,
         )
-        if settings == self._settings:
+        if settings == self._settings and links == self.links:
             return
         await self.close()
+        self.links = dict(links)
         app = ElectorApp(
-            Loaded(settings, {}, {}), log=self._log, clock=self._clock, record=self._record_port,
+            Loaded(settings, {}, {}),
+            log=self._log,
+            clock=self._clock,
+            record=self._record_port,
             accept_with=f"cometmq k8s accept-loss {group.name}",
-        )  # fmt: skip
+            tls_of=self._tls_of,
+        )
         await app.start()
         self._app, self._settings = app, settings
 
@@ -141,39 +160,52 @@ class Members:
         if app is not None:
             await app.stop()
 
+    def _tls_of(self, ordinal: int) -> tuple[TlsSettings | None, str]:
+        link = self.links.get(ordinal, PLAIN)
+        return link.tls, link.name
+
+    def _client(self, group: BrokerGroup, ordinal: int) -> "_Client":
+        link = self.links.get(ordinal, PLAIN)
+        return _Client(self._addresses.control(group, ordinal), group, ordinal, link)
+
     async def hand_over(self, group: BrokerGroup, order: HandOver) -> None:
         """Start a switchover; raise CometError if the master refuses."""
-        async with _Client(self._addresses.control(group, order.master), group, order.master) as it:
+        async with self._client(group, order.master) as it:
             await it.hand_over(order.target, leaves=order.leaves)
 
     async def fence(self, group: BrokerGroup, order: Fence) -> None:
         """Stop a master at once; raise CometError if it does not confirm."""
-        async with _Client(self._addresses.control(group, order.ordinal), group, order.ordinal) as (
-            it
-        ):
+        async with self._client(group, order.ordinal) as it:
             await it.fence(order.epoch)
 
     async def rebuild(self, group: BrokerGroup, order: Discard) -> None:
         """Make a slave discard its store; raise CometError if it does not confirm."""
-        async with _Client(self._addresses.control(group, order.ordinal), group, order.ordinal) as (
-            it
-        ):
+        async with self._client(group, order.ordinal) as it:
             await it.rebuild()
 
     async def refuse_sends(self, group: BrokerGroup, ordinals: range) -> None:
         """Make the brokers read-only; raise CometError unless all of them confirm."""
         for ordinal in ordinals:
-            async with _Client(self._addresses.control(group, ordinal), group, ordinal) as it:
+            async with self._client(group, ordinal) as it:
                 await it.update_config(READ_ONLY)
 
-    async def backlog(self, group: BrokerGroup) -> Backlog | None:
-        """Return the unconsumed messages on the master; None if it does not answer."""
+    async def backlog(
+        self, group: BrokerGroup, account: SessionCredentials | None
+    ) -> Backlog | None:
+        """Return the unconsumed messages on the master; None if it does not answer, or refuses
+        `account`.
+        """
         record = self.record
         if record is None:
             return None
-        address = self._addresses.main(group, record.holder.ordinal)
+        master = record.holder.ordinal
+        address = self._addresses.main(group, master)
+        tls = self.links.get(master, PLAIN).tls or TlsSettings()
+        options = ClientOptions(credentials=account, tls=tls)
         try:
-            async with AdminClient(";".join(group.spec.name_servers), log=self._log) as admin:
+            async with AdminClient(
+                ";".join(group.spec.name_servers), options=options, log=self._log
+            ) as admin:
                 broker = admin.broker(address)
                 behind = await broker.all_consume_stats()
                 delayed = _delayed(await broker.runtime_info())
@@ -203,8 +235,9 @@ def _delayed(info: dict[str, str]) -> int:
 class _Client:
     """A connection to one broker's control port for a few calls."""
 
-    def __init__(self, address: str, group: BrokerGroup, ordinal: int) -> None:
-        self._client = MemberClient(address, Target(group.broker_name, ordinal))
+    def __init__(self, address: str, group: BrokerGroup, ordinal: int, link: Link) -> None:
+        target = Target(group.broker_name, ordinal)
+        self._client = MemberClient(address, target, tls=link.tls, tls_name=link.name)
 
     async def __aenter__(self) -> MemberClient:
         return self._client

@@ -84,6 +84,21 @@ class Deletion(StrEnum):
     NOW = "Now"
 
 
+class TlsMode(StrEnum):
+    """Whether the client ports accept connections without TLS too."""
+
+    PERMISSIVE = "Permissive"
+    ENFORCING = "Enforcing"
+
+
+class ClientAuth(StrEnum):
+    """Whether clients must present a certificate."""
+
+    NONE = "None"
+    OPTIONAL = "Optional"
+    REQUIRE = "Require"
+
+
 class Image(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The container image of the brokers."""
 
@@ -275,6 +290,78 @@ class DisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
             " block drains."
         ),
     ] = True
+
+
+_OBJECT_NAME: Final = r"^[a-z0-9][a-z0-9.-]*$"
+
+
+def secret_name(description: str) -> Meta:
+    """Return the bounds of a Secret's name."""
+    return Meta(description=description, min_length=1, max_length=253, pattern=_OBJECT_NAME)
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """TLS of the brokers."""
+
+    secret_name: Annotated[
+        str,
+        secret_name(
+            "Secret in this namespace with tls.crt, tls.key and ca.crt, as cert-manager writes it."
+            " Brokers and operator use a changed Secret without a restart. The control ports use"
+            " the certificate too, and the operator verifies the names in it: it must be valid for"
+            " *.NAME-peers.NAMESPACE.svc, where NAME is the name of this object, or for"
+            " controlName."
+        ),
+    ]
+    mode: Annotated[
+        TlsMode,
+        Meta(
+            description="Permissive: the client ports accept TLS and plain connections."
+            " Enforcing: only TLS; brokers then use TLS towards name servers as well, and verify"
+            " them by ca.crt."
+        ),
+    ] = TlsMode.PERMISSIVE
+    client_auth: Annotated[
+        ClientAuth,
+        Meta(
+            description="Whether clients must present a certificate that ca.crt has signed: None,"
+            " Optional, Require. With Require, the control ports demand one too; operator and"
+            " brokers present tls.crt, which must then be valid for clients as well as servers."
+        ),
+    ] = ClientAuth.NONE
+    control_name: (
+        Annotated[
+            str,
+            Meta(
+                description="DNS name in the certificate, if it does not contain the names of the"
+                " pods.",
+                min_length=1,
+                max_length=253,
+                pattern=r"^[A-Za-z0-9*][A-Za-z0-9.-]*$",
+            ),
+        ]
+        | None
+    ) = None
+
+
+class Accounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Access control by accounts."""
+
+    secret_name: Annotated[
+        str,
+        secret_name(
+            "Secret in this namespace with plain_acl.yml, RocketMQ's file of accounts. Brokers"
+            " load a changed file without a restart."
+        ),
+    ]
+    operator_secret_name: Annotated[
+        str,
+        secret_name(
+            "Secret in this namespace with the accessKey and secretKey of an administrator in"
+            " plain_acl.yml. The operator counts the unconsumed messages with it before it deletes"
+            " the group."
+        ),
+    ]
 
 
 class IpBlock(msgspec.Struct, frozen=True, kw_only=True, rename={"except_": "except"}):
@@ -489,6 +576,27 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pod_disruption_budget: Annotated[
         DisruptionBudget, Meta(description="The PodDisruptionBudget of the group.")
     ] = DisruptionBudget()
+    tls: (
+        Annotated[
+            Tls,
+            Meta(
+                description="TLS of the client ports and control ports. Without it, the client"
+                " ports accept TLS with a certificate that clients cannot verify, and the control"
+                " ports are plain. Adding or removing it restarts the brokers one at a time."
+            ),
+        ]
+        | None
+    ) = None
+    accounts: (
+        Annotated[
+            Accounts,
+            Meta(
+                description="Access control by accounts. Without it, every client may do"
+                " everything. Adding or removing it restarts the brokers one at a time."
+            ),
+        ]
+        | None
+    ) = None
     network_policy: Annotated[Network, Meta(description="The NetworkPolicy of the group.")] = (
         Network()
     )
@@ -513,6 +621,18 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 SPEC_RULES: Final = (
+    rule(
+        "!has(self.tls) || !has(self.config) ||"
+        " self.config.all(k, !k.startsWith('tls.') && k != 'useTLS')",
+        "with spec.tls, config must not have the keys useTLS and tls.*: remove them",
+        fieldPath=".config",
+    ),
+    rule(
+        "!has(self.accounts) || !has(self.config) ||"
+        " self.config.all(k, !(k in ['aclEnable', 'aclFile']))",
+        "with spec.accounts, config must not have the keys aclEnable and aclFile: remove them",
+        fieldPath=".config",
+    ),
     rule(
         "self.replication.minInSync <= self.replicas",
         "replication.minInSync must not exceed replicas: no message would ever be accepted",

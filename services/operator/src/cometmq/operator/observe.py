@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a group's objects, read from the API."""
 
+from collections.abc import Mapping
 from typing import Final, Self
 
 import msgspec
@@ -84,6 +85,14 @@ def _trouble(status: Body) -> str:
         if reason and reason not in STARTING:
             return f"{reason}: {message}"[:TROUBLE_CHARACTERS_MAX].removesuffix(": ")
     return ""
+
+
+def marks_of(live: Live, ordinal: int) -> Mapping[str, str]:
+    """Return the annotations of a pod, or of the pod that will take its place if it is missing."""
+    pod = live.pods.get(ordinal)
+    if pod is None and live.stateful_set is not None:
+        pod = live.stateful_set["spec"]["template"]
+    return {} if pod is None else pod["metadata"].get("annotations") or {}
 
 
 def volume_size(group: BrokerGroup, live: Live) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pod of a broker (pure); it meets the strictest pod security standard."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cometmq.operator.group import (
@@ -11,6 +11,7 @@ from cometmq.operator.group import (
     REPLICATION_PORT,
     BrokerGroup,
 )
+from cometmq.operator.secret_keys import ACL_FILE, TLS_CERTIFICATE, TLS_KEY, TLS_TRUST
 
 USER: Final = 10_001
 GRACE_S: Final = 90
@@ -19,7 +20,13 @@ its store."""
 RECOVERY_MINUTES_MAX: Final = 60
 STORE: Final = "/var/lib/cometmq"
 
+TLS: Final = "/etc/cometmq-tls"
+ACCOUNTS: Final = "/etc/cometmq-accounts"
+"""Folders of Secrets. They are outside the folder of the ConfigMap, where the runtime could not
+create them."""
+
 _PERIOD_S: Final = 2
+_SECRET_FILE_MODE: Final = 0o440
 
 
 def pod_template(
@@ -47,6 +54,7 @@ def pod_template(
         "volumes": [
             {"name": "config", "configMap": {"name": f"{group.name}-config"}},
             {"name": "tmp", "emptyDir": {}},
+            *({"name": name, "secret": secret} for name, _, secret in _secrets(group)),
         ],
     }
     if spec.image.pull_secrets:
@@ -86,14 +94,15 @@ def _container(group: BrokerGroup, image: str) -> dict[str, Any]:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        # A large store takes minutes to recover after a crash, and must not be killed for it.
-        "startupProbe": _probe("startup", failures=RECOVERY_MINUTES_MAX * 60 // _PERIOD_S),
-        "livenessProbe": _probe("live", failures=10),
-        "readinessProbe": _probe("ready", failures=2),
+        **(_probes(_by_grpc) if group.spec.tls is None else _probes(_by_http)),
         "volumeMounts": [
             {"name": "store", "mountPath": STORE},
             {"name": "config", "mountPath": "/etc/cometmq", "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  # the path inside the container
+            *(
+                {"name": name, "mountPath": path, "readOnly": True}
+                for name, path, _ in _secrets(group)
+            ),
         ],
     }
 
@@ -102,13 +111,54 @@ def _from_pod(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def _probe(service: str, *, failures: int) -> dict[str, Any]:
+def _secrets(group: BrokerGroup) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return name, folder and source of each volume with a Secret.
+
+    The volume is a folder, because the kubelet never updates single mounted files.
+    """
+    tls, accounts = group.spec.tls, group.spec.accounts
+    found = []
+    if tls is not None:
+        found.append(("tls", TLS, _source(tls.secret_name, (TLS_CERTIFICATE, TLS_KEY, TLS_TRUST))))
+    if accounts is not None:
+        found.append(("accounts", ACCOUNTS, _source(accounts.secret_name, (ACL_FILE,))))
+    return found
+
+
+def _source(name: str, keys: tuple[str, ...]) -> dict[str, Any]:
     return {
-        "grpc": {"port": CONTROL_PORT, "service": service},
-        "periodSeconds": _PERIOD_S,
-        "timeoutSeconds": _PERIOD_S,
-        "failureThreshold": failures,
+        "secretName": name,
+        "defaultMode": _SECRET_FILE_MODE,
+        "items": [{"key": key, "path": key} for key in keys],
     }
+
+
+def _probes(action: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    # A large store takes minutes to recover after a crash, and must not be killed for it.
+    failures = {"startup": RECOVERY_MINUTES_MAX * 60 // _PERIOD_S, "live": 10, "ready": 2}
+    names = {"startup": "startupProbe", "live": "livenessProbe", "ready": "readinessProbe"}
+    return {
+        names[check]: {
+            **action(check),
+            "periodSeconds": _PERIOD_S,
+            "timeoutSeconds": _PERIOD_S,
+            "failureThreshold": count,
+        }
+        for check, count in failures.items()
+    }
+
+
+def _by_grpc(check: str) -> dict[str, Any]:
+    return {"grpc": {"port": CONTROL_PORT, "service": check}}
+
+
+def _by_http(check: str) -> dict[str, Any]:
+    """Return a probe of the HTTP port: the kubelet cannot use TLS for gRPC probes.
+
+    The port opens once the store is recovered, so the startup probe fails until then.
+    """
+    path = "/readyz" if check == "ready" else "/healthz"
+    return {"httpGet": {"path": path, "port": HTTP_PORT}}
 
 
 def _spread_over_nodes(group: BrokerGroup) -> dict[str, Any]:

@@ -18,18 +18,22 @@ from cometmq.ha.actions import Fence, HandOver
 from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.ha.record import decode_record
 from cometmq.operator import decide, orders, render
+from cometmq.operator.access import PLAIN, SERVER_KEYS, Link, SecretFault, Secrets
 from cometmq.operator.api import ApiRefused, Body, KubeApi
 from cometmq.operator.decide import Backlog, Ending, Nothing, Release, Restart, Seen, Step, Wait
 from cometmq.operator.events import Reporter
 from cometmq.operator.group import (
+    CONTROL_NAME,
     FINALIZER,
     ROLE_LABEL,
+    TLS_SECRET,
     BrokerGroup,
     group_of,
 )
 from cometmq.operator.members import Members
-from cometmq.operator.observe import Live, is_ending, seen_of, volume_size
+from cometmq.operator.observe import Live, is_ending, marks_of, seen_of, volume_size
 from cometmq.operator.orders import AcceptLoss, Discard, Plan, Refused, Verb
+from cometmq.operator.secret_keys import ACL_FILE
 from cometmq.operator.status import Findings, status_of
 from cometmq.operator.status_types import GroupStatus, LastOperation
 from cometmq.remoting.errors import CometError
@@ -51,6 +55,7 @@ class Context(msgspec.Struct, frozen=True):
     """
     wall_time: Callable[[], str]
     """Returns the time in the API's format."""
+    secrets: Secrets
 
 
 class Pass:
@@ -110,6 +115,7 @@ class Pass:
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(api, group)
         await self._elect(group, live)
+        fault = await self._secret_fault(group)
         # An operator that has just started knows no master yet, and would refuse every order.
         has_looked = self._members.has_looked
         seen = seen_of(group, live, self._members.record, self._members.statuses)
@@ -121,7 +127,8 @@ class Pass:
         )
         refusal = ""
         is_to_apply = live.stateful_set is not None or not group.is_deleting
-        if not group.spec.paused and is_to_apply:
+        # Without its Secrets no pod starts, so nothing is changed that would restart one.
+        if not group.spec.paused and is_to_apply and fault is None:
             try:
                 changed = await self._apply(group, seen, live)
             except ApiRefused as error:
@@ -131,7 +138,7 @@ class Pass:
         operation = await self._obey(group, seen) if has_looked else None
         operation = operation or self._end_of_acceptance(group, before)
         seen = await self._with_backlog(group, seen)
-        step = await self._act(group, seen, live)
+        step = await self._act(group, seen, live, fault)
         if isinstance(step, Release):
             await self._release(group, body)
             return SOON_MS
@@ -140,12 +147,14 @@ class Pass:
             seen=seen,
             step=step,
             refusal=refusal,
+            secret_fault=fault,
             config_hash=render.config_hash(group),
             last_operation=operation,
         )
         await self._write_status(group, found, before)
         await self._reporter.note(group, found, before)
         is_idle = isinstance(step, Nothing) and orders.given(group) is None and not refusal
+        is_idle = is_idle and fault is None
         return self._context.resync_ms if is_idle and decide.has_master(seen) else SOON_MS
 
     # ---- election ----------------------------------------------------------------------------
@@ -159,7 +168,37 @@ class Pass:
         staying = seen.replicas or 0 if group.is_deleting else group.spec.replicas
         count = max([staying, *(one + 1 for one in leaving)])
         going = frozenset(range(staying, count))  # no gaps: pods may disappear in any order
-        await self._members.look_after(group, range(count), going)
+        links = {one: await self._link(group, live, one) for one in range(count)}
+        await self._members.look_after(group, range(count), going, links)
+
+    async def _link(self, group: BrokerGroup, live: Live, ordinal: int) -> Link:
+        """Return how a member is reached: while TLS is being rolled out, pods differ.
+
+        If its Secret cannot be used any more, the member is reached as before.
+        """
+        marks = marks_of(live, ordinal)
+        secret = marks.get(TLS_SECRET)
+        if secret is None:
+            return PLAIN
+        try:
+            tls = await self._context.secrets.tls(group.namespace, secret)
+        except SecretFault as error:
+            self._reporter.log.warning("secret.unusable", group=group.name, error=str(error))
+            return self._members.links.get(ordinal, PLAIN)
+        return Link(tls, marks.get(CONTROL_NAME, ""))
+
+    async def _secret_fault(self, group: BrokerGroup) -> Wait | None:
+        """Return why the Secrets that the spec names cannot be used, or None if they can."""
+        tls, accounts, secrets = group.spec.tls, group.spec.accounts, self._context.secrets
+        try:
+            if tls is not None:
+                await secrets.tls(group.namespace, tls.secret_name, SERVER_KEYS)
+            if accounts is not None:
+                await secrets.require(group.namespace, accounts.secret_name, (ACL_FILE,))
+                await secrets.account(group.namespace, accounts.operator_secret_name)
+        except SecretFault as error:
+            return Wait(error.reason, str(error))
+        return None
 
     # ---- owned objects -----------------------------------------------------------------------
 
@@ -207,11 +246,15 @@ class Pass:
 
     # ---- steps -------------------------------------------------------------------------------
 
-    async def _act(self, group: BrokerGroup, seen: Seen, live: Live) -> Step | Ending:
+    async def _act(
+        self, group: BrokerGroup, seen: Seen, live: Live, fault: Wait | None
+    ) -> Step | Ending:
         if group.is_deleting:
             return decide.ending(group, seen)
         if group.spec.paused:
             return Nothing()
+        if fault is not None:
+            return fault
         step = decide.next_step(group, seen)
         match step:
             case Restart(ordinal=ordinal):
@@ -341,8 +384,18 @@ class Pass:
         except CometError as error:
             self._reporter.log.warning("drain.blocked", group=group.name, error=str(error))
         else:
-            backlog = await self._members.backlog(group)
+            backlog = await self._backlog(group)
         return msgspec.structs.replace(seen, backlog=backlog, is_quiet=self._is_quiet(seen))
+
+    async def _backlog(self, group: BrokerGroup) -> Backlog | None:
+        accounts, account = group.spec.accounts, None
+        try:
+            if accounts is not None:
+                name = accounts.operator_secret_name
+                account = await self._context.secrets.account(group.namespace, name)
+        except SecretFault:  # a condition reports it
+            return None
+        return await self._members.backlog(group, account)
 
     def _may_have_data(self, before: GroupStatus) -> bool:
         """Return whether there is, may be or has been a master.

@@ -11,16 +11,19 @@ import msgspec
 
 from cometmq.operator.crd import API_VERSION
 from cometmq.operator.group import (
+    CONTROL_NAME,
     CONTROL_PORT,
     HTTP_PORT,
     MAIN_PORT,
     MEMBERS_MAX,
     REPLICATION_PORT,
     RESTART,
+    TLS_SECRET,
     BrokerGroup,
 )
-from cometmq.operator.models import GROUP, KIND, AckPolicy
-from cometmq.operator.pod import STORE, pod_template
+from cometmq.operator.models import GROUP, KIND, Accounts, AckPolicy, Tls, TlsMode
+from cometmq.operator.pod import ACCOUNTS, STORE, TLS, pod_template
+from cometmq.operator.secret_keys import ACL_FILE, TLS_CERTIFICATE, TLS_KEY, TLS_TRUST
 from cometmq.runtime import properties
 
 Object = dict[str, Any]
@@ -60,8 +63,32 @@ def broker_conf(group: BrokerGroup) -> str:
         "heardWithinMills": str(replication.heard_within_ms),
         "replicaLagTimeoutMills": str(replication.replica_lag_timeout_ms),
         "switchoverTimeoutMills": str(replication.switchover_timeout_ms),
+        **_tls_settings(spec.tls),
+        **_account_settings(spec.accounts),
     }
     return properties.render(dict(sorted(settings.items())))
+
+
+def _tls_settings(tls: Tls | None) -> dict[str, str]:
+    """Return the settings that the suite's chart writes for TLS."""
+    if tls is None:
+        return {}
+    return {
+        "tls.enable": str(tls.mode is TlsMode.ENFORCING).lower(),
+        "tls.server.mode": tls.mode.value.lower(),
+        "tls.server.need.client.auth": tls.client_auth.value.lower(),
+        "tls.server.certPath": f"{TLS}/{TLS_CERTIFICATE}",
+        "tls.server.keyPath": f"{TLS}/{TLS_KEY}",
+        "tls.server.trustCertPath": f"{TLS}/{TLS_TRUST}",
+        "tls.client.certPath": f"{TLS}/{TLS_CERTIFICATE}",
+        "tls.client.keyPath": f"{TLS}/{TLS_KEY}",
+        "tls.client.trustCertPath": f"{TLS}/{TLS_TRUST}",
+        "tls.client.authServer": "true",
+    }
+
+
+def _account_settings(accounts: Accounts | None) -> dict[str, str]:
+    return {} if accounts is None else {"aclEnable": "true", "aclFile": f"{ACCOUNTS}/{ACL_FILE}"}
 
 
 def config_hash(group: BrokerGroup) -> str:
@@ -205,6 +232,11 @@ def _stateful_set(group: BrokerGroup, image: str, replicas: int, volume_size: st
         },
     }
     annotations = {CONFIG_HASH: config_hash(group)}
+    if group.spec.tls is not None:
+        # The operator reads the annotations of a pod to learn how to reach its control port.
+        annotations[TLS_SECRET] = group.spec.tls.secret_name
+        if group.spec.tls.control_name is not None:
+            annotations[CONTROL_NAME] = group.spec.tls.control_name
     if restart := group.annotations.get(RESTART):
         annotations[RESTART] = restart
     spec = {

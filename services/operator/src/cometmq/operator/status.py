@@ -19,6 +19,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     step: Step | Ending = Nothing()
     refusal: str = ""
     """Why the API server rejected an object of the group."""
+    secret_fault: Wait | None = None
+    """Why a Secret that the spec names cannot be used."""
     config_hash: str = ""
     last_operation: LastOperation | None = None
 
@@ -83,7 +85,7 @@ def _phase(group: BrokerGroup, found: Findings) -> str:
     # The first phase whose condition is true applies.
     phases = (
         ("Draining", group.is_deleting),
-        ("Failed", bool(found.refusal)),
+        ("Failed", bool(found.refusal) or found.secret_fault is not None),
         ("Paused", group.spec.paused),
         ("Creating", seen.record is None),
         ("Scaling", is_scaling),
@@ -120,9 +122,12 @@ def _conditions(group: BrokerGroup, found: Findings) -> Iterable[Condition]:
         if one not in seen.pods or not seen.pods[one].is_fit
     ]
     yield _condition(
-        group, "Ready", has_enough and not unready and count == spec.replicas,
+        group, "Ready",
+        has_enough and not unready and count == spec.replicas and found.secret_fault is None,
         ("AsSpecified", "the group is as specified"),
-        ("PodsNotReady", _unready_text(group, seen, unready))
+        _worded(found.secret_fault)
+        if found.secret_fault is not None
+        else ("PodsNotReady", _unready_text(group, seen, unready))
         if unready
         else ("NotReplicated", "see the conditions Available and FullyReplicated"),
     )  # fmt: skip
@@ -133,10 +138,16 @@ def _conditions(group: BrokerGroup, found: Findings) -> Iterable[Condition]:
         ("Watching", "a lost master would be replaced"), fault or ("", ""),
     )  # fmt: skip
     yield _condition(
-        group, "SpecAccepted", not found.refusal,
+        group, "SpecAccepted", not found.refusal and found.secret_fault is None,
         ("Applied", "the API server accepted all objects of the group"),
-        ("Refused", found.refusal),
+        ("Refused", found.refusal)
+        if found.secret_fault is None
+        else _worded(found.secret_fault),
     )  # fmt: skip
+
+
+def _worded(wait: Wait) -> tuple[str, str]:
+    return wait.reason.value, wait.text
 
 
 def _unready_text(group: BrokerGroup, seen: Seen, unready: list[str]) -> str:

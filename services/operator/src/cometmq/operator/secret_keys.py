@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys of the Secrets that specs name."""
+
+from typing import Final
+
+TLS_CERTIFICATE: Final = "tls.crt"
+TLS_KEY: Final = "tls.key"
+TLS_TRUST: Final = "ca.crt"
+"""Keys of a Secret of the type kubernetes.io/tls, as cert-manager writes it."""
+
+ACL_FILE: Final = "plain_acl.yml"
+
+ACCESS_KEY: Final = "accessKey"
+SECRET_KEY: Final = "secretKey"  # noqa: S105  # the name of a key
+"""Keys of a Secret with an account; the suite's chart reads the same ones."""

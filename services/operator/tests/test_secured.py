@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator elects and drains real brokers that enforce TLS and accounts."""
+
+import base64
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from cometmq.broker.registration.addresses import choose_ports
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.testing.groups import FAST, HOST, KillableApp
+from cometmq.broker.testing.logs import RecordingLog
+from cometmq.client.testing.waiting import eventually
+from cometmq.ha.places.memory import MemoryPlace
+from cometmq.namesrv.app import NamesrvApp
+from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.operator.access import PLAIN, Link, Secrets
+from cometmq.operator.members import Addresses, Members
+from cometmq.operator.pod import ACCOUNTS, TLS
+from cometmq.operator.render import broker_conf
+from cometmq.operator.testing.states import group
+from cometmq.peers.ports import free_port
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.certificate import self_signed_pem
+from cometmq.runtime import properties
+from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.settings import load
+
+NAME = "brokers.test"
+PEM = self_signed_pem(NAME)
+CERT = {"tls.crt": PEM, "tls.key": PEM, "ca.crt": PEM}
+ADMIN = {"accessKey": "operator-1", "secretKey": "operator-secret"}
+STRANGER = {"accessKey": "operator-1", "secretKey": "another-secret"}
+ACL = """
+accounts:
+- {accessKey: operator-1, secretKey: operator-secret, admin: true}
+"""
+SECURED = {
+    "tls": {
+        "secretName": "cert", "mode": "Enforcing", "clientAuth": "Require", "controlName": NAME,
+    },
+    "accounts": {"secretName": "accounts", "operatorSecretName": "operator"},
+}  # fmt: skip
+
+
+class World:
+    """A name server and a broker with the settings that the operator renders."""
+
+    def __init__(self, folder, stack, api, secrets):
+        self.folder, self.stack, self.api, self.secrets = folder, stack, api, secrets
+        self.main = choose_ports(0, HOST, ha_port=None).main
+        self.control = free_port()
+        self.place = MemoryPlace()
+        self.files = folder / "mounted"
+
+    async def start(self):
+        self.files.mkdir()
+        for key, text in {**CERT, "plain_acl.yml": ACL}.items():
+            (self.files / key).write_text(text, encoding="ascii")
+        conf = broker_conf(group(**SECURED, brokerName="orders"))
+        for folder in (TLS, ACCOUNTS):
+            conf = conf.replace(folder, str(self.files))
+        rendered = properties.parse(conf)
+        security = {
+            key: value for key, value in rendered.items() if key.startswith(("tls.", "acl"))
+        }
+        server = {key: value for key, value in security.items() if key.startswith("tls.server.")}
+        namesrv = NamesrvApp(
+            load(NamesrvSettings, prefix="COMETMQ_TEST", env={}, cli={
+                **server, "listenPort": "0", "bindAddress": HOST,
+                "configStorePath": str(self.folder / "kv.json"),
+            }),
+            log=NO_LOG, clock=SystemClock(),
+        )  # fmt: skip
+        await namesrv.start()
+        self.stack.push_async_callback(namesrv.stop)
+        self.namesrv = namesrv.addresses[0]
+        self.broker = KillableApp(
+            load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={
+                **FAST, **security,
+                "brokerName": "orders", "brokerId": "0", "brokerIP1": HOST, "bindAddress": HOST,
+                "listenPort": str(self.main), "controlPort": str(self.control),
+                "controlBindAddress": HOST, "namesrvAddr": self.namesrv,
+                "registerNameServerPeriod": "10000",
+                "storePathRootDir": str(self.folder / "store"),
+                "groupRecord": "file:/not-used", "groupMembers": f"0={HOST}:{self.main}",
+            }),
+            log=RecordingLog(), clock=SystemClock(), record=self.place.port(),
+        )  # fmt: skip
+        await self.broker.start()
+        self.stack.push_async_callback(self.broker.kill)
+
+    def members(self):
+        addresses = Addresses(
+            control=lambda _group, _one: f"{HOST}:{self.control}",
+            main=lambda _group, _one: f"{HOST}:{self.main}",
+        )
+        members = Members(self.place.port(), clock=SystemClock(), log=NO_LOG, addresses=addresses)
+        self.stack.push_async_callback(members.close)
+        return members
+
+    async def link(self):
+        return Link(await self.secrets.tls("mq", "cert"), NAME)
+
+    async def elected(self):
+        """Return members whose elector has made the broker the master."""
+        members, one = self.members(), group(replicas=1, **SECURED)
+        await members.look_after(one, range(1), frozenset(), {0: await self.link()})
+        await eventually(lambda: any(it.role.value == "master" for it in members.statuses))
+        return members, one
+
+
+class FakeApi:
+    """Holds Secrets and one Topic."""
+
+    def __init__(self, **secrets):
+        self.secrets = secrets
+        self.topic = None
+        self.patches = []
+
+    async def get(self, kind, _namespace, name):
+        if kind != "Secret":
+            return self.topic
+        found = self.secrets.get(name)
+        return None if found is None else {"data": found}
+
+    async def patch(self, _kind, _namespace, _name, body, *, part=""):
+        self.patches.append((part, body))
+
+    async def create(self, *_arguments):
+        return {}
+
+
+def encoded(values):
+    return {key: base64.b64encode(text.encode()).decode() for key, text in values.items()}
+
+
+@pytest.fixture
+async def world(tmp_path):
+    api: Any = FakeApi(
+        cert=encoded(CERT), operator=encoded(ADMIN), stranger=encoded(STRANGER),
+        trust=encoded({"ca.crt": PEM}),
+    )  # fmt: skip
+    secrets = Secrets(api, now_ms=lambda: 0, folder=tmp_path / "secrets")
+    async with AsyncExitStack() as stack:
+        found = World(tmp_path, stack, api, secrets)
+        await found.start()
+        yield found
+
+
+async def test_a_group_with_tls_and_accounts_gets_a_master_and_a_backlog(world):
+    members, one = await world.elected()
+    account = await world.secrets.account("mq", "operator")
+    found = await members.backlog(one, account)
+    assert found is not None
+    assert found.total == 0
+    await members.refuse_sends(one, range(1))
+    assert world.broker.broker.settings.broker_permission == 4
+
+
+async def test_a_backlog_is_unknown_without_a_valid_account(world):
+    members, one = await world.elected()
+    assert await members.backlog(one, None) is None
+    assert await members.backlog(one, await world.secrets.account("mq", "stranger")) is None
+
+
+async def test_an_unchanged_link_keeps_the_elector_and_a_renewed_one_replaces_it(world):
+    members, one = await world.elected()
+    before = members.elector
+    await members.look_after(one, range(1), frozenset(), {0: await world.link()})
+    assert members.elector is before
+    await members.look_after(one, range(1), frozenset(), {0: PLAIN})
+    assert members.elector is not before
+    assert await members.backlog(one, None) is None
