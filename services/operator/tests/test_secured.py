@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator elects and drains real brokers that enforce TLS and accounts."""
+"""The operator elects, drains and declares on real brokers that enforce TLS and accounts."""
 
 import base64
 from contextlib import AsyncExitStack
@@ -16,6 +16,7 @@ from cometmq.ha.places.memory import MemoryPlace
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.operator.access import PLAIN, Link, Secrets
+from cometmq.operator.declared.passes import Pass, Shared
 from cometmq.operator.members import Addresses, Members
 from cometmq.operator.pod import ACCOUNTS, TLS
 from cometmq.operator.render import broker_conf
@@ -173,3 +174,61 @@ async def test_an_unchanged_link_keeps_the_elector_and_a_renewed_one_replaces_it
     await members.look_after(one, range(1), frozenset(), {0: PLAIN})
     assert members.elector is not before
     assert await members.backlog(one, None) is None
+
+
+def topic(world, **spec):
+    metadata = {
+        "namespace": "mq", "name": "orders-paid", "uid": "u", "generation": 1,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    given = {"nameServers": [world.namesrv], **spec}
+    return {"metadata": metadata, "spec": given}
+
+
+async def reconciled(world, **spec):
+    """Run a pass over a Topic; return reason and text of its condition."""
+    world.api.topic = topic(world, **spec)
+    shared = Shared(
+        api=world.api, resync_ms=1, quiet_ms=1, wall_time=lambda: "2026-01-01T00:00:00Z",
+        now_ms=lambda: 0, others=lambda _claim: (), secrets=world.secrets, log=NO_LOG,
+    )  # fmt: skip
+    work = Pass(shared)
+    await work.run(("Topic", "mq", "orders-paid"))
+    assert work.status is not None
+    (ready,) = work.status.conditions
+    return ready.reason, ready.message
+
+
+WAYS_IN = {"tls": {"secretName": "cert"}, "accountSecretName": "operator"}
+
+
+async def test_a_topic_is_declared_with_tls_and_an_account(world):
+    await world.elected()
+
+    async def declared():
+        return (await reconciled(world, **WAYS_IN))[0] == "AsSpecified"
+
+    await eventually(declared)  # until the master has registered
+    assert "orders-paid" in world.broker.broker.topics.as_table().topic_config_table
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "words"),
+    [
+        ({"tls": {"secretName": "none"}}, "SecretMissing", "mq/none does not exist: create it"),
+        ({"accountSecretName": "trust"}, "SecretIncomplete", "lacks accessKey, secretKey"),
+        ({"tls": {"secretName": "trust"}}, "BrokersUnreachable", ""),
+        ({"accountSecretName": "stranger"}, "BrokersUnreachable", "signature"),
+    ],
+    ids=["no Secret", "no account", "no client certificate", "wrong account"],
+)
+async def test_a_topic_without_its_ways_in_says_what_to_do(world, change, reason, words):
+    await world.elected()
+
+    async def declared():
+        return (await reconciled(world, **WAYS_IN))[0] == "AsSpecified"
+
+    await eventually(declared)
+    found, text = await reconciled(world, **{**WAYS_IN, **change})
+    assert found == reason
+    assert words in text

@@ -155,6 +155,7 @@ class OperatorApp:
             quiet_ms=settings.drain_quiet_mills,
             wall_time=api_time,
             clock=self._clock,
+            secrets=secrets,
             log=self._log,
             passes=self._figures.declared_passes,
         )

@@ -54,6 +54,10 @@ class Reason(StrEnum):
     BACKLOG = "Backlog"
     SENDS_GO_ON = "SendsGoOn"
     MEMBERS_CONNECTED = "MembersConnected"
+    SECRET_MISSING = "SecretMissing"  # noqa: S105  # reasons, no passwords
+    SECRET_INCOMPLETE = "SecretIncomplete"  # noqa: S105
+    SECRET_UNUSABLE = "SecretUnusable"  # noqa: S105
+    SECRET_FORBIDDEN = "SecretForbidden"  # noqa: S105
 
 
 class Left(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from cometmq.operator.models import Retain, rule, rules
+from cometmq.operator.models import Retain, rule, rules, secret_name
 from cometmq.operator.status_types import Condition
 from cometmq.remoting.names import (
     BOOT_GROUPS,
@@ -61,6 +61,35 @@ BrokerNames = Annotated[
         " later. A broker group that is removed from the list keeps its current settings.",
         max_length=BROKERS_MAX,
         extra_json_schema={"x-kubernetes-list-type": "set"},
+    ),
+]
+
+
+class ClientTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """TLS of the operator's connections."""
+
+    secret_name: Annotated[
+        str,
+        secret_name(
+            "Secret in this namespace with ca.crt, by which the operator verifies name servers and"
+            " brokers. If it has tls.crt and tls.key too, the operator presents this certificate."
+        ),
+    ]
+
+
+Tls = Annotated[
+    ClientTls,
+    Meta(
+        description="TLS of the operator's connections to name servers and brokers. Without it,"
+        " they are plain, and brokers that enforce TLS refuse them."
+    ),
+]
+AccountSecretName = Annotated[
+    str,
+    secret_name(
+        "Secret in this namespace with the accessKey and secretKey of an administrator of the"
+        " brokers. Without it, the operator's requests are not signed, and brokers with access"
+        " control refuse them."
     ),
 ]
 
@@ -149,6 +178,8 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             le=3,
         ),
     ] = 0
+    tls: Tls | None = None
+    account_secret_name: AccountSecretName | None = None
     deletion_policy: Annotated[
         Retain,
         Meta(
@@ -228,6 +259,8 @@ class ConsumerGroupSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel
             le=1_000,
         ),
     ] = 1
+    tls: Tls | None = None
+    account_secret_name: AccountSecretName | None = None
     deletion_policy: Annotated[
         Retain,
         Meta(

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.operator.access import Secrets
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body, KubeApi
 from cometmq.operator.declared.item import PLURALS, Claim, Key, declared_of
 from cometmq.operator.declared.passes import Pass, Shared
@@ -33,7 +34,7 @@ class Looked(msgspec.Struct):
 
 
 class Objects:
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what all passes share, each by name
         self,
         api: KubeApi,
         *,
@@ -41,6 +42,7 @@ class Objects:
         quiet_ms: int,
         wall_time: Callable[[], str],
         clock: Clock,
+        secrets: Secrets,
         log: Log,
         passes: Counter[tuple[str, str]] | None = None,
     ) -> None:
@@ -62,6 +64,7 @@ class Objects:
             wall_time=wall_time,
             now_ms=clock.monotonic_ms,
             others=self._competing,
+            secrets=secrets,
             log=log,
         )
 

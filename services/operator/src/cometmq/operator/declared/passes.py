@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.operator.access import SecretFault, Secrets
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body, KubeApi
 from cometmq.operator.declared import decide
 from cometmq.operator.declared.decide import BrokerSeen, Outcome, Plan, Reason, Wait
@@ -40,6 +41,7 @@ class Shared(msgspec.Struct, frozen=True):
     now_ms: Callable[[], int]
     others: Callable[[Claim], Iterable[Claim]]
     """Returns the claims of objects that are not being deleted."""
+    secrets: Secrets
     log: Log
 
 
@@ -101,7 +103,7 @@ class Pass:
         """
         seen: tuple[BrokerSeen, ...] = ()
         try:
-            async with open_admin(item, self._shared.log) as admin:
+            async with await open_admin(item, self._shared.secrets, self._shared.log) as admin:
                 suite = Suite(admin, item)
                 seen = await suite.look((one.name for one in before.brokers), self._is_quiet)
                 plan = decide.plan(item, seen)
@@ -110,6 +112,11 @@ class Pass:
                     return Outcome(seen=seen), True
                 seen = await self._put(item, suite, plan, seen)
                 return Outcome(seen=seen, waits=plan.waits), False
+        except ApiUnreachable:
+            raise
+        except SecretFault as error:
+            wait = Wait(Reason(error.reason.value), str(error))
+            return Outcome(waits=(wait,)), False
         except CometError as error:
             wait = Wait(Reason.BROKERS_UNREACHABLE, str(error))
             return Outcome(seen=seen, waits=(wait,)), False

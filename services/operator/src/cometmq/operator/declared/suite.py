@@ -9,6 +9,8 @@ import msgspec
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.client.settings import ClientOptions
+from cometmq.operator.access import Secrets
 from cometmq.operator.declared.decide import (
     BrokerSeen,
     Config,
@@ -22,6 +24,7 @@ from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import CometError, ConsumerNotOnline, Outage, TopicNotExist
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import retry_topic
+from cometmq.remoting.transport.settings import TlsSettings
 
 QuietAt = Callable[[str, int], bool]
 """Takes a broker name and an end offset; returns whether the offset has not moved for a while."""
@@ -152,6 +155,16 @@ def is_outage(error: CometError) -> bool:
     return isinstance(error, Outage)
 
 
-def open_admin(item: Declared, log: Log) -> AdminClient:
-    """Return an admin client for the name servers of an object."""
-    return AdminClient(";".join(item.spec.name_servers), log=log)
+async def open_admin(item: Declared, secrets: Secrets, log: Log) -> AdminClient:
+    """Return an admin client for the name servers of an object; raise SecretFault if a Secret that
+    its spec names cannot be used.
+    """
+    spec, namespace = item.spec, item.key[1]
+    tls = TlsSettings()
+    if spec.tls is not None:
+        tls = await secrets.tls(namespace, spec.tls.secret_name)
+    account = None
+    if spec.account_secret_name is not None:
+        account = await secrets.account(namespace, spec.account_secret_name)
+    options = ClientOptions(credentials=account, tls=tls)
+    return AdminClient(";".join(spec.name_servers), options=options, log=log)
