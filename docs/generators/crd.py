@@ -81,3 +81,5 @@ def _rules(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
         )
     for name, field in schema.get("properties", {}).items():
         yield from _rules(field, f"{path}.{name}")
+    if "items" in schema:
+        yield from _rules(schema["items"], f"{path}[]")

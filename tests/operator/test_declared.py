@@ -299,8 +299,11 @@ async def test_objects_of_all_namespaces_are_listed(kube, namespace):
             assert (namespace, "listed") in names
 
 
-async def test_the_examples_of_the_guide_are_accepted(kube, namespace):
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [("topics.yaml", {"orders-paid", "billing"}), ("secured.yaml", {"orders", "orders-paid"})],
+)
+async def test_the_examples_of_the_guide_are_accepted(kube, namespace, file, names):
     world = World(kube, namespace, f"{HOST}:{free_port()}")
-    await world.kubectl("apply", "-f", str(ROOT / "deploy/examples/topics.yaml"))
-    names = {one["metadata"]["name"] for one in (await world.get("mqt,mqg"))["items"]}
-    assert names == {"orders-paid", "billing"}
+    await world.kubectl("apply", "-f", str(ROOT / "deploy/examples" / file))
+    assert {one["metadata"]["name"] for one in (await world.get("bg,mqt,mqg"))["items"]} == names

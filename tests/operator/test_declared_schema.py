@@ -27,6 +27,16 @@ BAD = {
         {"nameServers": ["namesrv"]},
         "spec.nameServers[0] in body should match",
     ),
+    "TLS without a Secret": (
+        "Topic",
+        {**GOOD, "tls": {}},
+        "spec.tls.secretName: Required value",
+    ),
+    "an account that is no name": (
+        "ConsumerGroup",
+        {**GOOD, "accountSecretName": "My Account"},
+        "spec.accountSecretName in body should match",
+    ),
     "no queue": (
         "Topic",
         {**GOOD, "writeQueueNums": 0},

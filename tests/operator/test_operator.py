@@ -24,6 +24,7 @@ from cometmq.operator.app import OperatorApp, records_of
 from cometmq.operator.members import Addresses
 from cometmq.operator.settings import OperatorSettings
 from cometmq.peers.ports import free_port
+from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import Loaded, load
 
@@ -75,7 +76,7 @@ class World:
             addresses=addresses,
         )  # fmt: skip
 
-    async def start_broker(self, ordinal):
+    async def start_broker(self, ordinal, **settings):
         given = {
             **FAST,
             "brokerName": "orders",
@@ -87,6 +88,7 @@ class World:
             "storePathRootDir": str(self.folder / str(ordinal)),
             "groupRecord": "file:/not-used",
             "groupMembers": ";".join(f"{one}={HOST}:{port}" for one, port in self.main.items()),
+            **settings,
         }
         app = KillableApp(
             load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=given),
@@ -401,6 +403,57 @@ async def test_a_broken_new_pod_stops_the_update_before_the_master(world):
             return pod and pod["metadata"]["uid"] != broken
 
         await world.until(repaired, "the broken pod is replaced")
+
+
+async def test_a_group_says_which_secret_is_missing_and_starts_once_it_exists(world):
+    async with running(world):
+        accounts = {"secretName": "accounts", "operatorSecretName": "operator"}
+        await world.apply(accounts=accounts)
+
+        async def missing():
+            return await world.condition("SpecAccepted") == ("False", "SecretMissing")
+
+        await world.until(missing, "the condition names the Secret")
+        assert not await world.pods()
+        warnings = [text for reason, text in await world.events() if reason == "SecretMissing"]
+        assert any("/accounts does not exist" in text for text in warnings)
+        files = {"accounts": ("plain_acl.yml",), "operator": ("accessKey", "secretKey")}
+        for name, keys in files.items():
+            values = [f"--from-literal={key}=value-of-{key}" for key in keys]
+            await world.kubectl("create", "secret", "generic", name, *values)
+        await world.until_pods(2)
+
+
+async def test_tls_is_rolled_out_while_members_differ(world):
+    pem = self_signed_pem("brokers.test")
+    file = world.folder / "all.pem"
+    file.write_text(pem, encoding="ascii")
+    tls = {
+        "tls.server.certPath": str(file), "tls.server.keyPath": str(file),
+        "tls.server.trustCertPath": str(file),
+    }  # fmt: skip
+    keys = [f"--from-file={key}={file}" for key in ("tls.crt", "tls.key", "ca.crt")]
+    async with running(world):
+        status = await start_group(world)
+        master = status["master"]
+        slave = "orders-1" if master == "orders-0" else "orders-0"
+        await world.kubectl("create", "secret", "generic", "cert", *keys)
+        await world.apply(replicas=2, tls={"secretName": "cert", "controlName": "brokers.test"})
+
+        async def replaced(name):
+            marks = (await world.pods()).get(name, {}).get("metadata", {}).get("annotations", {})
+            return marks.get("cometmq.io/tls-secret") == "cert"
+
+        for name, next_master in ((slave, master), (master, slave)):
+            await world.until(lambda name=name: replaced(name), f"{name} is replaced")
+            ordinal = int(name[-1])
+            await world.brokers.pop(ordinal).stop()
+            await world.start_broker(ordinal, **tls)
+            await world.set_ready(ordinal)
+            await world.until_status(master=next_master, inSyncCount=2)
+        await world.until_status(phase="Running", readyReplicas=2)
+        await world.brokers.pop(int(slave[-1])).kill()
+        await world.until_status(master=master)
 
 
 async def test_scaling_in_takes_the_broker_out_of_the_set_first(world):
