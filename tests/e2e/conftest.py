@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installs the operator, name servers and a group of three brokers on the KUBECONFIG cluster.
 
-The scenarios run in file order, and each starts with a group that matches its spec.
+The scenarios run in file order, with the removal last. Each starts with a group that matches its
+spec.
 """
 
 import json
@@ -26,6 +27,7 @@ from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import PeerError
 
 GROUP = "orders"
+LAST = "test_removal.py"
 SWITCHOVER = "cometmq.io/switchover-to"
 NAMESRV = "mq-cometmq-namesrv-pods.{}.svc:9876"
 READY_TIMEOUT_S = 300
@@ -49,6 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--switchovers", type=int, default=50)
     parser.addoption("--groups", type=int, default=50, help="small groups that run at once")
     parser.addoption("--report", type=Path, default=ROOT / "dist/e2e/report.md")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the removal last: it deletes the namespace of all other scenarios."""
+    items.sort(key=lambda one: one.path.name == LAST)
 
 
 @pytest.fixture(scope="session")
