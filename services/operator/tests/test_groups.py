@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import base64
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -7,14 +8,17 @@ from structlog.testing import CapturingLogger
 
 from cometmq.client.testing.waiting import eventually
 from cometmq.ha.places.memory import MemoryPlace
-from cometmq.operator.access import AGE_MAX_MS, Secrets
+from cometmq.operator.access import AGE_MAX_MS, PLAIN, Link, Secrets
 from cometmq.operator.events import Reporter
-from cometmq.operator.group import FINALIZER
+from cometmq.operator.group import CONTROL_NAME, FINALIZER, TLS_SECRET
 from cometmq.operator.groups import Groups
 from cometmq.operator.members import Members
 from cometmq.operator.metrics import OperatorFigures
+from cometmq.operator.observe import Live
 from cometmq.operator.reconcile import Context, Pass
+from cometmq.operator.testing.states import group
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.runtime.clock import SystemClock
 
 INVALID = {
@@ -87,6 +91,35 @@ class FakeApi:
 
     async def delete(self, *_arguments):
         return None
+
+
+async def test_a_member_is_reached_as_before_while_its_secret_is_gone(tmp_path):
+    api: Any = FakeApi()
+    pem = base64.b64encode(self_signed_pem("brokers.test").encode()).decode()
+    api.secrets["cert"] = {"ca.crt": pem}
+    now_ms = 0
+    secrets = Secrets(api, now_ms=lambda: now_ms, folder=tmp_path)
+    context = Context(
+        api=api, image="", operator_namespace="o", resync_ms=1, quiet_ms=1,
+        wall_time=lambda: "", secrets=secrets,
+    )  # fmt: skip
+    members = Members(MemoryPlace().port(), clock=SystemClock(), log=NO_LOG)
+    reporter = Reporter(api, wall_time=lambda: "", now_ms=lambda: 0, log=NO_LOG)
+    work = Pass(context, members, reporter, lambda: 0)
+    marks = {TLS_SECRET: "cert", CONTROL_NAME: "brokers.test"}
+    template = {"metadata": {"annotations": marks}}
+    live = Live(
+        stateful_set={"spec": {"template": template}},
+        pods={0: {"metadata": {"annotations": {}}}},
+        claims=[],
+    )
+    assert await work._link(group(), live, 0) == PLAIN  # a pod from before the change
+    link = await work._link(group(), live, 1)  # a pod that is missing will have the new template
+    assert link == Link(await secrets.tls("mq", "cert"), "brokers.test")
+    members.links = {1: link}
+    api.secrets.clear()
+    now_ms += AGE_MAX_MS
+    assert await work._link(group(), live, 1) == link
 
 
 async def test_a_group_whose_secret_is_missing_says_so_and_is_created_once_it_exists(tmp_path):

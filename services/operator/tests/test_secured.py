@@ -53,12 +53,24 @@ class World:
         self.main = choose_ports(0, HOST, ha_port=None).main
         self.control = free_port()
         self.place = MemoryPlace()
-        self.files = folder / "mounted"
+        self.files, self.versions = folder / "mounted", 0
+
+    def mount(self, **values):
+        """Write the files of Secrets as a kubelet does: links lead to a folder that is replaced."""
+        self.files.mkdir(exist_ok=True)
+        self.versions += 1
+        folder = self.files / f"..{self.versions}"
+        folder.mkdir()
+        for key, text in values.items():
+            (folder / key).write_text(text, encoding="ascii")
+            if not (self.files / key).is_symlink():
+                (self.files / key).symlink_to(f"..data/{key}")
+        link = self.files / "..data_tmp"
+        link.symlink_to(folder.name)
+        link.rename(self.files / "..data")
 
     async def start(self):
-        self.files.mkdir()
-        for key, text in {**CERT, "plain_acl.yml": ACL}.items():
-            (self.files / key).write_text(text, encoding="ascii")
+        self.mount(**CERT, **{"plain_acl.yml": ACL})
         conf = broker_conf(group(**SECURED, brokerName="orders"))
         for folder in (TLS, ACCOUNTS):
             conf = conf.replace(folder, str(self.files))
@@ -174,6 +186,23 @@ async def test_an_unchanged_link_keeps_the_elector_and_a_renewed_one_replaces_it
     await members.look_after(one, range(1), frozenset(), {0: PLAIN})
     assert members.elector is not before
     assert await members.backlog(one, None) is None
+
+
+async def test_changed_secrets_take_effect_without_a_restart(world):
+    members, one = await world.elected()
+    renewed = self_signed_pem(NAME)
+    cert = {"tls.crt": renewed, "tls.key": renewed, "ca.crt": renewed}
+    world.mount(**cert, **{"plain_acl.yml": ACL.replace("operator-secret", "another-secret")})
+    world.api.secrets["cert"] = encoded(cert)
+    world.secrets = Secrets(world.api, now_ms=lambda: 0, folder=world.folder / "renewed")
+    await members.look_after(one, range(1), frozenset(), {0: await world.link()})
+    account = await world.secrets.account("mq", "stranger")
+
+    async def counted():
+        return await members.backlog(one, account) is not None
+
+    await eventually(counted)
+    assert await members.backlog(one, await world.secrets.account("mq", "operator")) is None
 
 
 def topic(world, **spec):

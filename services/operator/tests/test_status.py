@@ -52,6 +52,18 @@ PHASES = {
 }
 
 
+def test_a_secret_that_cannot_be_used_makes_a_running_group_unready():
+    fault = Wait(Reason.SECRET_INCOMPLETE, "the Secret mq/cert lacks ca.crt")
+    found = status(seen(READY, READY), secret_fault=fault, step=fault)
+    assert found.phase == "Failed"
+    states = conditions(found)
+    assert states["Available"] == ("True", "MasterOpen")
+    for type_ in ("Ready", "SpecAccepted"):
+        assert states[type_] == ("False", "SecretIncomplete")
+    (text,) = (one.message for one in found.conditions if one.type == "Ready")
+    assert text == fault.text
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_phases(phase):
     one, state, more = PHASES[phase]
