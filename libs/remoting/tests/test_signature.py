@@ -20,6 +20,7 @@ from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.typed_decode import convert_ext
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
+UNSIGNED = {signature.SIGNATURE, signature.FORWARDED}
 QUERY_MESSAGE = 12  # a Java broker rejects its own clients' signatures; we accept them
 SECRETS = {"adminKey1": "adminSecret1", "userKey1": "userSecret1"}
 SIGNED = [
@@ -96,7 +97,7 @@ def test_the_field_of_which_brokers_disagree_is_taken_with_and_without_and_never
 def test_the_content_is_the_values_by_name_then_the_body(
     ext: dict[str, str], body: bytes, secret: str
 ) -> None:
-    ext.pop("Signature", None)
+    ext = {name: text for name, text in ext.items() if name not in UNSIGNED}
     names = sorted(ext, key=lambda name: name.encode("utf-16-be"))
     content = "".join(ext[name] for name in names).encode() + body
     expected = base64.b64encode(hmac.digest(secret.encode(), content, hashlib.sha1)).decode()
