@@ -7,7 +7,6 @@ rule matters. The programs themselves contain no switches for this.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -84,6 +83,25 @@ def never(*_: object, **__: object) -> bool:
 def without(condition: Callable[..., bool]) -> Callable[[], list[Patch]]:
     rest = tuple(one for one in in_sync.JOIN_CONDITIONS if one is not condition)
     return drop(in_sync, "JOIN_CONDITIONS", rest)
+
+
+def passes_over_suspects() -> list[Patch]:
+    """Restore a record from proven stores although a suspect one may have more."""
+    restore = missing_record.restore
+
+    def passing_over(
+        group: actions.Group, statuses: actions.Statuses, *rest: Any, **options: Any
+    ) -> Any:
+        new = states.Standing.NEW
+        seen = tuple(
+            msgspec.structs.replace(one, standing=new)
+            if one.standing is states.Standing.SUSPECT
+            else one
+            for one in statuses
+        )
+        return restore(group, seen, *rest, **{**options, "accept_loss": True})
+
+    return [(missing_record, "restore", passing_over)]
 
 
 def any_winner() -> list[Patch]:
@@ -257,7 +275,7 @@ ALL: dict[str, Mutation] = {
         seeds=1500,
     ),
     "R10: a damaged store may have been the last copy": Mutation(
-        lambda: [(missing_record, "restore", partial(missing_record.restore, accept_loss=True))],
+        passes_over_suspects,
         PAIR,
         ("delete", "crash", "elect"),
         {"weights": {"delete": 2}},
