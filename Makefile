@@ -102,9 +102,12 @@ ha-test: setup ## Broker groups under load that lose masters, networks and disks
 	tests/peers/install java
 	$(AS_ROOT) unshare --mount $(BIN)/pytest -q tests/ha -p no:cacheprovider --faults=$(or $(RUNS),18) --fault-seed=$(or $(SEED),1) --timeout=18000
 
+# Go builds Kubernetes and helm for the tests.
+WITH_GO = deploy/install-go.sh $(VENV) && export PATH="$(CURDIR)/$(VENV)/go/bin:$$PATH" &&
+
 .PHONY: operator-test
-operator-test: setup ## The operator against a Kubernetes API without nodes (needs Go 1.24; the first run builds it; SHORT=yes: without 50 groups)
-	$(BIN)/pytest -q tests/operator --timeout=3600 $(if $(SHORT),--ignore=tests/operator/test_many_groups.py)
+operator-test: setup ## The operator against a Kubernetes API without nodes (the first run builds it; SHORT=yes: without 50 groups)
+	$(WITH_GO) $(BIN)/pytest -q tests/operator --timeout=3600 $(if $(SHORT),--ignore=tests/operator/test_many_groups.py)
 
 .PHONY: ha-model
 ha-model: setup ## Every interleaving of elections, crashes and late writes in small groups (STATES=n WALKS=n)
@@ -268,16 +271,20 @@ images: setup $(VENV)/.deploy ## Build the image of the suite (TARGETS="suite op
 .PHONY: images-test
 images-test: setup $(VENV)/.deploy ## Build the image twice, compare, stop it under load, run the chart's pods; needs Docker
 	@command -v etcd >/dev/null || { apt-get update -qq && apt-get install -y -qq etcd-server >/dev/null; }
-	$(BIN)/pytest -q tests/images --timeout=1200 --base-image=$(BASE_IMAGE) --build-network=$(BUILD_NETWORK) \
+	$(WITH_GO) $(BIN)/pytest -q tests/images --timeout=1200 --base-image=$(BASE_IMAGE) --build-network=$(BUILD_NETWORK) \
 		--helm=$$(deploy/helm/install-helm.sh) $(if $(IMAGE),--image=$(IMAGE))
 
 .PHONY: charts-test
-charts-test: setup $(VENV)/.deploy ## Render the Helm charts, check all objects and 39 wrong values; needs helm, or Go to build it
-	$(BIN)/pytest -q tests/charts --timeout=300 --helm=$$(deploy/helm/install-helm.sh)
+charts-test: setup $(VENV)/.deploy ## Render the Helm charts, check all objects and 39 wrong values; the first run builds helm
+	$(WITH_GO) $(BIN)/pytest -q tests/charts --timeout=300 --helm=$$(deploy/helm/install-helm.sh)
 
 .PHONY: e2e
 e2e: setup $(VENV)/.deploy ## Charts, operator and failover on a Kubernetes cluster made here, as root, or that of E2E_KUBECONFIG (SHORT=yes KEEP=yes ARGS=...)
-	$(if $(E2E_KUBECONFIG),,$(AS_ROOT)) tests/e2e/run.sh $(ARGS)
+	$(WITH_GO) $(if $(E2E_KUBECONFIG),,$(AS_ROOT)) tests/e2e/run.sh $(ARGS)
+
+.PHONY: kubernetes
+kubernetes: $(VENV)/.ready ## Build Kubernetes, kind and helm for `make e2e`, which otherwise does it first
+	$(WITH_GO) tests/e2e/cluster/cluster.sh build
 
 .PHONY: version
 version: setup ## Set the version of every member to that of pyproject.toml (TO=0.2.0 changes both)

@@ -31,7 +31,7 @@ check() {
     [ "$(id -u)" -eq 0 ] || refuse "only root can run nodes in containers"
     [ "$(uname -m)" = x86_64 ] || refuse "the node image is made for x86-64 only, this is $(uname -m)"
     command -v apt-get >/dev/null || refuse "nodes are made from Debian packages, and apt-get is missing"
-    command -v go >/dev/null || refuse "install Go 1.24 or newer, which builds Kubernetes"
+    unshare --mount --net --pid --fork true 2>/dev/null || refuse "this machine allows no namespaces of its own"
 }
 
 build() {
