@@ -29,7 +29,7 @@ BACK_OFF_MAX_S = 30.0
 SLAVE = SlaveNotAvailable("Transactions are ended by the master of the broker group")
 
 
-class _Selector(selectors.SelectSelector):
+class _Selector(selectors.DefaultSelector):
     now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
