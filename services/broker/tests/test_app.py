@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import asyncio
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from cometmq.broker import app
 from cometmq.broker.app import BrokerApp, server_settings
 from cometmq.broker.registration.addresses import (
     Ports,
+    advertised,
     advertised_host,
     check_advertised,
     choose_ports,
@@ -127,6 +129,57 @@ def test_wildcard_addresses_are_not_advertised(host: str) -> None:
 def test_other_addresses_are_advertised(host: str) -> None:
     check_advertised(host, setting="brokerIP1")
     assert advertised_host(host, "192.0.2.9") == (host or "192.0.2.9")
+
+
+ADVERTISED = "0=mq-0.example.com:30911; 1=:30921;2=[fd00::1]:10911;"
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "host", "port"),
+    [("0", "mq-0.example.com", 30911), ("1", "10.0.0.1", 30921), ("2", "fd00::1", 10911)],
+)
+def test_a_broker_advertises_its_own_mapped_address(broker_id: str, host: str, port: int) -> None:
+    given = {"brokerId": broker_id, "brokerIP1": "10.0.0.1", "advertisedAddresses": ADVERTISED}
+    assert advertised(settings(**given), 10911)[:2] == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("mq-0.example.com:30911", "'mq-0.example.com:30911' is not brokerId=HOST:PORT"),
+        ("0=mq-0.example.com", "is not brokerId=HOST:PORT"),
+        ("0=:0", "is not brokerId=HOST:PORT"),
+        ("0=:65536", "is not brokerId=HOST:PORT"),
+        ("0=a b:1", "is not brokerId=HOST:PORT"),
+        ("0=:1;0=:2", "names broker 0 twice"),
+        ("1=:30911", "no entry for this broker: add 0=HOST:PORT"),
+        ("0=0.0.0.0:30911", "others cannot connect to 0.0.0.0"),
+    ],
+)
+def test_malformed_advertised_addresses_are_refused(text: str, fault: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(fault)) as caught:
+        check_settings(settings(advertisedAddresses=text))
+    assert str(caught.value).startswith("--advertised-addresses")
+
+
+async def test_a_broker_registers_its_advertised_address(tmp_path: Path) -> None:
+    loaded = settings(
+        listenPort="0",
+        bindAddress="127.0.0.1",
+        brokerIP1="127.0.0.1",
+        storePathRootDir=str(tmp_path),
+        advertisedAddresses="0=127.0.0.9:30911",
+    )
+    app = BrokerApp(loaded, log=NO_LOG, clock=SystemClock())
+    await app.start()
+    try:
+        identity = app.broker.registration.identity
+        assert identity.broker_addr == app.broker.address == "127.0.0.9:30911"
+        assert app.broker.store_host == packed_host("127.0.0.9", 30911)
+        main = int(app.addresses[0].rpartition(":")[2])
+        assert identity.ha_server_addr == f"127.0.0.1:{main + 1}"
+    finally:
+        await app.stop()
 
 
 def test_the_bounds_of_the_server_come_from_the_settings() -> None:

@@ -240,6 +240,8 @@ class BrokerApp:
 
     def _advertised_by(self) -> str:
         settings = self._loaded.value
+        if settings.advertised_addresses:
+            return self._loaded.label("advertisedAddresses")
         if settings.broker_ip1:
             return self._loaded.label("brokerIP1")
         if self.broker.host == settings.bind_address:

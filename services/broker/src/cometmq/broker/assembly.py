@@ -15,7 +15,14 @@ from cometmq.broker.due_runs import DueRuns, may_run_natively
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
 from cometmq.broker.once_per_turn import OncePerTurn
-from cometmq.broker.registration.addresses import Ports, advertised_host, host_port, packed_host
+from cometmq.broker.registration.addresses import (
+    Address,
+    Ports,
+    advertised,
+    advertised_host,
+    host_port,
+    packed_host,
+)
 from cometmq.broker.registration.identity import Identity
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.registration.registration import Registration
@@ -138,8 +145,8 @@ def assemble(inputs: Inputs) -> Broker:
         return broker.settings
 
     tables = load_tables(inputs, saver, config, register=register)
-    host = advertised_host(settings.broker_ip1, settings.bind_address)
-    store_host = packed_host(host, inputs.ports.main, setting=loaded.label("brokerIP1"))
+    host, port, setting = address = advertised(loaded, inputs.ports.main)
+    store_host = packed_host(host, port, setting=setting)
     stats = BrokerStats()
     broker = Broker(
         loaded=loaded,
@@ -158,11 +165,11 @@ def assemble(inputs: Inputs) -> Broker:
         ),
         consumers=Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log),
         filters=tables.filters,
-        registration=_registration(inputs, tables.topics, host, settings=current_settings),
+        registration=_registration(inputs, tables.topics, address, settings=current_settings),
         stats=stats,
         sampler=StatSampler(stats, now_ms=clock.monotonic_ms()),
         history=_history(inputs, stats),
-        address=host_port(host, inputs.ports.main),
+        address=host_port(host, port),
         host=host,
         store_host=store_host,
         settings_file=_settings_file(inputs),
@@ -246,15 +253,18 @@ def _delay(
 
 
 def _registration(
-    inputs: Inputs, topics: Topics, host: str, *, settings: Callable[[], BrokerSettings]
+    inputs: Inputs, topics: Topics, address: Address, *, settings: Callable[[], BrokerSettings]
 ) -> Registration:
     first = inputs.loaded.value
     identity = Identity(
         cluster_name=first.broker_cluster_name,
         broker_name=first.broker_name,
-        broker_addr=host_port(host, inputs.ports.main),
+        broker_addr=host_port(address.host, address.port),
         broker_id=_first_id(first),
-        ha_server_addr=host_port(advertised_host(first.broker_ip2, host), inputs.ports.ha),
+        ha_server_addr=host_port(
+            advertised_host(first.broker_ip2 or first.broker_ip1, first.bind_address),
+            inputs.ports.ha,
+        ),
     )
     namesrvs = NamesrvAddresses(first.namesrv_addr, log=inputs.log)
     return Registration(

@@ -75,6 +75,15 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
             "refused."
         ),
     ] = field(default="", name="brokerIP2")
+    advertised_addresses: Annotated[
+        str,
+        Meta(
+            description="Addresses at which clients reach brokers whose ports are mapped, as by a"
+            " container engine, a node port or a load balancer: brokerId=HOST:PORT, separated by"
+            " semicolons; without HOST, brokerIP1. It names every broker of a group, so that all"
+            " of them can have the same file. If empty, brokerIP1 and listenPort."
+        ),
+    ] = ""
     bind_address: Annotated[
         str, Meta(description="Local address to listen on; if empty, all addresses.")
     ] = ""

@@ -8,7 +8,7 @@ from typing import Final
 from cometmq.broker.group.members import check_group
 from cometmq.broker.registration.addresses import (
     Ports,
-    advertised_host,
+    advertised,
     check_advertised,
     packed_host,
 )
@@ -34,6 +34,7 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
     faults = Faults()
     for name, address in (("brokerIP1", settings.broker_ip1), ("brokerIP2", settings.broker_ip2)):
         faults.attempt(partial(check_advertised, address, setting=loaded.label(name)))
+    faults.attempt(lambda: advertised(loaded, settings.listen_port))
     faults.attempt(lambda: parse_addresses(settings.namesrv_addr))
     faults.attempt(lambda: server_tls(settings, loaded.label))
     faults.attempt(lambda: client_tls(settings, loaded.label))
@@ -82,5 +83,5 @@ def check_environment(
             host_setting=loaded.label("bindAddress"),
             note=note,
         )
-    host = advertised_host(settings.broker_ip1, settings.bind_address)
-    packed_host(host, ports.main, setting=loaded.label("brokerIP1"))
+    host, port, setting = advertised(loaded, ports.main)
+    packed_host(host, port, setting=setting)

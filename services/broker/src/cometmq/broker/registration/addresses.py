@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker's addresses: where it listens, and which address it advertises."""
 
+import re
 import socket
 import struct
+from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
@@ -19,6 +21,20 @@ _FREE_PORT_TRIES: Final = 64
 _OUTSIDE: Final = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent to it
 
 
+PORT_MAX: Final = 65_535
+_ADVERTISED: Final = re.compile(
+    r"(?P<id>[0-9]{1,9})=(?P<host>[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})"
+)
+
+
+class Address(NamedTuple):
+    """An advertised address, and the setting that determines its host."""
+
+    host: str
+    port: int
+    setting: str
+
+
 class Ports(NamedTuple):
     """The ports of one broker; vip is None if the main port is too low to have one."""
 
@@ -33,6 +49,47 @@ def advertised_host(host: str, bind_address: str) -> str:
         return host.strip("[]")
     is_one = bind_address and not is_unspecified(bind_address)
     return bind_address if is_one else outward_ip()
+
+
+def advertised(loaded: Loaded[BrokerSettings], main_port: int) -> Address:
+    """Return the address for clients; raise SettingsError if it cannot be found out.
+
+    Without advertisedAddresses, its port is `main_port`.
+    """
+    settings = loaded.value
+    host, port, setting = "", main_port, loaded.label("brokerIP1")
+    if settings.advertised_addresses:
+        setting = loaded.label("advertisedAddresses")
+        addresses = parse_advertised(settings.advertised_addresses, setting=setting)
+        if settings.broker_id not in addresses:
+            raise SettingsError(
+                f"{setting} has no entry for this broker: add {settings.broker_id}=HOST:PORT"
+            )
+        host, port = addresses[settings.broker_id]
+    return Address(
+        advertised_host(host or settings.broker_ip1, settings.bind_address), port, setting
+    )
+
+
+def parse_advertised(text: str, *, setting: str) -> Mapping[int, tuple[str, int]]:
+    """Parse advertisedAddresses into hosts and ports by broker id; a host may be empty.
+
+    Raise SettingsError if it is malformed.
+    """
+    addresses: dict[int, tuple[str, int]] = {}
+    for item in filter(None, (part.strip() for part in text.split(";"))):
+        found = _ADVERTISED.fullmatch(item)
+        if found is None or not 0 < int(found["port"]) <= PORT_MAX:
+            raise SettingsError(
+                f"{setting}: {item!r} is not brokerId=HOST:PORT, for example"
+                " 0=mq-0.example.com:10911;1=mq-1.example.com:10911"
+            )
+        number = int(found["id"])
+        if number in addresses:
+            raise SettingsError(f"{setting} names broker {number} twice")
+        check_advertised(found["host"], setting=setting)
+        addresses[number] = found["host"], int(found["port"])
+    return addresses
 
 
 def check_advertised(host: str, *, setting: str) -> None:
@@ -109,11 +166,11 @@ def choose_ports(listen_port: int, bind_address: str, *, ha_port: int | None) ->
 
 def _ports(main: int, ha_port: int | None) -> Ports:
     vip = main + VIP_OFFSET
-    return Ports(main, vip if vip > 0 else None, ha_port or min(main + HA_OFFSET, 65535))
+    return Ports(main, vip if vip > 0 else None, ha_port or min(main + HA_OFFSET, PORT_MAX))
 
 
 def _is_free(bind_address: str, port: int) -> bool:
-    if not 0 < port <= 65535:
+    if not 0 < port <= PORT_MAX:
         return False
     with socket.socket() as probe:
         try:
