@@ -45,7 +45,7 @@ TYPES: Final[dict[str, dict[str, Any]]] = {
     "nodePort": {"type": "integer", "minimum": 0, "maximum": 65535},
     "nodePorts": {
         "type": "array",
-        "items": {"type": "integer", "minimum": 1024, "maximum": 65533},
+        "items": {"type": "integer", "minimum": 1, "maximum": 65535},
     },
     "quantity": {"type": ["string", "integer"], "pattern": _QUANTITY},
     "resources": {

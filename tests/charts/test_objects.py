@@ -294,7 +294,7 @@ def account_of_exporter(objects):
     return keys["COMETMQ_EXPORTER_ACCESS_KEY"]["secretKeyRef"]["name"]
 
 
-def test_external_brokers_listen_on_the_advertised_port(render, tmp_path):
+def test_external_brokers_advertise_their_node_ports(render, tmp_path):
     objects = render([CHART / "ci/secured-values.yaml"])
     services = {one["metadata"]["name"]: one["spec"] for one in of_kind(objects, "Service")}
     files = settings_files(objects)
@@ -302,11 +302,14 @@ def test_external_brokers_listen_on_the_advertised_port(render, tmp_path):
         spec = services[f"mq-cometmq-broker-a-{number}-external"]
         assert [one["nodePort"] for one in spec["ports"]] == [port]
         text = files["mq-cometmq-broker-a", f"broker-{number}.conf"]
-        assert loaded(f"broker-{number}.conf", text, tmp_path).value.listen_port == port
+        value = loaded(f"broker-{number}.conf", text, tmp_path).value
+        assert value.listen_port == 10911
+        assert value.advertised_addresses == f"{number}=:{port}"
     balanced = services["mq-cometmq-broker-b-0-external"]
     assert balanced["type"] == "LoadBalancer"
     text = files["mq-cometmq-broker-b", "broker-0.conf"]
-    assert loaded("broker-0.conf", text, tmp_path).value.broker_ip1 == "mq-b.example.com"
+    value = loaded("broker-0.conf", text, tmp_path).value
+    assert value.advertised_addresses == "0=mq-b.example.com:10911"
 
 
 def test_a_changed_setting_restarts_only_its_pods(render):

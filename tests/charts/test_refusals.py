@@ -66,13 +66,13 @@ def test_a_wrong_value_is_refused_with_its_path(template, value, path, part):
     assert part in done.stderr
 
 
-def test_ports_that_overlap_are_refused(template):
-    external = '{"type": "NodePort", "nodePorts": [30911, 30913]}'
+def test_a_port_of_two_brokers_is_refused(template):
+    external = '{"type": "NodePort", "nodePorts": [30911, 30911]}'
     group = f'{{"name": "a", "replicas": 2, "external": {external}}}'
     record = 'groupRecord={"etcd": {"endpoints": ["etcd:2379"]}}'
     done = template(settings=[f"brokerGroups=[{group}]", record])
     assert done.returncode != 0
-    assert "brokerGroups[0].external.nodePorts: 30911 and 30913" in done.stderr
+    assert "brokerGroups[0].external.nodePorts: two brokers" in done.stderr
 
 
 def test_an_exporter_without_an_account_is_refused(template):

@@ -62,16 +62,8 @@
 {{- if and (eq $external.type "NodePort") (ne (len $external.nodePorts) $replicas) -}}
 {{- fail (printf "%s.external.nodePorts: name one port for each of %d replicas" .path $replicas) -}}
 {{- end -}}
-{{- if eq $external.type "NodePort" -}}
-{{- $seen := list -}}
-{{- range $port := $external.nodePorts -}}
-{{- range $seen -}}
-{{- if lt (max (sub $port .) (sub . $port)) 3 -}}
-{{- fail (printf "%s.external.nodePorts: %d and %d are less than 3 apart; a broker also uses the port 2 below and the next one" $.path (int .) (int $port)) -}}
-{{- end -}}
-{{- end -}}
-{{- $seen = append $seen $port -}}
-{{- end -}}
+{{- if ne (len (uniq $external.nodePorts)) (len $external.nodePorts) -}}
+{{- fail (printf "%s.external.nodePorts: two brokers cannot have the same port" .path) -}}
 {{- end -}}
 {{- if and (eq $external.type "LoadBalancer") (ne (len $external.hosts) $replicas) -}}
 {{- fail (printf "%s.external.hosts: name the address of the load balancer of each of %d replicas" .path $replicas) -}}
@@ -91,7 +83,7 @@
 {{- end -}}
 
 {{- define "cometmq.ownedBroker" -}}
-brokerName brokerClusterName brokerId brokerRole brokerIP1 brokerIP2 listenPort haListenPort namesrvAddr storePathRootDir adminHttpPort flushDiskType groupRecord groupMembers minInSync replicationPolicy controlPort controlBindAddress etcdUser etcdPassword aclEnable aclFile tls.server.mode tls.server.certPath tls.server.keyPath tls.server.trustCertPath tls.server.need.client.auth tls.enable tls.client.certPath tls.client.keyPath tls.client.trustCertPath tls.client.authServer
+brokerName brokerClusterName brokerId brokerRole brokerIP1 brokerIP2 advertisedAddresses listenPort haListenPort namesrvAddr storePathRootDir adminHttpPort flushDiskType groupRecord groupMembers minInSync replicationPolicy controlPort controlBindAddress etcdUser etcdPassword aclEnable aclFile tls.server.mode tls.server.certPath tls.server.keyPath tls.server.trustCertPath tls.server.need.client.auth tls.enable tls.client.certPath tls.client.keyPath tls.client.trustCertPath tls.client.authServer
 {{- end -}}
 
 {{- define "cometmq.ownedNamesrv" -}}

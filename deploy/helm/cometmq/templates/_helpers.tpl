@@ -75,15 +75,6 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ $set }}-{{ .id }}.{{ $set }}.{{ .root.Release.Namespace }}.svc
 {{- end -}}
 
-{{/* The port of a broker: with external NodePorts each has its own; the argument has group and id. */}}
-{{- define "cometmq.brokerPort" -}}
-{{- if eq .group.external.type "NodePort" -}}
-{{ int (index .group.external.nodePorts (int .id)) }}
-{{- else -}}
-{{ int .group.port }}
-{{- end -}}
-{{- end -}}
-
 {{- define "cometmq.record" -}}
 {{- $etcd := .root.Values.groupRecord.etcd -}}
 {{- $prefix := default (printf "cometmq/%s/%s" .root.Release.Namespace .root.Release.Name) $etcd.prefix -}}
