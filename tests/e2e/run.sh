@@ -69,7 +69,8 @@ fi
 worker='!node-role.kubernetes.io/control-plane'
 node=$(kubectl get nodes --selector="$worker" --output=jsonpath='{.items[0].metadata.name}')
 if ! docker inspect "$node" >/dev/null 2>&1; then
-    echo "run.sh: lost nodes and partitions are not tested: the nodes are no containers of this machine" >&2
-    arguments+=(--ignore=tests/e2e/test_lost_nodes.py)
+    echo "run.sh: lost nodes, partitions and clients outside the cluster are not tested: the nodes are no" \
+        "containers of this machine" >&2
+    arguments+=(--ignore=tests/e2e/test_lost_nodes.py --ignore=tests/e2e/test_external_clients.py)
 fi
 .venv/bin/pytest -q tests/e2e "${arguments[@]}" "$@"

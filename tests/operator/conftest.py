@@ -7,11 +7,13 @@ of the run.
 
 import getpass
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from cometmq.peers.kube import KubeApiServer
+from cometmq.peers.operated import OperatedGroup
 from cometmq.peers.paths import ROOT
 
 NUMBERS = itertools.count(1)
@@ -55,6 +57,15 @@ def namespace(kube: KubeApiServer) -> str:
     name = f"test-{next(NUMBERS)}"
     kube.kubectl("create", "namespace", name)
     return name
+
+
+@pytest.fixture
+async def world(
+    kube: KubeApiServer, namespace: str, tmp_path: Path
+) -> AsyncIterator[OperatedGroup]:
+    one = OperatedGroup(kube, namespace, tmp_path)
+    yield one
+    await one.close()
 
 
 @pytest.fixture(autouse=True)

@@ -301,7 +301,11 @@ async def test_objects_of_all_namespaces_are_listed(kube, namespace):
 
 @pytest.mark.parametrize(
     ("file", "names"),
-    [("topics.yaml", {"orders-paid", "billing"}), ("secured.yaml", {"orders", "orders-paid"})],
+    [
+        ("topics.yaml", {"orders-paid", "billing"}),
+        ("secured.yaml", {"orders", "orders-paid"}),
+        ("external.yaml", {"orders"}),
+    ],
 )
 async def test_the_examples_of_the_guide_are_accepted(kube, namespace, file, names):
     world = World(kube, namespace, f"{HOST}:{free_port()}")

@@ -105,6 +105,26 @@ BAD = {
         {**GOOD, "storage": {"size": "20"}},
         "spec.storage.size in body should match '^[1-9][0-9]*(Mi|Gi|Ti)$'",
     ),
+    "a broker without a node port": (
+        {**GOOD, "external": {"type": "NodePort", "nodePorts": [30911]}},
+        "external.nodePorts needs a port for each of the replicas",
+    ),
+    "a node port of two brokers": (
+        {**GOOD, "external": {"type": "NodePort", "nodePorts": [30911, 30911]}},
+        "two brokers cannot have the same node port",
+    ),
+    "a broker without a load balancer": (
+        {**GOOD, "external": {"type": "LoadBalancer", "hosts": ["mq-0.example.com"]}},
+        "external.hosts needs the address of a load balancer for each of the replicas",
+    ),
+    "node ports of load balancers": (
+        {**GOOD, "external": {"type": "LoadBalancer", "hosts": ["a", "b"], "nodePorts": [30911]}},
+        "nodePorts need type NodePort",
+    ),
+    "a node without a host": (
+        {**GOOD, "external": {"type": "NodePort", "nodePorts": [1, 2], "hosts": ["a"]}},
+        "external.hosts needs an address for each of the replicas, or none",
+    ),
     "unknown retention": (
         {**GOOD, "storage": {"retain": {"whenDeleted": "Keep"}}},
         ('spec.storage.retain.whenDeleted: Unsupported value: "Keep": supported values:'

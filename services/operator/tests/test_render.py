@@ -4,6 +4,7 @@
 import pytest
 
 from cometmq.broker.group.members import parse_members
+from cometmq.broker.registration.addresses import parse_advertised
 from cometmq.broker.settings import BrokerSettings
 from cometmq.operator.group import CONTROL_NAME, RESTART, TLS_SECRET, BrokerGroup, group_of
 from cometmq.operator.models import OWNED_SETTINGS
@@ -230,6 +231,60 @@ def test_a_pod_says_how_its_control_port_is_reached():
 )
 def test_a_budget_never_blocks_a_single_pod(spec, has_budget):
     assert ("PodDisruptionBudget" in rendered(group(**spec))) is has_budget
+
+
+NODE_PORTS = {"type": "NodePort", "nodePorts": [30911, 30921, 30931]}
+BALANCED = {"type": "LoadBalancer", "hosts": ["mq-0.example.com", "mq-1.example.com"]}
+
+
+def external_services(one: BrokerGroup):
+    found = objects(one, image="i", replicas=2, volume_size="1Gi", operator_namespace="o")
+    services = [each for each in found if each["kind"] == "Service"]
+    return {
+        each["metadata"]["name"]: each["spec"]
+        for each in services
+        if each["metadata"]["name"] != "orders-peers"
+    }
+
+
+@pytest.mark.parametrize(
+    ("external", "addresses", "host"),
+    [
+        (NODE_PORTS, "0=:30911;1=:30921;2=:30931", "status.hostIP"),
+        ({**NODE_PORTS, "hosts": BALANCED["hosts"]},
+         "0=mq-0.example.com:30911;1=mq-1.example.com:30921", "status.podIP"),
+        (BALANCED, "0=mq-0.example.com:10911;1=mq-1.example.com:10911", "status.podIP"),
+    ],
+    ids=["ports", "ports and hosts", "balancers"],
+)  # fmt: skip
+def test_brokers_advertise_their_external_addresses(tmp_path, external, addresses, host):
+    one = group(external=external)
+    found = loaded(one, tmp_path)
+    assert found.value.advertised_addresses == addresses
+    assert set(parse_advertised(addresses, setting="s")) >= {0, 1}
+    env = {each["name"]: each for each in pod_of(one)["spec"]["containers"][0]["env"]}
+    source = env["COMETMQ_BROKER_BROKER_IP1"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert source == host
+
+
+def test_each_broker_has_a_service_for_clients_outside():
+    assert external_services(group()) == {}
+    found = external_services(group(external=NODE_PORTS))
+    assert list(found) == ["orders-0-external", "orders-1-external"]
+    assert found["orders-1-external"]["ports"] == [
+        {"name": "main", "port": 10911, "targetPort": 10911, "protocol": "TCP", "nodePort": 30921}
+    ]
+    selector = found["orders-1-external"]["selector"]
+    assert selector["statefulset.kubernetes.io/pod-name"] == "orders-1"
+    assert found["orders-1-external"]["externalTrafficPolicy"] == "Local"
+    ranges = ["192.0.2.0/24"]
+    balanced = {**BALANCED, "loadBalancerSourceRanges": ranges, "annotations": {"a": "b"}}
+    spec = external_services(group(external=balanced))["orders-0-external"]
+    assert spec["loadBalancerSourceRanges"] == ranges
+    assert "externalTrafficPolicy" not in spec
+    assert "nodePort" not in spec["ports"][0]
+    annotated = rendered(group(external=balanced))["Service"]
+    assert annotated["metadata"]["annotations"] == {"a": "b"}
 
 
 def test_every_object_is_owned_and_labelled():

@@ -59,8 +59,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
-  resources: [configmaps, serviceaccounts, services]
+  resources: [configmaps, serviceaccounts]
   verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create, patch, delete]
 # Certificates and accounts that specs name, read by name: without list and watch, no others are found.
 - apiGroups: [""]
   resources: [secrets]

@@ -17,7 +17,7 @@ from cometmq.ha.actions import HandOver, Statuses
 from cometmq.ha.member import Role
 from cometmq.ha.record import Record
 from cometmq.operator.group import SKIP_DRAIN, BrokerGroup
-from cometmq.operator.models import Deletion, Rollout
+from cometmq.operator.sections import Deletion, Rollout
 
 BEST: Final = "auto"
 """The switchover target that leaves the choice of the next master to the operator."""

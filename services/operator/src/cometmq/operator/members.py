@@ -18,8 +18,8 @@ from cometmq.ha.record import Policy, Record
 from cometmq.operator.access import PLAIN, Link
 from cometmq.operator.decide import Backlog
 from cometmq.operator.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
-from cometmq.operator.models import AckPolicy
 from cometmq.operator.orders import AcceptLoss, Discard
+from cometmq.operator.sections import AckPolicy
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import SessionCredentials

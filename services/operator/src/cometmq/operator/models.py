@@ -6,12 +6,23 @@ that types cannot express: rules in CEL, and bounds, without which the API serve
 the cost of a rule.
 """
 
-from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
+from cometmq.operator.protection import Accounts, External, Network, Tls
+from cometmq.operator.schema import OPAQUE, rule, rules
+from cometmq.operator.sections import (
+    IMMUTABLE,
+    Deletion,
+    DisruptionBudget,
+    Image,
+    Replication,
+    Scheduling,
+    Storage,
+    Update,
+)
 from cometmq.remoting.names import DEFAULT_CLUSTER
 
 GROUP: Final = "cometmq.io"
@@ -20,445 +31,15 @@ PLURAL: Final = "brokergroups"
 KIND: Final = "BrokerGroup"
 
 OWNED_SETTINGS: Final = (
-    "adminHttpPort", "brokerClusterName", "brokerIP1", "brokerIP2", "brokerId", "brokerName",
-    "brokerRole", "controlBindAddress", "controlPort", "groupMembers", "groupRecord",
-    "haListenPort", "haMasterAddress", "heardWithinMills", "listenPort", "minInSync",
-    "namesrvAddr", "renewDeadlineMills", "replicaLagTimeoutMills", "replicationPolicy",
-    "storePathCommitLog", "storePathRootDir", "switchoverTimeoutMills",
+    "adminHttpPort", "advertisedAddresses", "brokerClusterName", "brokerIP1", "brokerIP2",
+    "brokerId", "brokerName", "brokerRole", "controlBindAddress", "controlPort", "groupMembers",
+    "groupRecord", "haListenPort", "haMasterAddress", "heardWithinMills", "listenPort",
+    "minInSync", "namesrvAddr", "renewDeadlineMills", "replicaLagTimeoutMills",
+    "replicationPolicy", "storePathCommitLog", "storePathRootDir", "switchoverTimeoutMills",
 )  # fmt: skip
 """Settings of a broker that the operator derives from other fields."""
 
 _NAME: Final = r"^[A-Za-z0-9_-]+$"
-_CIDR: Final = r"^[0-9A-Fa-f.:]+/[0-9]{1,3}$"
-
-
-def rule(cel: str, message: str, **more: str) -> dict[str, Any]:
-    """Return a validation rule in CEL; `message` states the requirement."""
-    return {"rule": cel, "message": message, **more}
-
-
-def rules(*each: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the additions to a schema: rules, and other keywords."""
-    return {"x-kubernetes-validations": list(each), **more}
-
-
-IMMUTABLE: Final = rule(
-    "self == oldSelf",
-    "cannot be changed: create another BrokerGroup and let this one drain",
-)
-
-
-class AckPolicy(StrEnum):
-    """When a message counts as stored."""
-
-    ALL_IN_SYNC = "AllInSync"
-    MAJORITY = "Majority"
-
-
-class PullPolicy(StrEnum):
-    """When a node pulls the image."""
-
-    ALWAYS = "Always"
-    IF_NOT_PRESENT = "IfNotPresent"
-    NEVER = "Never"
-
-
-class Retain(StrEnum):
-    """Whether volumes that are no longer used are kept or deleted."""
-
-    RETAIN = "Retain"
-    DELETE = "Delete"
-
-
-class Rollout(StrEnum):
-    """How changed pods are replaced."""
-
-    ROLLING_SWITCHOVER = "RollingSwitchover"
-    ON_DELETE = "OnDelete"
-
-
-class Deletion(StrEnum):
-    """Whether a deletion drains the group first."""
-
-    DRAIN = "Drain"
-    NOW = "Now"
-
-
-class TlsMode(StrEnum):
-    """Whether the client ports accept connections without TLS too."""
-
-    PERMISSIVE = "Permissive"
-    ENFORCING = "Enforcing"
-
-
-class ClientAuth(StrEnum):
-    """Whether clients must present a certificate."""
-
-    NONE = "None"
-    OPTIONAL = "Optional"
-    REQUIRE = "Require"
-
-
-class Image(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The container image of the brokers."""
-
-    name: (
-        Annotated[
-            str,
-            Meta(
-                description="Image with registry, repository, and tag or digest. Without it, the"
-                " operator's default is used, which is the image of its own release.",
-                min_length=1,
-                max_length=512,
-            ),
-        ]
-        | None
-    ) = None
-    pull_policy: Annotated[
-        PullPolicy, Meta(description="When a node pulls the image: Always, IfNotPresent, Never.")
-    ] = PullPolicy.IF_NOT_PRESENT
-    pull_secrets: Annotated[
-        list[Annotated[str, Meta(min_length=1, max_length=253)]],
-        Meta(
-            description="Names of Secrets in this namespace with the credentials of the registry.",
-            max_length=8,
-        ),
-    ] = []
-
-
-class Replication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """When a message counts as stored, and how soon a lost master is replaced."""
-
-    policy: Annotated[
-        AckPolicy,
-        Meta(
-            description="When a send is acknowledged. AllInSync: once every copy in the in-sync"
-            " set has the message; copies that fall behind leave the set. Majority: once more"
-            " than half of all copies have it; this needs three replicas and cannot be changed.",
-            extra_json_schema=rules(IMMUTABLE),
-        ),
-    ] = AckPolicy.ALL_IN_SYNC
-    min_in_sync: Annotated[
-        int,
-        Meta(
-            description="Number of copies, including the master's, that must be in sync for sends"
-            " to be accepted. With 2 of 2, sends stop while either pod is down; with 1, they"
-            " continue, but losing the remaining disk would then lose messages.",
-            ge=1,
-            le=9,
-        ),
-    ] = 1
-    renew_deadline_ms: Annotated[
-        int,
-        Meta(
-            description="If a master has not renewed the record for this many milliseconds, and its"
-            " copies are also silent, it stops acknowledging messages. A failover waits 1.3 times"
-            " as long if nothing else shows that the master is lost.",
-            ge=500,
-            le=600_000,
-        ),
-    ] = 6_000
-    heard_within_ms: Annotated[
-        int,
-        Meta(
-            description="How long the master's replication stream may be silent, in milliseconds,"
-            " before its slaves and the operator consider the master lost.",
-            ge=300,
-            le=60_000,
-        ),
-    ] = 1_500
-    replica_lag_timeout_ms: Annotated[
-        int,
-        Meta(
-            description="Milliseconds after which a slave that has not caught up leaves the in-sync"
-            " set.",
-            ge=100,
-            le=600_000,
-        ),
-    ] = 10_000
-    switchover_timeout_ms: Annotated[
-        int,
-        Meta(
-            description="How long, in milliseconds, a master holds back requests during a"
-            " switchover before it gives up. Keep it below the send timeout of the clients, which"
-            " is 3000 by default.",
-            ge=10,
-            le=60_000,
-        ),
-    ] = 2_000
-
-
-class StorageRetention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Retention policy for the volumes of removed pods."""
-
-    when_deleted: Annotated[
-        Retain,
-        Meta(
-            description="Whether to Retain or Delete the volumes when the BrokerGroup is deleted."
-        ),
-    ] = Retain.RETAIN
-    when_scaled: Annotated[
-        Retain,
-        Meta(
-            description="Whether to Retain or Delete the volume of a removed pod when replicas is"
-            " lowered."
-        ),
-    ] = Retain.RETAIN
-
-
-class Storage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The volume of each broker."""
-
-    size: Annotated[
-        str,
-        Meta(
-            description="Size of each volume, for example 20Gi. It can grow if the storage class"
-            " allows expansion, but never shrink.",
-            max_length=20,
-            pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)$",
-            extra_json_schema=rules(
-                rule(
-                    "quantity(self).compareTo(quantity(oldSelf)) >= 0",
-                    "volumes can grow but not shrink: keep the size or raise it",
-                )
-            ),
-        ),
-    ] = "20Gi"
-    class_name: (
-        Annotated[
-            str,
-            Meta(
-                description="Storage class of the volumes; without it, the cluster's default.",
-                min_length=1,
-                max_length=253,
-            ),
-        ]
-        | None
-    ) = None
-    retain: Annotated[
-        StorageRetention,
-        Meta(description="What happens to the volumes of pods that have been removed."),
-    ] = StorageRetention()
-
-
-OPAQUE: Final = {"x-kubernetes-preserve-unknown-fields": True}
-Opaque = Annotated[dict[str, Any], Meta(extra_json_schema=OPAQUE)]
-
-
-class Scheduling(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where pods run, in the fields of a pod's spec."""
-
-    node_selector: Annotated[
-        dict[str, Annotated[str, Meta(max_length=63)]],
-        Meta(description="Labels that a node must have.", max_length=32),
-    ] = {}
-    tolerations: Annotated[
-        list[Opaque], Meta(description="Taints that pods tolerate.", max_length=32)
-    ] = []
-    affinity: (
-        Annotated[
-            dict[str, Any],
-            Meta(
-                description="Affinity of the pods. Without it, the pods of a group prefer different"
-                " nodes.",
-                extra_json_schema=OPAQUE,
-            ),
-        ]
-        | None
-    ) = None
-    topology_spread_constraints: Annotated[
-        list[Opaque],
-        Meta(
-            description="How pods spread over zones and nodes. Without it, they spread over zones"
-            " where possible.",
-            max_length=8,
-        ),
-    ] = []
-    priority_class_name: (
-        Annotated[str, Meta(description="Priority class of the pods.", max_length=253)] | None
-    ) = None
-
-
-class DisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """The PodDisruptionBudget of the group."""
-
-    enabled: Annotated[
-        bool,
-        Meta(
-            description="Whether a PodDisruptionBudget limits node drains to one broker of the"
-            " group at a time. A group with one replica never gets such a budget, because it would"
-            " block drains."
-        ),
-    ] = True
-
-
-_OBJECT_NAME: Final = r"^[a-z0-9][a-z0-9.-]*$"
-
-
-def secret_name(description: str) -> Meta:
-    """Return the bounds of a Secret's name."""
-    return Meta(description=description, min_length=1, max_length=253, pattern=_OBJECT_NAME)
-
-
-class Tls(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """TLS of the brokers."""
-
-    secret_name: Annotated[
-        str,
-        secret_name(
-            "Secret in this namespace with tls.crt, tls.key and ca.crt, as cert-manager writes it."
-            " Brokers and operator use a changed Secret without a restart. The control ports use"
-            " the certificate too, and the operator verifies the names in it: it must be valid for"
-            " *.NAME-peers.NAMESPACE.svc, where NAME is the name of this object, or for"
-            " controlName."
-        ),
-    ]
-    mode: Annotated[
-        TlsMode,
-        Meta(
-            description="Permissive: the client ports accept TLS and plain connections."
-            " Enforcing: only TLS; brokers then use TLS towards name servers as well, and verify"
-            " them by ca.crt."
-        ),
-    ] = TlsMode.PERMISSIVE
-    client_auth: Annotated[
-        ClientAuth,
-        Meta(
-            description="Whether clients must present a certificate that ca.crt has signed: None,"
-            " Optional, Require. With Require, the control ports demand one too; operator and"
-            " brokers present tls.crt, which must then be valid for clients as well as servers."
-        ),
-    ] = ClientAuth.NONE
-    control_name: (
-        Annotated[
-            str,
-            Meta(
-                description="DNS name in the certificate, if it does not contain the names of the"
-                " pods.",
-                min_length=1,
-                max_length=253,
-                pattern=r"^[A-Za-z0-9*][A-Za-z0-9.-]*$",
-            ),
-        ]
-        | None
-    ) = None
-
-
-class Accounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Access control by accounts."""
-
-    secret_name: Annotated[
-        str,
-        secret_name(
-            "Secret in this namespace with plain_acl.yml, RocketMQ's file of accounts. Brokers"
-            " load a changed file without a restart."
-        ),
-    ]
-    operator_secret_name: Annotated[
-        str,
-        secret_name(
-            "Secret in this namespace with the accessKey and secretKey of an administrator in"
-            " plain_acl.yml. The operator counts the unconsumed messages with it before it deletes"
-            " the group."
-        ),
-    ]
-
-
-class IpBlock(msgspec.Struct, frozen=True, kw_only=True, rename={"except_": "except"}):
-    """A range of addresses."""
-
-    cidr: Annotated[
-        str,
-        Meta(
-            description="Range in CIDR form, for example 10.0.0.0/8.",
-            max_length=43,
-            pattern=_CIDR,
-        ),
-    ]
-    except_: Annotated[
-        list[Annotated[str, Meta(max_length=43, pattern=_CIDR)]],
-        Meta(description="Ranges inside cidr that are left out.", max_length=32),
-    ] = []
-
-
-class Peer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A NetworkPolicyPeer."""
-
-    pod_selector: (
-        Annotated[
-            dict[str, Any],
-            Meta(
-                description="Labels of pods, as in a NetworkPolicy; {} selects all pods. Without"
-                " namespaceSelector, only pods of the group's namespace.",
-                extra_json_schema=OPAQUE,
-            ),
-        ]
-        | None
-    ) = None
-    namespace_selector: (
-        Annotated[
-            dict[str, Any],
-            Meta(
-                description="Labels of namespaces, as in a NetworkPolicy; {} selects all"
-                " namespaces.",
-                extra_json_schema=OPAQUE,
-            ),
-        ]
-        | None
-    ) = None
-    ip_block: (
-        Annotated[
-            IpBlock, Meta(description="A range of addresses, for clients outside the cluster.")
-        ]
-        | None
-    ) = None
-
-
-class Network(msgspec.Struct, frozen=True, kw_only=True):
-    """The NetworkPolicy of the group."""
-
-    clients: Annotated[
-        list[
-            Annotated[
-                Peer,
-                Meta(
-                    extra_json_schema=rules(
-                        rule(
-                            "has(self.podSelector) || has(self.namespaceSelector) ||"
-                            " has(self.ipBlock)",
-                            "a peer needs podSelector, namespaceSelector or ipBlock",
-                        ),
-                        rule(
-                            "!has(self.ipBlock) ||"
-                            " !(has(self.podSelector) || has(self.namespaceSelector))",
-                            "ipBlock cannot be combined with selectors: use two peers",
-                        ),
-                    )
-                ),
-            ]
-        ],
-        Meta(
-            description="Peers that may connect to the client ports (10911 and 10909), as in a"
-            " NetworkPolicy; without it, every pod and address may. The group's own brokers and the"
-            " operator may always connect. Name every program that uses the brokers, such as"
-            " producers, consumers and the txn-checker. The cluster's network plugin must enforce"
-            " NetworkPolicies.",
-            max_length=32,
-        ),
-    ] = []
-
-
-class Update(msgspec.Struct, frozen=True, kw_only=True):
-    """How changed pods are replaced."""
-
-    type: Annotated[
-        Rollout,
-        Meta(
-            description="RollingSwitchover: slaves are replaced first, one at a time, each back in"
-            " sync before the next; then comes a switchover, and then the old master is"
-            " replaced. OnDelete: pods are replaced when someone deletes them."
-        ),
-    ] = Rollout.ROLLING_SWITCHOVER
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -597,6 +178,29 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ]
         | None
     ) = None
+    external: (
+        Annotated[
+            External,
+            Meta(
+                description="Addresses for clients outside the cluster. A broker registers one"
+                " address, so clients inside the cluster use it too. Adding, changing or removing"
+                " it restarts the brokers one at a time.",
+                extra_json_schema=rules(
+                    rule(
+                        "!has(self.nodePorts) ||"
+                        " self.nodePorts.all(p, self.nodePorts.exists_one(q, q == p))",
+                        "two brokers cannot have the same node port",
+                    ),
+                    rule(
+                        "self.type == 'NodePort' || !has(self.nodePorts) ||"
+                        " self.nodePorts.size() == 0",
+                        "nodePorts need type NodePort",
+                    ),
+                ),
+            ),
+        ]
+        | None
+    ) = None
     network_policy: Annotated[Network, Meta(description="The NetworkPolicy of the group.")] = (
         Network()
     )
@@ -647,6 +251,24 @@ SPEC_RULES: Final = (
         "self.replication.policy != 'Majority' || self.replicas == oldSelf.replicas",
         "with replication.policy Majority the number of replicas cannot be changed",
         fieldPath=".replicas",
+    ),
+    rule(
+        "!has(self.external) || self.external.type != 'NodePort' ||"
+        " (has(self.external.nodePorts) && self.external.nodePorts.size() >= self.replicas)",
+        "external.nodePorts needs a port for each of the replicas",
+        fieldPath=".external.nodePorts",
+    ),
+    rule(
+        "!has(self.external) || self.external.type != 'LoadBalancer' ||"
+        " (has(self.external.hosts) && self.external.hosts.size() >= self.replicas)",
+        "external.hosts needs the address of a load balancer for each of the replicas",
+        fieldPath=".external.hosts",
+    ),
+    rule(
+        "!has(self.external) || !has(self.external.hosts) || self.external.hosts.size() == 0 ||"
+        " self.external.hosts.size() >= self.replicas",
+        "external.hosts needs an address for each of the replicas, or none",
+        fieldPath=".external.hosts",
     ),
     rule(
         "has(self.brokerName) == has(oldSelf.brokerName)",

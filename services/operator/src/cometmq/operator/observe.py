@@ -45,6 +45,12 @@ async def is_ending(api: KubeApi, namespace: str) -> bool:
     return found is None or "deletionTimestamp" in found["metadata"]
 
 
+def is_owned(body: Body, group: BrokerGroup) -> bool:
+    """Return whether Kubernetes deletes an object with the group."""
+    owners = body["metadata"].get("ownerReferences") or ()
+    return any(one["uid"] == group.uid for one in owners)
+
+
 def seen_of(group: BrokerGroup, live: Live, record: Record | None, statuses: Statuses) -> Seen:
     """Return the facts that decisions depend on."""
     found = live.stateful_set

@@ -11,6 +11,7 @@ from cometmq.operator.group import (
     REPLICATION_PORT,
     BrokerGroup,
 )
+from cometmq.operator.protection import External, ExternalType
 from cometmq.operator.secret_keys import ACL_FILE, TLS_CERTIFICATE, TLS_KEY, TLS_TRUST
 
 USER: Final = 10_001
@@ -83,7 +84,7 @@ def _container(group: BrokerGroup, image: str) -> dict[str, Any]:
             _from_pod(
                 "COMETMQ_BROKER_BROKER_ID", "metadata.labels['apps.kubernetes.io/pod-index']"
             ),
-            _from_pod("COMETMQ_BROKER_BROKER_IP1", "status.podIP"),
+            _from_pod("COMETMQ_BROKER_BROKER_IP1", _address(group.spec.external)),
         ],
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()
@@ -105,6 +106,13 @@ def _container(group: BrokerGroup, image: str) -> dict[str, Any]:
             ),
         ],
     }
+
+
+def _address(external: External | None) -> str:
+    """Return the field with the host that a broker registers if the spec does not name it."""
+    if external is None or external.type is not ExternalType.NODE_PORT or external.hosts:
+        return "status.podIP"
+    return "status.hostIP"
 
 
 def _from_pod(name: str, path: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from cometmq.operator.group import (
     group_of,
 )
 from cometmq.operator.members import Members
-from cometmq.operator.observe import Live, is_ending, marks_of, seen_of, volume_size
+from cometmq.operator.observe import Live, is_ending, is_owned, marks_of, seen_of, volume_size
 from cometmq.operator.orders import AcceptLoss, Discard, Plan, Refused, Verb
 from cometmq.operator.secret_keys import ACL_FILE
 from cometmq.operator.status import Findings, status_of
@@ -58,6 +58,10 @@ class Context(msgspec.Struct, frozen=True):
     secrets: Secrets
 
 
+def _key(body: Body) -> tuple[str, str]:
+    return body["kind"], body["metadata"]["name"]
+
+
 class Pass:
     """Passes over one group; the fields kept between them are hints, and may be lost."""
 
@@ -74,7 +78,8 @@ class Pass:
         self._reporter = reporter
         self._applied: dict[tuple[str, str], tuple[str, str]] = {}
         """Hash of each applied object, and the version that resulted."""
-        self._has_no_budget = False
+        self._owned: frozenset[tuple[str, str]] | None = None
+        """Kinds and names of the objects that may exist; None before the first pass."""
         self._end = (-1, 0)
         """The end of the longest log, and when it was first seen."""
         self.status: GroupStatus | None = None
@@ -94,37 +99,41 @@ class Pass:
 
         Raise ApiUnreachable if a call fails; the next pass starts from the beginning.
         """
-        api = self._context.api
-        body = await api.get("BrokerGroup", namespace, name)
+        body = await self._context.api.get("BrokerGroup", namespace, name)
         if body is None:
             await self._members.close()
             return None
         group = group_of(body)
+        pause = await self._enter_or_leave(group, body)
+        return await self._reconcile(group, body) if pause is None else pause
+
+    async def _enter_or_leave(self, group: BrokerGroup, body: Body) -> int | None:
+        """Set the finalizer of a new group, and leave a group that needs no further pass; return
+        the pause before the next pass, or None if this pass is to go on.
+        """
         if group.is_deleting and not group.has_finalizer:
             await self._members.close()
             return SOON_MS
         if not group.has_finalizer:
             await self._set_finalizer(body, present=True)
             return 0
-        if group.is_deleting and await is_ending(api, group.namespace):
+        if group.is_deleting and await is_ending(self._context.api, group.namespace):
             # Everything else, including the Lease, is deleted with the namespace; the operator may
             # have lost its rights there already.
             await self._members.close()
             await self._set_finalizer(body, present=False)
             return SOON_MS
+        return None
+
+    async def _reconcile(self, group: BrokerGroup, body: Body) -> int:
+        """Elect, apply, obey, act and report; return the pause before the next pass."""
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
-        live = await Live.read(api, group)
+        live = await Live.read(self._context.api, group)
         await self._elect(group, live)
         fault = await self._secret_fault(group)
         # An operator that has just started knows no master yet, and would refuse every order.
         has_looked = self._members.has_looked
-        seen = seen_of(group, live, self._members.record, self._members.statuses)
-        seen = msgspec.structs.replace(
-            seen,
-            may_have_data=self._may_have_data(before),
-            asked=self._members.asked,
-            election_fault=self._members.fault,
-        )
+        seen = self._seen(group, live, before)
         refusal = ""
         is_to_apply = live.stateful_set is not None or not group.is_deleting
         # Without its Secrets no pod starts, so nothing is changed that would restart one.
@@ -156,6 +165,15 @@ class Pass:
         is_idle = isinstance(step, Nothing) and orders.given(group) is None and not refusal
         is_idle = is_idle and fault is None
         return self._context.resync_ms if is_idle and decide.has_master(seen) else SOON_MS
+
+    def _seen(self, group: BrokerGroup, live: Live, before: GroupStatus) -> Seen:
+        members = self._members
+        return msgspec.structs.replace(
+            seen_of(group, live, members.record, members.statuses),
+            may_have_data=self._may_have_data(before),
+            asked=members.asked,
+            election_fault=members.fault,
+        )
 
     # ---- election ----------------------------------------------------------------------------
 
@@ -217,15 +235,28 @@ class Pass:
             if is_new and one["kind"] == "StatefulSet":
                 before = live.stateful_set and live.stateful_set["metadata"]["generation"]
                 changed = is_new["metadata"]["generation"] != before
-        if not render.wants_budget(group) and not self._has_no_budget:
-            await self._context.api.delete("PodDisruptionBudget", group.namespace, group.name)
-        self._has_no_budget = not render.wants_budget(group)
+        await self._delete_unwanted(group, wanted)
         await self._grow_volumes(group, live)
         return changed
 
+    async def _delete_unwanted(self, group: BrokerGroup, wanted: list[Body]) -> None:
+        """Delete the group's objects that the spec no longer asks for."""
+        api, names = self._context.api, frozenset(map(_key, wanted))
+        if self._owned is None:
+            found = [
+                {**one, "kind": kind}
+                for kind in render.OPTIONAL
+                for one in await api.list(kind, group.namespace, group.selector)
+            ]
+            self._owned = frozenset(_key(one) for one in found if is_owned(one, group))
+        self._owned |= names
+        for kind, name in self._owned - names:
+            await api.delete(kind, group.namespace, name)
+        self._owned = names
+
     async def _apply_one(self, wanted: Body) -> Body | None:
         """Apply an object unless this operator's last version is current; return it if applied."""
-        key = (wanted["kind"], wanted["metadata"]["name"])
+        key = _key(wanted)
         mark = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
         if self._applied.get(key, ("",))[0] == mark:
             return None

@@ -21,9 +21,11 @@ from cometmq.operator.group import (
     TLS_SECRET,
     BrokerGroup,
 )
-from cometmq.operator.models import GROUP, KIND, Accounts, AckPolicy, Tls, TlsMode
+from cometmq.operator.models import GROUP, KIND
 from cometmq.operator.pod import ACCOUNTS, STORE, TLS, pod_template
+from cometmq.operator.protection import Accounts, External, ExternalType, Tls, TlsMode
 from cometmq.operator.secret_keys import ACL_FILE, TLS_CERTIFICATE, TLS_KEY, TLS_TRUST
+from cometmq.operator.sections import AckPolicy
 from cometmq.runtime import properties
 
 Object = dict[str, Any]
@@ -35,6 +37,8 @@ LINGER_MS: Final = 35_000
 REGISTER_MS: Final = 10_000
 """Brokers look up the name servers' addresses at every registration, and pods get new ones often.
 """
+OPTIONAL: Final = ("PodDisruptionBudget", "Service")
+"""Kinds of the objects that a group has only with certain specs."""
 POLICIES: Final = {AckPolicy.ALL_IN_SYNC: "all-in-sync", AckPolicy.MAJORITY: "majority"}
 
 
@@ -63,10 +67,18 @@ def broker_conf(group: BrokerGroup) -> str:
         "heardWithinMills": str(replication.heard_within_ms),
         "replicaLagTimeoutMills": str(replication.replica_lag_timeout_ms),
         "switchoverTimeoutMills": str(replication.switchover_timeout_ms),
+        **_external_settings(spec.external),
         **_tls_settings(spec.tls),
         **_account_settings(spec.accounts),
     }
     return properties.render(dict(sorted(settings.items())))
+
+
+def _external_settings(external: External | None) -> dict[str, str]:
+    if external is None:
+        return {}
+    addresses = enumerate(external.addresses(MAIN_PORT))
+    return {"advertisedAddresses": ";".join(f"{one}={address}" for one, address in addresses)}
 
 
 def _tls_settings(tls: Tls | None) -> dict[str, str]:
@@ -112,6 +124,7 @@ def objects(
             group, "v1", "ConfigMap", f"{group.name}-config", data={CONFIG_FILE: broker_conf(group)}
         ),
         _peers(group),
+        *_external_services(group, replicas),
         _network_policy(group, operator_namespace),
     ]
     if wants_budget(group):
@@ -181,6 +194,33 @@ def _peers(group: BrokerGroup) -> Object:
         ],
     }
     return _object(group, "v1", "Service", group.peers, spec=spec)
+
+
+def _external_services(group: BrokerGroup, replicas: int) -> list[Object]:
+    """Return a Service for each broker, because clients must reach the one that has the message."""
+    external = group.spec.external
+    if external is None:
+        return []
+    services = []
+    for ordinal in range(replicas):
+        port: Object = {"name": "main", "port": MAIN_PORT, "targetPort": MAIN_PORT}
+        spec: Object = {
+            "type": external.type.value,
+            "selector": {**group.labels, "statefulset.kubernetes.io/pod-name": group.pod(ordinal)},
+            "ports": [{**port, "protocol": "TCP"}],
+        }
+        if external.type is ExternalType.NODE_PORT and ordinal < len(external.node_ports):
+            spec["ports"][0]["nodePort"] = external.node_ports[ordinal]
+        if external.type is ExternalType.NODE_PORT and not external.hosts:
+            # The registered address is that of the broker's node, so no other node has to forward.
+            spec["externalTrafficPolicy"] = "Local"
+        if external.load_balancer_source_ranges:
+            spec["loadBalancerSourceRanges"] = list(external.load_balancer_source_ranges)
+        service = _object(group, "v1", "Service", f"{group.pod(ordinal)}-external", spec=spec)
+        if external.annotations:
+            service["metadata"]["annotations"] = dict(external.annotations)
+        services.append(service)
+    return services
 
 
 def _network_policy(group: BrokerGroup, operator_namespace: str) -> Object:

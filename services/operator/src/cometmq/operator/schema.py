@@ -5,18 +5,31 @@ msgspec's own JSON schemas use references and `anyOf`, which structural schemas 
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import NODEFAULT, inspect
+from msgspec import NODEFAULT, Meta, inspect
 
 Schema = dict[str, Any]
+
+OPAQUE: Final = {"x-kubernetes-preserve-unknown-fields": True}
+Opaque = Annotated[dict[str, Any], Meta(extra_json_schema=OPAQUE)]
 
 _LENGTHS: Final[Mapping[type, tuple[str, str]]] = {
     inspect.StrType: ("minLength", "maxLength"),
     inspect.ListType: ("minItems", "maxItems"),
     inspect.DictType: ("minProperties", "maxProperties"),
 }
+
+
+def rule(cel: str, message: str, **more: str) -> dict[str, Any]:
+    """Return a validation rule in CEL; `message` states the requirement."""
+    return {"rule": cel, "message": message, **more}
+
+
+def rules(*each: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the additions to a schema: rules, and other keywords."""
+    return {"x-kubernetes-validations": list(each), **more}
 
 
 def schema_of(type_: type[msgspec.Struct]) -> Schema:

@@ -8,7 +8,8 @@ import msgspec
 
 from cometmq.operator.declared.models import ConsumerGroupSpec, TopicSpec
 from cometmq.operator.group import SKIP_DRAIN
-from cometmq.operator.models import GROUP, Retain
+from cometmq.operator.models import GROUP
+from cometmq.operator.sections import Retain
 
 FINALIZER: Final = f"operator.{GROUP}/delete"
 """Present only while deletionPolicy is Delete, so that an object whose topic is retained can be

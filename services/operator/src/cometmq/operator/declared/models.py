@@ -7,7 +7,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from cometmq.operator.models import Retain, rule, rules, secret_name
+from cometmq.operator.protection import secret_name
+from cometmq.operator.schema import rule, rules
+from cometmq.operator.sections import Retain
 from cometmq.operator.status_types import Condition
 from cometmq.remoting.names import (
     BOOT_GROUPS,
