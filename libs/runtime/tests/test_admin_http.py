@@ -37,6 +37,19 @@ async def test_metrics_are_served(admin):
     assert b"cometmq_loop_lag_seconds_bucket" in body
 
 
+async def test_files_of_metrics_are_appended_once_they_exist(tmp_path):
+    written, later, folder = tmp_path / "a.prom", tmp_path / "b.prom", tmp_path / "c.prom"
+    written.write_text("lag 1\n")
+    folder.mkdir()
+    http = AdminHttp()
+    for path in (written, later, folder):
+        http.add_metrics_file(path)
+    assert (await http.answer("GET", "/metrics")).body.endswith(b"\nlag 1\n")
+    written.write_text("lag 2\n")
+    later.write_text("age 3\n")
+    assert (await http.answer("GET", "/metrics")).body.endswith(b"\nlag 2\nage 3\n")
+
+
 async def test_head_has_no_body(admin):
     head, body = await exchange(admin, b"HEAD /healthz HTTP/1.0\r\n\r\n")
     assert head.startswith("HTTP/1.1 200 OK")

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from platform import python_version
 from typing import Any, NamedTuple
 
@@ -65,6 +66,7 @@ class AdminHttp:
         self._ready: dict[str, Check] = {}
         self._warnings: dict[str, Check] = {}
         self._settings: dict[str, Callable[[], str]] = {}
+        self._metrics_files: list[Path] = []
         self._incremental = IncrementalRunner()
         self._worker = Worker("metrics", pending_count_max=CONNECTION_COUNT_MAX)
         self._server: asyncio.Server | None = None
@@ -95,6 +97,13 @@ class AdminHttp:
     def add_settings(self, name: str, text: Callable[[], str]) -> None:
         """Show the result of `text()` under this heading on /settings."""
         self._settings[name] = text
+
+    def add_metrics_file(self, path: Path) -> None:
+        """Append a file in Prometheus' text format to /metrics, once it exists.
+
+        The program that writes it must replace it as a whole, and name no metric of this program.
+        """
+        self._metrics_files.append(path)
 
     @property
     def port(self) -> int:
@@ -144,7 +153,18 @@ class AdminHttp:
         text = await self._worker.submit(_import_text)
         families = await self._incremental.run(self.registry.collect())
         body = await self._worker.submit(lambda: text.render(families))
+        for path in self._metrics_files:
+            body += await self._worker.submit(lambda path=path: self._content(path))
         return Answer(HTTPStatus.OK, body, text.CONTENT_TYPE_LATEST)
+
+    def _content(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            self._log.warning("metrics_file.unreadable", path=str(path), reason=str(error))
+            return b""
 
     async def _healthz(self) -> Answer:
         return _health(self._live)
