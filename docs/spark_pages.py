@@ -18,6 +18,7 @@ import msgspec
 from generators.markdown import code, table
 
 from cometmq.spark import schemas
+from cometmq.spark.collect.exposition import COLLECTOR_FAMILIES
 from cometmq.spark.lag import columns as lag_columns
 from cometmq.spark.lag.output.html import MEANINGS
 from cometmq.spark.lag.output.json_form import SCHEMA_PATH, json_schema
@@ -132,13 +133,18 @@ def metrics_page() -> str:
     lines += [
         "Written by `cometmq-lag report --textfile` or `--pushgateway`:",
         "[lag reports](../guides/lag-report.md).",
+        "The collector, `cometmq-lag snapshot --interval`, shows them on its `--http-port`,",
+        "together with its own figures, those of its event loop and of its process.",
         "",
     ]
-    lines += table(
-        ("metric", "type", "labels", "meaning"),
-        ((code(one.name), one.kind, labels, one.meaning) for one, labels in catalogue()),
-    )
+    own = ((code(one.name), _kind(one.name), "", one.help) for one in COLLECTOR_FAMILIES)
+    written = ((code(one.name), one.kind, labels, one.meaning) for one, labels in catalogue())
+    lines += table(("metric", "type", "labels", "meaning"), [*written, *own])
     return "\n".join(lines) + "\n"
+
+
+def _kind(name: str) -> str:
+    return "counter" if name.endswith("_total") else "gauge"
 
 
 def _columns(title: str, intro: str, columns: table_columns.Columns) -> list[str]:

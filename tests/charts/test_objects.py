@@ -263,7 +263,7 @@ def test_only_electors_reach_control_ports(render):
 
 def test_the_pod_monitor_selects_all_pods_with_metrics(render):
     """Alerts need jobs whose names begin with cometmq."""
-    objects = render([CHART / "ci/failover-values.yaml"])
+    objects = render([CHART / "ci/failover-values.yaml"], settings=["lagReport.enabled=true"])
     (monitor,) = of_kind(objects, "PodMonitor")
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
@@ -277,7 +277,7 @@ def test_the_pod_monitor_selects_all_pods_with_metrics(render):
             labels = template["metadata"]["labels"]
             assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
             found.add(labels["app.kubernetes.io/component"])
-    assert found == {"broker", "elector", "exporter", "namesrv", "txn-checker"}
+    assert found == {"broker", "elector", "exporter", "lag-collector", "namesrv", "txn-checker"}
 
 
 def test_the_exporter_is_optional_and_may_have_an_account_of_its_own(render):

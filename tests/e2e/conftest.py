@@ -20,6 +20,7 @@ import yaml
 from cometmq.peers.e2e import java, load, loads, nodes
 from cometmq.peers.e2e.broker_groups import conditions, is_ready
 from cometmq.peers.e2e.kubectl import Namespace, until
+from cometmq.peers.e2e.lag_reports import LagReports
 from cometmq.peers.e2e.loads import Loads
 from cometmq.peers.e2e.pods import waiting_pod
 from cometmq.peers.e2e.report import Report
@@ -347,6 +348,17 @@ def ready(world: World, request: pytest.FixtureRequest) -> Iterator[World]:
     yield world
     if request.session.testsfailed > failed:
         sys.stdout.write(world.explain())
+
+
+@pytest.fixture(scope="module")
+def lag_reports(world: World, request: pytest.FixtureRequest) -> Iterator[LagReports]:
+    """Lag reports, not installed yet, and a consumer group that has read part of a topic."""
+    world.until_ready()
+    world.until_registered()
+    image = request.config.getoption("--spark-image")
+    found = LagReports(world.mq, world.namesrv, image, world.install_suite)
+    with found.group_behind():
+        yield found
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from cometmq.client.clock import wall_ms
 from cometmq.spark.collect import loop
+from cometmq.spark.collect.exposition import CollectorStats
 from cometmq.spark.collect.loop import collect_forever, collect_once
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.collect.snapshot import Snapshot, snapshot_id_of
@@ -36,19 +37,39 @@ async def test_failed_round_is_reported_and_the_loop_continues(tmp_path: Path) -
         said.append(text)
         stop.set()
 
+    stats = CollectorStats()
     async with asyncio.timeout(30):
-        await collect_forever(tmp_path, NOBODY, 60, say, stop)
+        await collect_forever(tmp_path, NOBODY, 60, say, stop, stats)
     assert len(said) == 1
     assert said[0].startswith("snapshot failed: ")
     assert "127.0.0.1:1" in said[0]
     assert _files(tmp_path) == []
+    assert (stats.snapshot_count, stats.failed_count, stats.newest_s) == (0, 1, 0)
+    assert f"snapshot failed: {stats.fault}" == said[0]
 
 
 async def test_stopped_collector_takes_no_snapshot(tmp_path: Path) -> None:
     stop = asyncio.Event()
     stop.set()
-    await collect_forever(tmp_path, NOBODY, 60, pytest.fail, stop)
+    await collect_forever(tmp_path, NOBODY, 60, pytest.fail, stop, CollectorStats())
     assert _files(tmp_path) == []
+
+
+async def test_a_success_clears_the_fault_and_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = snapshot_id_of(wall_ms())
+    stop, stats = asyncio.Event(), CollectorStats()
+    stats.fault = "no answer"
+
+    async def take(*_: object) -> Snapshot:
+        return _snapshot(number)
+
+    monkeypatch.setattr(loop, "take", take)
+    async with asyncio.timeout(30):
+        await collect_forever(tmp_path, NOBODY, 60, lambda _: stop.set(), stop, stats)
+    assert (stats.snapshot_count, stats.failed_count, stats.fault) == (1, 0, None)
+    assert stats.newest_s == number * 60
 
 
 async def test_minute_of_another_collector_is_skipped(

@@ -35,6 +35,8 @@ def _run(*words: object) -> tuple[int, str, list[str]]:
         (["report"], "HISTORY"),
         (["report", "x", "--fail-on", "sometimes"], "sometimes"),
         (["snapshot", "x", "--interval", "5"], "5"),
+        (["snapshot", "x", "--http-port", "8080"], "--http-port needs --interval"),
+        (["snapshot", "x", "--interval", "60", "--textfile", "y"], "--textfile needs --http-port"),
         (["report", "x", "--conf", "spark.executor.cores"], "spark.NAME=VALUE"),
         (["stream", "x", "--conf", "executor.cores=1"], "spark.NAME=VALUE"),
         (["report", "x", "--broker-timezone", "Mars/Olympus"], "unknown time zone Mars/Olympus"),

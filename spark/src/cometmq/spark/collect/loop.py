@@ -9,6 +9,7 @@ from typing import Final
 
 from cometmq.client.clock import wall_ms
 from cometmq.remoting.errors import CometError
+from cometmq.spark.collect.exposition import CollectorStats
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.collect.snapshot import MINUTE_MS, Snapshot, snapshot_id_of, take
 from cometmq.spark.collect.writer import is_taken, write
@@ -35,14 +36,24 @@ async def collect_once(root: Path, settings: CollectSettings, say: Say) -> Snaps
 
 
 async def collect_forever(
-    root: Path, settings: CollectSettings, interval_s: int, say: Say, stop: asyncio.Event
+    root: Path,
+    settings: CollectSettings,
+    interval_s: int,
+    say: Say,
+    stop: asyncio.Event,
+    stats: CollectorStats,
 ) -> None:
     """Take a snapshot at each multiple of the interval; failures are reported and skipped."""
     while not stop.is_set():
         try:
-            await collect_once(root, settings, say)
+            if (snapshot := await collect_once(root, settings, say)) is not None:
+                stats.snapshot_count += 1
+                stats.newest_s = snapshot.snapshot_id * MINUTE_MS // 1000
+            stats.fault = None
         except (CometError, OSError) as error:
             say(f"snapshot failed: {error}")
+            stats.failed_count += 1
+            stats.fault = str(error)
         now_ms, step_ms = wall_ms(), interval_s * 1000
         try:
             async with asyncio.timeout((step_ms - now_ms % step_ms) / 1000):
@@ -52,10 +63,10 @@ async def collect_forever(
 
 
 async def collect_until_signal(
-    root: Path, settings: CollectSettings, interval_s: int, say: Say
+    root: Path, settings: CollectSettings, interval_s: int, say: Say, stats: CollectorStats
 ) -> None:
     """Collect until SIGTERM or SIGINT; a snapshot in progress is completed first."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await collect_forever(root, settings, interval_s, say, stop)
+    await collect_forever(root, settings, interval_s, say, stop, stats)

@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 import threading
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +19,9 @@ import msgspec
 import typer
 
 from cometmq.remoting.errors import CometError
+from cometmq.spark.collect.exposition import CollectorStats, exposed
 from cometmq.spark.collect.loop import collect_once, collect_until_signal
+from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.lag.cli_options import (
     AllowedAge,
     AllowedLag,
@@ -27,6 +30,7 @@ from cometmq.spark.lag.cli_options import (
     Conf,
     Credentials,
     Forms,
+    HttpPort,
     Interval,
     Master,
     Namesrv,
@@ -65,12 +69,21 @@ def snapshot(
     interval: Interval = None,
     timestamp_budget: Budget = 2000,
     sample_tags: SampleTags = 0,
+    http_port: HttpPort = None,
+    textfile: Annotated[
+        Path | None,
+        typer.Option(help="Folder of `report --textfile`, whose metrics the port shows, too."),
+    ] = None,
     credentials: Credentials = None,
     *,
     tls: Tls = False,
     tls_ca: TlsCa = None,
 ) -> None:
     """Query the offsets of every broker once, and write a snapshot to HISTORY/raw."""
+    if http_port is not None and interval is None:
+        raise typer.BadParameter("--http-port needs --interval: a single snapshot serves nobody")
+    if textfile is not None and http_port is None:
+        raise typer.BadParameter("--textfile needs --http-port, which shows its metrics")
     settings = msgspec.structs.replace(
         link_settings(namesrv, credentials, tls, tls_ca),
         cluster=cluster,
@@ -80,7 +93,22 @@ def snapshot(
     if interval is None:
         asyncio.run(collect_once(root, settings, say))
     else:
-        asyncio.run(collect_until_signal(root, settings, interval, say))
+        asyncio.run(_collect(root, settings, interval, http_port, textfile))
+
+
+async def _collect(
+    root: Path,
+    settings: CollectSettings,
+    interval_s: int,
+    http_port: int | None,
+    reports: Path | None,
+) -> None:
+    stats = CollectorStats()
+    async with AsyncExitStack() as stack:
+        if http_port is not None:
+            page = f"history={root}\nnamesrv={settings.namesrv}\ninterval={interval_s} s\n"
+            await stack.enter_async_context(exposed(stats, http_port, page, reports))
+        await collect_until_signal(root, settings, interval_s, say, stats)
 
 
 @app.command()

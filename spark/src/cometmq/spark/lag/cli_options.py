@@ -28,6 +28,10 @@ Interval = Annotated[
         min=INTERVAL_MIN_S, help="Keep running, and take a snapshot at this interval in seconds."
     ),
 ]
+HttpPort = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="Port of /metrics and /readyz; only with --interval."),
+]
 Budget = Annotated[
     int, typer.Option(min=0, help="Limit of message-age queries per broker and snapshot.")
 ]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
+from cometmq.spark.collect.exposition import REPORT_METRICS
 from cometmq.spark.lag.columns import Report
 from cometmq.spark.lag.output import prometheus
 from cometmq.spark.lag.output.html import html_report
@@ -37,6 +38,6 @@ def write_report(
 
 
 def write_textfile(report: Report, directory: Path) -> Path:
-    path = directory / prometheus.FILE_NAME
+    path = directory / REPORT_METRICS
     write_bytes(path, prometheus.metrics_text(report).encode())
     return path

@@ -17,7 +17,6 @@ from cometmq.remoting.errors import CometError
 from cometmq.spark.lag.columns import BAD, STATUSES, Report
 from cometmq.spark.lag.output.findings import Row
 
-FILE_NAME: Final = "cometmq_lag.prom"
 PUSH_TIMEOUT_S: Final = 10.0
 
 
