@@ -10,6 +10,7 @@ therefore does not delay messages.
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from importlib import import_module
 from importlib.metadata import version
@@ -154,7 +155,7 @@ class AdminHttp:
         families = await self._incremental.run(self.registry.collect())
         body = await self._worker.submit(lambda: text.render(families))
         for path in self._metrics_files:
-            body += await self._worker.submit(lambda path=path: self._content(path))
+            body += await self._worker.submit(partial(self._content, path))
         return Answer(HTTPStatus.OK, body, text.CONTENT_TYPE_LATEST)
 
     def _content(self, path: Path) -> bytes:
