@@ -13,6 +13,7 @@ from monitoring.prometheus import configuration
 
 from cometmq.peers.e2e import java, load
 from cometmq.peers.e2e.kubectl import until
+from cometmq.peers.e2e.lag_reports import GROUP as BEHIND
 from cometmq.peers.e2e.pod_monitors import scrape_configs
 from cometmq.peers.e2e.pod_targets import reachable_pods
 from cometmq.peers.ha.load import CONSUMERS, TOPIC
@@ -105,9 +106,13 @@ def declare_topics(world, prometheus):
     until(lambda: len(prometheus.rows(carried_out)) == DECLARED_COUNT, TIMEOUT_S, carried_out)
 
 
+def _behind(panel):
+    return {"group": BEHIND} if panel.startswith("cometmq-lag-reports") else {}
+
+
 def test_queries_have_data(ready, lag_reports, under_load, prometheus, report):
-    """Queries of panels and autoscalers are made for the group under load, those of alerts for all
-    groups.
+    """Queries of panels and autoscalers are made for the group under load, those of lag reports for
+    a group that is behind, those of alerts for all groups.
     """
     lag_reports.produce(1)
     lag_reports.install()
@@ -116,7 +121,10 @@ def test_queries_have_data(ready, lag_reports, under_load, prometheus, report):
     values = {
         "broker": GROUP, "topic": TOPIC, "group": CONSUMERS, "namespace": ready.mq.name,
     }  # fmt: skip
-    panels = [Query(one.name, with_values(one.expr, **values)) for one in panel_queries()]
+    panels = [
+        Query(one.name, with_values(one.expr, **values | _behind(one.name)))
+        for one in panel_queries()
+    ]
     alerts, autoscalers = alert_queries(), lag_queries(TOPIC, CONSUMERS)
     with under_load() as running:
         count = until_scraped(ready, prometheus)
