@@ -185,6 +185,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "moved to TRANS_CHECK_MAX_TIME_TOPIC.",
     "transactions.unrecalled": "At startup, a broker could not read which transactions had ended, "
     "so it may store the end of a transaction twice.",
+    # HTTP port
+    "metrics_file.unreadable": "A file whose metrics this program shows for another one could not "
+    "be read, so they are missing from this scrape.",
     # store
     "cleaning.failed": "A step of file retention failed; the next round retries it.",
     "disk.filling": "Disk usage is above diskMaxUsedSpaceRatio: expired files are deleted at any "

@@ -21,6 +21,7 @@ from cometmq.peers.observed import CONSUMERS, TOPIC, ObservedSuite
 from cometmq.peers.ports import HOST
 from cometmq.peers.processes import wait_until
 from cometmq.peers.prometheus.autoscaling import lag_queries
+from cometmq.peers.prometheus.faults import faults
 from cometmq.peers.prometheus.operator_page import operator_page
 from cometmq.peers.prometheus.queries import CONDITIONAL, alert_queries, panel_queries, with_values
 from cometmq.peers.prometheus.server import Prometheus
@@ -97,9 +98,14 @@ def prometheus(
 
 PANELS = [pytest.param(one.expr, id=one.name) for one in panel_queries()]
 
-ALERTS = [
-    pytest.param(one.expr, id=one.name) for one in alert_queries() if one.name not in CONDITIONAL
-]
+ALERTS = {
+    has_reason: [
+        pytest.param(one.expr, id=one.name)
+        for one in alert_queries()
+        if (one.name in CONDITIONAL) is has_reason
+    ]
+    for has_reason in (False, True)
+}
 
 
 LAGS = [pytest.param(one.expr, id=one.name) for one in lag_queries(TOPIC, CONSUMERS)]
@@ -118,7 +124,7 @@ def test_a_panel_has_data(prometheus: Prometheus, expr: str) -> None:
     wait_until(lambda: bool(prometheus.rows(shown)), DATA_TIMEOUT_S, f"data for {shown}")
 
 
-@pytest.mark.parametrize("expr", ALERTS)
+@pytest.mark.parametrize("expr", ALERTS[False])
 def test_an_alert_has_data(prometheus: Prometheus, expr: str) -> None:
     wait_until(lambda: bool(prometheus.rows(expr)), DATA_TIMEOUT_S, f"data for {expr}")
 
@@ -161,3 +167,15 @@ def test_every_alert_is_evaluated_without_an_error(prometheus: Prometheus) -> No
         "CometmqMessagesWillBeLost",
     }  # fmt: skip
     assert firing <= harmless, "a suite that is well raises no other alert"
+
+
+@pytest.fixture(scope="module")
+def faulty(suite: ObservedSuite) -> Iterator[None]:
+    with faults(suite.run, suite.last_broker):
+        yield
+
+
+@pytest.mark.usefixtures("faulty")
+@pytest.mark.parametrize("expr", ALERTS[True])
+def test_an_alert_has_data_once_it_has_a_reason(prometheus: Prometheus, expr: str) -> None:
+    wait_until(lambda: bool(prometheus.rows(expr)), DATA_TIMEOUT_S, f"data for {expr}")

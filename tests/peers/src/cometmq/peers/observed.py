@@ -101,8 +101,8 @@ class ObservedSuite:
         another group stays.
         """
         count, taken = str(SENT_COUNT), str(CONSUMED_COUNT)
-        self._run("produce", TOPIC, "a book", "--count", count)
-        self._run("consume", TOPIC, "-g", CONSUMERS, "--from", "first", "--max", taken)
+        self.run("produce", TOPIC, "a book", "--count", count)
+        self.run("consume", TOPIC, "-g", CONSUMERS, "--from", "first", "--max", taken)
         options = ["-g", CONNECTED, "--from", "first", "-n", self.namesrv]
         command = [str(PROGRAM), "consume", TOPIC, *options]
         log = self._folder / "logs" / f"{CONNECTED}.log"
@@ -112,14 +112,20 @@ class ObservedSuite:
 
     def send(self) -> None:
         """Send more messages, so that rates are above 0."""
-        self._run("produce", TOPIC, "another book", "--count", "8")
+        self.run("produce", TOPIC, "another book", "--count", "8")
+
+    @property
+    def last_broker(self) -> str:
+        """The address of the broker with the highest id."""
+        return f"{HOST}:{self._ports[-1]}"
 
     def lag(self) -> int:
         """Return how many messages the group has not consumed, as the brokers tell clients."""
-        found = json.loads(self._run("lag", CONSUMERS, "--json"))
+        found = json.loads(self.run("lag", CONSUMERS, "--json"))
         return int(found["lag"])
 
-    def _run(self, *words: str) -> str:
+    def run(self, *words: str) -> str:
+        """Run a command of the command line, and return its output."""
         done = subprocess.run(
             [str(PROGRAM), *words, "-n", self.namesrv],
             check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S,

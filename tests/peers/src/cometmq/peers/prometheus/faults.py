@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causes what the alerts in CONDITIONAL report, because their queries have no data otherwise."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+TOPIC: Final = "Faults"
+GROUP: Final = "faulty"
+DEAD_LETTERS: Final = f"%DLQ%{GROUP}"
+CONSUMERS_S: Final = 60
+"""How long the consumers run whose subscriptions differ."""
+USUAL_PERCENT: Final = 90
+
+
+@contextmanager
+def faults(cometmq: Callable[..., object], broker_addr: str) -> Iterator[None]:
+    """Have a dead letter, a broker whose disk counts as full, and consumers that disagree.
+
+    `cometmq` runs a command, and raises an error if it fails. Everything is undone at the end, but
+    a counter keeps its value.
+    """
+
+    def refuse_above(percent: int) -> None:
+        change = ("-k", "diskSpaceWarningLevelRatio", "-v", str(percent))
+        cometmq("mqadmin", "updateBrokerConfig", "-b", broker_addr, *change)
+
+    cometmq("topic", "create", TOPIC)
+    cometmq("produce", DEAD_LETTERS, "never consumed")
+    consume = ("consume", TOPIC, "--group", GROUP, "--timeout", str(CONSUMERS_S))
+    with ThreadPoolExecutor(2) as pool:
+        for tag in "AB":  # they receive nothing, so their status is 1; nobody asks for it
+            pool.submit(cometmq, *consume, "--tag", tag)
+        refuse_above(1)
+        try:
+            yield
+        finally:
+            refuse_above(USUAL_PERCENT)
+    for topic in (TOPIC, DEAD_LETTERS):
+        cometmq("topic", "delete", topic, "--yes")
