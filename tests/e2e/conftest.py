@@ -16,28 +16,34 @@ from typing import Any
 
 import pytest
 import yaml
+from monitoring.prometheus import configuration
 
 from cometmq.peers.e2e import java, load, loads, nodes
 from cometmq.peers.e2e.broker_groups import conditions, is_ready
 from cometmq.peers.e2e.kubectl import Namespace, until
 from cometmq.peers.e2e.lag_reports import LagReports
 from cometmq.peers.e2e.loads import Loads
+from cometmq.peers.e2e.pod_monitors import scrape_configs
+from cometmq.peers.e2e.pod_targets import reachable_pods
 from cometmq.peers.e2e.pods import waiting_pod
 from cometmq.peers.e2e.report import Report
 from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import PeerError
+from cometmq.peers.prometheus.server import Prometheus
 
 GROUP = "orders"
 LAST = "test_removal.py"
 SWITCHOVER = "cometmq.io/switchover-to"
 NAMESRV = "mq-cometmq-namesrv-pods.{}.svc:9876"
 READY_TIMEOUT_S = 300
+SCRAPE_INTERVAL_S = 5
 LOST_ORDER_S = 15
 """A switchover has succeeded or failed within this time, unless its operator has ended."""
 JAVA_PAUSE_S = 35
 """Java clients look up routes every 30 s; until then, they send to the old master's address."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 HELM = ROOT / "deploy/helm"
+DECLARED = ROOT / "deploy/examples/topics.yaml"
 KUBERNETES = "--kube-version=1.34"
 """`helm template` does not ask the cluster for its version."""
 
@@ -177,6 +183,22 @@ class World:
             "metadata": {"name": name}, "spec": whole,
         }  # fmt: skip
 
+    def declare_topics(self) -> None:
+        """Create the Topic and the ConsumerGroup of the example."""
+        self.mq.apply(*yaml.safe_load_all(self.adapted(DECLARED.read_text())))
+
+    def adapted(self, example: str) -> str:
+        """Return the text of an example with the namespace of the suite."""
+        return example.replace(".default.svc", f".{self.mq.name}.svc")
+
+    def node_addresses(self) -> list[str]:
+        return [
+            one["address"]
+            for node in self.mq.get("nodes")["items"]
+            for one in node["status"]["addresses"]
+            if one["type"] == "InternalIP"
+        ]
+
     def patch(self, spec: dict[str, Any]) -> None:
         body = {"spec": spec}
         self.mq.kubectl("patch", "bg", GROUP, "--type=merge", f"--patch={_json(body)}")
@@ -294,7 +316,8 @@ class World:
     def explain(self) -> str:
         """Return states, events and logs that help to explain a failure."""
         words = (
-            ("get", "pods", "--output=wide"), ("describe", "bg"), ("get", "events"),
+            ("get", "pods", "--output=wide"), ("describe", "bg"), ("describe", "hpa"),
+            ("get", "events"),
             ("logs", f"--selector=cometmq.io/broker-group={GROUP}", "--prefix", "--tail=60"),
         )  # fmt: skip
         operator = "--selector=app.kubernetes.io/name=cometmq-operator"
@@ -338,6 +361,25 @@ def world(request: pytest.FixtureRequest, report: Report) -> World:
     found.mq.kubectl("rollout", "status", "sts/mq-cometmq-txn-checker", "--timeout=5m")
     found.create_load_pods()
     return found
+
+
+@pytest.fixture(scope="module")
+def prometheus(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus on this machine that scrapes the pods selected by the charts' PodMonitors."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    monitors = world.pod_monitors(f"--set=metrics.podMonitor.interval={SCRAPE_INTERVAL_S}s")
+    with reachable_pods(folder) as cluster:
+        settings = configuration({}, interval_s=SCRAPE_INTERVAL_S)
+        settings["scrape_configs"] = [
+            config
+            for namespace, found in monitors.items()
+            for config in scrape_configs(found, namespace, cluster)
+        ]
+        running = Prometheus(folder, settings)
+        try:
+            yield running
+        finally:
+            running.stop()
 
 
 @pytest.fixture

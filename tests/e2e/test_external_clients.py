@@ -30,23 +30,13 @@ def namesrv(world) -> Iterator[str]:
     mq = world.mq
     mq.kubectl("expose", "service", "mq-cometmq-namesrv", f"--name={NAMESRV}", "--type=NodePort")
     port = mq.get("service", NAMESRV)["spec"]["ports"][0]["nodePort"]
-    yield f"{node_addresses(world)[0]}:{port}"
+    yield f"{world.node_addresses()[0]}:{port}"
     mq.kubectl("delete", "service", NAMESRV)
 
 
 @pytest.fixture(scope="module")
 def comet(namesrv) -> Comet:
     return lambda *words: run(str(PROGRAM), *words, "-n", namesrv)
-
-
-def node_addresses(world) -> list[str]:
-    nodes = world.mq.get("nodes")["items"]
-    return [
-        one["address"]
-        for node in nodes
-        for one in node["status"]["addresses"]
-        if one["type"] == "InternalIP"
-    ]
 
 
 def status(world) -> dict[str, Any]:

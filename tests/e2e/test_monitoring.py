@@ -7,17 +7,10 @@ this machine; pods are found and scraped through the API server.
 
 from contextlib import suppress
 
-import pytest
-import yaml
-from monitoring.prometheus import configuration
-
 from cometmq.peers.e2e import java, load
 from cometmq.peers.e2e.kubectl import until
 from cometmq.peers.e2e.lag_reports import GROUP as BEHIND
-from cometmq.peers.e2e.pod_monitors import scrape_configs
-from cometmq.peers.e2e.pod_targets import reachable_pods
 from cometmq.peers.ha.load import CONSUMERS, TOPIC
-from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import PeerError
 from cometmq.peers.prometheus.autoscaling import lag_queries
 from cometmq.peers.prometheus.faults import faults
@@ -28,36 +21,15 @@ from cometmq.peers.prometheus.queries import (
     panel_queries,
     with_values,
 )
-from cometmq.peers.prometheus.server import Prometheus
 
 GROUP = "orders"
-INTERVAL_S = 5
 TIMEOUT_S = 300
 POLL_S = 1
 ENDED = {"Failed", "Succeeded"}
 JOBS = {
     f"cometmq-{one}" for one in ("broker", "lag-collector", "namesrv", "operator", "txn-checker")
 }
-DECLARED = ROOT / "deploy/examples/topics.yaml"
 DECLARED_COUNT = 2
-
-
-@pytest.fixture(scope="module")
-def prometheus(world, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prometheus")
-    monitors = world.pod_monitors(f"--set=metrics.podMonitor.interval={INTERVAL_S}s")
-    with reachable_pods(folder) as cluster:
-        settings = configuration({}, interval_s=INTERVAL_S)
-        settings["scrape_configs"] = [
-            config
-            for namespace, found in monitors.items()
-            for config in scrape_configs(found, namespace, cluster)
-        ]
-        running = Prometheus(folder, settings)
-        try:
-            yield running
-        finally:
-            running.stop()
 
 
 def pods(world):
@@ -99,9 +71,8 @@ def until_data(prometheus, queries):
 
 
 def declare_topics(world, prometheus):
-    """Create the Topic and the ConsumerGroup of the example; wait until the brokers have them."""
-    example = DECLARED.read_text().replace(".default.svc", f".{world.mq.name}.svc")
-    world.mq.apply(*yaml.safe_load_all(example))
+    """Declare the topics of the example; wait until the brokers have them."""
+    world.declare_topics()
     carried_out = "cometmq_operator_declared_ready == 1"
     until(lambda: len(prometheus.rows(carried_out)) == DECLARED_COUNT, TIMEOUT_S, carried_out)
 
