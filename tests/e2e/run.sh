@@ -62,15 +62,19 @@ else
     fi
 fi
 if [ "${SHORT:-}" != yes ] && ! command -v prometheus >/dev/null; then
-    echo "run.sh: metrics are not tested: there is no prometheus; \`make prometheus\` installs it" >&2
-    arguments+=(--ignore=tests/e2e/test_monitoring.py)
+    echo "run.sh: metrics and autoscaling are not tested: there is no prometheus; \`make prometheus\` installs it" >&2
+    arguments+=(--ignore=tests/e2e/test_monitoring.py --ignore=tests/e2e/test_autoscaling.py)
 fi
 # Not `| head -1`: with pipefail, kubectl would fail if head ends before it.
 worker='!node-role.kubernetes.io/control-plane'
 node=$(kubectl get nodes --selector="$worker" --output=jsonpath='{.items[0].metadata.name}')
 if ! docker inspect "$node" >/dev/null 2>&1; then
-    echo "run.sh: lost nodes, partitions and clients outside the cluster are not tested: the nodes are no" \
-        "containers of this machine" >&2
+    echo "run.sh: lost nodes, partitions, clients outside the cluster and autoscaling are not tested: the nodes" \
+        "are no containers of this machine" >&2
     arguments+=(--ignore=tests/e2e/test_lost_nodes.py --ignore=tests/e2e/test_external_clients.py)
+    arguments+=(--ignore=tests/e2e/test_autoscaling.py)
+elif [ "${SHORT:-}" != yes ] && command -v prometheus >/dev/null; then
+    adapter=$(tests/e2e/adapter/build.sh)
+    export PATH=$adapter:$PATH
 fi
 .venv/bin/pytest -q tests/e2e "${arguments[@]}" "$@"
