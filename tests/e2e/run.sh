@@ -8,9 +8,9 @@
 # of these credentials is used, in the namespaces cometmq-e2e and cometmq-e2e-operator; kubectl and helm
 # must be on PATH, and E2E_IMAGE and E2E_OPERATOR_IMAGE name images that its nodes can pull. The Java client
 # runs beside ours if E2E_JAVA_IMAGE names its image (java-image.sh), and lag reports run if E2E_SPARK_IMAGE
-# names the image of Spark. Metrics, which include those of lag reports, are scraped if prometheus is on PATH. The long form needs room for a
-# hundred small pods, but on this machine's own cluster it runs five broker groups per core instead of fifty:
-# more do not fit.
+# names the image of Spark. Metrics, which include those of lag reports, are scraped if prometheus is on PATH;
+# autoscaling needs it, too. The long form needs room for a hundred small pods, but on this machine's own
+# cluster it runs five broker groups per core instead of fifty: more do not fit.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cluster=tests/e2e/cluster/cluster.sh
