@@ -274,7 +274,7 @@ def test_delayed_messages_carry_their_delivery_time(rig):
     assert entry.tag_code == rig.clock.now_ms + 10_000
 
 
-def test_listeners_hear_of_each_queue_before_the_answers(rig):
+def test_listeners_hear_of_each_queue_after_the_answers(rig):
     heard: list[object] = []
 
     def arrived(queues, log_offset):
@@ -289,7 +289,19 @@ def test_listeners_hear_of_each_queue_before_the_answers(rig):
     rig.store.put(make_message(queue_id=2, tags="A"), lambda _: None)
     rig.store.put(make_message(queue_id=2, tags="B"), lambda _: None)
     rig.store.commit()
-    assert heard == [("T", 1, 2, tag), ("T", 2, 2, None), "answered"]
+    assert heard == ["answered", ("T", 1, 2, tag), ("T", 2, 2, None)]
+
+
+def test_a_failing_answer_hides_no_message(rig):
+    def fail(_):
+        raise ValueError("a bug")
+
+    rig.store.put(make_message(), fail)
+    with pytest.raises(ValueError, match="a bug"):
+        rig.store.commit()
+    assert rig.store.max_offset("T", 0) == 1
+    rig.put(make_message())
+    assert rig.store.max_offset("T", 0) == 2
 
 
 def test_one_commit_is_one_write(disk, rig):

@@ -35,6 +35,81 @@ async def test_sends_are_answered_once_their_offset_is_confirmed() -> None:
         assert node.store.max_offset("T", 0) == 2
 
 
+async def test_a_turn_commits_a_lone_request() -> None:
+    async with Node() as node:
+        node.driver.begin_turn()
+        mine = node.put(make_message())
+        assert not mine
+        node.driver.end_turn()
+        assert [one.status for one in mine] == [PutStatus.PUT_OK]
+        await asyncio.sleep(0)
+        assert node.driver.commit_count == 1
+
+        node.driver.begin_turn()
+        node.driver.end_turn()
+        assert node.driver.commit_count == 1
+        later = node.put(make_message())
+        await asyncio.sleep(0)
+        assert [one.status for one in later] == [PutStatus.PUT_OK]
+
+
+async def test_a_turn_with_several_requests_leaves_them_to_the_next() -> None:
+    async with Node() as node:
+        node.driver.begin_turn()
+        pending = [node.put(make_message()) for _ in range(2)]
+        node.driver.end_turn()
+        assert node.driver.commit_count == 0
+        await asyncio.sleep(0)
+        assert [one.status for each in pending for one in each] == [PutStatus.PUT_OK] * 2
+        assert node.driver.commit_count == 1
+
+
+async def test_a_turn_leaves_its_messages_to_a_commit_that_is_scheduled() -> None:
+    async with Node() as node:
+        earlier = node.put(make_message())
+        node.driver.begin_turn()
+        mine = node.put(make_message())
+        node.driver.end_turn()
+        assert not mine
+        await asyncio.sleep(0)
+        assert [one.status for one in earlier + mine] == [PutStatus.PUT_OK] * 2
+        assert node.driver.commit_count == 1
+
+
+async def test_a_turn_that_stages_too_much_commits_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cometmq.broker.store_driver.STAGED_BYTES_MAX", 100)
+    async with Node() as node:
+        node.driver.begin_turn()
+        first = node.put(make_message(body=b"x" * 101))
+        assert [one.status for one in first] == [PutStatus.PUT_OK]
+        second = node.put(make_message())
+        node.driver.end_turn()
+        await asyncio.sleep(0)
+        assert [one.status for one in second] == [PutStatus.PUT_OK]
+
+
+async def test_what_answers_stage_waits_for_the_next_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cometmq.broker.store_driver.STAGED_BYTES_MAX", 100)
+    async with Node() as node:
+        seen: list[int] = []
+
+        def stage_more(_: object) -> None:
+            for _ in range(3):
+                node.driver.put(make_message(body=b"x" * 101), lambda _: None)
+            seen.append(node.store.max_offset("T", 0))
+
+        node.driver.put(make_message(), stage_more)
+        node.driver.commit()
+        assert seen == [0]
+        assert node.store.max_offset("T", 0) == 1
+        await asyncio.sleep(0)
+        assert node.store.max_offset("T", 0) == 4
+
+
 async def test_a_running_broker_truncates_its_log() -> None:
     async with Node() as node:
         for number in range(50):

@@ -84,14 +84,23 @@ class NoLane:
     def drop(self) -> None:
         return
 
+    def begin_turn(self) -> None:
+        return
+
+    def end_turn(self) -> None:
+        return
+
 
 class PlainLane(NoLane):
-    """Takes PLAIN, and answers with the body of the request in a later turn of the loop."""
+    """Takes PLAIN, and answers with the body of the request: at the end of a read of many sockets,
+    or else in a later turn of the loop.
+    """
 
     def __init__(self, *, commits: bool = True) -> None:
         """If `commits` is false, the test calls `commit`."""
         self._encode = Codec(COMMANDS).encoder.encode_reply
         self._commits = commits
+        self._is_in_turn = False
         self._staged: list[tuple[Any, int, bytes]] = []
         self._waiting: list[tuple[Any, int, bytes]] = []
         self.row_count = 0  # requests that `stage_rows` has taken
@@ -125,7 +134,7 @@ class PlainLane(NoLane):
         return len(found)
 
     def put(self, count: int, _staged_bytes: int) -> int | None:
-        if not self._waiting and self._commits:
+        if not self._waiting and self._commits and not self._is_in_turn:
             asyncio.get_running_loop().call_soon(self.commit)
         self._waiting += self._staged[:count]
         del self._staged[:count]
@@ -134,6 +143,14 @@ class PlainLane(NoLane):
     def drop(self) -> None:
         self.drop_count += 1
         self._staged.clear()
+
+    def begin_turn(self) -> None:
+        self._is_in_turn = True
+
+    def end_turn(self) -> None:
+        self._is_in_turn = False
+        if self._commits:
+            self.commit()
 
     def commit(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -134,6 +134,40 @@ async def test_each_request_gets_its_answer_wherever_chunks_end(
     assert stats.unsent_bytes == 0
 
 
+class _WatchedLane(PlainLane):
+    """Looks, in the turn of the loop after a read, whether the client has its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client: socket.socket
+        self.seen: list[bytes] = []
+
+    def end_turn(self) -> None:
+        asyncio.get_running_loop().call_soon(self._look)
+        super().end_turn()
+
+    def _look(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self.seen.append(self.client.recv(1 << 16, socket.MSG_PEEK))
+
+
+async def test_a_read_sends_the_answers_that_it_causes(start: Any) -> None:
+    """A lone sender waits for no further turn of the loop."""
+    lane = _WatchedLane()
+    direct = await start(lane=lane)
+    loop = asyncio.get_running_loop()
+    with socket.socket() as lane.client:
+        lane.client.setblocking(False)
+        await loop.sock_connect(lane.client, ("127.0.0.1", direct.port))
+        for opaque in range(3):
+            lane.seen.clear()
+            await loop.sock_sendall(lane.client, plain(opaque, b"one"))
+            answer = await asyncio.wait_for(loop.sock_recv(lane.client, 1 << 16), 60)
+            await asyncio.sleep(0.01)
+            if opaque:  # the transport still reads the first request
+                assert lane.seen == [answer]
+
+
 async def test_more_connections_than_one_turn_reads_are_all_served(
     start: Any, connect_raw: Any
 ) -> None:

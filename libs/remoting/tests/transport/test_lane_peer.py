@@ -205,6 +205,12 @@ class World:
         self.drop_count += bool(self.staged)
         self.staged.clear()
 
+    def begin_turn(self) -> None:
+        """The test calls `serve` and commits."""
+
+    def end_turn(self) -> None:
+        """As `begin_turn`."""
+
     # The test
 
     def commit(self) -> None:

@@ -141,7 +141,11 @@ class MessageStore:
         return self._appender.staged_bytes
 
     def commit(self) -> Batch | None:
-        """Store all staged messages and answer their puts; return None if nothing was stored."""
+        """Store all staged messages and answer their puts; return None if nothing was stored.
+
+        An answer may stage messages for the next commit, but may not call this method: its own
+        message is not visible yet.
+        """
         batch = self._appender.take()
         if batch is None:
             return None
@@ -158,8 +162,11 @@ class MessageStore:
         counters.commit_count += 1
         counters.put_count += batch.message_count
         counters.put_bytes += batch.end - batch.start
-        self._publisher.publish(batch)
-        self._answer(batch)
+        # The senders wait for their answers, but nobody can ask for a message before this returns.
+        try:
+            self._answer(batch)
+        finally:
+            self._publisher.publish(batch)
         return batch
 
     def _write(self, batch: Batch) -> None:
@@ -194,7 +201,7 @@ class MessageStore:
             done(result)
 
     def add_arrival_listener(self, listener: ArrivalListener) -> None:
-        """Register a listener, called once per commit, before the puts are answered."""
+        """Register a listener, called once per commit, after the puts are answered."""
         self._publisher.listeners.append(listener)
 
     # Jobs
@@ -402,6 +409,11 @@ class MessageStore:
         self.pulls.forget()
 
     # State
+
+    @property
+    def staged_count(self) -> int:
+        """The number of requests staged for the next commit."""
+        return self._appender.staged_count
 
     @property
     def role_writable(self) -> bool:

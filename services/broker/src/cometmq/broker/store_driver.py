@@ -93,6 +93,8 @@ class StoreDriver:
         self.job_ended: Callable[[], None] = lambda: None  # set by a follower
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
+        self._is_in_turn = False
+        self._is_committing = False
         self._is_truncating = False
         self._flushing: asyncio.Future[None] | None = None
         self._reads: set[asyncio.Future[Any]] = set()
@@ -139,9 +141,13 @@ class StoreDriver:
 
     def commit(self) -> None:
         """Write the staged messages, wake held pulls, and send the answers."""
-        self._is_scheduled = False
+        self._is_scheduled = self._is_in_turn = False
         self.commit_count += 1
-        batch = self._store.commit()
+        self._is_committing = True
+        try:
+            batch = self._store.commit()
+        finally:
+            self._is_committing = False
         self.waiting_count = self._store.waiting_put_count
         if self.waiting_count:
             if self._waiting_since_ms is None:
@@ -401,6 +407,27 @@ class StoreDriver:
         self._flush(is_forced=True)
         await self.drain()
 
+    def begin_turn(self) -> None:
+        """Leave the commit of what is staged from now on to `end_turn`."""
+        if not self._is_scheduled:
+            self._is_scheduled = self._is_in_turn = True
+            self._staged_s = time.perf_counter()
+
+    def end_turn(self) -> None:
+        """Commit what was staged since `begin_turn`: a lone request at once, because its sender
+        waits; otherwise, the loop's next turn may add to the commit.
+        """
+        if not self._is_in_turn:
+            return
+        self._is_in_turn = False
+        count = self._store.staged_count
+        if count == 1:
+            self.commit()
+        elif count:
+            self._loop.call_soon(self.commit)
+        else:
+            self._is_scheduled = False
+
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -409,7 +436,7 @@ class StoreDriver:
             # share this commit.
             self._loop.call_soon(self.commit)
         # Nothing else bounds what one turn stages.
-        elif self._store.staged_bytes > STAGED_BYTES_MAX:
+        elif self._store.staged_bytes > STAGED_BYTES_MAX and not self._is_committing:
             self.commit()
 
     def _flush(self, *, is_forced: bool = False) -> None:

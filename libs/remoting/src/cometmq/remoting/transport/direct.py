@@ -74,6 +74,7 @@ class DirectIO:
         self._peers: dict[int, LanePeer] = {}
         self._epoll: select.epoll | None = None  # opened for the first connection
         self._answers: list[Answers] = []
+        self._is_in_turn = False  # while `_read` runs, which ends with a commit
 
     # Connections
 
@@ -120,7 +121,9 @@ class DirectIO:
     # Output
 
     def reply_rows(self, rows: Sequence[Answers]) -> None:
-        """Send the encoded answers of a lane at the end of this turn of the loop."""
+        """Send the encoded answers of a lane: during a read at once, otherwise at the end of this
+        turn of the loop.
+        """
         count = 0
         for row in rows:
             peer = row[0]
@@ -131,7 +134,9 @@ class DirectIO:
                 count += row[2]
                 self._answers.append(row)
         self._hub.stats.in_flight -= count
-        if self._answers:
+        if self._is_in_turn:
+            self.flush()
+        elif self._answers:
             self._hub.schedule_flush()
 
     def flush(self) -> None:
@@ -149,7 +154,10 @@ class DirectIO:
     # Input
 
     def _read(self, epoll: select.epoll) -> None:
-        """Read from the readable sockets, and serve what has arrived."""
+        """Read from the readable sockets, and serve what has arrived.
+
+        A lone sender waits for the answer, so its commit and its answer need no further turn.
+        """
         peers, fds = self._peers, []
         for fd, events in epoll.poll(0, EVENTS_MAX):
             if events == select.EPOLLIN:
@@ -162,7 +170,15 @@ class DirectIO:
                 chunks.append((peers[fd], data))
             elif data is None:
                 peers[fd].leave_direct()
-        self.serve(chunks)
+        self._is_in_turn = True
+        self._lane.begin_turn()
+        try:
+            self.serve(chunks)
+        finally:
+            try:
+                self._lane.end_turn()
+            finally:
+                self._is_in_turn = False
 
     def serve(self, chunks: list[Chunk]) -> None:
         """Serve what has arrived on several connections, one chunk each."""

@@ -99,3 +99,9 @@ class Lane(Protocol):
 
     def drop(self) -> None:
         """Forget the staged requests that were not accepted."""
+
+    def begin_turn(self) -> None:
+        """Leave the requests accepted from now on to `end_turn`."""
+
+    def end_turn(self) -> None:
+        """Store the requests accepted since `begin_turn`, now or in a later turn of the loop."""

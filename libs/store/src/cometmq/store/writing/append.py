@@ -151,6 +151,11 @@ class Appender:
         self.staged_bytes += staged_bytes
         return self.staged_bytes
 
+    @property
+    def staged_count(self) -> int:
+        """The number of staged requests."""
+        return sum(one.count if isinstance(one, Run) else 1 for one, _ in self._pending)
+
     def take(self) -> Batch | None:
         """Place and encode the staged messages; return None if none of them can be stored.
 

@@ -177,6 +177,12 @@ class BrokerLane:
         """Forget the staged sends that were not accepted."""
         self._native.drop_from(self._put_count)
 
+    def begin_turn(self) -> None:
+        self._broker.driver.begin_turn()
+
+    def end_turn(self) -> None:
+        self._broker.driver.end_turn()
+
     def _follow(self) -> bool:
         """Adopt changes of topics and settings; return whether staging is possible."""
         if not self._has_changed():
