@@ -13,7 +13,7 @@ from cometmq.peers.e2e.lag_reports import GROUP as BEHIND
 from cometmq.peers.ha.load import CONSUMERS, TOPIC
 from cometmq.peers.processes import PeerError
 from cometmq.peers.prometheus.autoscaling import lag_queries
-from cometmq.peers.prometheus.faults import faults
+from cometmq.peers.prometheus.faults import DISK_SETTING, faults
 from cometmq.peers.prometheus.queries import (
     CONDITIONAL,
     Query,
@@ -124,10 +124,12 @@ def test_the_other_alerts_have_data_once_they_have_a_reason(ready, prometheus, r
     def cometmq(*words):
         ready.mq.kubectl("exec", load.POD, "--", "cometmq", *words, "-n", ready.namesrv)
 
-    status = ready.status()
-    slave = next(pod for name, pod in ready.pods().items() if name != status["master"])
+    def refuse_above(percent):
+        ready.patch({"config": {DISK_SETTING: str(percent)}})
+
     queries = [one for one in alert_queries() if one.name in CONDITIONAL]
-    with faults(cometmq, f"{slave['status']['podIP']}:10911"):
+    with faults(cometmq, refuse_above):
         until_data(prometheus, queries)
-    report.add("queries of alerts that had no reason before", "with data", len(queries))
+    ready.patch({"config": {DISK_SETTING: None}})
     ready.until_ready()
+    report.add("queries of alerts that had no reason before", "with data", len(queries))

@@ -21,7 +21,7 @@ from cometmq.peers.observed import CONSUMERS, TOPIC, ObservedSuite
 from cometmq.peers.ports import HOST
 from cometmq.peers.processes import wait_until
 from cometmq.peers.prometheus.autoscaling import lag_queries
-from cometmq.peers.prometheus.faults import faults
+from cometmq.peers.prometheus.faults import DISK_SETTING, faults
 from cometmq.peers.prometheus.operator_page import operator_page
 from cometmq.peers.prometheus.queries import CONDITIONAL, alert_queries, panel_queries, with_values
 from cometmq.peers.prometheus.server import Prometheus
@@ -171,7 +171,8 @@ def test_every_alert_is_evaluated_without_an_error(prometheus: Prometheus) -> No
 
 @pytest.fixture(scope="module")
 def faulty(suite: ObservedSuite) -> Iterator[None]:
-    with faults(suite.run, suite.last_broker):
+    change = ("mqadmin", "updateBrokerConfig", "-b", suite.last_broker, "-k", DISK_SETTING, "-v")
+    with faults(suite.run, lambda percent: suite.run(*change, str(percent))):
         yield
 
 

@@ -11,21 +11,18 @@ GROUP: Final = "faulty"
 DEAD_LETTERS: Final = f"%DLQ%{GROUP}"
 CONSUMERS_S: Final = 60
 """How long the consumers run whose subscriptions differ."""
+DISK_SETTING: Final = "diskSpaceWarningLevelRatio"
 USUAL_PERCENT: Final = 90
 
 
 @contextmanager
-def faults(cometmq: Callable[..., object], broker_addr: str) -> Iterator[None]:
-    """Have a dead letter, a broker whose disk counts as full, and consumers that disagree.
+def faults(cometmq: Callable[..., object], refuse_above: Callable[[int], object]) -> Iterator[None]:
+    """Have a dead letter, brokers whose disks count as full, and consumers that disagree.
 
-    `cometmq` runs a command, and raises an error if it fails. Everything is undone at the end, but
-    a counter keeps its value.
+    `cometmq` runs a command, and raises an error if it fails; `refuse_above` sets the disk usage,
+    in percent, above which sends are refused. Everything is undone at the end, but a counter keeps
+    its value.
     """
-
-    def refuse_above(percent: int) -> None:
-        change = ("-k", "diskSpaceWarningLevelRatio", "-v", str(percent))
-        cometmq("mqadmin", "updateBrokerConfig", "-b", broker_addr, *change)
-
     cometmq("topic", "create", TOPIC)
     cometmq("produce", DEAD_LETTERS, "never consumed")
     consume = ("consume", TOPIC, "--group", GROUP, "--timeout", str(CONSUMERS_S))
