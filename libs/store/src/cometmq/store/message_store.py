@@ -162,7 +162,7 @@ class MessageStore:
         counters.commit_count += 1
         counters.put_count += batch.message_count
         counters.put_bytes += batch.end - batch.start
-        # The senders wait for their answers, but nobody can ask for a message before this returns.
+        # Senders wait for the answers. No consumer can ask for a message before this call returns.
         try:
             self._answer(batch)
         finally:

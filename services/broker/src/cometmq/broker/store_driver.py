@@ -408,14 +408,15 @@ class StoreDriver:
         await self.drain()
 
     def begin_turn(self) -> None:
-        """Leave the commit of what is staged from now on to `end_turn`."""
+        """Schedule no commit until `end_turn`, which handles what is staged in between."""
         if not self._is_scheduled:
             self._is_scheduled = self._is_in_turn = True
             self._staged_s = time.perf_counter()
 
     def end_turn(self) -> None:
-        """Commit what was staged since `begin_turn`: a lone request at once, because its sender
-        waits; otherwise, the loop's next turn may add to the commit.
+        """Commit the request staged since `begin_turn`; schedule the commit of several requests.
+
+        A lone sender waits for its answer, while several requests gain from a larger commit.
         """
         if not self._is_in_turn:
             return

@@ -48,7 +48,7 @@ class LagReports:
 
     @contextmanager
     def group_behind(self) -> Iterator[None]:
-        """Have a group that consumed the first messages of a topic; delete all afterwards."""
+        """Have a topic and a group that has read its first messages; delete both at the end."""
         self._cometmq("topic", "create", TOPIC, "--queues", str(QUEUE_COUNT))
         self.produce(CONSUMED_COUNT)
         consume = ("consume", TOPIC, "--group", GROUP, "--from", "first", "--timeout", "120")

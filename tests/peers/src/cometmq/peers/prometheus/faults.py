@@ -17,7 +17,7 @@ USUAL_PERCENT: Final = 90
 
 @contextmanager
 def faults(cometmq: Callable[..., object], refuse_above: Callable[[int], object]) -> Iterator[None]:
-    """Have a dead letter, brokers whose disks count as full, and consumers that disagree.
+    """Cause a dead letter, disks that count as full, and a group with two subscriptions.
 
     `cometmq` runs a command, and raises an error if it fails; `refuse_above` sets the disk usage,
     in percent, above which sends are refused. Everything is undone at the end, but a counter keeps
@@ -27,7 +27,7 @@ def faults(cometmq: Callable[..., object], refuse_above: Callable[[int], object]
     cometmq("produce", DEAD_LETTERS, "never consumed")
     consume = ("consume", TOPIC, "--group", GROUP, "--timeout", str(CONSUMERS_S))
     with ThreadPoolExecutor(2) as pool:
-        for tag in "AB":  # they receive nothing, so their status is 1; nobody asks for it
+        for tag in "AB":  # both end with status 1, because they receive nothing: this is ignored
             pool.submit(cometmq, *consume, "--tag", tag)
         refuse_above(1)
         try:
