@@ -41,7 +41,7 @@ from cometmq.ha.member import (
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Policy, Record, Versioned
 
-ME, X = Copy(0, "m"), Copy(1, "x")
+ME, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
 
 
 def record(epoch, holder=ME, uid="u", in_sync=(ME, X)):
@@ -56,12 +56,13 @@ UNSURE = Member(me=ME, promised=3, role=Role.SLAVE, knows_tables=False)
 FOLLOWING = Member(me=ME, promised=3, role=Role.SLAVE, epoch=3, master=1)
 PROMOTING = Member(me=ME, promised=4, role=Role.PROMOTING, epoch=4, found=record(4))
 MASTER = Member(me=ME, promised=4, role=Role.MASTER, epoch=4, found=record(4))
-PARKING = Member(me=ME, promised=4, role=Role.PARKING, epoch=4, found=record(4))
+PARKING = Member(me=ME, promised=4, role=Role.PARKING, epoch=4, successor=1, found=record(4))
 FENCED = Member(me=ME, promised=4, role=Role.FENCED)
 HELD = Member(me=ME, promised=5, role=Role.FENCED, is_held=True)
 FAILED = Member(me=ME, promised=4, role=Role.FAILED)
 
 STOP, CLOSE, READ = StopFollowing(), CloseToClients(), ReadRecord()
+FORWARD = (ForwardParked(1), STOP, SavePromise(5), StartFollowing(1, 5))
 
 
 def following(epoch, promised):
@@ -136,29 +137,44 @@ ROWS = [
         PARKING,
         HandedOver(Answer.APPLIED, 1, 5),
         following(5, 5),
-        (ForwardParked(1), STOP, SavePromise(5), StartFollowing(1, 5)),
+        FORWARD,
     ),
     (PARKING, HandedOver(Answer.UNKNOWN, 1, 5), MASTER, (Unpark(), READ)),
     (PARKING, HandedOver(Answer.CONFLICT, 1, 5), MASTER, (Unpark(), READ)),
+    # the effect of the write is seen before its answer arrives
+    *[
+        (PARKING, event, following(5, 5), FORWARD)
+        for event in (RecordRead(record(5, X)), FollowOrder(5, 1))
+    ],
+    (PARKING, EpochSeen(5), PARKING, (READ,)),
+    (PARKING, RecordRead(record(6, X, uid="other")), FENCED, (CLOSE, READ)),
+    (
+        PARKING,
+        FollowOrder(5, 2),
+        msgspec.structs.replace(following(5, 5), master=2),
+        (CLOSE, STOP, SavePromise(5), StartFollowing(2, 5)),
+    ),
+    (MASTER, RecordRead(record(5, X)), FENCED, (CLOSE, READ)),
+    (
+        MASTER,
+        FollowOrder(5, 1),
+        following(5, 5),
+        (CLOSE, STOP, SavePromise(5), StartFollowing(1, 5)),
+    ),
+    (MASTER, EpochSeen(5), FENCED, (CLOSE, READ)),
     *[
         row
         for role in (MASTER, PARKING)
         for row in [
             (role, RecordRead(record(4)), role, ()),
             (role, RecordRead(None), role, ()),  # decision 7
-            (role, RecordRead(record(5, X)), FENCED, (CLOSE, READ)),
+            (role, RecordRead(record(5, Y, in_sync=(ME, X, Y))), FENCED, (CLOSE, READ)),
             (role, RecordRead(record(5)), FENCED, (CLOSE, READ)),
             (role, RecordRead(record(4, uid="other")), FENCED, (CLOSE, READ)),
             (role, PromoteOrder(4), role, ()),
             (role, PromoteOrder(5), role, (READ,)),
-            (
-                role,
-                FollowOrder(5, 1),
-                following(5, 5),
-                (CLOSE, STOP, SavePromise(5), StartFollowing(1, 5)),
-            ),
             (role, FenceOrder(5), HELD, (CLOSE, STOP, SavePromise(5))),
-            (role, EpochSeen(5), FENCED, (CLOSE, READ)),
+            (role, EpochSeen(6), FENCED, (CLOSE, READ)),
             (role, EpochSeen(4), role, ()),
             (role, LeaseLapsed(), FENCED, (CLOSE, READ)),
             (role, StoreFailed(), failed(role), (CLOSE, STOP)),
@@ -237,6 +253,7 @@ def test_orders_that_do_not_fit_are_refused(before, order, reason):
         (SLAVE, Opened(3)),
         (SLAVE, LeaseLapsed()),
         (FENCED, HandedOver(Answer.APPLIED, 1, 5)),
+        (following(5, 5), HandedOver(Answer.UNKNOWN, 1, 5)),
         (MASTER, Unparked()),
     ],
 )

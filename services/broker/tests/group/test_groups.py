@@ -2,7 +2,9 @@
 """Groups of two and three brokers: elections, kills, switchovers, and the data that survives."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,8 @@ from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.testing.clients import Client
 from cometmq.broker.testing.groups import DEADLINE_S, BrokerGroup, running_group
 from cometmq.ha.member import OrderRefused, Role
+from cometmq.ha.port import Outcome
+from cometmq.ha.record import Record, Versioned
 from cometmq.ha.state import StateDamaged
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CometError, CommandError
@@ -238,10 +242,15 @@ async def test_a_stopping_broker_that_is_made_the_master_hands_over_again(tmp_pa
         await group.kill(old)
 
 
-async def test_a_switchover_under_load_fails_no_send(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_answer_late", [False, True])
+async def test_a_switchover_under_load_fails_no_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_answer_late: bool
+) -> None:
     async with running_group(tmp_path, 2) as group:
         old = group.master
         assert old is not None
+        if is_answer_late:
+            monkeypatch.setattr(group.ports[old], "replace", _answered_late(group, old))
         acknowledged: list[bytes] = []
         is_done = asyncio.Event()
 
@@ -267,6 +276,19 @@ async def test_a_switchover_under_load_fails_no_send(tmp_path: Path) -> None:
             found = await bodies(client)
             assert sorted(found) == sorted(acknowledged)  # nothing lost or duplicated
         await group.until(lambda: logs_are_equal(group))
+
+
+def _answered_late(group: BrokerGroup, old: int) -> Callable[[Versioned, Record], Any]:
+    """Return a `replace` that hands over at once and answers when the new master is open."""
+    replace = group.ports[old].replace
+
+    async def replaced(base: Versioned, record: Record) -> Outcome:
+        outcome = await replace(base, record)
+        if record.holder.ordinal != old:
+            await group.until(lambda: group.master == 1 - old)
+        return outcome
+
+    return replaced
 
 
 async def test_a_switchover_to_a_broker_that_is_not_in_sync_changes_nothing(

@@ -228,6 +228,24 @@ async def test_a_hand_over_that_fails_goes_on_as_master(tmp_path: Path, result, 
         assert text in str(facts["error"])
 
 
+@pytest.mark.parametrize("answer", [Answer.APPLIED, Answer.UNKNOWN])
+async def test_a_hand_over_may_be_seen_before_its_answer(tmp_path: Path, answer: Answer):
+    """No connection is closed, because the requests that were held are forwarded."""
+    async with leading(tmp_path) as rig:
+        rig.duties.answered.clear()
+        rig.duties.result = (answer, 2)
+        handing_over = asyncio.get_running_loop().create_task(rig.member.hand_over(1))
+        await rig.until(lambda: rig.role is Role.PARKING)
+        rig.write(record(2, holder=X))
+        await rig.until(lambda: rig.role is Role.SLAVE)
+        rig.duties.answered.set()
+        status = await handing_over
+        assert (status.role, status.epoch, status.promised) == (Role.SLAVE, 2, 2)
+        assert rig.duties.calls == [
+            ("park", 1), ("hand over", 1, False), ("forward", 1), ("stop",), ("follow", 1, 2),
+        ]  # fmt: skip
+
+
 async def test_only_a_master_changes_the_set(tmp_path: Path):
     async with running(tmp_path) as rig:
         rig.write(record(4, holder=X))

@@ -86,6 +86,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch in which the member is master or follows a master; 0 otherwise."""
     master: int | None = None
     """The ordinal of the master that the member follows."""
+    successor: int | None = None
+    """The ordinal of the member to which a parking master hands over."""
     found: Versioned | None = None
     """The version of the record that made the member master."""
     is_held: bool = False
@@ -270,6 +272,18 @@ def _record_while_master(member: Member, event: RecordRead) -> Reaction:
     return _fenced(member)
 
 
+def _record_while_parking(member: Member, event: RecordRead) -> Reaction:
+    """Follow the successor if the record names it: a read may show the effect of the write before
+    the answer to the write arrives.
+    """
+    if event.found is not None and member.found is not None:
+        mine, read = member.found.record, event.found.record
+        is_later = read.uid == mine.uid and read.epoch > mine.epoch
+        if is_later and read.holder.ordinal == member.successor:
+            return _follow_successor(member, FollowOrder(read.epoch, member.successor))
+    return _record_while_master(member, event)
+
+
 def _follow(member: Member, event: FollowOrder) -> Reaction:
     if not accepts(member, event.epoch):
         raise _stale(member, event.epoch)
@@ -294,6 +308,18 @@ def _follow_as_master(member: Member, event: FollowOrder) -> Reaction:
         raise _stale(member, event.epoch)
     after, actions = _follow(member, event)
     return after, (CloseToClients(), *actions)
+
+
+def _follow_while_parking(member: Member, event: FollowOrder) -> Reaction:
+    if event.master == member.successor and event.epoch > member.epoch:
+        return _follow_successor(member, event)
+    return _follow_as_master(member, event)
+
+
+def _follow_successor(member: Member, event: FollowOrder) -> Reaction:
+    """Follow the successor without failing any request: the parked ones are forwarded to it."""
+    after, actions = _follow(member, event)
+    return after, (ForwardParked(event.master), *actions)
 
 
 def _promote(member: Member, event: PromoteOrder) -> Reaction:
@@ -324,6 +350,13 @@ def _epoch_seen_as_master(member: Member, event: EpochSeen) -> Reaction:
     return _fenced(member) if event.epoch > member.epoch else (member, ())
 
 
+def _epoch_seen_while_parking(member: Member, event: EpochSeen) -> Reaction:
+    """Read the record if the epoch may be the successor's."""
+    if event.epoch == member.epoch + 1:
+        return member, (ReadRecord(),)
+    return _epoch_seen_as_master(member, event)
+
+
 def _epoch_seen(member: Member, event: EpochSeen) -> Reaction:
     return member, (ReadRecord(),) if event.epoch > max(member.epoch, member.promised) else ()
 
@@ -338,21 +371,20 @@ def _opened(member: Member, event: Opened) -> Reaction:
 def _park(member: Member, event: ParkOrder) -> Reaction:
     if event.target == member.me.ordinal:
         raise OrderRefused(Refusal.NOT_IN_SYNC, f"broker {event.target} is the master already")
-    after = msgspec.structs.replace(member, role=Role.PARKING)
+    after = msgspec.structs.replace(member, role=Role.PARKING, successor=event.target)
     return after, (Park(event.target),)
 
 
 def _unparked(member: Member, event: Unparked) -> Reaction:
-    return msgspec.structs.replace(member, role=Role.MASTER), (Unpark(),)
+    return msgspec.structs.replace(member, role=Role.MASTER, successor=None), (Unpark(),)
 
 
 def _handed_over(member: Member, event: HandedOver) -> Reaction:
     """Follow the target, or remain master, which is safe after an unanswered write (decision 6)."""
     if event.answer is not Answer.APPLIED:
-        after = msgspec.structs.replace(member, role=Role.MASTER)
+        after = msgspec.structs.replace(member, role=Role.MASTER, successor=None)
         return after, (Unpark(), ReadRecord())
-    after, actions = _follow(member, FollowOrder(event.epoch, event.target))
-    return after, (ForwardParked(event.target), *actions)
+    return _follow_successor(member, FollowOrder(event.epoch, event.target))
 
 
 def _failed(member: Member, event: StoreFailed) -> Reaction:
@@ -429,11 +461,11 @@ TRANSITIONS: Final[Mapping[tuple[Role, type], Callable[..., Reaction]]] = {
     (Role.MASTER, EpochSeen): _epoch_seen_as_master,
     (Role.MASTER, LeaseLapsed): _fenced,
     (Role.MASTER, StoreFailed): _failed,
-    (Role.PARKING, RecordRead): _record_while_master,
+    (Role.PARKING, RecordRead): _record_while_parking,
     (Role.PARKING, PromoteOrder): _promote_as_master,
-    (Role.PARKING, FollowOrder): _follow_as_master,
+    (Role.PARKING, FollowOrder): _follow_while_parking,
     (Role.PARKING, FenceOrder): _fence_as_master,
-    (Role.PARKING, EpochSeen): _epoch_seen_as_master,
+    (Role.PARKING, EpochSeen): _epoch_seen_while_parking,
     (Role.PARKING, LeaseLapsed): _fenced,
     (Role.PARKING, Unparked): _unparked,
     (Role.PARKING, HandedOver): _handed_over,

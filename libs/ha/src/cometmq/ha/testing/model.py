@@ -111,7 +111,9 @@ class Model(Machinery):
                 yield label, self.lead(after, ordinal, in_sync.answered(asking, outcome))
 
     def _hand_overs(self, world: World, ordinal: int) -> Iterator[Step]:
-        """Park, write, and unpark or follow in one step; intermediate states would add nothing."""
+        """Park, write, and unpark or follow in one step. Only one state in between adds anything:
+        the member may read the new record before it has the answer to its write.
+        """
         node = world.nodes[ordinal]
         leading = node.leading
         assert leading is not None
@@ -130,6 +132,10 @@ class Model(Machinery):
                 if outcome.answer is not Answer.APPLIED:
                     told = self.lead(told, ordinal, in_sync.answered(parked, outcome))
                 yield f"{ordinal} hands over to {target.ordinal}{how}", told
+                if after.cell is not None and after.cell.record == record:
+                    seen = self.react(after, ordinal, events.RecordRead(after.cell))
+                    seen = self.react(seen, ordinal, event)
+                    yield f"{ordinal} hands over to {target.ordinal}{how}, after reading", seen
 
     def append(self, world: World, ordinal: int) -> World:
         """Append the next client message and send it to the followers."""

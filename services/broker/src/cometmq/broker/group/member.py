@@ -234,7 +234,8 @@ class GroupMember:
             )
         answer, epoch = result
         status = await self._obey(events.HandedOver(answer, target, epoch))
-        if answer is not Answer.APPLIED:
+        has_followed = (self._member.epoch, self._member.master) == (epoch, target)
+        if answer is not Answer.APPLIED and not has_followed:
             raise self._not_handed_over(
                 Refusal.NOT_MASTER,
                 f"the record did not confirm broker {target} as the master of epoch {epoch}:"

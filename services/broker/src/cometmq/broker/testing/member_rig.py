@@ -37,6 +37,8 @@ class Duties:
         self.can_begin = True
         self.error: OSError | None = None
         self.result: tuple[Answer, int] | None = None
+        self.answered = asyncio.Event()
+        self.answered.set()
         self.waiting = asyncio.Event()
         self.waiting.set()
 
@@ -75,6 +77,7 @@ class Duties:
 
     async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
         self.note("hand over", target, leaves)
+        await self.answered.wait()
         return self.result
 
     async def unpark(self) -> None:
