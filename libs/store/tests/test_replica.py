@@ -300,7 +300,10 @@ def test_a_follower_that_catches_up_saves_its_entries_without_a_pause(monkeypatc
     rig.store.append_raw(1000, log[1000:5000])
     assert checkpoint_after(rig.store, now_ms) == saved
     monkeypatch.setattr(checkpointer, "UNSAVED_BYTES_MAX", 6000)
-    rig.store.append_raw(5000, log[5000:])
+    rig.store.append_raw(5000, log[5000:-1000])
+    assert checkpoint_after(rig.store, now_ms) == saved  # in sync: sends wait for this copy
+    rig.store.note_distance(checkpointer.FAR_BEHIND_BYTES + 1)
+    rig.store.append_raw(len(log) - 1000, log[-1000:])
     assert checkpoint_after(rig.store, now_ms) == len(log)
 
 
@@ -312,6 +315,7 @@ def test_a_follower_with_too_many_unsaved_records_is_crowded_until_a_checkpoint(
     now_ms = rig.clock.advance(10_000)
     rig.store.append_raw(0, log[: len(log) // 20])
     checkpoint_after(rig.store, now_ms)
+    rig.store.note_distance(checkpointer.FAR_BEHIND_BYTES + 1)
     rig.store.append_raw(len(log) // 20, log[len(log) // 20 : len(log) // 2])
     assert rig.store.is_crowded
     assert checkpoint_after(rig.store, now_ms) == rig.store.confirm_offset

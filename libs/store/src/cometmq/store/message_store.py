@@ -380,8 +380,12 @@ class MessageStore:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a follower should pause because checkpoints lag behind replication."""
+        """Whether a follower that is catching up should pause until a checkpoint has ended."""
         return self._checkpointer.is_crowded
+
+    def note_distance(self, behind_bytes: int) -> None:
+        """Record how far this follower's log is behind its master's."""
+        self._checkpointer.note_distance(behind_bytes)
 
     def forget_unconfirmed(self) -> None:
         """Refuse the pending puts, because this broker is no longer the master.

@@ -20,13 +20,18 @@ from cometmq.store.upkeep.jobs import CheckpointJob, QueueWrite, SpillJob, Writt
 from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.writing.append import Batch
 
+FAR_BEHIND_BYTES: Final = 16 << 20
+"""A follower that is further than this behind its master is catching up. A copy that is in sync is
+never as far behind.
+"""
+
 PAUSE_FACTOR: Final = 4
 """Minimum pause after a checkpoint, as a multiple of its duration: the disk is busy with
 checkpoints for at most one fifth of the time."""
 
 UNSAVED_BYTES_MAX: Final = 64 << 20
-"""If a replicated log has grown by more than this since the last checkpoint, the next one does not
-wait.
+"""If the log of a follower that is catching up has grown by more than this since the last
+checkpoint, the next one does not wait.
 """
 
 UNSAVED_COUNT_MAX: Final = 100_000
@@ -65,6 +70,7 @@ class Checkpointer:
         "_files",
         "_flusher",
         "_index",
+        "_is_catching_up",
         "_is_pressed",
         "_last_ms",
         "_queues",
@@ -100,6 +106,7 @@ class Checkpointer:
         self._elapsed_ms = 0
         self._timestamp = 0
         self._verify_offset = 0
+        self._is_catching_up = False
         self.offset = -1  # no checkpoint written yet
         self.dispatched_offset = 0
 
@@ -124,15 +131,23 @@ class Checkpointer:
         self._dirty |= queues
         self._timestamp = max(self._timestamp, timestamp)
         self._unsaved_count += count
-        self._is_pressed = (
+        self._is_pressed = self._is_catching_up and (
             offset - self.offset > UNSAVED_BYTES_MAX or self._unsaved_count > UNSAVED_COUNT_MAX // 2
         )
         self.dispatched_offset = offset
 
+    def note_distance(self, behind_bytes: int) -> None:
+        """Record how far this follower's log is behind its master's.
+
+        Sends to the master wait for a follower that is in sync, so its checkpoints must not compete
+        with them for the disk.
+        """
+        self._is_catching_up = behind_bytes > FAR_BEHIND_BYTES
+
     @property
     def is_crowded(self) -> bool:
         """Whether a follower should pause because checkpoints lag behind replication."""
-        return self._unsaved_count > UNSAVED_COUNT_MAX
+        return self._is_catching_up and self._unsaved_count > UNSAVED_COUNT_MAX
 
     def forget(self, queue: ConsumeQueue) -> None:
         """Drop a deleted queue, so that the next checkpoint no longer counts it."""
@@ -151,7 +166,7 @@ class Checkpointer:
         """Return whether anything has changed and the interval has passed.
 
         A checkpoint of thousands of queues takes seconds, so the interval grows with its duration.
-        A follower that is catching up does not wait, because it has no senders to disturb.
+        A follower that is catching up does not wait, because it delays no sends.
         """
         pause_ms = max(interval_ms, self._elapsed_ms * PAUSE_FACTOR)
         if self.offset == self.dispatched_offset:

@@ -187,6 +187,7 @@ class GroupFollower:
         self.confirmed = max(self.confirmed, confirm.confirmed)
         self.status.master_max_offset = confirm.end
         self.status.received_bytes += received_bytes
+        self.driver.store.note_distance(self.status.behind_bytes(self.commit_log.end))
 
     def failed(self, error: Exception) -> None:
         self._events.store_failed(error)

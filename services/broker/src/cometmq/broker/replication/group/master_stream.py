@@ -37,11 +37,6 @@ REPORT_MS: Final = 200
 """Interval of reports while nothing changes; they repeat the master's time."""
 
 SILENT_MS: Final = 5_000
-FAR_BEHIND_BYTES: Final = 16 << 20
-"""Distance from the end of the master's log above which nothing is read while the store is crowded.
-An in-sync copy must never stop reading, because sends wait for it; it never lags this far.
-"""
-
 WHOLE_BYTES_MAX: Final = 256 << 20
 """Maximum size of all tables together while they are being received."""
 
@@ -311,9 +306,7 @@ class MasterStream(asyncio.Protocol):
         """Stop reading if checkpoints cannot keep up with the master, because entries take memory
         until they are saved.
         """
-        store = self._target.driver.store
-        is_far_behind = self._confirm.end - store.commit_log.end > FAR_BEHIND_BYTES
-        if is_far_behind and store.is_crowded and not self.is_waiting_for_disk:
+        if self._target.driver.store.is_crowded and not self.is_waiting_for_disk:
             self.is_waiting_for_disk = True
             assert self._transport is not None
             if not self._is_saving:
