@@ -17,7 +17,8 @@ from cometmq.ha.member import OrderRefused, Role
 from cometmq.ha.port import Outcome
 from cometmq.ha.record import Record, Versioned
 from cometmq.ha.state import StateDamaged
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.commands.topics import DeleteTopicInBroker
 from cometmq.remoting.errors import CometError, CommandError
 from cometmq.store.writing.write_state import Refusal
 
@@ -240,6 +241,23 @@ async def test_a_stopping_broker_that_is_made_the_master_hands_over_again(tmp_pa
         with pytest.raises(asyncio.CancelledError):
             await stopping
         await group.kill(old)
+
+
+async def test_a_deleted_topic_does_not_return_if_all_brokers_are_killed(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2) as group:
+        master = group.master
+        assert master is not None
+        async with group.client(master) as client:
+            await send_all(client, 0, 10, topic="Old")
+            await client.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicInBroker("Old"))
+        for ordinal in tuple(group.apps):
+            await group.kill(ordinal)
+        for ordinal in group.group.ordinals:
+            await group.start(ordinal)
+        await group.until_master()
+        await group.until_in_sync(0, 1)
+        tables = [app.broker.topics.table for app in group.apps.values()]
+        assert ["Old" in table for table in tables] == [False, False]
 
 
 @pytest.mark.parametrize("is_answer_late", [False, True])

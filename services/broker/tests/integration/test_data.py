@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from cometmq.broker.testing.clients import Client, connected
 from cometmq.broker.testing.process import BrokerProcess
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.commands.topics import DeleteTopicInBroker
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.message.record import decode_records
 
@@ -39,6 +41,36 @@ async def test_acknowledged_messages_survive_a_kill(tmp_path: Path, flush: str) 
     for number in range(8):
         mine = [body for body in stored if body.startswith(b"%d-" % number)]
         assert mine == [b"%d-%d" % (number, count) for count in range(50)]
+
+
+async def has_topic(client: Client, topic: str) -> bool:
+    found = await client.invoke(RequestCode.GET_ALL_TOPIC_CONFIG)
+    return topic in json.loads(found.body)["topicConfigTable"]
+
+
+async def test_a_deleted_topic_does_not_return_after_a_kill(tmp_path: Path) -> None:
+    """Recovery builds the topic's queues again from the log."""
+    async with BrokerProcess(tmp_path) as broker:
+        async with connected(broker) as client:
+            await client.send(b"old", topic="Old")
+            await client.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicInBroker("Old"))
+            await broker.kill()
+        await broker.start()
+        async with connected(broker) as client:
+            assert not await has_topic(client, "Old")
+
+
+async def test_a_topic_whose_configuration_was_removed_returns(tmp_path: Path) -> None:
+    async with BrokerProcess(tmp_path) as broker:
+        async with connected(broker) as client:
+            await client.send(b"kept", topic="Kept")
+        await broker.kill()
+        for file in (tmp_path / "store/config").glob("topics.json*"):
+            file.unlink()
+        await broker.start()
+        async with connected(broker) as client:
+            assert await has_topic(client, "Kept")
+            assert [one.body for one in await client.all_messages("Kept")] == [b"kept"]
 
 
 async def test_a_held_pull_is_answered_by_the_next_send(tmp_path: Path) -> None:

@@ -103,10 +103,12 @@ def load_tables(
     )
     offsets = Offsets(offset_file(str(config / "consumerOffset.json")))
     filters = _filters(inputs, config)
-    for table in (topics, groups, offsets, filters):
+    is_complete = inputs.journal.attach(topics)
+    for table in (groups, offsets, filters):
         inputs.journal.attach(table)
     topics.boot(inputs.loaded.value)
-    topics.adopt(queue_counts(inputs.store))
+    if not is_complete:  # otherwise, topics that have only queues were deleted
+        topics.adopt(queue_counts(inputs.store))
     return Tables(topics, groups, offsets, filters)
 
 

@@ -153,14 +153,19 @@ class Journal:
 
     # Start and stop
 
-    def attach(self, table: Journaled) -> None:
-        """Apply the journal's entries to a loaded table, and note its changes from now on."""
+    def attach(self, table: Journaled) -> bool:
+        """Apply the journal's entries to a loaded table, and note its changes from now on.
+
+        Return whether the table is then complete: as the last run left it.
+        """
         name = table.file.path.name
         digest = table.file.loaded_digest
         entries = self._found.entries_of(name)
         base = self._found.base(name, digest)
+        is_complete = base is not None and not self.damage
         if base is not None:
-            self._apply(table, name, [entry for entry in entries if entry.number > base])
+            missing = [entry for entry in entries if entry.number > base]
+            is_complete = self._apply(table, name, missing) and is_complete
         else:
             # No mark names this content: another program wrote the file. It is unknown which of
             # these entries the file already includes.
@@ -172,8 +177,10 @@ class Journal:
         self._marks[name] = {digest: self.number if base is None else base}
         self._tables[name] = table
         table.noted = partial(self._note, name)
+        return is_complete
 
-    def _apply(self, table: Journaled, name: str, entries: list[Entry]) -> None:
+    def _apply(self, table: Journaled, name: str, entries: list[Entry]) -> bool:
+        """Apply entries; return whether all of them fit the table."""
         for entry in entries:
             try:
                 table.apply_changes(entry.changes[name])
@@ -182,9 +189,10 @@ class Journal:
                     "journal.damaged", table=name, entry=entry.number, error=describe(error)
                 )
                 self.position = None
-                return
+                return False
         if entries:
             self._log.info("journal.replayed", table=name, entries=len(entries))
+        return True
 
     def begin(self) -> None:
         """Start writing; call this after the last table is attached."""

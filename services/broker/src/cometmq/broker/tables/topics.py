@@ -81,8 +81,10 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def adopt(self, queues: Mapping[str, int]) -> None:
         """Recreate topics that have messages but no configuration (topic -> queue count).
 
-        A broker leaves such a topic behind if it is killed after it stores the topic's first
+        RocketMQ leaves such a topic behind if it is killed after it stores the topic's first
         message but before it saves the table; without a configuration, the messages cannot be read.
+        A deleted topic looks the same, because recovery builds its queues again from the log, and
+        copies of a group keep them. So call this only if the table may be incomplete.
         """
         for topic, queue_count in queues.items():
             is_known = topic in self.table or is_system_topic(topic)
