@@ -55,20 +55,33 @@ up() {
     fi
     made_of=$(docker inspect --format='{{.Config.Image}}' "$cluster-control-plane" 2>/dev/null || true)
     nodes=$(docker ps --quiet --filter "label=io.x-k8s.kind.cluster=$cluster" | wc -l)
-    if [ "$made_of" = "$image" ] && [ "$nodes" -eq $((workers + 1)) ]; then
-        kind export kubeconfig --name "$cluster" --quiet
+    if [ "$made_of" = "$image" ] && [ "$nodes" -eq $((workers + 1)) ] &&
+        kind export kubeconfig --name "$cluster" --quiet && ready 60; then
+        say "the cluster $cluster exists already"
     else
-        delete
+        delete # also what a run that was killed, or a restart of this machine, has left half alive
         say "creating the cluster $cluster with $workers workers"
         {
             printf 'kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nnodes:\n- role: control-plane\n'
             for _ in $(seq "$workers"); do echo '- role: worker'; done
         } | kind create cluster --name "$cluster" --image "$image" --wait 300s --config - --quiet
+        ready 240 || refuse "the new cluster is not ready after 240 s"
     fi
-    kubectl wait --for=condition=Ready nodes --all --timeout=120s >/dev/null
-    kubectl -n kube-system rollout status deploy/coredns --timeout=120s >/dev/null
     say "the cluster is ready: KUBECONFIG=$KUBECONFIG"
     echo "$binaries"
+}
+
+ready() { # wait SECONDS for nodes and name service; a busy API server may drop connections meanwhile
+    local end=$((SECONDS + $1)) left error
+    while left=$((end - SECONDS)) && [ "$left" -gt 0 ]; do
+        if error=$(kubectl wait --for=condition=Ready nodes --all --timeout="${left}s" 2>&1) &&
+            error=$(kubectl -n kube-system rollout status deploy/coredns --timeout="${left}s" 2>&1); then
+            return
+        fi
+        sleep 1
+    done
+    say "the cluster $cluster is not ready: $error"
+    return 1
 }
 
 delete() { # as kind does, but also without its binary
