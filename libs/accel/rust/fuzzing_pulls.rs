@@ -104,18 +104,20 @@ impl World {
 }
 
 impl Source for World {
-    fn log(&mut self, offset: i64, count: usize) -> Option<Vec<u8>> {
-        let start = usize::try_from(offset).expect("an offset in the log");
+    fn log(&mut self, offset: i64, into: &mut [u8]) -> bool {
+        let (start, count) = (usize::try_from(offset).expect("an offset in the log"), into.len());
         assert_eq!(offset / FILE_SIZE, (offset + count as i64 - 1) / FILE_SIZE, "one file");
         assert!(count > 0 && offset >= self.view.first && start + count <= self.log.len());
         let is_cold = self.cold > 0 && self.random.below(self.cold) > 0;
-        (!is_cold).then(|| self.log[start..start + count].to_vec())
+        into.copy_from_slice(&self.log[start..start + count]);
+        !is_cold
     }
 
-    fn entries(&mut self, _queue: usize, queue_offset: i64, count: usize) -> Option<Vec<u8>> {
-        assert!(count > 0 && queue_offset >= self.min_offset);
+    fn entries(&mut self, _queue: usize, queue_offset: i64, into: &mut [u8]) -> bool {
+        assert!(!into.is_empty() && queue_offset >= self.min_offset);
         let start = queue_offset as usize * ENTRY_BYTES;
-        Some(self.entries[start..start + count * ENTRY_BYTES].to_vec())
+        into.copy_from_slice(&self.entries[start..start + into.len()]);
+        true
     }
 }
 

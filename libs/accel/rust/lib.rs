@@ -36,6 +36,8 @@ mod python_conditions;
 #[cfg(feature = "python")]
 mod python_due;
 #[cfg(feature = "python")]
+mod python_files;
+#[cfg(feature = "python")]
 mod python_keys;
 #[cfg(feature = "python")]
 mod python_range;

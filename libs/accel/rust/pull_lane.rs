@@ -13,6 +13,7 @@ use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Limits, LogView, Queue, S
 use crate::pull::stage::{Context, Pull, Pulls, Reader, Renewal, Staged, answer};
 use crate::python::array;
 use crate::python_conditions::program;
+use crate::python_files::read_cached;
 
 const QUEUES_MAX: usize = 1 << 14;
 /// Larger buffers are freed after the call.
@@ -69,7 +70,7 @@ struct Work<'a, 'py> {
     reader: u32,
 }
 
-/// Reads by calling Python, which handles its own errors.
+/// Reads by calling Python, which handles its own errors. Python reads, or names an open file.
 struct PythonSource<'a, 'py> {
     py: Python<'py>,
     view: &'a Bound<'py, PyAny>,
@@ -79,22 +80,28 @@ struct PythonSource<'a, 'py> {
 }
 
 impl PythonSource<'_, '_> {
-    fn bytes(&self, found: PyResult<Py<PyAny>>, count: usize) -> Option<Vec<u8>> {
-        let found = found.ok().filter(|found| !found.is_none(self.py))?;
-        let buffer = PyBuffer::<u8>::get(found.bind(self.py)).ok()?;
-        let bytes = buffer.to_vec(self.py).ok()?;
-        (bytes.len() == count).then_some(bytes)
+    fn take(&self, found: PyResult<Py<PyAny>>, into: &mut [u8]) -> bool {
+        let Ok(found) = found else {
+            return false;
+        };
+        let found = found.bind(self.py);
+        if let Ok(place) = found.cast::<PyTuple>() {
+            // `found` keeps the file open.
+            let place = place.extract::<(Bound<'_, PyAny>, i32, u64)>();
+            return place.is_ok_and(|(_file, fd, position)| read_cached(fd, position, into));
+        }
+        PyBuffer::<u8>::get(found).is_ok_and(|data| data.copy_to_slice(self.py, into).is_ok())
     }
 }
 
 impl Source for PythonSource<'_, '_> {
-    fn log(&mut self, offset: i64, count: usize) -> Option<Vec<u8>> {
-        self.bytes(self.read_log.call1(self.py, (self.view, offset, count)), count)
+    fn log(&mut self, offset: i64, into: &mut [u8]) -> bool {
+        self.take(self.read_log.call1(self.py, (self.view, offset, into.len())), into)
     }
 
-    fn entries(&mut self, _queue: usize, queue_offset: i64, count: usize) -> Option<Vec<u8>> {
-        let found = self.read_entries.call1(self.py, (self.queue, queue_offset, count));
-        self.bytes(found, count * ENTRY_BYTES)
+    fn entries(&mut self, _queue: usize, queue_offset: i64, into: &mut [u8]) -> bool {
+        let count = into.len() / ENTRY_BYTES;
+        self.take(self.read_entries.call1(self.py, (self.queue, queue_offset, count)), into)
     }
 }
 

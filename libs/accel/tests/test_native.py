@@ -3,7 +3,8 @@
 
 import struct
 import sys
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import pytest
@@ -394,6 +395,37 @@ def test_what_cannot_be_read_is_left_to_python_and_not_kept(found):
     assert world.answer(world.head())[1] == 0
     world.answer_to_read = bytearray
     assert world.answer(world.head())[1] == 1
+
+
+def always(answer, _data):
+    return answer
+
+
+def test_an_open_file_is_read_without_python(tmp_path):
+    world = PullWorld()
+    world.learn()
+    data = world.head()
+    expected = world.answer(data)[0]
+    world.lane.clear()
+    path = tmp_path / "log"
+    path.write_bytes(b"xy" + world.log)
+    with path.open("rb") as file:
+        fd = file.fileno()
+        world.answer_to_read = lambda _: (file, fd, 2)
+        assert world.answer(data)[0] == expected
+        # too near to the end, no position, no file, and not three values
+        odd: list[Any] = [
+            (file, fd, 3),
+            (file, fd, -1),
+            (file, fd, "2"),
+            (None, -1, 2),
+            (None, 2),
+            (),
+        ]
+        for place in odd:
+            world.lane.clear()
+            world.answer_to_read = partial(always, place)
+            assert world.answer(data)[1] == 0
 
 
 def test_a_queue_that_begins_again_is_read_again():

@@ -76,10 +76,23 @@ def test_file_systems_without_such_reads_are_read_plainly(disk, tmp_path, monkey
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
     monkeypatch.setattr(os, "preadv", refuse)
+    assert file.descriptor() is not None
     assert file.read_cached(0, 3) == b"abc"
     assert not disk.can_read_no_wait
+    assert file.descriptor() is None
     monkeypatch.undo()
     assert file.read_cached(0, 3) == b"abc"
+
+
+def test_a_descriptor_stays_open_as_long_as_it_is_referenced(disk, tmp_path):
+    file = make(disk, tmp_path, "x")
+    file.write(0, [b"abc"])
+    descriptor = file.descriptor()
+    file.close()
+    assert os.pread(descriptor.number, 3, 0) == b"abc"
+    before = open_count()
+    del descriptor
+    assert open_count() == before - 1
 
 
 def open_count():

@@ -21,13 +21,15 @@ pub struct Cache {
     bytes: usize,
     bytes_max: usize,
     tick: u64,
+    /// The memory of a dropped block, with its old bytes, for the next one.
+    spare: Vec<u8>,
 }
 
 impl Cache {
     /// Creates an empty cache.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
-        Self { blocks: HashMap::new(), bytes: 0, bytes_max, tick: 0 }
+        Self { blocks: HashMap::new(), bytes: 0, bytes_max, tick: 0, spare: vec![] }
     }
 
     /// Returns the total size of all blocks.
@@ -39,50 +41,52 @@ impl Cache {
     /// Drops all blocks.
     pub fn clear(&mut self) {
         self.blocks = HashMap::new();
+        self.spare = vec![];
         self.bytes = 0;
     }
 
     /// Returns a block with at least this many bytes, or `None` if they cannot be read. `read`
-    /// returns the bytes of the block from a given position on.
+    /// replaces everything from a given position on by the bytes of the block from there on, and
+    /// returns whether it could.
     pub fn get(
         &mut self,
         key: Key,
         bytes: usize,
-        read: impl FnOnce(usize) -> Option<Vec<u8>>,
+        read: impl FnOnce(usize, &mut Vec<u8>) -> bool,
     ) -> Option<Arc<Vec<u8>>> {
         self.tick += 1;
-        let mut known = 0;
-        if let Some(block) = self.blocks.get_mut(&key) {
-            block.used = self.tick;
-            known = block.data.len();
-            if known >= bytes {
-                return Some(Arc::clone(&block.data));
-            }
-        }
-        let more = read(known)?;
-        if known + more.len() < bytes {
-            return None;
-        }
-        self.bytes += more.len();
         let used = self.tick;
-        let block = self.blocks.entry(key).or_insert_with(|| Block { data: Arc::default(), used });
-        let data = Arc::make_mut(&mut block.data);
-        if data.is_empty() {
-            *data = more;
+        if let Some(block) = self.blocks.get_mut(&key) {
+            block.used = used;
+            let known = block.data.len();
+            if known < bytes {
+                let data = Arc::make_mut(&mut block.data);
+                if !read(known, data) || data.len() < bytes {
+                    data.truncate(known);
+                    return None;
+                }
+                self.bytes += data.len() - known;
+            }
         } else {
-            data.extend_from_slice(&more);
+            let mut data = std::mem::take(&mut self.spare);
+            if !read(0, &mut data) || data.len() < bytes {
+                self.spare = data;
+                return None;
+            }
+            self.bytes += data.len();
+            self.blocks.insert(key, Block { data: Arc::new(data), used });
         }
-        let data = Arc::clone(&block.data);
         while self.bytes > self.bytes_max && self.blocks.len() > 1 {
             self.drop_oldest();
         }
-        Some(data)
+        self.blocks.get(&key).map(|block| Arc::clone(&block.data))
     }
 
     fn drop_oldest(&mut self) {
         let oldest = self.blocks.iter().min_by_key(|(_, block)| block.used).map(|(&key, _)| key);
         if let Some(block) = oldest.and_then(|key| self.blocks.remove(&key)) {
             self.bytes -= block.data.len();
+            self.spare = Arc::try_unwrap(block.data).unwrap_or_default();
         }
     }
 }
@@ -91,26 +95,49 @@ impl Cache {
 mod tests {
     use super::*;
 
+    fn fill(from: usize, data: &mut Vec<u8>, byte: usize, count: usize) -> bool {
+        data.resize(from + count, 0);
+        data[from..].fill(byte as u8);
+        true
+    }
+
     #[test]
     fn blocks_grow_and_the_least_recently_used_one_goes() {
         let mut cache = Cache::new(10);
-        let length = |cache: &mut Cache, number| cache.get((0, number), 0, |_| None).unwrap().len();
-        assert_eq!(*cache.get((0, 1), 2, |from| Some(vec![from as u8; 2])).unwrap(), [0, 0]);
-        let grown = cache.get((0, 1), 4, |from| Some(vec![from as u8; 3]));
+        let length =
+            |cache: &mut Cache, number| cache.get((0, number), 0, |_, _| false).unwrap().len();
+        let begun = cache.get((0, 1), 2, |from, data| fill(from, data, from, 2));
+        assert_eq!(*begun.unwrap(), [0, 0]);
+        let grown = cache.get((0, 1), 4, |from, data| fill(from, data, from, 3));
         assert_eq!(*grown.unwrap(), [0, 0, 2, 2, 2]);
-        assert_eq!(*cache.get((0, 2), 5, |_| Some(vec![7; 5])).unwrap(), [7; 5]);
+        let other = cache.get((0, 2), 5, |from, data| fill(from, data, 7, 5));
+        assert_eq!(*other.unwrap(), [7; 5]);
         assert_eq!(length(&mut cache, 1), 5);
-        assert_eq!(*cache.get((0, 3), 1, |_| Some(vec![8])).unwrap(), [8]);
+        assert_eq!(*cache.get((0, 3), 1, |from, data| fill(from, data, 8, 1)).unwrap(), [8]);
         assert_eq!(length(&mut cache, 1), 5);
-        assert_eq!(cache.get((0, 2), 1, |_| None), None);
+        assert_eq!(cache.get((0, 2), 1, |_, _| false), None);
         assert_eq!(cache.bytes(), 6);
     }
 
     #[test]
-    fn too_few_bytes_are_none() {
+    fn a_new_block_has_nothing_of_the_dropped_one_whose_memory_it_gets() {
+        let mut cache = Cache::new(4);
+        cache.get((0, 1), 4, |from, data| fill(from, data, 1, 4));
+        cache.get((0, 2), 1, |from, data| fill(from, data, 2, 1));
+        assert_eq!(cache.bytes(), 1);
+        assert_eq!(*cache.get((0, 3), 2, |from, data| fill(from, data, 3, 2)).unwrap(), [3, 3]);
+        assert_eq!(*cache.get((0, 2), 1, |_, _| false).unwrap(), [2]);
+    }
+
+    #[test]
+    fn too_few_bytes_are_none_and_change_nothing() {
         let mut cache = Cache::new(10);
-        assert_eq!(cache.get((0, 1), 2, |_| Some(vec![1])), None);
-        assert_eq!(cache.get((0, 1), 2, |_| None), None);
+        assert_eq!(cache.get((0, 1), 2, |from, data| fill(from, data, 1, 1)), None);
+        assert_eq!(cache.get((0, 1), 2, |_, _| false), None);
         assert_eq!(cache.bytes(), 0);
+        cache.get((0, 1), 1, |from, data| fill(from, data, 1, 1));
+        assert_eq!(cache.get((0, 1), 3, |from, data| fill(from, data, 2, 1)), None);
+        assert_eq!(*cache.get((0, 1), 1, |_, _| false).unwrap(), [1]);
+        assert_eq!(cache.bytes(), 1);
     }
 }

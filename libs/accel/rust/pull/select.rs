@@ -21,12 +21,13 @@ const EXTENDED_TAG_MAX: i64 = -2_147_483_649;
 const OFFSET_AT: usize = 28;
 const RECORD_BYTES_MIN: usize = 91;
 
-/// Reads blocks that are not cached; returns `None` if a read would block or fail.
+/// Reads blocks that are not cached. Each function fills a buffer, whose old content is arbitrary,
+/// and returns false if the read would block or fails.
 pub trait Source {
-    /// Returns bytes of the log, all of them from one file.
-    fn log(&mut self, offset: i64, count: usize) -> Option<Vec<u8>>;
-    /// Returns entries of a queue, starting at a queue offset.
-    fn entries(&mut self, queue: usize, queue_offset: i64, count: usize) -> Option<Vec<u8>>;
+    /// Reads bytes of the log, all of them from one file.
+    fn log(&mut self, offset: i64, into: &mut [u8]) -> bool;
+    /// Reads entries of a queue, starting at a queue offset.
+    fn entries(&mut self, queue: usize, queue_offset: i64, into: &mut [u8]) -> bool;
 }
 
 /// The part of the log that readers may see.
@@ -214,12 +215,12 @@ impl<S: Source> Selection<'_, S> {
         let lost = (self.queue.min_offset - start).max(0) as usize * ENTRY_BYTES;
         let stop = (start + ENTRY_BLOCK_COUNT).min(self.queue.max_offset);
         let (source, queue) = (&mut *self.source, self.queue.number);
-        self.caches.entries.get(key, end, |known| {
+        self.caches.entries.get(key, end, |known, data| {
+            data.resize((stop - start) as usize * ENTRY_BYTES, 0);
             // Entries before the first offset are deleted; no pull reads there.
-            let mut more = vec![0; lost.saturating_sub(known)];
-            let from = start + ((known + more.len()) / ENTRY_BYTES) as i64;
-            more.extend_from_slice(&source.entries(queue, from, (stop - from) as usize)?);
-            Some(more)
+            let read = known.max(lost);
+            data[known..read].fill(0);
+            source.entries(queue, start + (read / ENTRY_BYTES) as i64, &mut data[read..])
         })
     }
 
@@ -237,9 +238,9 @@ impl<S: Source> Selection<'_, S> {
             if !is_in(self.last.log.as_ref(), key, part) {
                 self.last.log = None;
                 let (source, stop) = (&mut *self.source, stop.min(self.log.end));
-                let block = self.caches.log.get(key, part, |known| {
-                    let from = start + known as i64;
-                    source.log(from, (stop - from) as usize)
+                let block = self.caches.log.get(key, part, |known, data| {
+                    data.resize((stop - start) as usize, 0);
+                    source.log(start + known as i64, &mut data[known..])
                 })?;
                 self.last.log = Some((key, block));
             }

@@ -160,7 +160,7 @@ class PullLane:
         plain_json: list[bytes],
         plain_binary: list[bytes],
         queues: dict[tuple[str, int], Any],
-        read_log: Callable[[Any, int, int], Buffer | None],
+        read_log: Callable[[Any, int, int], Buffer | tuple[Any, int, int] | None],
         read_entries: Callable[[Any, int, int], Buffer | None],
     ) -> PullLane:
         """Start without readers and renewals.
@@ -171,7 +171,8 @@ class PullLane:
         encoding. `plain_json` and `plain_binary` hold the parts around the opaque in the header of
         an answer without fields. `read_log` gets a view, an offset and a number of bytes in one
         file, `read_entries` a queue, an offset and a number of entries; both return None if the
-        data is not in memory.
+        data is not in memory. Instead of the bytes, `read_log` may return an object that keeps a
+        file open, its descriptor and the position; the bytes are then read if that does not block.
         """
 
     @property

@@ -43,6 +43,22 @@ class DiskUsage(NamedTuple):
         return -(-100 * self.used // total) if total else 0
 
 
+class Descriptor:
+    """An open file descriptor that is closed when its last reference is dropped.
+
+    Other threads may still read or sync while the loop evicts or deletes the file. They hold a
+    reference, so the kernel cannot assign the descriptor's number to a different file.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
 class DiskFile(Protocol):
     """A file of fixed size; any thread may read and sync it."""
 
@@ -61,6 +77,9 @@ class DiskFile(Protocol):
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
         """Return exactly `count` bytes if they are in memory, otherwise None; never block."""
+
+    def descriptor(self) -> Descriptor | None:
+        """Return a descriptor for reads that never block; None if only `read_cached` does such."""
 
     def next_data(self, offset: int) -> int | None:
         """Return the offset of the first data at or after `offset`; None if there is none."""
@@ -136,22 +155,6 @@ def _translated(operation: str, path: str) -> Iterator[None]:
         raise DiskError(operation, path, error.errno or errno.EIO) from error
 
 
-class _Descriptor:
-    """An open file descriptor that is closed when its last reference is dropped.
-
-    Other threads may still read or sync while the loop evicts or deletes the file. They hold a
-    reference, so the kernel cannot assign the descriptor's number to a different file.
-    """
-
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __del__(self) -> None:
-        os.close(self.number)
-
-
 class OsFile:
     """A file that is opened on first use and may be closed and reopened transparently."""
 
@@ -160,13 +163,13 @@ class OsFile:
     def __init__(self, disk: "OsDisk", path: str) -> None:
         self.path = path
         self._disk = disk
-        self._descriptor: _Descriptor | None = None
+        self._descriptor: Descriptor | None = None
 
-    def _open(self) -> _Descriptor:
+    def _open(self) -> Descriptor:
         descriptor = self._descriptor
         if descriptor is None:
             with _translated("open", self.path):
-                descriptor = _Descriptor(os.open(self.path, self._disk.open_flags))
+                descriptor = Descriptor(os.open(self.path, self._disk.open_flags))
             self._descriptor = descriptor
             self._disk.note_open(self)
         return descriptor
@@ -210,6 +213,12 @@ class OsFile:
             self._disk.can_read_no_wait = False
             return self.read(offset, count)
         return buffer if got == count else None
+
+    def descriptor(self) -> Descriptor | None:
+        """Return the open descriptor; None if the file system knows only reads that may block."""
+        if not self._disk.can_read_no_wait:
+            return None
+        return self._descriptor or self._open()
 
     def next_data(self, offset: int) -> int | None:
         """Return the offset of the first data at or after `offset`; None if there is none."""
@@ -264,9 +273,9 @@ _locked_paths: set[str] = set()
 class _OsLock:
     """An fcntl record lock on byte 0, as taken by Java's FileLock on Linux."""
 
-    def __init__(self, path: str, descriptor: _Descriptor) -> None:
+    def __init__(self, path: str, descriptor: Descriptor) -> None:
         self._path = path
-        self._descriptor: _Descriptor | None = descriptor
+        self._descriptor: Descriptor | None = descriptor
 
     def release(self) -> None:
         self._descriptor = None
@@ -312,7 +321,7 @@ class OsDisk:
         with _translated("create", path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             flags = os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC
-            descriptor = _Descriptor(os.open(temporary, flags, 0o644))
+            descriptor = Descriptor(os.open(temporary, flags, 0o644))
             os.ftruncate(descriptor.number, size)
             os.rename(temporary, path)
         return OsFile(self, path)
@@ -368,7 +377,7 @@ class OsDisk:
     def sync_folder(self, path: str) -> None:
         """Sync a folder; created, renamed and removed names then survive a power loss."""
         with _translated("sync", path):
-            descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            descriptor = Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             os.fsync(descriptor.number)
 
     def usage(self, path: str) -> DiskUsage:
@@ -388,7 +397,7 @@ class OsDisk:
             raise LockHeld(f"{path} is locked by this process: the store is open already")
         with _translated("open", path):
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
-            descriptor = _Descriptor(os.open(path, flags, 0o644))
+            descriptor = Descriptor(os.open(path, flags, 0o644))
         try:
             fcntl.lockf(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
@@ -423,7 +432,7 @@ class OsDisk:
         if path in _locked_paths:
             return os.getpid()
         try:
-            descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            descriptor = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -30,7 +30,7 @@ __all__ = [
     "reason_without",
 ]
 
-INTERFACE: Final = 0x48C542E8
+INTERFACE: Final = 0x93E580DD
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 A `git pull` does not rebuild the module, and the version changes only with releases.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import Disk, DiskFile, DiskUsage
+from cometmq.store.disk import Descriptor, Disk, DiskFile, DiskUsage
 from cometmq.store.errors import DiskError
 
 _PAGE_BYTES: Final = 1 << 16
@@ -59,6 +59,10 @@ class OverlayFile:
         """Return exactly `count` bytes; may block, because overlays are not used on event loops."""
         data = self.read(offset, count)
         return data if len(data) == count else None
+
+    def descriptor(self) -> Descriptor | None:
+        """Return None: no descriptor shows the overlay."""
+        return None
 
     def next_data(self, offset: int) -> int | None:
         """Return the offset of the first data at or after `offset`; None if there is none."""

@@ -26,10 +26,13 @@ class LogView(NamedTuple):
 
     def read(self, offset: int, count: int, *, may_block: bool) -> Buffer | None:
         """Return bytes from one file; None if reading them would block and `may_block` is false."""
+        file, position = self.locate(offset)
+        return file.read(position, count) if may_block else file.read_cached(position, count)
+
+    def locate(self, offset: int) -> tuple[DiskFile, int]:
+        """Return the file that holds the byte at this offset, and its position there."""
         index, position = divmod(offset - self.first, self.file_size)
-        if may_block:
-            return self.files[index].read(position, count)
-        return self.files[index].read_cached(position, count)
+        return self.files[index], position
 
     def is_damaged(self, offset: int, size: int) -> bool:
         """Return whether a record at this offset overlaps a range that is known to be damaged."""

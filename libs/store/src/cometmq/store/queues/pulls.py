@@ -8,6 +8,7 @@ from typing import Final
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.types import Buffer
+from cometmq.store.disk import Descriptor
 from cometmq.store.log.commit_log import CommitLog, LogView
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.matching_reader import RecordTest, read_matching
@@ -165,9 +166,16 @@ class Pulls:
         self._recent.clear()
 
 
-def read_log(view: LogView, offset: int, count: int) -> Buffer | None:
-    """Return bytes of the log, all from one file; None if they are not in memory."""
-    return view.read(offset, count, may_block=False)
+def read_log(view: LogView, offset: int, count: int) -> Buffer | tuple[Descriptor, int, int] | None:
+    """Return bytes of the log, all from one file; None if they are not in memory.
+
+    If native code can read them, return the open file, the descriptor's number and the position.
+    """
+    file, position = view.locate(offset)
+    descriptor = file.descriptor()
+    if descriptor is None:
+        return file.read_cached(position, count)
+    return descriptor, descriptor.number, position
 
 
 def read_entries(queue: ConsumeQueue, queue_offset: int, count: int) -> Buffer | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from posixpath import dirname
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import DiskUsage
+from cometmq.store.disk import Descriptor, DiskUsage
 from cometmq.store.errors import DiskError, LockHeld
 
 Fault = Callable[[str, str], int]
@@ -45,6 +45,10 @@ class MemoryFile:
     def read_cached(self, offset: int, count: int) -> Buffer | None:
         """Return the bytes, or None if the test has made the disk cold."""
         return None if self._disk.is_cold else self.read(offset, count)
+
+    def descriptor(self) -> Descriptor | None:
+        """Return None: the file is in memory."""
+        return None
 
     def next_data(self, offset: int) -> int | None:
         """Return the offset of the next byte that is not zero."""
