@@ -79,7 +79,7 @@ class DiskFile(Protocol):
         """Return exactly `count` bytes if they are in memory, otherwise None; never block."""
 
     def descriptor(self) -> Descriptor | None:
-        """Return a descriptor for reads that never block; None if only `read_cached` does such."""
+        """Return a descriptor for reads that do not block; None if only `read_cached` may read."""
 
     def next_data(self, offset: int) -> int | None:
         """Return the offset of the first data at or after `offset`; None if there is none."""
