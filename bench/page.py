@@ -14,8 +14,8 @@ README: Final = report.BENCH.parent / "README.md"
 EQUAL_MAX: Final = 0.03
 """Ratios closer to 1 than this count as equal: two runs on one machine differ by more."""
 HEADLINES: Final = (
-    "messages_per_s", "delivered_per_s", "anonymous_bytes", "disk_bytes", "recovery_s", "start_s",
-    "catch_up_bytes_per_s", "slave_anonymous_bytes",
+    "messages_per_s", "pairs_per_s", "delivered_per_s", "anonymous_bytes", "idle_cpus",
+    "disk_bytes", "recovery_s", "start_s", "catch_up_bytes_per_s", "slave_anonymous_bytes",
 )  # fmt: skip
 
 

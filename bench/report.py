@@ -30,6 +30,7 @@ TITLES: Final = {"redis": "Redis", "nats": "NATS"}
 # Metric -> (name, unit, divisor) in the table.
 UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
     "messages_per_s": ("messages", "/s", 1),
+    "pairs_per_s": ("committed", "/s", 1),
     "delivered_per_s": ("delivered", "/s", 1),
     "p50_us": ("p50", "us", 1),
     "p99_us": ("p99", "us", 1),
@@ -37,6 +38,7 @@ UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
     "cpu_seconds_per_million": ("cpu per million", "s", 1),
     "others_cpus": ("used by other programs", "cpus", 1),
     "anonymous_bytes": ("anonymous memory", "MB", MEGABYTE),
+    "idle_cpus": ("idle, of a core", "%", 0.01),
     "disk_bytes": ("disk", "MB", MEGABYTE),
     "start_s": ("start", "s", 1),
     "recovery_s": ("recovery", "s", 1),

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,14 +25,39 @@ from macro.native import BenchError
 from macro.process import prefer
 from macro.replication import run_catch_up, run_replicated
 from macro.rivals import RIVALS
-from macro.scenarios import Plan, run_delay, run_floor, run_loads, run_million, run_start
-from macro.workloads import CATCH_UP, DELAY, LOADS, MILLION, REPLICATED, START, WORKLOADS
+from macro.scenarios import (
+    Plan,
+    run_delay,
+    run_floor,
+    run_loads,
+    run_million,
+    run_start,
+    run_transactions,
+)
+from macro.workloads import (
+    CATCH_UP,
+    DELAY,
+    LOADS,
+    MILLION,
+    REPLICATED,
+    START,
+    TRANSACTIONS,
+    WORKLOADS,
+)
 
 from cometmq.peers.processes import PeerError
 
 SERVERS: Final = {
     "all": ["comet", "java"], "both": ["comet", "java"], "ways": ["comet", "python"]
 }  # fmt: skip
+
+SCENARIOS: Final[dict[str, Callable[[Plan], None]]] = {
+    CATCH_UP.name: run_catch_up,
+    DELAY.name: run_delay,
+    TRANSACTIONS.name: run_transactions,
+    MILLION.name: run_million,
+    START.name: run_start,
+}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -79,10 +105,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
     steps: list[Callable[[], None]] = [
         lambda: run_loads(plan, [load for load in LOADS if load.name in chosen]),
         lambda: run_replicated(plan, [load for load in REPLICATED if load.name in chosen]),
-        *([lambda: run_catch_up(plan)] if CATCH_UP.name in chosen else []),
-        *([lambda: run_delay(plan)] if DELAY.name in chosen else []),
-        *([lambda: run_million(plan)] if MILLION.name in chosen else []),
-        *([lambda: run_start(plan)] if START.name in chosen else []),
+        *(partial(run, plan) for name, run in SCENARIOS.items() if name in chosen),
     ]
     failures = [text for text in map(_failure, steps) if text]
     options = {"rounds": plan.rounds, "seconds": plan.seconds, "serialization": plan.serialization}

@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
@@ -51,11 +52,16 @@ def build(name: str) -> Path:
 
 def loadgen_command(mode: str, port: int, **options: object) -> list[str]:
     """Return the generator's command line; option names have underscores, and a flag is True."""
-    command = [str(build("loadgen")), "--mode", mode, "--port", str(port)]
+    return [str(build("loadgen")), "--mode", mode, "--port", str(port), *_words(options)]
+
+
+def _words(options: Mapping[str, object]) -> list[str]:
+    """Return options as a command line: names with dashes; an option that is True has no value."""
+    words: list[str] = []
     for name, value in options.items():
         word = "--" + name.replace("_", "-")
-        command += [word] if value is True else [word, str(value)]
-    return command
+        words += [word] if value is True else [word, str(value)]
+    return words
 
 
 def loadgen(mode: str, port: int, **options: object) -> Report:
@@ -63,12 +69,15 @@ def loadgen(mode: str, port: int, **options: object) -> Report:
     return _run(f"loadgen --mode {mode}", loadgen_command(mode, port, **options))
 
 
+def transact(port: int, **options: object) -> Report:
+    """Run half messages and their commits to completion; return a report of the half messages."""
+    return _run("transact", [str(build("transact")), "--port", str(port), *_words(options)])
+
+
 def append(protocol: str, port: int, **options: object) -> Report:
     """Send to Redis or NATS, with the options of `loadgen` that apply to them."""
-    command = [str(build("rivals")), "--protocol", protocol, "--port", str(port)]
-    for name, value in options.items():
-        if name in _APPEND_OPTIONS:
-            command += ["--" + name.replace("_", "-"), str(value)]
+    known = {name: value for name, value in options.items() if name in _APPEND_OPTIONS}
+    command = [str(build("rivals")), "--protocol", protocol, "--port", str(port), *_words(known)]
     return _run(f"rivals --protocol {protocol}", command)
 
 

@@ -5,6 +5,7 @@ The sends also run on a single CometMQ broker, alternating with the pairs: the s
 that a pair reaches shows the cost of the second copy.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -51,10 +52,10 @@ def run_replicated(plan: Plan, loads: Sequence[Load]) -> None:
                 for server in entry:
                     if server is not None:
                         prepare(load, server)
-                        measure(load, server, seconds=plan.warmup_s / 5)
+                        measure(plan, load, server, seconds=plan.warmup_s / 5)
             for _ in range(plan.rounds):
                 for entry in entries:
-                    plan.add(load.name, entry.pair.name, _sample(load, entry, plan.seconds))
+                    plan.add(load.name, entry.pair.name, _sample(plan, load, entry))
 
 
 @contextmanager
@@ -76,11 +77,11 @@ def _entries(plan: Plan) -> Iterator[list[Entry]]:
         yield entries
 
 
-def _sample(load: Load, entry: Entry, seconds: float) -> Sample:
-    sample = measure(load, entry.pair, seconds=seconds)
+def _sample(plan: Plan, load: Load, entry: Entry) -> Sample:
+    sample = measure(plan, load, entry.pair, seconds=plan.seconds)
     sample["slave_anonymous_bytes"] = anonymous_bytes(entry.pair.pair.slave_pid)
     if entry.single is not None:
-        single = measure(load, entry.single, seconds=seconds)
+        single = measure(plan, load, entry.single, seconds=plan.seconds)
         sample["share_of_single"] = sample["messages_per_s"] / single["messages_per_s"]
     return sample
 
@@ -107,6 +108,7 @@ def _catch_up(plan: Plan, name: str, pair: Pair) -> Sample:
     while (missing := start + plan.catch_up_bytes - log_end(pair.master)) > 0:
         server.fill(min(FILL_COUNT, 1 + missing // RECORD_BYTES), **FILL)
     server.settle()
+    os.sync()  # neither copy must wait for the log to be written back
     size = log_end(pair.master)
     copying_s = _plain_copy(pair, size)
     before = server.load("send", rate=SENDERS_RATE, seconds=plan.seconds, warmup=1.0, **SENDERS)

@@ -148,7 +148,7 @@ class Rival(Contestant):
         RIVALS[self.name].clear(self._port, str(options["topic"]))
         return super().load(mode, **options)
 
-    def _generate(self, mode: str, options: dict[str, object]) -> Report:
+    def generate(self, mode: str, options: dict[str, object]) -> Report:
         assert mode == "send"
         return append(self.name, self._port, **options)
 

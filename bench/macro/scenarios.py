@@ -14,10 +14,19 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from macro.native import BenchError, Floor, Report, loadgen
-from macro.process import anonymous_bytes, disk_bytes, prefer
+from macro.process import anonymous_bytes, cpu_seconds, disk_bytes, drop_cached_pages, prefer
 from macro.rivals import RIVALS, running_rival
-from macro.servers import Contestant, Server, running, start_seconds
-from macro.workloads import DELAY, MESSAGES_DELAYED, MESSAGES_MANY, MILLION, START, Load
+from macro.servers import Checks, Contestant, Server, running, start_seconds
+from macro.workloads import (
+    DELAY,
+    MESSAGES_DELAYED,
+    MESSAGES_MANY,
+    MILLION,
+    START,
+    TRANSACTION_PAIRS,
+    TRANSACTIONS,
+    Load,
+)
 
 from cometmq.peers.processes import wait_until
 
@@ -25,6 +34,7 @@ QUEUES: Final = 4
 BURST: Final = {"connections": 8, "in_flight": 32}
 DELAY_LEVEL: Final = 1
 DELAY_S: Final = 1.0
+IDLE_S: Final = 10.0
 VISIBLE_TIMEOUT_S: Final = 300.0
 ROUND_WARMUP_S: Final = 1.0
 FLOOR_SECONDS: Final = 1.5
@@ -88,11 +98,15 @@ def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
 
 
 @contextmanager
-def _warm_servers(plan: Plan, name: str, names: Sequence[str]) -> Iterator[list[Contestant]]:
+def _warm_servers(
+    plan: Plan, name: str, names: Sequence[str], checks: Checks = None
+) -> Iterator[list[Contestant]]:
     """Start servers and warm them up with sends; stop them on leaving the context."""
     with ExitStack() as stack:
         servers = [
-            stack.enter_context(_running(each, plan.directory / name / each, plan.serialization))
+            stack.enter_context(
+                _running(each, plan.directory / name / each, plan.serialization, checks)
+            )
             for each in names
         ]
         for server in servers:
@@ -109,20 +123,22 @@ def warm_up(plan: Plan, server: Contestant) -> None:
     server.load("send", topic="BENCH_WARMUP", seconds=plan.warmup_s, **BURST)
 
 
-def _running(name: str, directory: Path, serialization: str) -> AbstractContextManager[Contestant]:
+def _running(
+    name: str, directory: Path, serialization: str, checks: Checks
+) -> AbstractContextManager[Contestant]:
     if name in RIVALS:
         return running_rival(name, directory)
-    return running(name, directory, serialization)
+    return running(name, directory, serialization, checks)
 
 
 def _run_load(plan: Plan, load: Load, servers: Sequence[Contestant]) -> None:
     for server in servers:
         if isinstance(server, Server):
             prepare(load, server)
-        measure(load, server, seconds=plan.warmup_s / 5)
+        measure(plan, load, server, seconds=plan.warmup_s / 5)
     for _ in range(plan.rounds):
         for server in servers:
-            plan.add(load.name, server.name, measure(load, server, seconds=plan.seconds))
+            plan.add(load.name, server.name, measure(plan, load, server, seconds=plan.seconds))
 
 
 def prepare(load: Load, server: Server) -> None:
@@ -135,7 +151,10 @@ def prepare(load: Load, server: Server) -> None:
     _await_length(server, load.topic, queues=load.queues, count=load.preload)
 
 
-def measure(load: Load, server: Contestant, *, seconds: float) -> Sample:
+def measure(plan: Plan, load: Load, server: Contestant, *, seconds: float) -> Sample:
+    """Take one sample; before sends, drop what earlier samples left in the page cache."""
+    if load.mode == "send":
+        drop_cached_pages(plan.directory)
     report = run_once(load, server, seconds=seconds, warmup=ROUND_WARMUP_S)
     return _rates(checked(server.name, report))
 
@@ -176,6 +195,7 @@ def run_delay(plan: Plan) -> None:
         for number in range(plan.rounds + 1):
             for server in servers:
                 assert isinstance(server, Server)
+                drop_cached_pages(plan.directory)
                 sample = _delay(server, topic=f"BENCH_delay_{number}")
                 if number:  # the first is the warm-up
                     plan.add(DELAY.name, server.name, sample)
@@ -183,13 +203,51 @@ def run_delay(plan: Plan) -> None:
 
 def _delay(server: Server, *, topic: str) -> Sample:
     """Take one sample on a new topic; the topic's length is the number of delivered messages."""
-    started_s = time.monotonic()
-    options = {"topic": topic, "properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES}
-    report = server.load("send", count=MESSAGES_DELAYED, **options, **BURST)
+
+    options = {
+        "topic": topic, "properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES,
+        "count": MESSAGES_DELAYED, **BURST,
+    }  # fmt: skip
+
+    def deliver() -> Report:
+        report = server.generate("send", options)
+        _await_length(server, topic, queues=QUEUES, count=MESSAGES_DELAYED)
+        return report
+
+    report = server.measured(deliver)
+    delivering_s = report["elapsed_s"] - DELAY_S
     sample = _rates(checked(server.name, report))
-    _await_length(server, topic, queues=QUEUES, count=MESSAGES_DELAYED)
-    delivering_s = time.monotonic() - started_s - DELAY_S
     return {**sample, "delivered_per_s": MESSAGES_DELAYED / delivering_s}
+
+
+def run_transactions(plan: Plan) -> None:
+    """Measure how many half messages and commits take effect per second.
+
+    CometMQ runs with its txn-checker; RocketMQ's broker checks transactions itself.
+    """
+    with _warm_servers(plan, TRANSACTIONS.name, plan.servers, checks={}) as servers:
+        for number in range(plan.rounds + 1):
+            for server in servers:
+                assert isinstance(server, Server)
+                drop_cached_pages(plan.directory)
+                sample = _transactions(server, topic=f"BENCH_transactions_{number}")
+                if number:  # the first is the warm-up
+                    plan.add(TRANSACTIONS.name, server.name, sample)
+
+
+def _transactions(server: Server, *, topic: str) -> Sample:
+    """Take one sample on a new topic, which ends when consumers can read every message."""
+    server.create_topic(topic, queues=QUEUES)
+
+    def commit() -> Report:
+        report = server.generate("transact", {"topic": topic, "count": TRANSACTION_PAIRS})
+        _await_length(server, topic, queues=QUEUES, count=report["messages_in_all"])
+        return report
+
+    report = server.measured(commit)
+    sample = _rates(checked(server.name, report))
+    del sample["messages_per_s"]  # the rate of half messages alone
+    return {"pairs_per_s": TRANSACTION_PAIRS / report["elapsed_s"], **sample}
 
 
 def _await_length(server: Server, topic: str, *, queues: int, count: int) -> None:
@@ -202,7 +260,7 @@ def _await_length(server: Server, topic: str, *, queues: int, count: int) -> Non
 
 
 def run_million(plan: Plan) -> None:
-    """Measure memory and disk usage after a million messages, then recovery after kill -9.
+    """Measure memory, idle time and disk usage after a million messages, then recovery.
 
     Each round uses a new store: a second recovery would start from a later checkpoint and look
     faster.
@@ -221,9 +279,17 @@ def _million(server: Server) -> Sample:
     checked(server.name, report)
     return {
         "anonymous_bytes": anonymous_bytes(server.broker_pid),
+        "idle_cpus": _idle_cpus(server),
         "disk_bytes": disk_bytes(server.cluster.store_dir),
         "recovery_s": server.restart_after_kill(topic=topic),
     }
+
+
+def _idle_cpus(server: Server) -> float:
+    """Return how many CPUs the broker uses while no client is connected."""
+    before, started_s = cpu_seconds(server.broker_pid), time.monotonic()
+    time.sleep(IDLE_S)
+    return (cpu_seconds(server.broker_pid) - before) / (time.monotonic() - started_s)
 
 
 def run_start(plan: Plan) -> None:

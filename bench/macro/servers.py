@@ -9,12 +9,12 @@ import abc
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from macro.native import BenchError, FirstAnswer, Report, Senders, fill, loadgen
+from macro.native import BenchError, FirstAnswer, Report, Senders, fill, loadgen, transact
 from macro.process import children_cpu_seconds, cpu_seconds, machine_cpu_seconds
 
 from cometmq.peers.cluster import Cluster
@@ -35,23 +35,27 @@ HEART_BEAT: Final = 34
 GET_MAX_OFFSET: Final = 30
 CREATE_TOPIC: Final = 17
 
+Checks: TypeAlias = Mapping[str, object] | None
+"""How transactions are checked; without it, CometMQ runs no txn-checker."""
 
-def comet_cluster(directory: Path) -> Cluster:
+
+def comet_cluster(directory: Path, checks: Checks = None) -> Cluster:
     """Return a cluster that runs CometMQ's name server and broker as separate processes."""
-    return CometCluster(directory, BROKER_CONF)
+    return CometCluster(directory, BROKER_CONF, transaction_conf=checks)
 
 
-def python_cluster(directory: Path) -> Cluster:
+def python_cluster(directory: Path, checks: Checks = None) -> Cluster:
     """Return a cluster that runs CometMQ without its native message path."""
-    return CometCluster(directory, BROKER_CONF | {"nativeLaneEnable": False})
+    conf = BROKER_CONF | {"nativeLaneEnable": False}
+    return CometCluster(directory, conf, transaction_conf=checks)
 
 
-def java_cluster(directory: Path) -> Cluster:
+def java_cluster(directory: Path, checks: Checks = None) -> Cluster:
     """Return a cluster that runs RocketMQ; the broker has a G1 heap of 4 GB."""
-    return JavaCluster(directory, BROKER_CONF, heap=JAVA_HEAP)
+    return JavaCluster(directory, BROKER_CONF, heap=JAVA_HEAP, transaction_conf=checks)
 
 
-CLUSTERS: Final[dict[str, Callable[[Path], Cluster]]] = {
+CLUSTERS: Final[dict[str, Callable[[Path, Checks], Cluster]]] = {
     "comet": comet_cluster,
     "python": python_cluster,
     "java": java_cluster,
@@ -75,18 +79,23 @@ class Contestant(abc.ABC):
         return [self.broker_pid]
 
     @abc.abstractmethod
-    def _generate(self, mode: str, options: dict[str, object]) -> Report:
+    def generate(self, mode: str, options: dict[str, object]) -> Report:
         """Run the generator."""
 
     def load(self, mode: str, **options: object) -> Report:
-        """Run the generator; add the CPU time of the server and of other programs to its report."""
+        """Run the generator, measured."""
+        return self.measured(lambda: self.generate(mode, options))
+
+    def measured(self, run: Callable[[], Report]) -> Report:
+        """Run a load; add its duration and the CPU time of the server and of other programs."""
         os.sync()  # writes left over from the other server must not slow this one
         started_s = time.monotonic()
         cpu_before, others_before = self._cpu_seconds(), self._others_cpu_seconds()
-        report = self._generate(mode, options)
+        report = run()
+        report["elapsed_s"] = time.monotonic() - started_s
         cpu = self._cpu_seconds() - cpu_before
         others = self._others_cpu_seconds() - others_before
-        report["others_cpus"] = others / (time.monotonic() - started_s)
+        report["others_cpus"] = others / report["elapsed_s"]
         report["cpu_seconds_per_million"] = cpu / max(report["messages_in_all"], 1) * 1e6
         self.settle()
         return report
@@ -125,10 +134,17 @@ class Server(Contestant):
         return self.cluster.brokers[self.cluster.broker_names[0]].pid
 
     @property
+    def pids(self) -> list[int]:
+        checker = self.cluster.txn_checker if isinstance(self.cluster, CometCluster) else None
+        return [self.broker_pid, *([checker.pid] if checker else [])]
+
+    @property
     def port(self) -> int:
         return self.cluster.layout.brokers[0].port
 
-    def _generate(self, mode: str, options: dict[str, object]) -> Report:
+    def generate(self, mode: str, options: dict[str, object]) -> Report:
+        if mode == "transact":
+            return transact(self.port, **options)
         return loadgen(mode, self.port, serialization=self._serialization, **options)
 
     def sending(self, *, rate: int, **options: object) -> Senders:
@@ -194,9 +210,11 @@ def heartbeat(topic: str, expression: str) -> bytes:
 
 
 @contextmanager
-def running(name: str, directory: Path, serialization: str) -> Iterator[Server]:
+def running(
+    name: str, directory: Path, serialization: str, checks: Checks = None
+) -> Iterator[Server]:
     """Start a server; stop its processes on leaving the context."""
-    with CLUSTERS[name](directory) as cluster:
+    with CLUSTERS[name](directory, checks) as cluster:
         yield Server(name, cluster, serialization)
 
 

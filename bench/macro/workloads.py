@@ -6,12 +6,14 @@ from typing import Final, Literal, TypeAlias
 
 Metric: TypeAlias = Literal[
     "messages_per_s",
+    "pairs_per_s",
     "delivered_per_s",
     "p50_us",
     "p99_us",
     "p999_us",
     "cpu_seconds_per_million",
     "anonymous_bytes",
+    "idle_cpus",
     "disk_bytes",
     "start_s",
     "recovery_s",
@@ -24,14 +26,15 @@ Metric: TypeAlias = Literal[
 
 MORE_IS_BETTER: Final = frozenset(
     {
-        "messages_per_s", "delivered_per_s", "share_of_single", "catch_up_bytes_per_s",
-        "share_of_copy",
+        "messages_per_s", "pairs_per_s", "delivered_per_s", "share_of_single",
+        "catch_up_bytes_per_s", "share_of_copy",
     }
 )  # fmt: skip
 MEGABYTE: Final = 1_000_000
 SLAVE_BYTES_MAX: Final = 90 * MEGABYTE
 MESSAGES_MANY: Final = 1_000_000
 MESSAGES_DELAYED: Final = 100_000
+TRANSACTION_PAIRS: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -188,12 +191,18 @@ DELAY: Final = Scenario(
     "100,000 messages delayed by 1 s, 8 connections x 32 in flight",
     targets=(Target("messages_per_s", 1.0), Target("delivered_per_s", 2.0)),
 )
+TRANSACTIONS: Final = Scenario(
+    "transactions",
+    "100,000 transactions: a half message and its commit, 8 connections x 8 in flight",
+    targets=(Target("pairs_per_s", 2.5), Target("p99_us", 0.5)),
+)
 MILLION: Final = Scenario(
     "million",
-    "1 M messages of 128 B: memory, disk, recovery after kill -9",
+    "1 M messages of 128 B: memory, idle time, disk, recovery after kill -9",
     targets=(
         Target("anonymous_bytes", 1 / 20),
         Target("anonymous_bytes", 90 * MEGABYTE, of_java=False),
+        Target("idle_cpus", 0.005, of_java=False),
         Target("recovery_s", 1.0),
     ),
 )
@@ -204,5 +213,5 @@ START: Final = Scenario(
 )
 
 WORKLOADS: Final[tuple[Load | Scenario, ...]] = (
-    *LOADS, *REPLICATED, CATCH_UP, DELAY, MILLION, START
+    *LOADS, *REPLICATED, CATCH_UP, DELAY, TRANSACTIONS, MILLION, START
 )  # fmt: skip
