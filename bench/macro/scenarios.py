@@ -26,6 +26,7 @@ from macro.workloads import (
     TRANSACTION_PAIRS,
     TRANSACTIONS,
     Load,
+    Scenario,
 )
 
 from cometmq.peers.processes import wait_until
@@ -191,33 +192,7 @@ def checked(name: str, report: Report) -> Report:
 
 def run_delay(plan: Plan) -> None:
     """Measure the rates at which delayed messages are accepted and delivered."""
-    with _warm_servers(plan, "delay", plan.servers) as servers:
-        for number in range(plan.rounds + 1):
-            for server in servers:
-                assert isinstance(server, Server)
-                drop_cached_pages(plan.directory)
-                sample = _delay(server, topic=f"BENCH_delay_{number}")
-                if number:  # the first is the warm-up
-                    plan.add(DELAY.name, server.name, sample)
-
-
-def _delay(server: Server, *, topic: str) -> Sample:
-    """Take one sample on a new topic; the topic's length is the number of delivered messages."""
-
-    options = {
-        "topic": topic, "properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES,
-        "count": MESSAGES_DELAYED, **BURST,
-    }  # fmt: skip
-
-    def deliver() -> Report:
-        report = server.generate("send", options)
-        _await_length(server, topic, queues=QUEUES, count=MESSAGES_DELAYED)
-        return report
-
-    report = server.measured(deliver)
-    delivering_s = report["elapsed_s"] - DELAY_S
-    sample = _rates(checked(server.name, report))
-    return {**sample, "delivered_per_s": MESSAGES_DELAYED / delivering_s}
+    _run_on_new_topics(plan, DELAY, _delay)
 
 
 def run_transactions(plan: Plan) -> None:
@@ -225,29 +200,50 @@ def run_transactions(plan: Plan) -> None:
 
     CometMQ runs with its txn-checker; RocketMQ's broker checks transactions itself.
     """
-    with _warm_servers(plan, TRANSACTIONS.name, plan.servers, checks={}) as servers:
+    _run_on_new_topics(plan, TRANSACTIONS, _transactions, checks={})
+
+
+def _run_on_new_topics(
+    plan: Plan,
+    scenario: Scenario,
+    take: Callable[[Server, str], Sample],
+    checks: Checks = None,
+) -> None:
+    """Call `take` with each server and a new topic; the first round is a warm-up."""
+    with _warm_servers(plan, scenario.name, plan.servers, checks) as servers:
         for number in range(plan.rounds + 1):
             for server in servers:
                 assert isinstance(server, Server)
                 drop_cached_pages(plan.directory)
-                sample = _transactions(server, topic=f"BENCH_transactions_{number}")
-                if number:  # the first is the warm-up
-                    plan.add(TRANSACTIONS.name, server.name, sample)
+                sample = take(server, f"BENCH_{scenario.name}_{number}")
+                if number:
+                    plan.add(scenario.name, server.name, sample)
 
 
-def _transactions(server: Server, *, topic: str) -> Sample:
-    """Take one sample on a new topic, which ends when consumers can read every message."""
+def _delay(server: Server, topic: str) -> Sample:
+    options = {"properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES, **BURST}
+    report = _until_visible(server, "send", topic, count=MESSAGES_DELAYED, **options)
+    delivering_s = report["elapsed_s"] - DELAY_S
+    return {**_rates(report), "delivered_per_s": MESSAGES_DELAYED / delivering_s}
+
+
+def _transactions(server: Server, topic: str) -> Sample:
     server.create_topic(topic, queues=QUEUES)
+    report = _until_visible(server, "transact", topic, count=TRANSACTION_PAIRS)
+    sample = _rates(report)
+    del sample["messages_per_s"]  # the rate of half messages alone
+    return {"pairs_per_s": TRANSACTION_PAIRS / report["elapsed_s"], **sample}
 
-    def commit() -> Report:
-        report = server.generate("transact", {"topic": topic, "count": TRANSACTION_PAIRS})
+
+def _until_visible(server: Server, mode: str, topic: str, **options: object) -> Report:
+    """Run the generator, measured until consumers can read all of its messages."""
+
+    def run() -> Report:
+        report = server.generate(mode, {"topic": topic, **options})
         _await_length(server, topic, queues=QUEUES, count=report["messages_in_all"])
         return report
 
-    report = server.measured(commit)
-    sample = _rates(checked(server.name, report))
-    del sample["messages_per_s"]  # the rate of half messages alone
-    return {"pairs_per_s": TRANSACTION_PAIRS / report["elapsed_s"], **sample}
+    return checked(server.name, server.measured(run))
 
 
 def _await_length(server: Server, topic: str, *, queues: int, count: int) -> None:
