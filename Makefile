@@ -98,9 +98,9 @@ crash: setup ## Kill -9, torn tails, damaged bytes, full disks: at least 200 kil
 	$(BIN)/pytest -q tests/crash --kills=$(or $(RUNS),200) --timeout=5400
 
 .PHONY: ha-test
-ha-test: setup ## Broker groups under load that lose masters, networks and disks: 18 faults (RUNS=n SEED=n); as root
+ha-test: setup ## Broker groups under load that lose masters, networks and disks: 18 faults (RUNS=n SEED=n DECK=failovers|switchovers); as root
 	tests/peers/install java
-	$(AS_ROOT) unshare --mount $(BIN)/pytest -q tests/ha -p no:cacheprovider --faults=$(or $(RUNS),18) --fault-seed=$(or $(SEED),1) --timeout=18000
+	$(AS_ROOT) unshare --mount $(BIN)/pytest -q tests/ha -p no:cacheprovider --faults=$(or $(RUNS),18) --fault-seed=$(or $(SEED),1) --fault-deck=$(or $(DECK),all) --timeout=18000
 
 # Go builds Kubernetes and helm for the tests.
 WITH_GO = deploy/install-go.sh $(VENV) && export PATH="$(CURDIR)/$(VENV)/go/bin:$$PATH" &&

@@ -3,6 +3,7 @@
 
 import pytest
 
+from cometmq.peers.ha.faults import DECKS
 from cometmq.peers.ha.report import Outages
 
 FAULTS_DEFAULT = 18
@@ -12,6 +13,9 @@ OUTAGES = pytest.StashKey[dict[str, Outages]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--faults", type=int, default=FAULTS_DEFAULT, help="number of faults in all groups together"
+    )
+    parser.addoption(
+        "--fault-deck", choices=sorted(DECKS), default="all", help="kinds of faults to draw from"
     )
     parser.addoption("--fault-seed", type=int, default=1, help="seed of the faults and moments")
 

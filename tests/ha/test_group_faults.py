@@ -74,7 +74,8 @@ async def run_trial(group, folder, kinds, random, outages):
 
 def kinds_of(name, config):
     """Deal the drawn faults out to the groups in turn, so that together they get every kind."""
-    drawn = draw(config.getoption("--faults"), Random(config.getoption("--fault-seed")))
+    random = Random(config.getoption("--fault-seed"))
+    drawn = draw(config.getoption("--faults"), random, config.getoption("--fault-deck"))
     return drawn[list(GROUPS).index(name) :: len(GROUPS)]
 
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from cometmq.peers.ha.copies import judge_logs
-from cometmq.peers.ha.faults import DECK, draw
+from cometmq.peers.ha.faults import DECKS, FAULTS, draw
 from cometmq.peers.ha.ledger import Acknowledged, Ledger, Outage
 from cometmq.peers.ha.report import Outages, percentile
 
@@ -71,8 +71,10 @@ def test_a_copy_that_differs_or_ends_early_is_named(tmp_path):
 
 
 def test_every_round_of_faults_has_every_kind():
-    drawn = draw(2 * len(DECK), Random(1))
-    assert sorted(drawn[: len(DECK)]) == sorted(drawn[len(DECK) :]) == sorted(DECK)
+    drawn = draw(2 * len(DECKS["all"]), Random(1))
+    first, second = drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :]
+    assert sorted(first) == sorted(second) == sorted(DECKS["all"])
+    assert set(first) == set(FAULTS)
 
 
 def test_percentiles_and_the_table():

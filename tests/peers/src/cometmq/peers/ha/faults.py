@@ -72,6 +72,9 @@ PARTITIONS: Final = (
     "partition: the master from a slave",
     "partition: the master from the record",
 )
+DEPOSING: Final = PARTITIONS[:3]
+"""Partitions that a master does not survive as master."""
+
 FAULTS: Final[dict[str, Fault]] = {
     **dict(zip(KILLS, (kill_master, kill_and_restart_master), strict=True)),
     STOP: freeze_master,
@@ -85,13 +88,20 @@ FAULTS: Final[dict[str, Fault]] = {
     "slow disk of the master": stall_master,
     "slow disk of a slave": stall_slave,
 }
-DECK: Final = (*FAULTS, KILLS[0], SWITCHOVER)
-"""One round of a run: each kind once, except the two most important ones, which come twice."""
+DECKS: Final[dict[str, tuple[str, ...]]] = {
+    "all": (*FAULTS, KILLS[0], SWITCHOVER),
+    "failovers": (KILLS[0], KILLS[0], KILLS[0], KILLS[1], KILLS[1], STOP, *DEPOSING),
+    "switchovers": (SWITCHOVER,),
+}
+"""The kinds of one round of a run. `all` has each kind once, except the two most important ones,
+which come twice; `failovers` has only faults after which another copy must be elected.
+"""
 
 
-def draw(count: int, random: Random) -> list[str]:
+def draw(count: int, random: Random, deck: str = "all") -> list[str]:
     """Return `count` kinds, from one shuffled deck after another, so that no kind is left out."""
+    cards = DECKS[deck]
     drawn: list[str] = []
     while len(drawn) < count:
-        drawn += random.sample(DECK, len(DECK))
+        drawn += random.sample(cards, len(cards))
     return drawn[:count]
