@@ -27,7 +27,7 @@ from cometmq.peers.cluster import (
 from cometmq.peers.comet import PROGRAM, CometCluster
 from cometmq.peers.java import JavaCluster
 from cometmq.peers.ports import HOST, free_broker_port, free_port
-from cometmq.peers.processes import Child, KilledOnExit, wait_until
+from cometmq.peers.processes import LOG_TAIL_CHARS, Child, KilledOnExit, wait_until
 from cometmq.peers.wire import call
 
 NAME: Final = "broker-a"  # of both brokers; the generator's default
@@ -64,6 +64,12 @@ class Pair(KilledOnExit):
 
     def start_slave(self) -> None:
         self.slave.start_broker()
+
+    def logs(self) -> str:
+        """Return the ends of all logs, because the stores are deleted after a failure."""
+        paths = sorted(path for path in self.directory.rglob("*.log") if path.stat().st_size)
+        tails = (path.read_text(errors="replace")[-LOG_TAIL_CHARS:] for path in paths)
+        return "\n".join(f"== {path} ==\n{tail}" for path, tail in zip(paths, tails, strict=True))
 
     def kill(self) -> None:
         for member in self._members:

@@ -20,11 +20,12 @@ from macro.scenarios import Plan, Sample, checked, measure, prepare, warm_up
 from macro.servers import Server, running
 from macro.workloads import CATCH_UP, Load
 
-from cometmq.peers.processes import wait_until
+from cometmq.peers.processes import PeerError, wait_until
 
 OWN: Final = frozenset({"comet", "python"})
 POLL_S: Final = 0.02
 CATCH_UP_TIMEOUT_S: Final = 1800.0
+FOLLOW_TIMEOUT_S: Final = 120.0
 SENDERS_RATE: Final = 1_000
 SENDERS: Final = {
     "connections": 8, "in_flight": 4, "body_bytes": 1024, "topic": "BENCH_senders",
@@ -150,7 +151,11 @@ def _follow(server: PairServer, start: int, end: int) -> CaughtUp:
     """
     pair = server.pair
     pair.start_slave()
-    wait_until(lambda: log_end(pair.slave) > start, CATCH_UP_TIMEOUT_S, "the slave to follow")
+    try:
+        wait_until(lambda: log_end(pair.slave) > start, FOLLOW_TIMEOUT_S, "the slave to follow")
+    except PeerError as exc:
+        ends = f"the logs end at {log_end(pair.master)} and {log_end(pair.slave)}"
+        raise BenchError(f"{server.name}: {exc}; {ends}\n{pair.logs()}") from exc
     with server.sending(rate=SENDERS_RATE, **SENDERS) as senders:
         began_s, first = time.monotonic(), log_end(pair.slave)
         if first >= end:
