@@ -48,6 +48,33 @@ async def test_the_step_runs_after_the_first_wait_and_then_at_the_interval():
     assert len(steps) == 3
 
 
+async def test_an_idle_step_may_run_less_often():
+    steps: list[int] = []
+    sleep = FakeSleep(3)
+    with pytest.raises(asyncio.CancelledError):
+        await every(
+            lambda: 100 if len(steps) == 1 else 500,
+            lambda: steps.append(1),
+            name="scan",
+            sleep=sleep,
+        )
+    assert sleep.waits == [0.5, 0.1, 0.5, 0.5]
+
+
+async def test_loops_with_different_phases_run_their_steps_in_the_same_turns():
+    now_s, loop = [], asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as group:
+        loops = []
+        for _ in range(3):
+            loops.append(group.create_task(every(20, lambda: now_s.append(loop.time()), name="x")))
+            await asyncio.sleep(0.003)
+        await asyncio.sleep(0.1)
+        for one in loops:
+            one.cancel()
+    turns = {round(one / 0.02) for one in now_s}
+    assert len(now_s) >= 2 * len(turns)
+
+
 async def test_coroutine_steps_are_awaited():
     steps = []
 

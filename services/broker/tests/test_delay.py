@@ -7,7 +7,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cometmq.broker.delay import BATCH_COUNT_MAX, DelayService, delay_file
+from cometmq.broker.delay import (
+    BATCH_COUNT_MAX,
+    IDLE_INTERVAL_MS,
+    STEP_INTERVAL_MS,
+    DelayService,
+    delay_file,
+)
 from cometmq.broker.messages import delay
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.new_message import NewMessage, encode_record
@@ -158,6 +164,21 @@ def test_messages_move_when_due_and_not_before(store: FakeStore, path: str) -> N
 
     assert (store.copies[0].topic, store.copies[0].queue_id) == ("T", 3)
     assert delays.offsets() == {LEVEL: 2}
+
+
+def test_steps_are_rare_while_no_message_waits(store: FakeStore, path: str) -> None:
+    delays = service(store, path)
+    step(delays, store, 0)
+    assert delays.step_interval_ms() == IDLE_INTERVAL_MS
+    store.add("a", 1_000)
+    step(delays, store, 1_500)
+    assert delays.step_interval_ms() == STEP_INTERVAL_MS
+    step(delays, store, 6_000)
+    assert store.delivered == ["a"]
+    store.flushed_offset = store.end
+    step(delays, store, 6_100)
+    step(delays, store, 6_200)
+    assert delays.step_interval_ms() == IDLE_INTERVAL_MS
 
 
 def test_a_clock_set_back_does_not_hold_messages_forever(store: FakeStore, path: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.store_driver import IDLE_INTERVAL_MS, TICK_INTERVAL_MS
 from cometmq.broker.testing.replicas import Node
 from cometmq.remoting.errors import SystemBusy
 from cometmq.store.errors import DiskError
@@ -33,6 +34,25 @@ async def test_sends_are_answered_once_their_offset_is_confirmed() -> None:
         assert not late
         assert node.driver.waiting_count == 1
         assert node.store.max_offset("T", 0) == 2
+
+
+async def test_ticks_are_rare_while_nothing_is_written() -> None:
+    async with Node(flush_commit_log_least_pages=1) as node:
+        node.driver.tick()
+        await node.driver.drain()
+        node.driver.tick_interval_ms()
+        assert node.driver.tick_interval_ms() == IDLE_INTERVAL_MS
+        node.put(make_message())
+        await asyncio.sleep(0)
+        assert node.driver.tick_interval_ms() == TICK_INTERVAL_MS
+        assert node.driver.tick_interval_ms() == IDLE_INTERVAL_MS  # the sync of less may wait
+        for _ in range(50):
+            node.put(make_message(body=bytes(100)))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            assert node.driver.tick_interval_ms() == TICK_INTERVAL_MS
+        await node.driver.settle()
+        assert node.driver.tick_interval_ms() == IDLE_INTERVAL_MS
 
 
 async def test_a_turn_commits_a_lone_request() -> None:

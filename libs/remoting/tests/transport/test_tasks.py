@@ -4,8 +4,10 @@
 import asyncio
 import contextlib
 
+import pytest
+
 from cometmq.remoting.transport import tasks as transport_tasks
-from cometmq.remoting.transport.tasks import TaskSet, describe
+from cometmq.remoting.transport.tasks import TaskSet, describe, due_on_grid
 
 
 class RecordingLog:
@@ -191,3 +193,19 @@ async def test_a_bounded_close_leaves_tasks_that_suppress_their_cancellation() -
     may_end.set()
     await task
     assert await tasks.close_within(0.05) == 0
+
+
+@pytest.mark.parametrize(
+    ("now_s", "pause_s", "due_s"),
+    [
+        (7.03, 0.1, 7.1),
+        (7.08, 0.1, 7.2),
+        (7.3, 10.0, 17.0),
+        (7.7, 10.0, 18.0),
+        (7.0, 1.0, 8.0),
+        (7.001, 0.5, 7.5),  # woken up late
+        (7.3, 0, 7.3),
+    ],
+)
+def test_periodic_work_falls_due_together(now_s, pause_s, due_s):
+    assert due_on_grid(now_s, pause_s) == pytest.approx(due_s)

@@ -3,6 +3,7 @@
 
 import asyncio
 
+from cometmq.remoting.transport.tasks import due_on_grid
 from cometmq.runtime.histogram import Buckets
 
 PROBE_INTERVAL_S = 0.1
@@ -39,7 +40,7 @@ class LoopLag:
         self.max_s = max(self.max_s, lag_s)
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._due_s = loop.time() + PROBE_INTERVAL_S
+        self._due_s = due_on_grid(loop.time(), PROBE_INTERVAL_S)
         self._handle = loop.call_at(self._due_s, self._fired)
 
     def _fired(self) -> None:

@@ -9,28 +9,41 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.transport.tasks import due_on_grid
 
 Step = Callable[[], Awaitable[object] | object]
 Sleep = Callable[[float], Awaitable[object]]
 
 
+async def sleep_on_grid(seconds: float) -> None:
+    """Sleep for about `seconds`, and end together with the sleeps of other loops."""
+    now_s = asyncio.get_running_loop().time()
+    await asyncio.sleep(due_on_grid(now_s, seconds) - now_s)
+
+
 async def every(  # all but two arguments by keyword
-    interval_ms: int,
+    interval_ms: int | Callable[[], int],
     step: Step,
     *,
     name: str,
     log: Log = NO_LOG,
     first_ms: int | None = None,
     is_fatal: bool = False,
-    sleep: Sleep = asyncio.sleep,
+    sleep: Sleep = sleep_on_grid,
 ) -> None:
-    """Run `step` forever, pausing `interval_ms` after each run; failures are logged.
+    """Run `step` forever, pausing about `interval_ms` after each run; failures are logged.
+
+    A function as `interval_ms` is called after each run, so that a step with nothing to do may run
+    less often.
 
     `step` is a plain function or a coroutine function of a domain object, so that tests can call it
     directly. If `is_fatal`, the first error ends the loop and the task group that runs it.
     """
-    assert interval_ms > 0
-    await sleep((interval_ms if first_ms is None else first_ms) / 1000)
+
+    def pause_s() -> float:
+        return (interval_ms() if callable(interval_ms) else interval_ms) / 1000
+
+    await sleep(pause_s() if first_ms is None else first_ms / 1000)
     while True:
         try:
             result = step()
@@ -40,4 +53,4 @@ async def every(  # all but two arguments by keyword
             log.error("task.failed", task=name, fatal=is_fatal, exc_info=error)  # noqa: TRY400
             if is_fatal:
                 raise
-        await sleep(interval_ms / 1000)
+        await sleep(pause_s())

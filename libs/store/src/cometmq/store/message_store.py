@@ -449,6 +449,11 @@ class MessageStore:
         return self._flusher.flushed_offset
 
     @property
+    def has_pages_to_flush(self) -> bool:
+        """Whether enough is unsynced for the next sync to come after `flushIntervalCommitLog`."""
+        return self._flusher.has_pages
+
+    @property
     def disk_used_percent(self) -> int:
         """How full the disk was when it was last measured."""
         return self._housekeeping.cleaner.used_percent

@@ -38,6 +38,8 @@ from cometmq.store.results import PutDone, PutResult, QueryResult
 from cometmq.store.writing.runs import RunSource
 
 STEP_INTERVAL_MS: Final = 100
+IDLE_INTERVAL_MS: Final = 500
+"""Shorter than the shortest delay (1 s), so a message is noticed before it is due."""
 BATCH_COUNT_MAX: Final = 128  # of one level at a time: a backlog must not hold up senders
 QUERY_COUNT_MAX: Final = 32  # messages of one key that are compared after a crash
 
@@ -123,7 +125,7 @@ class _Level:
 
 
 class DelayService:
-    """Delivers due messages; a timer calls `step` every 100 ms."""
+    """Delivers due messages; a timer calls `step` every 100 ms while a message waits."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, all but three by name
         self,
@@ -164,6 +166,7 @@ class DelayService:
         self._copied_until_ms = 0
         self._now_ms = 0
         self._is_stopped = False
+        self._has_work = False
         self.delivered_count = 0
         self.skipped_count = 0
 
@@ -204,12 +207,19 @@ class DelayService:
     def step(self, now_ms: int) -> None:
         """Deliver due messages, and save positions whose copies are on disk."""
         self._now_ms = now_ms
+        self._has_work = False
         for level in self._levels.values():
             if not self._is_stopped and level.pending_count == 0 and not level.is_reading:
                 self._read(level)
+            if level.pending_count or level.is_reading or level.marks:
+                self._has_work = True
         self._mark_flushed()
         if self.is_dirty:
             self.save()
+
+    def step_interval_ms(self) -> int:
+        """Return the pause until the next step; it is longer while no message waits."""
+        return STEP_INTERVAL_MS if self._has_work else IDLE_INTERVAL_MS
 
     def stop(self) -> None:
         """Start no more deliveries, since a backlog may be long; let deliveries in flight
@@ -243,6 +253,8 @@ class DelayService:
         # Retention may have deleted entries, and positions copied from a master may be ahead of
         # this broker's own log.
         level.offset = min(max(level.offset, queue.min_offset), queue.max_offset)
+        if level.offset < queue.max_offset:
+            self._has_work = True
         level.is_reading = True
         self._driver.look_up(
             self._due(queue, level.number, level.offset, self._now_ms),

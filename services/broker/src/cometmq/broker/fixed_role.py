@@ -13,7 +13,7 @@ from cometmq.broker.handlers.deferred_answers import found
 from cometmq.broker.registration.identity import Invoker
 from cometmq.broker.replication.copies import Copied, MasterCopies
 from cometmq.broker.replication.following import Follower
-from cometmq.broker.replication.serving import TICK_INTERVAL_MS, LogServer
+from cometmq.broker.replication.serving import IDLE_INTERVAL_MS, TICK_INTERVAL_MS, LogServer
 from cometmq.runtime.tasks import every
 from cometmq.runtime.worker import Worker
 
@@ -43,9 +43,13 @@ def replication_loops(
         server.tick()
         follower.tick()
 
+    def tick_interval_ms() -> int:
+        is_idle = server.connection_count == 0 and not broker.is_slave
+        return IDLE_INTERVAL_MS if is_idle else TICK_INTERVAL_MS
+
     settings, log = broker.settings, broker.log
     yield "follow", follower.run()
-    yield "replication", every(TICK_INTERVAL_MS, tick, name="replication", log=log)
+    yield "replication", every(tick_interval_ms, tick, name="replication", log=log)
     yield (
         "copies",
         every(

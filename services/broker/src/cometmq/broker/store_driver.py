@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 STAGED_BYTES_MAX: Final = 1 << 20  # a larger batch is written before the loop's turn ends
 TICK_INTERVAL_MS: Final = 100
+IDLE_INTERVAL_MS: Final = 500
+"""At most `flushIntervalCommitLog`, so that the first message after a pause is synced in time."""
 TURN_READS_MAX: Final = 32  # for all searches together: about 1 ms with testing the records
 TURN_BYTES_MAX: Final = 1 << 20
 
@@ -96,6 +98,7 @@ class StoreDriver:
         self._is_in_turn = False
         self._is_committing = False
         self._is_truncating = False
+        self._ticked_end = -1  # of the log, at the last tick
         self._flushing: asyncio.Future[None] | None = None
         self._reads: set[asyncio.Future[Any]] = set()
         self._jobs: set[asyncio.Future[None]] = set()
@@ -360,8 +363,15 @@ class StoreDriver:
         if not _is_abandoned(search):
             self._advance(search, data)
 
+    def tick_interval_ms(self) -> int:
+        """Return the pause until the next tick; it is longer while nothing is being written."""
+        store, before = self._store, self._ticked_end
+        self._ticked_end = end = store.commit_log.end
+        is_busy = end != before or self._jobs or self._flushing is not None or self.waiting_count
+        return TICK_INTERVAL_MS if is_busy or store.has_pages_to_flush else IDLE_INTERVAL_MS
+
     def tick(self) -> None:
-        """Start any flush and housekeeping that are due; called every 100 ms."""
+        """Start any flush and housekeeping that are due."""
         if self._is_truncating:
             return
         self._flush()

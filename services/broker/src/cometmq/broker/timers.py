@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker's periodic work. Each step is a plain function, so that tests can call it directly."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from cometmq.broker.acl.keeper import POLL_INTERVAL_MS
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.slow_consumers import CHECK_INTERVAL_MS, slow_groups
-from cometmq.broker.delay import STEP_INTERVAL_MS
 from cometmq.broker.disk_figures import WATCH_INTERVAL_MS
 from cometmq.broker.filters.subscriptions import SAVE_INTERVAL_MS as FILTERS_INTERVAL_MS
 from cometmq.broker.handlers.clients import expire_clients
@@ -18,7 +17,6 @@ from cometmq.broker.statistics.daily_totals import SAMPLE_INTERVAL_MS as HISTORY
 from cometmq.broker.statistics.lag_times import STEP_INTERVAL_MS as LAG_INTERVAL_MS
 from cometmq.broker.statistics.put_times import ROTATE_INTERVAL_MS
 from cometmq.broker.statistics.sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
-from cometmq.broker.store_driver import TICK_INTERVAL_MS
 from cometmq.broker.tables.journal import RETRY_INTERVAL_MS as JOURNAL_RETRY_INTERVAL_MS
 from cometmq.broker.tables.journal import SYNC_INTERVAL_MS
 from cometmq.remoting.transport.tasks import describe
@@ -32,7 +30,7 @@ RETRY_SAVE_INTERVAL_MS: Final = 5_000
 
 class BackgroundStep(NamedTuple):
     name: str
-    interval_ms: int
+    interval_ms: int | Callable[[], int]
     run: Step
 
 
@@ -47,8 +45,8 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
 
     now_ms = broker.clock.now_ms
     offsets_ms = broker.settings.flush_consumer_offset_interval
-    yield BackgroundStep("store", TICK_INTERVAL_MS, broker.driver.tick)
-    yield BackgroundStep("delay", STEP_INTERVAL_MS, lambda: deliver_delayed(broker))
+    yield BackgroundStep("store", broker.driver.tick_interval_ms, broker.driver.tick)
+    yield BackgroundStep("delay", broker.delay.step_interval_ms, lambda: deliver_delayed(broker))
     yield BackgroundStep("hold.expire", EXPIRE_INTERVAL_MS, lambda: expire_pulls(broker))
     yield BackgroundStep("hold.sweep", SWEEP_INTERVAL_MS, lambda: sweep_pulls(broker))
     yield BackgroundStep("offsets", offsets_ms, save_offsets)

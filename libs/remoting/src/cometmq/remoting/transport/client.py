@@ -244,8 +244,8 @@ class RemotingClient:
         return peer
 
     def _check_later(self) -> None:
-        self._check_due_ms = self._hub.now_ms() + self._settings.check_interval_ms
         self._check_timer = self._hub.later(self._check)
+        self._check_due_ms = int(self._check_timer.when() * 1000)
 
     def _check(self) -> None:
         now_ms = self._hub.now_ms()

@@ -12,6 +12,7 @@ from cometmq.remoting.transport.budget import Unsent, UnsentBudget
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.settings import ConnectionSettings
 from cometmq.remoting.transport.stats import TransportStats
+from cometmq.remoting.transport.tasks import due_on_grid
 from cometmq.remoting.transport.tls import TlsGate
 
 if TYPE_CHECKING:
@@ -168,8 +169,9 @@ class Hub(Generic[PeerT]):
                     await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
 
     def later(self, check: Callable[[], None]) -> asyncio.TimerHandle:
-        """Schedule a check of the connections after ``check_interval_ms``."""
-        return self.loop.call_later(self.settings.check_interval_ms / 1000, check)
+        """Schedule a check of the connections after about ``check_interval_ms``."""
+        pause_s = self.settings.check_interval_ms / 1000
+        return self.loop.call_at(due_on_grid(self.loop.time(), pause_s), check)
 
     def now_ms(self) -> int:
         """Return the loop's time in milliseconds, the clock of all deadlines."""

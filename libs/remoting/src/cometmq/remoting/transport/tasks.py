@@ -11,6 +11,9 @@ from cometmq.remoting.log import NO_LOG, Log
 
 RESTART_MS: Final = 1_000
 
+GRID_S: Final = 1.0
+"""Periodic work is due at multiples of this time, or of its interval if that is shorter."""
+
 CANCELLED_ADVICE: Final = (
     "code that this task called has cancelled it: let the code raise an exception, or cancel tasks "
     "of its own only"
@@ -18,6 +21,17 @@ CANCELLED_ADVICE: Final = (
 
 _LEFT: Final[set[asyncio.Task[None]]] = set()
 """Cancelled tasks that are still running; an event loop keeps only weak references to tasks."""
+
+
+def due_on_grid(now_s: float, pause_s: float) -> float:
+    """Return when periodic work is due again: after `pause_s`, moved by at most half a step of the
+    grid.
+
+    All times are those of the loop's clock. Work of different kinds then falls due in the same turn
+    of the loop. For an idle process, waking up takes longer than most of that work.
+    """
+    step_s = min(pause_s, GRID_S)
+    return round((now_s + pause_s) / step_s) * step_s if step_s else now_s
 
 
 class TaskSet:

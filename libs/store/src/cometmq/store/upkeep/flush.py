@@ -98,6 +98,14 @@ class Flusher:
         running = self._running
         return self.flushed_offset if running is None else min(running.start, self.flushed_offset)
 
+    @property
+    def has_pages(self) -> bool:
+        """Whether the unsynced bytes fill the number of pages for which a sync does not wait for
+        the thorough interval.
+        """
+        pages = self._parts.settings.flush_commit_log_least_pages
+        return self._log.end - self.flushed_offset >= max(1, pages * PAGE_BYTES)
+
     def job(self, now_ms: int, *, is_forced: bool = False) -> FlushJob | None:
         """Return the sync that is due, or None; only one job runs at a time."""
         settings = self._parts.settings
@@ -132,8 +140,7 @@ class Flusher:
         )
 
     def _is_due(self, now_ms: int) -> bool:
-        dirty = self._log.end - self.flushed_offset
-        if dirty <= 0:
+        if self._log.end <= self.flushed_offset:
             return False
         if self._pending.is_needed(
             Condition.FLUSHED
@@ -144,7 +151,7 @@ class Flusher:
         if has_passed(thorough_ms, since_ms=self._last_thorough_ms, now_ms=now_ms):
             self._last_thorough_ms = now_ms
             return True
-        if dirty < settings.flush_commit_log_least_pages * PAGE_BYTES:
+        if not self.has_pages:
             return False
         interval_ms = settings.flush_interval_commit_log
         return has_passed(interval_ms, since_ms=self._last_flush_ms, now_ms=now_ms)

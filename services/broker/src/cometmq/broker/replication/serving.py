@@ -44,6 +44,8 @@ from cometmq.runtime.worker import Worker
 from cometmq.store.message_store import MessageStore
 
 TICK_INTERVAL_MS: Final = 100
+IDLE_INTERVAL_MS: Final = 500
+"""The interval of a broker that has no slaves and follows no master."""
 OPENING_BYTES: Final = 8
 _REMEMBERED_REFUSALS_MAX: Final = 100
 
@@ -120,6 +122,12 @@ class LogServer:
         if self._group is not None:
             self._group.wake()
 
+    @property
+    def connection_count(self) -> int:
+        """The number of connections, including those that have not sent anything yet."""
+        group_count = 0 if self._group is None else self._group.connection_count
+        return len(self._openings) + len(self._streams) + group_count
+
     def tick(self) -> None:
         """Send the heartbeats that are due, and close silent connections."""
         now_ms = self.clock.monotonic_ms()
@@ -139,8 +147,7 @@ class LogServer:
         if not self._listeners:
             return False
         count_max = self.settings().ha_connections_max
-        group_count = 0 if self._group is None else self._group.connection_count
-        if len(self._openings) + len(self._streams) + group_count >= count_max:
+        if self.connection_count >= count_max:
             self._log.warning(
                 "slave.turned_away", slave=opening.address, connections_max=count_max,
                 action="raise haConnectionsMax, or find out what connects to haListenPort",
