@@ -45,7 +45,8 @@ UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
     "share_of_single": ("of a single broker's rate", "%", 0.01),
     "catch_up_bytes_per_s": ("copied", "MB/s", MEGABYTE),
     "share_of_copy": ("of a plain copy's rate", "%", 0.01),
-    "p99_growth": ("p99 while copying, of p99 before", "%", 0.01),
+    "p99_growth": ("p99 while the slave copies, of p99 before", "%", 0.01),
+    "p99_growth_of_copy": ("p99 during the plain copy, of p99 before", "%", 0.01),
     "slave_anonymous_bytes": ("anonymous memory of the slave", "MB", MEGABYTE),
 }
 

@@ -22,6 +22,7 @@ Metric: TypeAlias = Literal[
     "catch_up_bytes_per_s",
     "share_of_copy",
     "p99_growth",
+    "p99_growth_of_copy",
 ]
 
 MORE_IS_BETTER: Final = frozenset(
