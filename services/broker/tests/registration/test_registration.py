@@ -29,6 +29,7 @@ from cometmq.remoting.bodies.topic_config import (
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
+from cometmq.remoting.errors import ConnectFailed, RequestTimeout
 
 
 async def test_the_first_registration_carries_everything(
@@ -69,6 +70,42 @@ async def test_a_new_role_is_registered_with_its_epoch_at_once(
     assert isinstance(request.header, RegisterBroker)
     assert (request.header.broker_id, request.header.group_epoch) == (2, 7)
     assert namesrvs.registrations()[-1].topic_config_serialize_wrapper.topic_config_table
+
+
+async def test_a_new_role_does_not_wait_for_a_stuck_registration(
+    namesrvs: ScriptedNamesrvs, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = registration(namesrvs, topics)
+    async with running(subject):
+        await subject.wait_for_first_round(5_000)
+        before = len(namesrvs.requests)
+        namesrvs.frozen.add(NS1)
+        namesrvs.arrived.clear()
+        subject.register_again()
+        await namesrvs.arrived.wait()
+        await asyncio.sleep(0)
+        subject.use_role(1, 6)
+        assert namesrvs.disconnected == []  # the registration may still be answered
+        monkeypatch.setattr(registrations, "STUCK_MS", -1)
+        subject.use_role(0, 7)
+        assert namesrvs.disconnected == [NS1]
+        await until(namesrvs, before + 1)
+
+    request = namesrvs.requests[-1]
+    assert isinstance(request.header, RegisterBroker)
+    assert (request.header.broker_id, request.header.group_epoch) == (0, 7)
+
+
+async def test_a_connection_without_an_answer_is_closed(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
+    subject, link = registration(namesrvs, topics), Link(NS1)
+    namesrvs.refusing[NS1] = RequestTimeout("no answer")
+    assert not await subject.register(link)
+    assert namesrvs.disconnected == [NS1]
+    namesrvs.refusing[NS1] = ConnectFailed("refused")
+    assert not await subject.register(link)
+    assert namesrvs.disconnected == [NS1]
 
 
 async def test_a_change_sends_only_the_changed_topics_and_a_period_sends_all(

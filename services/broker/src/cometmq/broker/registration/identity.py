@@ -35,6 +35,13 @@ class Invoker(Protocol):
         """Send a request and wait for it to succeed; raise a CometError if it fails."""
 
 
+class Connections(Invoker, Protocol):
+    """A remoting client whose connections can be closed."""
+
+    def disconnect(self, address: str, reason: str = "") -> None:
+        """Close the connection to an address, if there is one; its pending requests fail."""
+
+
 class Identity(msgspec.Struct, frozen=True):
     """The identity under which name servers list this broker."""
 

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.registration.identity import Identity, Invoker, is_running, other_holder
+from cometmq.broker.registration.identity import Connections, Identity, is_running, other_holder
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import READ_WRITE, Topics
@@ -39,7 +39,7 @@ from cometmq.remoting.bodies.topic_config import (
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
-from cometmq.remoting.errors import CometError, CommandError
+from cometmq.remoting.errors import CometError, CommandError, RequestTimeout
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.names import AUTO_CREATE_TOPIC
@@ -49,6 +49,10 @@ PERIOD_MAX_MS: Final = 60_000
 RETRY_FIRST_MS: Final = 500
 RETRY_MAX_MS: Final = 2_000
 """Maximum time until a broker registers with a name server that has become reachable again."""
+STUCK_MS: Final = 500
+"""A new role does not wait longer than this for an earlier registration. After a network failure,
+the packets of its connection are retransmitted ever more rarely; a new connection is faster.
+"""
 REFUSED_COUNT_MAX: Final = 4
 """Number of successive refusals of an earlier epoch, over 3 s, that cause a warning."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
@@ -62,6 +66,7 @@ class Link:
     __slots__ = (
         "acknowledged",
         "address",
+        "asked_s",
         "failed_count",
         "holder",
         "is_name_checked",
@@ -75,6 +80,8 @@ class Link:
     def __init__(self, address: str) -> None:
         self.address = address
         self.acknowledged: DataVersion | None = None
+        self.asked_s: float | None = None
+        """When the pending registration was sent, by the loop's clock."""
         self.is_up = False
         self.is_tried = False
         self.is_name_checked = False
@@ -93,7 +100,7 @@ class Registration:
         self,
         identity: Identity,
         topics: Topics,
-        client: Invoker,
+        client: Connections,
         addresses: NamesrvAddresses,
         *,
         settings: Callable[[], BrokerSettings],
@@ -192,6 +199,8 @@ class Registration:
         self.identity = msgspec.structs.replace(self.identity, broker_id=broker_id, epoch=epoch)
         for link in self.links.values():
             link.is_role_new = True
+            if link.asked_s is not None and _now_s() - link.asked_s > STUCK_MS / 1000:
+                self._client.disconnect(link.address, "a registration got no answer")
         self.register_again()
 
     def register_again(self) -> None:
@@ -224,7 +233,11 @@ class Registration:
                 group.create_task(self._leave(link))
 
     async def register(self, link: Link) -> bool:
-        """Bring one name server up to date; return whether that succeeded."""
+        """Bring one name server up to date; return whether that succeeded.
+
+        As in RocketMQ, a connection on which a request was not answered is closed.
+        """
+        link.asked_s = _now_s()
         try:
             may_skip = not (self._settings().force_register or link.is_role_new)
             if may_skip and not await self._is_stale(link):
@@ -232,12 +245,16 @@ class Registration:
                 return True
             await self._send_registration(link)
         except CometError as error:
+            if isinstance(error, RequestTimeout):
+                self._client.disconnect(link.address, "a registration got no answer")
             link.failed_count += 1
             link.acknowledged = None
             link.is_role_new = self.identity.epoch is not None
             self._note_failed(link, error)
             link.is_up = False
             return False
+        finally:
+            link.asked_s = None
         self._mark_up(link)
         return True
 
@@ -479,6 +496,10 @@ class Registration:
             )
         except CometError as error:
             self._log.warning("namesrv.unregister_failed", namesrv=link.address, error=str(error))
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _release(link: Link) -> None:

@@ -52,6 +52,9 @@ class NoNamesrv:
     ) -> Response:
         raise ConnectFailed(address)
 
+    def disconnect(self, address: str, reason: str = "") -> None:
+        pass
+
 
 class MemoryStore:
     """The store as seen by the control plane; it answers from a table."""

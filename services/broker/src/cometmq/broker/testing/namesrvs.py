@@ -21,7 +21,7 @@ from cometmq.remoting.bodies.topic_config import (
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import RegisterBroker
-from cometmq.remoting.errors import CometError, ConnectFailed
+from cometmq.remoting.errors import CometError, ConnectFailed, ConnectionLost
 from cometmq.remoting.log import NO_LOG, Log
 
 ME = Identity(
@@ -48,6 +48,10 @@ class ScriptedNamesrvs:
         self.dead: set[str] = set()
         self.refusing: dict[str, CometError] = {}
         self.arrived = asyncio.Event()
+        self.frozen: set[str] = set()
+        """Addresses that do not answer until the connection is closed."""
+        self.disconnected: list[str] = []
+        self._closed = asyncio.Event()
 
     async def invoke(
         self,
@@ -62,11 +66,19 @@ class ScriptedNamesrvs:
         self.arrived.set()
         if address in self.dead:
             raise ConnectFailed(address)
+        if address in self.frozen:
+            await self._closed.wait()
+            raise ConnectionLost(address)
         if address in self.refusing:
             raise self.refusing[address]
         if code not in {RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_BROKER_CONFIG}:
             self.requests.append(Request(address, int(code), header, body))
         return self.answers.get(int(code), Response(0, None, {}, b""))
+
+    def disconnect(self, address: str, reason: str = "") -> None:
+        self.disconnected.append(address)
+        self.frozen.discard(address)
+        self._closed.set()
 
     def topics_sent(self) -> list[set[str]]:
         return [
