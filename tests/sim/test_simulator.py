@@ -12,12 +12,11 @@ import pytest
 from tests.sim import mutations
 
 ROOT = Path(__file__).parents[2]
-SEED_WITH_A_TAIL = 37
-"""A seed in which a broker cuts off the end of its log."""
 TIMEOUT_S = 1_500  # for a loaded machine; an idle one takes seconds
 
 
-WITHOUT_FILES = f"""
+WITHOUT_FILES = """
+import gc
 import sys
 from tests.sim.run import Runs, prepare, run_seed
 
@@ -27,10 +26,16 @@ def refuse(event, arguments):
 
 prepare()
 sys.addaudithook(refuse)
-world = run_seed({SEED_WITH_A_TAIL}, Runs())
-assert world.outcome == "complete", world.violation
-print("\\n".join(world.history()))
+for seed in range(100):
+    world = run_seed(seed, Runs())
+    assert not world.violation, world.violation
+    if any("tail.cut" in line for line in world.history()):
+        print("cut a tail in seed", seed)
+        break
+    del world
+    gc.collect()
 """
+"""Runs seeds until a broker cuts off the end of its log, the rarest write of all."""
 
 
 def simulate(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
@@ -71,7 +76,7 @@ def test_a_run_writes_no_files():
         [sys.executable, "-c", WITHOUT_FILES], cwd=ROOT, capture_output=True, text=True,
         timeout=TIMEOUT_S, check=True,
     )  # fmt: skip
-    assert "tail.cut" in run.stdout
+    assert run.stdout.startswith("cut a tail in seed ")
 
 
 @pytest.mark.parametrize("rule", mutations.ALL)
