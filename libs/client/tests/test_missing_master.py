@@ -105,12 +105,13 @@ async def test_senders_share_the_lookups_of_a_route_without_a_master(
         failures = await failures_of(producer, "T", 200)
         elapsed_s = monotonic() - begin
     assert [NO_MASTER in str(failure) for failure in failures] == [True] * 200
-    assert 2 <= lookups.count("T") <= elapsed_s + 2
+    assert 2 <= lookups.count("T") <= elapsed_s + 5  # four in the first second
 
 
 async def test_a_send_that_cannot_wait_for_the_next_lookup_fails_at_once(
     cluster: MemoryCluster, lookups: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("cometmq.client.cluster.renewals.RENEW_MS_MIN", 60_000)
     monkeypatch.setattr("cometmq.client.cluster.renewals.RENEW_MS", 60_000)
     await cluster.lose_master(cluster.broker)
     async with Producer("pg", cluster.namesrv, options=SLOW) as producer:

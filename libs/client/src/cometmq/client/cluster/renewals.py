@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits the rate of the route lookups that senders wait for: the first is immediate, then there is
-at most one per RENEW_MS.
+"""Limits the rate of the route lookups that senders wait for.
+
+The first lookup is immediate; the intervals between the next ones double from RENEW_MS_MIN to
+RENEW_MS, because a successor is most often found within the first second.
 """
 
 import asyncio
@@ -15,15 +17,18 @@ from cometmq.client.errors import ClientStateError
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import TaskSet
 
+RENEW_MS_MIN: Final = 100
 RENEW_MS: Final = 1_000
-"""Interval between lookups of a route to which nothing can be sent."""
+"""The first and the last interval between lookups of a route to which nothing can be sent."""
 
 
 class _Renewal(msgspec.Struct):
     begun_count: int = 0
     completed_count: int = 0
-    next_ms: int = 0
-    """When the next lookup is due."""
+    ended_ms: int = 0
+    """When the last lookup ended."""
+    pause_ms: int = 0
+    """Interval between the last lookup and the next one."""
     error: CometError | None = None
     """Why the last lookup failed."""
     running: asyncio.Task[None] | None = None
@@ -34,6 +39,15 @@ class _Renewal(msgspec.Struct):
     `asyncio.Lock` and `asyncio.wait` compare each of thousands of callers with all the others when
     they time out.
     """
+
+    @property
+    def due_ms(self) -> int:
+        """When the next lookup is due."""
+        return self.ended_ms + self.pause_ms
+
+    def is_over(self, now_ms: int) -> bool:
+        """Return whether nobody has needed a lookup for so long that the next one is a first."""
+        return self.running is None and now_ms > self.due_ms + RENEW_MS
 
 
 class Renewals:
@@ -55,20 +69,20 @@ class Renewals:
         *,
         is_found: Callable[[], bool],
         wait_ms: int,
-    ) -> None:
+    ) -> bool:
         """Wait for a lookup that begins after this call, or until `is_found` is true.
 
-        If no such lookup ends within `wait_ms`, use the last lookup, or raise TimeoutError if it is
-        too old. If the lookup failed, raise its error.
+        If no such lookup ends within `wait_ms`, use the last lookup and return False, or raise
+        TimeoutError if it is too old. If the lookup failed, raise its error.
         """
         called_ms = monotonic_ms()
         renewal = self._of(key, called_ms)
         begun_count = renewal.begun_count
-        is_recent = called_ms < renewal.next_ms
+        is_recent = called_ms < renewal.ended_ms + RENEW_MS
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 while not is_found() and renewal.completed_count <= begun_count:
-                    if renewal.next_ms - called_ms > wait_ms:
+                    if renewal.due_ms - called_ms > wait_ms:
                         break
                     if renewal.running is None:
                         work = _look_up(renewal, look_up)
@@ -80,21 +94,22 @@ class Renewals:
                 raise
         if not is_found() and renewal.error is not None:
             raise renewal.error.with_traceback(None)  # it would grow with each of many callers
+        return renewal.completed_count > begun_count or is_found()
 
     def _of(self, key: Hashable, now_ms: int) -> _Renewal:
         found = self._renewals.get(key)
-        if found is None:
+        if found is None or found.is_over(now_ms):
             self._renewals = {
                 other: renewal
                 for other, renewal in self._renewals.items()
-                if renewal.running or renewal.next_ms > now_ms
+                if not renewal.is_over(now_ms)
             }
             found = self._renewals[key] = _Renewal()
         return found
 
 
 async def _look_up(renewal: _Renewal, look_up: Callable[[], Awaitable[object]]) -> None:
-    await asyncio.sleep((renewal.next_ms - monotonic_ms()) / 1000)
+    await asyncio.sleep((renewal.due_ms - monotonic_ms()) / 1000)
     renewal.begun_count += 1
     error: CometError | None = _closed()
     try:
@@ -126,7 +141,8 @@ def _ended(renewal: _Renewal, task: asyncio.Task[None]) -> None:
         renewal.begun_count += 1
         renewal.error = _closed()
     renewal.completed_count = renewal.begun_count
-    renewal.next_ms = monotonic_ms() + RENEW_MS
+    renewal.pause_ms = min(max(RENEW_MS_MIN, 2 * renewal.pause_ms), RENEW_MS)
+    renewal.ended_ms = monotonic_ms()
     renewal.running = None
     for waiter in renewal.waiters:
         if not waiter.done():

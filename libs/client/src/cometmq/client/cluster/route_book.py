@@ -217,18 +217,21 @@ class RouteBook:
         *,
         is_found: Callable[[], bool],
         wait_ms: int,
-    ) -> None:
-        """Wait for a shared lookup; delays of the event loop do not count towards `wait_ms`."""
+    ) -> bool:
+        """Wait for a shared lookup; delays of the event loop do not count towards `wait_ms`.
+
+        Return False if there was none in time, and an earlier one is used.
+        """
         share = functools.partial(self._renewals.share, key, look_up, is_found=is_found)
         late_before_ms, late_ms = self._namesrv.loop_late_ms, 0
         try:
             try:
-                await share(wait_ms=wait_ms)
+                return await share(wait_ms=wait_ms)
             except TimeoutError:
                 late_ms = self._namesrv.loop_late_ms - late_before_ms
                 if not late_ms:
                     raise
-                await share(wait_ms=min(wait_ms, late_ms))
+                return await share(wait_ms=min(wait_ms, late_ms))
         except TimeoutError as error:
             addresses = ", ".join(sorted(self._namesrv.addresses))
             limit = f"within {wait_ms / 1000:g} s"
@@ -252,14 +255,12 @@ class RouteBook:
             )
         return self.master(broker_name)
 
-    async def find_other_master(
-        self, broker_name: str, topic: str, *, lookup_count: int, wait_ms: int
-    ) -> None:
-        """Look up the route of `topic` until a new master replaces the current one.
+    async def find_other_master(self, broker_name: str, topic: str, *, wait_ms: int) -> None:
+        """Look up the route of `topic`, up to `wait_ms`, until a new master replaces the current
+        one.
 
         In a group with failover, name servers keep a lost master in the route until its successor
-        registers. Return after `lookup_count` rate-limited lookups, which together may take
-        up to `wait_ms`.
+        registers. Return early if the next rate-limited lookup would be too late.
         """
 
         def master() -> str | None:
@@ -267,15 +268,15 @@ class RouteBook:
 
         before = master()
         deadline_ms = monotonic_ms() + wait_ms
-        for _ in range(lookup_count):
-            if master() != before:
-                return
-            await self._share(
+        while master() == before and (left_ms := deadline_ms - monotonic_ms()) > 0:
+            was_in_time = await self._share(
                 (topic, broker_name, before),
                 lambda: self.refresh(topic),
                 is_found=lambda: master() != before,
-                wait_ms=max(0, deadline_ms - monotonic_ms()),
+                wait_ms=left_ms,
             )
+            if not was_in_time:
+                return
 
     async def find_other_route(self, before: Route, *, wait_ms: int) -> None:
         """Look up the route of a topic until it differs from `before`, or until one new lookup has

@@ -72,6 +72,8 @@ _ILLEGAL_QUEUE: Final = re.compile(
 """The remark about a queue that the topic does not have. Its code, 1, also stands for
 transient failures.
 """
+SUCCESSOR_MS: Final = 1_500
+"""How long a send waits for the successor of a lost broker before its next attempt."""
 _FULL_PAUSE_S: Final = 0.002
 _BUSY_PAUSE_MS: Final = 100  # doubled at each attempt
 
@@ -218,8 +220,7 @@ class MessageSender:
     ) -> None:
         """If the only broker of a topic is lost, wait for lookups that may find its successor.
 
-        Otherwise all attempts would fail within milliseconds, before a group could fail over. The
-        first lookup may be immediate and still find the lost master, so two are made.
+        Otherwise all attempts would fail within milliseconds, before a group could fail over.
         """
         if not (isinstance(error, ConnectFailed) or names_former_master(error)):
             return
@@ -227,7 +228,7 @@ class MessageSender:
             return
         with contextlib.suppress(CometError):  # the next attempt reports it
             await self._instance.routes.find_other_master(
-                queue.broker_name, queue.topic, lookup_count=2, wait_ms=left_ms
+                queue.broker_name, queue.topic, wait_ms=min(left_ms, SUCCESSOR_MS)
             )
 
     async def _outlive_route(self, error: Exception, route: Route, left_ms: int) -> None:
