@@ -4,9 +4,11 @@ from itertools import product
 import pytest
 
 from cometmq.store.results import PutResult, PutStatus
-from cometmq.store.writing.pending_puts import Condition, PendingPuts
+from cometmq.store.writing.pending_puts import Condition, Conditions, PendingPuts
 
-BOTH = Condition.FLUSHED | Condition.REPLICATED
+FLUSHED = (Condition.FLUSHED,)
+REPLICATED = (Condition.REPLICATED,)
+BOTH = FLUSHED + REPLICATED
 EQUAL_TIMEOUTS = {Condition.FLUSHED: 5_000, Condition.REPLICATED: 5_000}
 
 
@@ -17,7 +19,7 @@ class Puts:
         self.pending = PendingPuts({Condition.FLUSHED: 0, Condition.REPLICATED: 0})
         self.answered: list[tuple[int, PutStatus]] = []
 
-    def add(self, offset: int, needs: Condition, now_ms: int = 0) -> None:
+    def add(self, offset: int, needs: Conditions, now_ms: int = 0) -> None:
         def done(result: PutResult) -> None:
             self.answered.append((offset, result.status))
 
@@ -31,16 +33,16 @@ def puts() -> Puts:
 
 @pytest.mark.parametrize(
     ("needs", "flushed", "replicated"),
-    list(product([Condition.FLUSHED, Condition.REPLICATED, BOTH], [9, 10], [9, 10])),
+    list(product([FLUSHED, REPLICATED, BOTH], [9, 10], [9, 10])),
 )
 def test_a_put_is_answered_when_all_its_conditions_hold(
-    puts: Puts, needs: Condition, flushed: int, replicated: int
+    puts: Puts, needs: Conditions, flushed: int, replicated: int
 ) -> None:
     puts.add(10, needs)
     puts.pending.advance(Condition.FLUSHED, flushed)
     puts.pending.advance(Condition.REPLICATED, replicated)
-    holds = (flushed >= 10 or not needs & Condition.FLUSHED) and (
-        replicated >= 10 or not needs & Condition.REPLICATED
+    holds = (flushed >= 10 or Condition.FLUSHED not in needs) and (
+        replicated >= 10 or Condition.REPLICATED not in needs
     )
     assert puts.answered == ([(10, PutStatus.PUT_OK)] if holds else [])
     assert len(puts.pending) == (not holds)
@@ -48,7 +50,7 @@ def test_a_put_is_answered_when_all_its_conditions_hold(
 
 def test_puts_are_answered_in_the_order_of_the_log(puts: Puts) -> None:
     puts.add(10, BOTH)
-    puts.add(20, Condition.REPLICATED)
+    puts.add(20, REPLICATED)
     puts.pending.advance(Condition.REPLICATED, 20)
     assert puts.answered == []
     puts.pending.advance(Condition.FLUSHED, 10)
@@ -58,15 +60,15 @@ def test_puts_are_answered_in_the_order_of_the_log(puts: Puts) -> None:
 @pytest.mark.parametrize(
     ("needs", "met", "status"),
     [
-        (Condition.FLUSHED, Condition.NONE, PutStatus.FLUSH_DISK_TIMEOUT),
-        (Condition.REPLICATED, Condition.NONE, PutStatus.FLUSH_SLAVE_TIMEOUT),
-        (BOTH, Condition.NONE, PutStatus.FLUSH_SLAVE_TIMEOUT),
-        (BOTH, Condition.FLUSHED, PutStatus.FLUSH_SLAVE_TIMEOUT),
-        (BOTH, Condition.REPLICATED, PutStatus.FLUSH_DISK_TIMEOUT),
+        (FLUSHED, (), PutStatus.FLUSH_DISK_TIMEOUT),
+        (REPLICATED, (), PutStatus.FLUSH_SLAVE_TIMEOUT),
+        (BOTH, (), PutStatus.FLUSH_SLAVE_TIMEOUT),
+        (BOTH, FLUSHED, PutStatus.FLUSH_SLAVE_TIMEOUT),
+        (BOTH, REPLICATED, PutStatus.FLUSH_DISK_TIMEOUT),
     ],
 )
 def test_a_put_that_times_out_names_the_last_unmet_condition(
-    puts: Puts, needs: Condition, met: Condition, status: PutStatus
+    puts: Puts, needs: Conditions, met: Conditions, status: PutStatus
 ) -> None:
     puts.add(10, needs, now_ms=1_000)
     for condition in met:
@@ -80,13 +82,13 @@ def test_a_put_that_times_out_names_the_last_unmet_condition(
 @pytest.mark.parametrize(
     ("needs", "at_ms", "status"),
     [
-        (Condition.REPLICATED, 4_001, PutStatus.FLUSH_SLAVE_TIMEOUT),
-        (Condition.FLUSHED, 6_001, PutStatus.FLUSH_DISK_TIMEOUT),
+        (REPLICATED, 4_001, PutStatus.FLUSH_SLAVE_TIMEOUT),
+        (FLUSHED, 6_001, PutStatus.FLUSH_DISK_TIMEOUT),
         (BOTH, 6_001, PutStatus.FLUSH_SLAVE_TIMEOUT),
     ],
 )
 def test_each_condition_has_its_own_timeout(
-    puts: Puts, needs: Condition, at_ms: int, status: PutStatus
+    puts: Puts, needs: Conditions, at_ms: int, status: PutStatus
 ) -> None:
     timeouts = {Condition.FLUSHED: 5_000, Condition.REPLICATED: 3_000}
     puts.add(10, needs, now_ms=1_000)
@@ -104,8 +106,8 @@ def test_a_status_that_was_set_before_is_kept_unless_the_put_fails(puts: Puts) -
 
     for _ in range(2):
         result = PutResult(PutStatus.SLAVE_NOT_AVAILABLE)
-        puts.pending.add(10, Condition.FLUSHED, 0, done, result)
-        puts.pending.add(20, Condition.FLUSHED, 0, done, PutResult(PutStatus.SLAVE_NOT_AVAILABLE))
+        puts.pending.add(10, FLUSHED, 0, done, result)
+        puts.pending.add(20, FLUSHED, 0, done, PutResult(PutStatus.SLAVE_NOT_AVAILABLE))
         puts.pending.advance(Condition.FLUSHED, 10)
         puts.pending.fail()
         puts.pending.retreat(0)
@@ -124,23 +126,23 @@ def test_a_condition_is_needed_while_a_put_waits_for_it(puts: Puts) -> None:
 def test_offsets_of_a_truncated_log_count_no_more(puts: Puts) -> None:
     puts.pending.advance(Condition.REPLICATED, 50)
     puts.pending.retreat(20)
-    puts.add(30, Condition.REPLICATED)
+    puts.add(30, REPLICATED)
     assert puts.pending.is_needed(Condition.REPLICATED)
     puts.pending.advance(Condition.REPLICATED, 30)
     assert puts.answered == [(30, PutStatus.PUT_OK)]
 
 
 def test_a_failure_refuses_all(puts: Puts) -> None:
-    puts.add(10, Condition.FLUSHED)
-    puts.add(20, Condition.REPLICATED)
+    puts.add(10, FLUSHED)
+    puts.add(20, REPLICATED)
     puts.pending.fail()
     assert [status for _, status in puts.answered] == [PutStatus.SERVICE_NOT_AVAILABLE] * 2
 
 
 def test_a_put_counts_as_many_as_the_requests_that_it_answers(puts: Puts) -> None:
-    puts.add(10, Condition.FLUSHED)
+    puts.add(10, FLUSHED)
     result = PutResult(PutStatus.PUT_OK, request_count=32)
-    puts.pending.add(20, Condition.FLUSHED, 0, lambda _: None, result)
+    puts.pending.add(20, FLUSHED, 0, lambda _: None, result)
     assert len(puts.pending) == 33
     puts.pending.advance(Condition.FLUSHED, 10)
     assert len(puts.pending) == 32
