@@ -4,6 +4,7 @@
 import asyncio
 import ctypes
 import multiprocessing
+import os
 import socket
 import struct
 import threading
@@ -18,6 +19,7 @@ BIG_TOPIC: Final = "big"
 QUIET_TOPIC: Final = "quiet"
 FLOOD_FRAMES: Final = 1_024
 FLOOD_BODY: Final = b"f" * 128
+FLOOD_NICE: Final = 10
 STALLED_PULLS: Final = 2_000
 HOLD_MS: Final = 15_000
 READ_BYTES: Final = 1 << 18
@@ -27,7 +29,12 @@ _DROP_ALL: Final = struct.pack("=HBBI", 0x06, 0, 0, 0)  # one instruction: retur
 
 
 def flood(address: str, connections: int, ready: Any) -> None:
-    """Send at full speed without waiting for answers."""
+    """Send at full speed without waiting for answers.
+
+    The process has a low priority, so that it slows down others through the broker, and not by
+    taking the processors that it shares with them.
+    """
+    os.nice(FLOOD_NICE)
     asyncio.run(_flood(address, connections, ready))
 
 
