@@ -4,8 +4,9 @@
     make profile ARGS="--workload pull --tool calls"
 
 `--tool sample` (default) samples at full speed: microseconds per message and function, then the
-hottest lines. `--tool calls` traces with cProfile: exact call counts, inflated times. In a workload
-with two copies, the master is profiled first, then the slave.
+hottest lines. `--tool calls` traces with cProfile: exact call counts, inflated times. `--tool perf`
+divides the time between system calls, the interpreter and native code. In a workload with two
+copies, the master is profiled first, then the slave.
 """
 
 import argparse
@@ -16,9 +17,12 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
+from macro import perf
 from macro.native import BenchError
 from macro.pairs import CometPair, PairServer
 from macro.process import cpu_split
@@ -35,6 +39,7 @@ CHOICES: Final = {load.name: load for load in (*LOADS, *REPLICATED)}
 MODULES: Final = 15
 FUNCTIONS: Final = 30
 LINES: Final = 25
+PARTS: Final = 25
 
 
 class ProfiledCluster(CometCluster):
@@ -51,7 +56,9 @@ class ProfiledCluster(CometCluster):
 
 
 def profiler(tool: str, path: Path) -> list[str]:
-    """Return the command that runs a program under a profiler."""
+    """Return the beginning of the command that runs a program of Python under a profiler."""
+    if tool == "perf":  # attaches to the process
+        return [sys.executable, "-P"]
     if tool == "sample":
         return [sys.executable, "-P", str(SAMPLER), str(path)]
     return [sys.executable, "-P", "-m", "cProfile", "-o", str(path)]
@@ -62,21 +69,27 @@ def parse_arguments() -> argparse.Namespace:
         prog="bench/profile_sends.py", description="CometMQ's hot path"
     )
     parser.add_argument("--workload", choices=[*CHOICES], default="send-8x32")
-    parser.add_argument("--tool", choices=["sample", "calls"], default="sample")
+    parser.add_argument("--tool", choices=["sample", "calls", "perf"], default="sample")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--serialization", choices=["json", "rocketmq"], default="json")
     return parser.parse_args()
 
 
-def run(server: Server, load: Load, arguments: argparse.Namespace) -> list[float]:
-    """Load the server and print its rate; return each broker's processor time in us per message."""
+def run(
+    server: Server, load: Load, arguments: argparse.Namespace, paths: Sequence[Path]
+) -> list[float]:
+    """Load the server and print its rate; return each broker's processor time in us per message.
+
+    The samples of `perf` are recorded into `paths`.
+    """
     prepare(load, server)
     pids = server.pids
     if arguments.tool == "sample":
         for pid in pids:
             os.kill(pid, signal.SIGUSR1)  # drop the samples of the warm-up
     before = [cpu_split(pid) for pid in pids]
-    report = run_once(load, server, seconds=arguments.seconds, warmup=0)
+    with perf.recording(pids, paths) if arguments.tool == "perf" else nullcontext():
+        report = run_once(load, server, seconds=arguments.seconds, warmup=0)
     after = [cpu_split(pid) for pid in pids]
     per_message: float = 1e6 / report["messages_in_all"]
     print(f"{load.title}: {report['messages_per_s']:,.0f} messages/s under the profiler")
@@ -92,7 +105,8 @@ def run(server: Server, load: Load, arguments: argparse.Namespace) -> list[float
 def profile_broker(directory: Path, load: Load, arguments: argparse.Namespace) -> None:
     """Profile a single broker."""
     with ProfiledCluster(directory, arguments.tool) as cluster:
-        (used_us,) = run(Server("comet", cluster, arguments.serialization), load, arguments)
+        server = Server("comet", cluster, arguments.serialization)
+        (used_us,) = run(server, load, arguments, [cluster.profile_path])
         cluster.stop()
     print_profile(cluster.profile_path, used_us, arguments.tool)
 
@@ -102,9 +116,9 @@ def profile_pair(directory: Path, load: Load, arguments: argparse.Namespace) -> 
     paths = [directory / f"profile-{number}" for number in (0, 1)]
     prefixes = [profiler(arguments.tool, path) for path in paths]
     with CometPair(directory / "pair", is_sync=True, prefixes=prefixes) as pair:
-        used = run(PairServer("comet", pair, arguments.serialization), load, arguments)
-        pair.stop()
         paths = [paths[int(one.directory.name)] for one in (pair.master, pair.slave)]
+        used = run(PairServer("comet", pair, arguments.serialization), load, arguments, paths)
+        pair.stop()
     for role, path, used_us in zip(("master", "slave"), paths, used, strict=True):
         print(f"\n{role}")
         print_profile(path, used_us, arguments.tool)
@@ -113,6 +127,8 @@ def profile_pair(directory: Path, load: Load, arguments: argparse.Namespace) -> 
 def print_profile(path: Path, used_us: float, tool: str) -> None:
     if tool == "sample":
         print_samples(path, used_us)
+    elif tool == "perf":
+        print_table("part", perf.read_samples(path), used_us, PARTS)
     else:
         pstats.Stats(str(path)).sort_stats("tottime").print_stats(FUNCTIONS)
 
@@ -120,7 +136,6 @@ def print_profile(path: Path, used_us: float, tool: str) -> None:
 def print_samples(path: Path, us_per_message: float) -> None:
     """Print the modules, functions and lines with the most self time."""
     rows: list[tuple[str, str, int, int]] = json.loads(path.read_text(encoding="utf-8"))
-    total = sum(count for *_, count in rows)
     modules: Counter[str] = Counter()
     functions: Counter[str] = Counter()
     lines: Counter[str] = Counter()
@@ -134,10 +149,16 @@ def print_samples(path: Path, us_per_message: float) -> None:
         ("line", lines, LINES),
     )
     for title, counts, limit in tables:
-        print(f"\n{'us/message':>10} {'share':>6}  {title}")
-        for name, count in counts.most_common(limit):
-            share = count / total
-            print(f"{us_per_message * share:>10.3f} {share:>6.1%}  {name}")
+        print_table(title, counts, us_per_message, limit)
+
+
+def print_table(title: str, counts: Counter[str], us_per_message: float, limit: int) -> None:
+    """Print the largest shares of the samples."""
+    total = counts.total()
+    print(f"\n{'us/message':>10} {'share':>6}  {title}")
+    for name, count in counts.most_common(limit):
+        share = count / total
+        print(f"{us_per_message * share:>10.3f} {share:>6.1%}  {name}")
 
 
 def _short(file: str) -> str:
