@@ -53,11 +53,22 @@ class BrokenQueue(FakeQueue):
         raise DiskError("read", f"{offset}-{count}", errno.EIO)
 
 
+class FakeReads:
+    def look_up(self, lookup, done, failed) -> None:
+        try:
+            found = finish(lookup)
+        except DiskError as error:
+            failed(error)
+        else:
+            done(found)
+
+
 class FakeStore:
     """A store with one delay queue; stored messages are kept and found by their unique key."""
 
     def __init__(self) -> None:
         self.delayed = FakeQueue()
+        self.reads = FakeReads()
         self.records: dict[int, MessageRecord] = {}
         self.copies: list[MessageRecord] = []
         self.status = PutStatus.PUT_OK
@@ -100,14 +111,6 @@ class FakeStore:
         result = PutResult(self.status, self.end, len(record))
         self.end += len(record)
         done(result)
-
-    def look_up(self, lookup, done, failed) -> None:
-        try:
-            found = finish(lookup)
-        except DiskError as error:
-            failed(error)
-        else:
-            done(found)
 
     now_ms = 0
 

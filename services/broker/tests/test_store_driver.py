@@ -149,10 +149,10 @@ async def test_a_running_broker_truncates_its_log() -> None:
         await asyncio.sleep(0)
         node.driver.tick()  # starts no job in between
         errors: list[Exception] = []
-        node.driver.look_up(_one_read(node), _unexpected, errors.append)
+        node.driver.reads.look_up(_one_read(node), _unexpected, errors.append)
         assert [type(error) for error in errors] == [SystemBusy]
         with pytest.raises(SystemBusy, match="truncated"):
-            node.driver.read(None, pytest.fail, pytest.fail)  # type: ignore[arg-type]
+            node.driver.reads.read(None, pytest.fail, pytest.fail)  # type: ignore[arg-type]
         await truncation
         assert truncated == [border]
         assert [result.status for result in waiting] == [PutStatus.SERVICE_NOT_AVAILABLE]

@@ -12,7 +12,7 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import progress
-from cometmq.broker.store_driver import TURN_BYTES_MAX, TURN_READS_MAX
+from cometmq.broker.store_reads import TURN_BYTES_MAX, TURN_READS_MAX
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.broker.timers import disable_slow_groups
@@ -226,7 +226,7 @@ def unexpected(error: Exception) -> None:
 async def test_a_long_search_yields_to_other_work(broker: Broker) -> None:
     reads: list[int] = []
     ended: list[None] = []
-    broker.driver.look_up(endless(reads), ended.append, unexpected)
+    broker.driver.reads.look_up(endless(reads), ended.append, unexpected)
     seen = 0
     while not ended:
         assert 0 < len(reads) - seen <= TURN_READS_MAX + 1
@@ -238,7 +238,7 @@ async def test_a_long_search_yields_to_other_work(broker: Broker) -> None:
 async def test_large_reads_use_up_the_bound_of_a_turn(broker: Broker) -> None:
     reads: list[int] = []
     ended: list[None] = []
-    broker.driver.look_up(endless(reads, TURN_BYTES_MAX // 4), ended.append, unexpected)
+    broker.driver.reads.look_up(endless(reads, TURN_BYTES_MAX // 4), ended.append, unexpected)
     assert len(reads) == 4
     await broker.driver.drain()
     assert ended == [None]
@@ -248,7 +248,7 @@ async def test_a_search_ends_with_its_connection(broker: Broker) -> None:
     reads: list[int] = []
     ended: list[None] = []
     peer = FakePeer()
-    broker.driver.look_up(endless(reads), ended.append, unexpected, peer=peer)
+    broker.driver.reads.look_up(endless(reads), ended.append, unexpected, peer=peer)
     peer.close()
     await broker.driver.drain()
     assert ended == []

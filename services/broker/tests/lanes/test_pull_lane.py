@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker import store_driver
+from cometmq.broker import store_reads
 from cometmq.broker.clients.queue_locks import LOCK_LIFE_MS
 from cometmq.broker.filters.sql import compile_sql
 from cometmq.broker.handlers import VIP_EXCLUDED
@@ -258,8 +258,8 @@ def whole_searches(monkeypatch):
     postpone different ones.
     """
     monkeypatch.setattr(pull_lane, "TURN_EXAMINED_MAX", 1 << 30)
-    monkeypatch.setattr(store_driver, "TURN_READS_MAX", 1 << 30)
-    monkeypatch.setattr(store_driver, "TURN_BYTES_MAX", 1 << 40)
+    monkeypatch.setattr(store_reads, "TURN_READS_MAX", 1 << 30)
+    monkeypatch.setattr(store_reads, "TURN_BYTES_MAX", 1 << 40)
     for expression in EXPRESSIONS:  # cached: one broker finds what the other has compiled
         compile_sql(expression)
 

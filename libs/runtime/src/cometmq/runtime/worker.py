@@ -78,3 +78,11 @@ def _begin(name: str, *, has_idle_io: bool) -> None:  # the thread's initializer
     threading.current_thread().name = name
     if has_idle_io:
         use_idle_io()
+
+
+def error_of(future: asyncio.Future[T]) -> Exception | None:
+    """Return the error of a finished job; anything that is not an Exception ends the process."""
+    error = future.exception()
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    return error

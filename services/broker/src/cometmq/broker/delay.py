@@ -81,14 +81,8 @@ class Due(NamedTuple):
     message: NewMessage | None
 
 
-class DelayDriver(Protocol):
-    """The part of the store's driver that delivery uses."""
-
-    def put(self, message: NewMessage, done: PutDone) -> None:
-        """Store a message; `done` is called when its outcome is known."""
-
-    def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
-        """Store `count` messages from a source, starting with number `first`."""
+class DelayReads(Protocol):
+    """The part of the store's reads that delivery uses."""
 
     def look_up(
         self,
@@ -97,6 +91,20 @@ class DelayDriver(Protocol):
         failed: Callable[[Exception], None],
     ) -> None:
         """Run a search, then call `done` with its result or `failed` with its error."""
+
+
+class DelayDriver(Protocol):
+    """The part of the store's driver that delivery uses."""
+
+    @property
+    def reads(self) -> DelayReads:
+        """The searches for messages that are due."""
+
+    def put(self, message: NewMessage, done: PutDone) -> None:
+        """Store a message; `done` is called when its outcome is known."""
+
+    def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
+        """Store `count` messages from a source, starting with number `first`."""
 
 
 class _Level:
@@ -256,7 +264,7 @@ class DelayService:
         if level.offset < queue.max_offset:
             self._has_work = True
         level.is_reading = True
-        self._driver.look_up(
+        self._driver.reads.look_up(
             self._due(queue, level.number, level.offset, self._now_ms),
             partial(self._deliver, level),
             partial(self._note_unreadable, level),

@@ -50,7 +50,7 @@ class DiskWatch:
         self._is_reading = True
 
         def found(oldest: MessageRecord | None) -> None:
-            driver.run(partial(read_disk, settings, oldest), done, failed)
+            driver.reads.run(partial(read_disk, settings, oldest), done, failed)
 
         def done(figures: DiskFigures) -> None:
             self._is_reading = False
@@ -59,4 +59,4 @@ class DiskWatch:
         def failed(_: Exception) -> None:
             self._is_reading = False  # the store reports errors of its disk
 
-        driver.look_up(store.read_record(store.stats().min_offset), found, failed)
+        driver.reads.look_up(store.read_record(store.stats().min_offset), found, failed)

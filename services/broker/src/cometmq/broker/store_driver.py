@@ -2,45 +2,36 @@
 """Drives the pure store: one commit per turn of the loop, and slow disk work on named threads.
 
 Invariants: only the loop calls the store. Threads run only closures that the store provides (flush,
-retention, cold reads), and their results are handled on the loop. Searches read data in memory on
-the loop. The number of reads per turn is bounded for all searches together; searches above the
-bound continue in later turns, one at a time.
+retention, cold reads), and their results are handled on the loop.
 
 Hot path: `put` is one call and one test per message; everything else is done per batch.
 """
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from cometmq.broker.statistics.latencies import latency_buckets
 from cometmq.broker.statistics.put_times import PutTimes
-from cometmq.remoting.command import Call, Peer
-from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
+from cometmq.broker.store_reads import StoreReads
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.runtime.clock import Clock
-from cometmq.runtime.worker import Worker
+from cometmq.runtime.worker import Worker, error_of
 from cometmq.store.message_store import MessageStore
-from cometmq.store.reads import Lookup
 from cometmq.store.results import PutDone
 from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.writing.runs import RunSource
 
-T = TypeVar("T")
-
 STAGED_BYTES_MAX: Final = 1 << 20  # a larger batch is written before the loop's turn ends
 TICK_INTERVAL_MS: Final = 100
 IDLE_INTERVAL_MS: Final = 500
 """At most `flushIntervalCommitLog`, so that the first message after a pause is synced in time."""
-TURN_READS_MAX: Final = 32  # for all searches together: about 1 ms with testing the records
-TURN_BYTES_MAX: Final = 1 << 20
 
 
 class Workers(NamedTuple):
@@ -64,14 +55,6 @@ class Workers(NamedTuple):
         """Wait for submitted jobs; blocks."""
         for worker in self:
             worker.close()
-
-
-class _Search(NamedTuple):
-    lookup: Lookup[Any]
-    done: Callable[[Any], None]
-    failed: Callable[[Exception], None]
-    peer: Peer | None
-    is_part_of_put: bool
 
 
 class StoreDriver:
@@ -100,11 +83,8 @@ class StoreDriver:
         self._is_truncating = False
         self._ticked_end = -1  # of the log, at the last tick
         self._flushing: asyncio.Future[None] | None = None
-        self._reads: set[asyncio.Future[Any]] = set()
         self._jobs: set[asyncio.Future[None]] = set()
-        self._waiting: deque[tuple[_Search, Buffer, asyncio.Future[Any]]] = deque()
-        self._reads_left = TURN_READS_MAX
-        self._bytes_left = TURN_BYTES_MAX
+        self.reads = StoreReads(workers.read, log=log)
         self.commit_count = 0
         self.put_times = PutTimes(lambda: store.put_count)
         self.put_seconds = latency_buckets()
@@ -219,149 +199,13 @@ class StoreDriver:
         """
         assert not self._store.role_writable
         self.forget_unconfirmed()
-        self._is_truncating = True
+        self._is_truncating = self.reads.is_refused = True
         try:
             await self.drain()
             await self._workers.store.submit(partial(self._store.truncate, offset))
         finally:
-            self._is_truncating = False
+            self._is_truncating = self.reads.is_refused = False
         self.truncated()
-
-    def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Run a job on the read thread, where it may block; pass its result to `done` on the loop.
-
-        If the read fails, the call is answered with the error. Raise SystemBusy if too many reads
-        are pending.
-        """
-        future = self._submit(job)
-        self._reads.add(future)
-        future.add_done_callback(self._reads.discard)
-        future.add_done_callback(partial(self._read, call, done))
-
-    def _read(self, call: Call[Any], done: Callable[[T], None], future: asyncio.Future[T]) -> None:
-        error = _error(future)
-        if error is None:
-            done(future.result())
-            return
-        self._log.warning("read.failed", code=call.code, error=describe(error))
-        call.fail(ServerError(describe(error)))
-
-    def run(
-        self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]
-    ) -> None:
-        """Run a job of the broker on the read thread, then call `done` or `failed` on the loop."""
-
-        def ended(future: asyncio.Future[T]) -> None:
-            error = _error(future)
-            if error is None:
-                done(future.result())
-            else:
-                failed(error)
-
-        try:
-            future = self._submit(job)
-        except SystemBusy as error:
-            failed(error)
-            return
-        self._reads.add(future)
-        future.add_done_callback(self._reads.discard)
-        future.add_done_callback(ended)
-
-    def look_up(
-        self,
-        lookup: Lookup[T],
-        done: Callable[[T], None],
-        failed: Callable[[Exception], None],
-        *,
-        peer: Peer | None = None,
-        is_part_of_put: bool = False,
-    ) -> None:
-        """Run a search; `done` is called on the loop, immediately if all its reads are in memory.
-
-        A search for a `peer` ends silently if its connection closes. `failed` receives the error of
-        a read, or SystemBusy if too many reads are pending. A search that is part of a put reads a
-        single message and is limited like a put, so it does not count towards the turn's bound.
-        """
-        self._advance(_Search(lookup, done, failed, peer, is_part_of_put), None)
-
-    def _advance(self, search: _Search, data: Buffer | None) -> None:
-        """Continue until the search ends, waits for the disk, or exceeds the turn's bound."""
-        lookup = search.lookup
-        try:
-            self._check_readable()
-            read = next(lookup) if data is None else lookup.send(data)
-            cached = read.cached()
-            while cached is not None and (search.is_part_of_put or self._has_share(len(cached))):
-                read = lookup.send(cached)
-                cached = read.cached()
-            future: asyncio.Future[Any]
-            if cached is not None:
-                future = self._postpone(search, cached)
-            else:
-                future = self._submit(read.load)
-                future.add_done_callback(partial(self._advanced, search))
-        except StopIteration as end:
-            found = end.value
-        except Exception as error:  # noqa: BLE001  # like a job's error: its caller must get it
-            search.failed(error)
-            return
-        else:
-            self._reads.add(future)
-            future.add_done_callback(self._reads.discard)
-            return
-        search.done(found)
-
-    def _advanced(self, search: _Search, future: asyncio.Future[Buffer]) -> None:
-        if _is_abandoned(search):
-            future.exception()  # mark the error as retrieved: asyncio would report it
-            return
-        error = _error(future)
-        if error is not None:
-            search.lookup.close()
-            search.failed(error)
-        else:
-            self._advance(search, future.result())
-
-    def _submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        self._check_readable()
-        try:
-            return self._workers.read.submit(job)
-        except Overloaded as error:
-            raise SystemBusy(f"[OVERLOAD]too many cold reads, {error}") from error
-
-    def _check_readable(self) -> None:
-        if self._is_truncating:
-            raise SystemBusy("the log is being truncated; try again, or ask the master")
-
-    def _has_share(self, size: int) -> bool:
-        """Count one read towards this turn's bound; return False if the bound is reached."""
-        # The first read of a turn arranges the reset, so an idle driver schedules nothing.
-        if self._reads_left == TURN_READS_MAX:
-            self._loop.call_soon(self._next_turn)
-        if self._reads_left <= 0 or self._bytes_left <= 0:
-            return False
-        self._reads_left -= 1
-        self._bytes_left -= size
-        return True
-
-    def _postpone(self, search: _Search, data: Buffer) -> asyncio.Future[Any]:
-        """Continue the search with these bytes in a later turn of the loop."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting.append((search, data, future))
-        return future
-
-    def _next_turn(self) -> None:
-        """Reset the bound, and continue the search that has been postponed the longest."""
-        self._bytes_left = TURN_BYTES_MAX
-        if not self._waiting:
-            self._reads_left = TURN_READS_MAX
-            return
-        self._reads_left = TURN_READS_MAX - 1  # the continued search already has its first read
-        self._loop.call_soon(self._next_turn)
-        search, data, future = self._waiting.popleft()
-        future.set_result(None)
-        if not _is_abandoned(search):
-            self._advance(search, data)
 
     def tick_interval_ms(self) -> int:
         """Return the pause until the next tick; it is longer while nothing is being written."""
@@ -388,10 +232,6 @@ class StoreDriver:
         future.add_done_callback(self._jobs.discard)
         future.add_done_callback(partial(self._job_ended, job))
 
-    @property
-    def read_count(self) -> int:
-        return len(self._reads)
-
     def head_wait_ms(self) -> int:
         """Return how long the oldest send has waited for the disk."""
         since_ms = self._flushing_since_ms
@@ -405,9 +245,9 @@ class StoreDriver:
         Afterwards no job is running, so the store may be closed on a thread.
         """
         self.commit()
-        while self._flushing is not None or self._reads or self._jobs:
+        while self._flushing is not None or self.reads.futures or self._jobs:
             flushing = [] if self._flushing is None else [self._flushing]
-            await asyncio.wait([*flushing, *self._reads, *self._jobs])
+            await asyncio.wait([*flushing, *self.reads.futures, *self._jobs])
             if self._is_scheduled:  # by a finished read
                 self.commit()
 
@@ -471,7 +311,7 @@ class StoreDriver:
         self._flushing = None
         self.sync_seconds.observe(time.perf_counter() - self._sync_began_s)
         waiting_count = self.waiting_count
-        self._store.flush_done(job, _error(future))
+        self._store.flush_done(job, error_of(future))
         self.waiting_count = self._store.waiting_put_count
         if self._flushing_since_ms is not None:
             elapsed_ms = self._clock.monotonic_ms() - self._flushing_since_ms
@@ -482,24 +322,8 @@ class StoreDriver:
             self._flush()
 
     def _job_ended(self, job: Job, future: asyncio.Future[None]) -> None:
-        error = _error(future)
+        error = error_of(future)
         if error is not None:
             self._log.error("store.job_failed", job=job.name, error=describe(error))
         job.done(error)
         self.job_ended()
-
-
-def _is_abandoned(search: _Search) -> bool:
-    """Return whether the peer of a search has disconnected; if so, end the search."""
-    if search.peer is None or search.peer.is_open:
-        return False
-    search.lookup.close()
-    return True
-
-
-def _error(future: asyncio.Future[T]) -> Exception | None:
-    """Return the error of a job; anything that is not an Exception ends the process."""
-    error = future.exception()
-    if error is not None and not isinstance(error, Exception):
-        raise error
-    return error

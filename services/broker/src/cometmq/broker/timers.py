@@ -79,7 +79,7 @@ def sample_sources(broker: Broker) -> None:
 
 def measure_lags(broker: Broker) -> None:
     if broker.is_observed:
-        broker.lag_times.step(broker.offsets, broker.store, broker.driver.look_up)
+        broker.lag_times.step(broker.offsets, broker.store, broker.driver.reads.look_up)
 
 
 def watch_disk(broker: Broker) -> None:
@@ -125,4 +125,4 @@ def disable_slow_groups(broker: Broker) -> None:
         log_end=broker.store.confirm_offset,
         behind_bytes_max=settings.consumer_fallbehind_threshold,
     )
-    broker.driver.look_up(lookup, disable, failed)
+    broker.driver.reads.look_up(lookup, disable, failed)

@@ -157,7 +157,7 @@ FAMILIES: Final[tuple[Family[Figures], ...]] = (
         "rocketmq_processor_watermark", "Waiting requests: sends waiting for the disk or a slave,"
         " pulls waiting for the disk.", ("processor",),
         lambda f: (
-            (("send",), f.broker.driver.waiting_count), (("pull",), f.broker.driver.read_count),
+            (("send",), f.broker.driver.waiting_count), (("pull",), len(f.broker.driver.reads)),
         ),
     ),
     gauge(

@@ -117,7 +117,7 @@ def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
     """Read the disk figures, then answer with all figures that tools and dashboards show."""
 
     def read(oldest: MessageRecord | None) -> None:
-        broker.driver.read(call, partial(read_disk, broker.settings, oldest), answer)
+        broker.driver.reads.read(call, partial(read_disk, broker.settings, oldest), answer)
 
     def answer(disk: DiskFigures) -> None:
         call.answer(Reply(body=encode_json(KVTable(table=runtime_table(broker, disk)))))

@@ -68,13 +68,15 @@ def look_up(
         call.fail(ServerError(describe(error)))
 
     peer = None if is_part_of_put else call.peer
-    broker.driver.look_up(lookup, done, failed, peer=peer, is_part_of_put=is_part_of_put)
+    broker.driver.reads.look_up(lookup, done, failed, peer=peer, is_part_of_put=is_part_of_put)
 
 
 async def found(broker: Broker, lookup: Lookup[T]) -> T:
     """Return the result of a search; raise CommandError if the search fails."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    broker.driver.look_up(lookup, partial(settle, future), partial(_fail_search, broker, future))
+    broker.driver.reads.look_up(
+        lookup, partial(settle, future), partial(_fail_search, broker, future)
+    )
     return await future
 
 

@@ -86,7 +86,7 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
                 await asyncio.sleep(0)
         stats.consume_stats_list.append({group: parts})
         stats.total_diff += sum(map(_behind, parts))
-    broker.driver.read(
+    broker.driver.reads.read(
         call, partial(encode_json, stats), lambda body: call.answer(Reply(body=body))
     )
 

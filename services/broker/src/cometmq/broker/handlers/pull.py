@@ -105,7 +105,7 @@ def _look(broker: Broker, held: HeldPull) -> None:
     accept = held.accept
     assert isinstance(accept, RecordFilter)
     lookup = _matching(broker, held.call.header, held.tested_offset, 1, accept)
-    broker.driver.look_up(
+    broker.driver.reads.look_up(
         lookup,
         partial(_looked, broker, held),
         lambda _: _wake(broker, held),  # the pull itself then finds and reports the fault
@@ -165,7 +165,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
         broker.store.note_loaded(header.topic, header.queue_id, header.queue_offset, messages)
         answer(broker, call, lambda: _conclude(broker, pull, messages))
 
-    broker.driver.read(call, result.load, loaded)
+    broker.driver.reads.read(call, result.load, loaded)
     return None
 
 

@@ -207,7 +207,7 @@ def _queues(broker: Broker) -> dict[str, str]:
     return {
         "sendThreadPoolQueueSize": str(driver.waiting_count),
         "sendThreadPoolQueueHeadWaitTimeMills": str(driver.head_wait_ms()),
-        "pullThreadPoolQueueSize": str(driver.read_count),
+        "pullThreadPoolQueueSize": str(len(driver.reads)),
         "pullThreadPoolQueueHeadWaitTimeMills": "0",
         "queryThreadPoolQueueSize": "0",
         "queryThreadPoolQueueHeadWaitTimeMills": "0",

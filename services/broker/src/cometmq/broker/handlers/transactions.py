@@ -283,7 +283,7 @@ def recall_transactions(broker: Broker) -> None:
         broker.log.warning("transactions.unrecalled", error=describe(error))
 
     lookup = ended_since(broker.store, examined)
-    broker.driver.look_up(lookup, broker.transactions.recall, failed)
+    broker.driver.reads.look_up(lookup, broker.transactions.recall, failed)
 
 
 def forget_ended(broker: Broker) -> None:

@@ -14,7 +14,7 @@ from cometmq.broker.replication.rate import RateLimit
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.remoting.errors import Overloaded
 from cometmq.remoting.types import Buffer
-from cometmq.runtime.worker import Worker
+from cometmq.runtime.worker import Worker, error_of
 from cometmq.store.errors import DiskError
 from cometmq.store.log.commit_log import LogView
 
@@ -114,12 +114,10 @@ class LogPump:
         self, count: int, done: Callable[[Buffer], None], future: asyncio.Future[Buffer | None]
     ) -> None:
         self._is_reading = False
-        error = future.exception()
+        error = error_of(future)
         if self._transport.is_closing():
             return
         if error is not None:
-            if not isinstance(error, Exception):
-                raise error
             self._failed(error)
             return
         data = future.result()

@@ -112,19 +112,11 @@ class MemoryStore:
         self.deleted.append(topic)
 
 
-class MemoryDriver:
+class MemoryReads:
     """Runs reads immediately, on the caller's thread."""
 
-    waiting_count = read_count = 0
-
-    def __init__(self) -> None:
-        self.put_times = PutTimes(lambda: 10)
-
-    def head_wait_ms(self) -> int:
+    def __len__(self) -> int:
         return 0
-
-    def commit(self) -> None:
-        """Do nothing, because no message is ever staged."""
 
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
         done(job())
@@ -139,6 +131,22 @@ class MemoryDriver:
         is_part_of_put: bool = False,
     ) -> None:
         done(finish(lookup))
+
+
+class MemoryDriver:
+    """Never stages a message."""
+
+    waiting_count = 0
+
+    def __init__(self) -> None:
+        self.put_times = PutTimes(lambda: 10)
+        self.reads = MemoryReads()
+
+    def head_wait_ms(self) -> int:
+        return 0
+
+    def commit(self) -> None:
+        """Do nothing."""
 
 
 class MemorySaver:
