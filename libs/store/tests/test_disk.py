@@ -217,3 +217,21 @@ def test_a_lock_excludes_this_and_other_processes(disk, tmp_path):
     assert lock_in_child(path) == 0
     disk.lock(path).release()
     assert (tmp_path / "lock").read_bytes() == b"lock"
+
+
+def test_writeback_changes_nothing_that_readers_see(disk, tmp_path):
+    file = make(disk, tmp_path, "x", 3 * 4096)
+    file.write(0, [b"ab" * 4096])
+    file.start_writeback(0, 8192)
+    file.start_writeback(8192, 1 << 40)  # beyond the end
+    assert file.read(0, 8192) == b"ab" * 4096
+    file.sync()
+
+
+def test_a_system_without_writeback_leaves_it_to_the_sync(disk, tmp_path, monkeypatch):
+    monkeypatch.setattr("cometmq.store.disk._sync_file_range", None)
+    file = make(disk, tmp_path, "x")
+    file.write(0, [b"ab"])
+    file.start_writeback(0, 4096)
+    file.sync()
+    assert file.read(0, 2) == b"ab"

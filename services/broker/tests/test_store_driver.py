@@ -13,6 +13,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.reads import Lookup, Read
 from cometmq.store.results import PutStatus
 from cometmq.store.testing.builders import make_message
+from cometmq.store.testing.memory_disk import MemoryDisk
 
 
 async def test_sends_are_answered_once_their_offset_is_confirmed() -> None:
@@ -53,6 +54,31 @@ async def test_ticks_are_rare_while_nothing_is_written() -> None:
             assert node.driver.tick_interval_ms() == TICK_INTERVAL_MS
         await node.driver.settle()
         assert node.driver.tick_interval_ms() == IDLE_INTERVAL_MS
+
+
+@pytest.mark.parametrize("is_slave", [False, True])
+async def test_the_log_is_written_back_as_it_grows(
+    is_slave: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.store.upkeep.flush.WRITEBACK_BYTES", 4_096)
+    disk = MemoryDisk()
+    size = 1 << 16
+    async with (
+        Node(disk, mapped_file_size_commit_log=size) as node,
+        Node(mapped_file_size_commit_log=size) as master,
+    ):
+        source = master if is_slave else node
+        for _ in range(12):
+            source.put(make_message(body=bytes(900)))
+            await asyncio.sleep(0)
+        if is_slave:
+            log = master.store.commit_log
+            data = log.view_to_end().read(0, log.end, may_block=True)
+            assert data is not None
+            node.driver.append(0, data)
+        await node.driver.drain()
+        assert disk.writebacks
+        assert all(size % 4_096 == 0 for _, _, size in disk.writebacks)
 
 
 async def test_a_turn_commits_a_lone_request() -> None:

@@ -11,6 +11,7 @@ created with their full size under a temporary name and then renamed, because Ro
 load a folder that contains a file of a different size.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -27,7 +28,19 @@ from cometmq.store.errors import DiskError, LockHeld
 _IOV_COUNT_MAX: Final = 1024  # the kernel's UIO_MAXIOV
 _NO_WAIT_UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _READ_NO_WAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+_RANGE_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE: start, but do not wait
 _FLOCK: Final = struct.Struct("hhqqi4x")  # Linux's struct flock with 64-bit offsets
+
+
+def _system_call() -> "ctypes._NamedFuncPointer | None":
+    """Return sync_file_range, which Python's `os` lacks; None on a system without it."""
+    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return found
+
+
+_sync_file_range: Final = _system_call()
 
 
 class DiskUsage(NamedTuple):
@@ -89,6 +102,11 @@ class DiskFile(Protocol):
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write the buffers back to back, starting at `offset`; raise DiskError on failure."""
+
+    def start_writeback(self, offset: int, count: int) -> None:
+        """Start to write bytes to the disk, so that the next sync has less to wait for; `sync`
+        reports any error.
+        """
 
     def sync(self) -> None:
         """Block until all written bytes are on the disk."""
@@ -251,6 +269,12 @@ class OsFile:
             except OSError as error:
                 raise DiskError("write", self.path, error.errno or errno.EIO) from error
             offset += total
+
+    def start_writeback(self, offset: int, count: int) -> None:
+        """Start to write bytes to the disk; a system without this call leaves them to `sync`."""
+        if _sync_file_range is not None:
+            descriptor = self._open()
+            _sync_file_range(descriptor.number, offset, count, _RANGE_WRITE)
 
     def sync(self) -> None:
         """Block until all written bytes are on the disk."""

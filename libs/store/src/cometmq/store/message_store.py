@@ -216,6 +216,13 @@ class MessageStore:
         """Complete the puts that were waiting for this sync."""
         self._flusher.done(job, error)
 
+    def writeback_job(self) -> Job | None:
+        """Return the writeback of the log that is due now, or None.
+
+        It may run at the same time as any other job, so it has its own worker.
+        """
+        return self._flusher.writeback_job()
+
     def jobs(self, now_ms: int) -> list[Job]:
         """Return the jobs that are due; run them in order on one worker and call `done` on each."""
         return self._housekeeping.jobs(now_ms)

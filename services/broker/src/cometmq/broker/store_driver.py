@@ -38,6 +38,7 @@ class Workers(NamedTuple):
     """The threads of a broker, each for one kind of disk work."""
 
     flush: Worker  # fsync of the commit log: senders wait for it
+    writeback: Worker  # starting to write the log to the disk
     store: Worker  # checkpoints, retention, deletion
     read: Worker  # cold reads of consumers that catch up
     replicate: Worker  # cold reads of slaves that catch up
@@ -143,6 +144,7 @@ class StoreDriver:
         self.after_commit()
         if batch is not None:
             self.log_grew()
+            self._write_back()
         # The tick would start this sync up to 100 ms later.
         if self.waiting_count:
             self._flush()
@@ -157,6 +159,12 @@ class StoreDriver:
         finally:  # a failed append may have completed the last file
             self.after_commit()
             self.log_grew()
+        self._write_back()
+
+    def _write_back(self) -> None:
+        job = self._store.writeback_job()
+        if job is not None:
+            self._start(job, self._workers.writeback)
 
     def note_replicated(self, offset: int) -> None:
         """Answer the sends that were waiting for a slave to have the log up to this offset."""

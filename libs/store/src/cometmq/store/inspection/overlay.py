@@ -95,6 +95,9 @@ class OverlayFile:
             view = view[len(part) :]
             self._size = max(self._size, offset)
 
+    def start_writeback(self, offset: int, count: int) -> None:
+        """Do nothing: overlays are never written to the disk."""
+
     def sync(self) -> None:
         """Do nothing: the changes are discarded anyway."""
 

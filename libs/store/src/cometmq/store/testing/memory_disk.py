@@ -68,6 +68,10 @@ class MemoryFile:
         data[offset : offset + len(joined)] = joined
         self._disk.last_write = (self.path, offset, len(joined))
 
+    def start_writeback(self, offset: int, count: int) -> None:
+        """Record the range; only a sync makes bytes survive a power loss."""
+        self._disk.writebacks.append((self.path, offset, count))
+
     def sync(self) -> None:
         """Make the bytes survive a power loss."""
         self._disk.durable[self.path] = bytes(self._data("sync"))
@@ -93,6 +97,7 @@ class MemoryDisk:
         self.last_write: tuple[str, int, int] = ("", 0, 0)
         self.is_cold = False
         self.sync_count = 0
+        self.writebacks: list[tuple[str, int, int]] = []
         self.used_percent = 10
         self.fault: Fault | None = None
         self._locks: set[str] = set()

@@ -4,6 +4,9 @@
 The sync itself is a job. Group commit: one sync covers every put that was written before the sync
 began. A failed sync is fatal for the store: the kernel may have dropped the dirty pages, so a later
 successful sync would prove nothing.
+
+Between syncs, writeback of the log is started early. While a sync writes many pages, a file system
+with a journal makes appends to the same file wait, and with them all senders.
 """
 
 from typing import Final
@@ -16,6 +19,8 @@ from cometmq.store.writing.pending_puts import Condition, PendingPuts
 from cometmq.store.writing.write_state import Refusal
 
 PAGE_BYTES: Final = 4096
+WRITEBACK_BYTES: Final = 4 << 20
+"""Size of the pieces whose writeback is started before they are synced."""
 
 
 class FlushJob:
@@ -49,6 +54,27 @@ class FlushJob:
             self._disk.sync_folder(self._folder)
 
 
+class WritebackJob:
+    """Starts to write a piece of a log file to the disk."""
+
+    __slots__ = ("_count", "_file", "_flusher", "_offset", "name")
+
+    def __init__(self, flusher: "Flusher", file: DiskFile, offset: int, count: int) -> None:
+        self.name = "writeback"
+        self._flusher = flusher
+        self._file = file
+        self._offset = offset
+        self._count = count
+
+    def run(self) -> None:
+        """Start the writeback, which may wait for room in the disk's queue."""
+        self._file.start_writeback(self._offset, self._count)
+
+    def done(self, _error: Exception | None) -> None:
+        """Allow the next piece."""
+        self._flusher.is_writing_back = False
+
+
 class Flusher:
     """Decides when to sync and completes the puts that are waiting for a sync."""
 
@@ -60,9 +86,11 @@ class Flusher:
         "_parts",
         "_pending",
         "_running",
+        "_writeback_offset",
         "flush_count",
         "flushed_offset",
         "has_failed",
+        "is_writing_back",
     )
 
     def __init__(
@@ -83,6 +111,8 @@ class Flusher:
         self._last_flush_ms = 0
         self._last_thorough_ms = 0
         self._named_end = -1  # the folder is synced for all files before this offset
+        self._writeback_offset = flushed_offset  # writeback was started for all pages before it
+        self.is_writing_back = False
         self.flushed_offset = flushed_offset
         self.flush_count = 0
         self.has_failed = False
@@ -122,6 +152,23 @@ class Flusher:
         self._last_flush_ms = now_ms
         self._running = job = self.plan()
         return job
+
+    def writeback_job(self) -> WritebackJob | None:
+        """Return the writeback that is due, or None; it may run at the same time as a sync.
+
+        The last page is left out, because the next append changes it.
+        """
+        log, files = self._log, self._log.files
+        start = max(self._writeback_offset, self.flushed_offset)
+        if log.end - start < WRITEBACK_BYTES or self.is_writing_back or self.has_failed:
+            return None
+        number = (log.end - 1 - files.first) // files.file_size
+        base = files.first + number * files.file_size
+        start = max(start, base)  # the sync writes the rest of an earlier file
+        count = (log.end - start) // PAGE_BYTES * PAGE_BYTES
+        self._writeback_offset = start + count
+        self.is_writing_back = True
+        return WritebackJob(self, files.files[number], start - base, count)
 
     def plan(self) -> FlushJob:
         """Return the job that syncs everything written so far."""
@@ -189,5 +236,6 @@ class Flusher:
     def note_truncated(self, offset: int) -> None:
         """Adopt the end of a truncated log."""
         self.flushed_offset = min(self.flushed_offset, offset)
+        self._writeback_offset = min(self._writeback_offset, offset)
         self._pending.retreat(offset)
         self._named_end = -1

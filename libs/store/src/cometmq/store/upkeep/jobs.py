@@ -2,7 +2,7 @@
 """Slow disk work as jobs: created on the loop, run on a worker thread, completed on the loop.
 
 Invariants: a job holds copies, or objects that only jobs change, so `run` needs no lock. Only one
-job runs at a time, apart from syncs of the log (`flush.py`).
+job runs at a time, apart from syncs and writeback of the log (`flush.py`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
