@@ -39,7 +39,7 @@ def test_nothing_is_written_back_below_the_size_of_a_piece(rig):
     assert rig.store.writeback_job() is None
 
 
-def test_pieces_are_whole_pages_that_continue_one_another(disk, rig):
+def test_pieces_end_at_a_page_and_continue_one_another(disk, rig):
     for _ in range(2):
         put_bytes(rig, PIECE)
         write_back(rig)
@@ -63,11 +63,14 @@ def test_what_a_sync_has_written_is_left_out(disk, rig):
     put_bytes(rig, PIECE)
     rig.work(1)
     synced = rig.store.stats().flushed_offset
+    assert synced % PAGE
     assert synced == rig.store.commit_log.end
     assert rig.store.writeback_job() is None
     put_bytes(rig, PIECE)
     write_back(rig)
-    assert disk.writebacks[0][1] == synced
+    (_, offset, size) = disk.writebacks[0]
+    assert offset == synced
+    assert offset + size == rig.store.commit_log.end // PAGE * PAGE
 
 
 def test_a_piece_lies_in_the_newest_file(disk, rig):
@@ -76,6 +79,14 @@ def test_a_piece_lies_in_the_newest_file(disk, rig):
     (path, offset, size) = disk.writebacks[0]
     assert path == rig.store.commit_log.files.files[1].path
     assert (offset, size) == (0, (rig.store.commit_log.end - FILE_BYTES) // PAGE * PAGE)
+
+
+def test_a_new_file_without_a_whole_page_is_left_to_the_sync(rig):
+    put_bytes(rig, FILE_BYTES)
+    assert 0 < rig.store.commit_log.end - FILE_BYTES < PAGE
+    assert rig.store.writeback_job() is None
+    put_bytes(rig, PIECE + PAGE)
+    write_back(rig)
 
 
 def test_a_truncated_log_is_written_back_again(disk, rig):

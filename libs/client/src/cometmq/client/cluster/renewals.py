@@ -46,7 +46,10 @@ class _Renewal(msgspec.Struct):
         return self.ended_ms + self.pause_ms
 
     def is_over(self, now_ms: int) -> bool:
-        """Return whether nobody has needed a lookup for so long that the next one is a first."""
+        """Return whether no lookup was needed for RENEW_MS after the next one was due.
+
+        The intervals then start again.
+        """
         return self.running is None and now_ms > self.due_ms + RENEW_MS
 
 

@@ -164,11 +164,13 @@ class Flusher:
             return None
         number = (log.end - 1 - files.first) // files.file_size
         base = files.first + number * files.file_size
-        start = max(start, base)  # the sync writes the rest of an earlier file
-        count = (log.end - start) // PAGE_BYTES * PAGE_BYTES
-        self._writeback_offset = start + count
+        start = max(start - base, 0)  # the sync writes the rest of an earlier file
+        stop = (log.end - base) // PAGE_BYTES * PAGE_BYTES
+        self._writeback_offset = base + stop
+        if start == stop:  # the newest file has no whole page yet
+            return None
         self.is_writing_back = True
-        return WritebackJob(self, files.files[number], start - base, count)
+        return WritebackJob(self, files.files[number], start, stop - start)
 
     def plan(self) -> FlushJob:
         """Return the job that syncs everything written so far."""
