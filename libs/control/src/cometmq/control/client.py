@@ -22,6 +22,7 @@ from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.member import OrderRefused, Refusal
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 from cometmq.remoting.transport.settings import TlsSettings
+from cometmq.remoting.transport.tasks import TaskSet
 
 STATUS_TIMEOUT_MS: Final = 500
 ORDER_TIMEOUT_MS: Final = 2_000
@@ -64,21 +65,37 @@ class MemberClient:
         ]
         if tls_name:
             options.append(("grpc.ssl_target_name_override", tls_name))
-        credentials = channel_credentials(tls) if tls else None
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(address, options=options)
-        else:
-            self._channel = grpc.aio.secure_channel(address, credentials, options=options)
+        self._options = options
+        self._credentials = channel_credentials(tls) if tls else None
+        self._channel = self._open()
+        self._replaced: set[grpc.aio.Channel] = set()
+        self._closing = TaskSet()
         self._to = to_target(target)
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self.address, options=self._options)
+        return grpc.aio.secure_channel(self.address, self._credentials, options=self._options)
 
     async def close(self) -> None:
         """Close the connection; calls in flight fail."""
-        await self._channel.close()
+        await self._closing.close()
+        for channel in (self._channel, *self._replaced):
+            await channel.close()
 
     async def status(self, *, timeout_ms: int = STATUS_TIMEOUT_MS) -> Report:
-        """Return the member's status."""
+        """Return the member's status; if it does not answer in time, use a new connection next.
+
+        After a partition, the old connection works again only when TCP retransmits, which may be
+        seconds after a new one can be opened.
+        """
         request = pb.GetStatusRequest(target=self._to)
-        return from_message(await self._call("GetStatus", request, timeout_ms))
+        try:
+            return from_message(await self._send("GetStatus", request, timeout_ms))
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._replace()
+            raise self._translated(error) from error
 
     async def watch(
         self, *, interval_ms: int = 500, silence_ms: int = 1_500
@@ -163,15 +180,30 @@ class MemberClient:
     async def _call(
         self, name: str, request: Any, timeout_ms: int, *, answer: Any = pb.MemberStatus
     ) -> Any:
+        try:
+            return await self._send(name, request, timeout_ms, answer=answer)
+        except grpc.aio.AioRpcError as error:
+            raise self._translated(error) from error
+
+    async def _send(
+        self, name: str, request: Any, timeout_ms: int, *, answer: Any = pb.MemberStatus
+    ) -> Any:
         call = self._channel.unary_unary(
             f"/{SERVICE}/{name}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,
         )
-        try:
-            return await call(request, timeout=timeout_ms / 1000)
-        except grpc.aio.AioRpcError as error:
-            raise self._translated(error) from error
+        return await call(request, timeout=timeout_ms / 1000)
+
+    def _replace(self) -> None:
+        channel, self._channel = self._channel, self._open()
+        self._replaced.add(channel)
+        self._closing.spawn(self._retire(channel), name="control-channel-close")
+
+    async def _retire(self, channel: grpc.aio.Channel) -> None:
+        """Close a replaced channel after its calls, which may be long orders."""
+        await channel.close(LONG_ORDER_TIMEOUT_MS / 1000)
+        self._replaced.discard(channel)
 
     @property
     def _place(self) -> str:
