@@ -22,6 +22,7 @@ HOUR = {
     "transactionTimeOut": "3600000",
     "transactionCheckInterval": "3600000",
     "pullSuspend": "15000",
+    "pullPause": "0",  # a held pull ends with its connection: the loss is noticed before it is over
     "requestTimeout": "10000",
 }
 

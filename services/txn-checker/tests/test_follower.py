@@ -17,6 +17,7 @@ from cometmq.remoting.errors import (
     SystemBusy,
 )
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.clock import FakeClock
 from cometmq.store.testing.memory_disk import MemoryDisk
@@ -97,6 +98,33 @@ class Broker:
     def longest_pause_s(self) -> float:
         times = self.attempts_s
         return max(later - earlier for earlier, later in itertools.pairwise(times))
+
+
+class BusyBroker(Broker):
+    """A broker to which transactions are written faster than single pulls can follow."""
+
+    PULL_S = 0.001
+    PER_S = 20_000
+    PER_PULL = 32
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pulled_s: dict[str, list[float]] = {HALF_TOPIC: [], OP_HALF_TOPIC: []}
+        self.written_s = 1.0
+
+    async def end(self, _topic: str) -> int:
+        return round(self.PER_S * min(now_s(), self.written_s))
+
+    async def examined(self, _topic: str) -> int:
+        return 0
+
+    async def pull(self, topic: str, offset: int) -> Pulled:
+        self.pulled_s[topic].append(now_s())
+        await asyncio.sleep(self.PULL_S)
+        end = await self.end(topic)
+        if end == offset:
+            await asyncio.sleep(15)
+        return Pulled([], min(end, offset + self.PER_PULL), 0, end)
 
 
 def follower_of(broker: Any) -> Follower:
@@ -238,5 +266,28 @@ def test_a_follower_notices_that_its_broker_is_no_longer_the_master() -> None:
             assert follower.fault == str(SLAVE)
             assert not follower.stats.is_following
             task.cancel()
+
+    run_in_virtual_time(test())
+
+
+def test_what_arrives_while_queues_are_read_waits_for_the_pause() -> None:
+    async def test() -> None:
+        broker = BusyBroker()
+        follower = follower_of(broker)
+        pause_s = TxnCheckerSettings().pull_pause / 1_000
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(follower.run())
+            await asyncio.sleep(3)
+            assert follower.ledger is not None
+            assert follower.ledger.half_next == follower.ledger.op_next == broker.PER_S
+            assert (follower.stats.half_behind, follower.stats.op_behind) == (0, 0)
+            task.cancel()
+        for times in broker.pulled_s.values():
+            gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+            pauses = [gap for gap in gaps if gap > 2 * broker.PULL_S]
+            assert all(gap == pytest.approx(pause_s, abs=0.01) for gap in pauses)
+            # At first nothing is there; then what half a second has brought, and so on.
+            assert 3 <= len(pauses) <= 5
+            assert times[0] < 0.1
 
     run_in_virtual_time(test())

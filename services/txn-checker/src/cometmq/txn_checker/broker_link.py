@@ -2,6 +2,7 @@
 """Requests to one broker: reads of the half and op queues, transaction checks, offsets."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -34,7 +35,7 @@ from cometmq.remoting.errors import (
     TopicNotExist,
 )
 from cometmq.remoting.message.flags import PullSysFlag, java_hash
-from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.message.properties import PropertyKey, property_value
 from cometmq.remoting.message.record import MessageRecord, decode_records
 from cometmq.remoting.names import ALL_TAGS, CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC, OP_TAG
 from cometmq.txn_checker.entry import COUNT_MAX, NO_IMMUNITY, Half
@@ -216,17 +217,20 @@ class BrokerLink:
         return None
 
 
+_group_hash: Final = lru_cache(4_096)(java_hash)
+"""Groups repeat; hashing one takes a microsecond."""
+
+
 def half_of(record: MessageRecord) -> Half:
-    properties = record.properties
+    text = record.properties_text
+    immunity = property_value(text, PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS)
     return Half(
         record.physical_offset,
         record.size,
         record.store_timestamp // 1_000,
-        java_hash(properties.get(PropertyKey.PRODUCER_GROUP, "")),
-        _number(
-            properties.get(PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS), NO_IMMUNITY, NO_IMMUNITY - 1
-        ),
-        _number(properties.get(PropertyKey.TRANSACTION_CHECK_TIMES), 0, COUNT_MAX),
+        _group_hash(property_value(text, PropertyKey.PRODUCER_GROUP) or ""),
+        _number(immunity, NO_IMMUNITY, NO_IMMUNITY - 1),
+        _number(property_value(text, PropertyKey.TRANSACTION_CHECK_TIMES), 0, COUNT_MAX),
     )
 
 
@@ -239,7 +243,7 @@ def _number(text: str | None, otherwise: int, highest: int) -> int:
 
 def ended_by(record: MessageRecord) -> list[int]:
     """Return the half messages that an op message ends; in RocketMQ 5 there may be several."""
-    if record.tags != OP_TAG:
+    if property_value(record.properties_text, PropertyKey.TAGS) != OP_TAG:
         return []
     texts = map(bytes.strip, record.body.split(b","))
     return [int(text) for text in texts if text.isdigit() and len(text) <= _DIGITS_MAX]

@@ -250,6 +250,7 @@ class Follower:
     # Reading the queues
 
     async def _read_halves(self, ledger: Ledger) -> None:
+        sweep_end = 0
         while True:
             pulled = await self._link.pull(HALF_TOPIC, ledger.half_next)
             if pulled is None:
@@ -261,16 +262,24 @@ class Follower:
             ledger.add_halves(
                 [NO_HALF if record is None else half_of(record) for record in records]
             )
-            behind = self.stats.half_behind = max(0, pulled.max_offset - ledger.half_next)
+            self.stats.half_behind = max(0, pulled.max_offset - ledger.half_next)
             self._halves_moved.set()
-            await self._rest(behind)
+            sweep_end = await self._rest(ledger.half_next, sweep_end or pulled.max_offset)
 
-    async def _rest(self, behind: int) -> None:
-        """Let messages accumulate: for the broker, single reads are more work than writes."""
-        if not behind:
-            await asyncio.sleep(self._settings.pull_pause / 1_000)
+    async def _rest(self, offset: int, sweep_end: int) -> int:
+        """Pause after a sweep; return where it ends, or 0 if the next pull begins another.
+
+        A sweep ends where the queue ended at its first pull. What arrives meanwhile waits for the
+        next one: checks are due only seconds later, and for the broker, single reads are more work
+        than writes.
+        """
+        if offset < sweep_end:
+            return sweep_end
+        await asyncio.sleep(self._settings.pull_pause / 1_000)
+        return 0
 
     async def _read_ops(self, ledger: Ledger) -> None:
+        sweep_end = 0
         while True:
             pulled = await self._link.pull(OP_HALF_TOPIC, ledger.op_next)
             if pulled is None:
@@ -282,9 +291,9 @@ class Follower:
             await self._take_ops(
                 ledger, [[] if record is None else ended_by(record) for record in records]
             )
-            behind = self.stats.op_behind = max(0, pulled.max_offset - ledger.op_next)
+            self.stats.op_behind = max(0, pulled.max_offset - ledger.op_next)
             self._ops_moved.set()
-            await self._rest(behind)
+            sweep_end = await self._rest(ledger.op_next, sweep_end or pulled.max_offset)
 
     async def _take_ops(self, ledger: Ledger, ops: list[list[int]]) -> None:
         """Apply op messages; wait if they refer to half messages that have not been read yet."""

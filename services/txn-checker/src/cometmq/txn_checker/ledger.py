@@ -12,11 +12,13 @@ the same open transactions.
 This module uses neither a clock nor the network; the disk is a parameter.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
+from cometmq.remoting.types import Buffer
 from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.redo_log import FILE_BYTES, Record, RedoLog
 from cometmq.txn_checker.entry import CHECK, COUNT_MAX, ENTRY, Check, Entry, Half, State
@@ -27,12 +29,17 @@ CHUNK: Final = 4_096
 """Open entries are counted per chunk of this many entries; rounds skip chunks without open entries.
 """
 
+GAP_MAX: Final = 64
+"""Entries this close together are read and written together, with those between them: that costs
+less than more system calls.
+"""
+
 REDO_LOG: Final = "redolog"
 FOLDERS: Final = ("statetable", "checks", "ops", REDO_LOG)
 
 _STATES: Final = frozenset(State)
-_OPEN_STATE: Final = State.PREPARED.to_bytes(4, "big")
-_STATE_AT: Final = ENTRY.size - 4
+_STATE_BYTES: Final = 4
+_OPEN_STATE: Final = State.PREPARED.to_bytes(_STATE_BYTES, "big")
 _POSITIONS: Final = Struct(">QQQQ")
 _START: Final = Struct(">Q")
 _INDEX: Final = Struct(">Q")
@@ -197,13 +204,14 @@ class Ledger:
     def _read_some_ops(self, ops: Sequence[Collection[int]]) -> int:
         ends: list[bytes] = []
         highest: list[bytes] = []
+        are_open = self._open_among(half for halves in ops for half in halves)
         for halves in ops:
             if any(half >= self.half_next for half in halves):
                 break
             if highest and len(ends) + len(halves) > self._part:
                 break
             highest.append(_INDEX.pack(max(halves, default=-1) + 1))
-            ends += [_INDEX.pack(half) for half in halves if self._is_open(half)]
+            ends += [_INDEX.pack(half) for half in halves if half in are_open]
         for start in range(
             self._part, len(ends), self._part
         ):  # one op message may end more half messages than a record holds
@@ -230,7 +238,7 @@ class Ledger:
 
     def close(self, offsets: Iterable[int]) -> None:
         """Mark half messages as ended because they were set aside or are no longer in the log."""
-        known = [_INDEX.pack(offset) for offset in offsets if self._is_open(offset)]
+        known = [_INDEX.pack(offset) for offset in sorted(self._open_among(offsets))]
         for start in range(0, len(known), self._part):
             self._change(Kind.CLOSED, b"".join(known[start : start + self._part]))
 
@@ -268,9 +276,10 @@ class Ledger:
         self._table.write(start, payload[_START.size : checks_at])
         self._checks.write(start, payload[checks_at:])
         self.half_next = max(self.half_next, start + count)
-        for index, entry in enumerate(ENTRY.iter_unpack(payload[_START.size : checks_at]), start):
-            if entry[4] == State.PREPARED:
-                self._count(index, 1)
+        entries = ENTRY.iter_unpack(payload[_START.size : checks_at])
+        self._count_each(
+            [index for index, entry in enumerate(entries, start) if entry[4] == State.PREPARED], 1
+        )
 
     def _apply_ops(self, payload: bytes) -> None:
         start, op_count, end_count, _ = _POSITIONS.unpack_from(payload)
@@ -312,14 +321,27 @@ class Ledger:
     }
 
     def _set_states(self, indices: bytes, state: State) -> None:
-        """Change the state of the given entries that are still open."""
-        for (index,) in _INDEX.iter_unpack(indices):
-            data = self._table.read(index, 1)
-            if index < self.half_begin or data[_STATE_AT:] != _OPEN_STATE:
-                continue  # already applied, because replay may repeat a record
-            self._table.write(index, data[:_STATE_AT] + state.to_bytes(4, "big"))
-            self._count(index, -1)
-            self.ended_count += state is State.COMMITTED
+        """Change the state of the given entries that are still open.
+
+        Others were changed before, because replay may repeat a record.
+        """
+        known = {index for (index,) in _INDEX.iter_unpack(indices) if index >= self.half_begin}
+        new_state = state.to_bytes(_STATE_BYTES, "big")
+        for run in _runs(known):
+            first = run[0]
+            data = bytearray(self._table.read(first, run[-1] + 1 - first))
+            changed = _open_in(run, data)
+            for index in changed:
+                end = (index + 1 - first) * ENTRY.size
+                data[end - _STATE_BYTES : end] = new_state
+            if changed:
+                self._count_each(changed, -1)
+                self._table.write(first, bytes(data))
+            self.ended_count += len(changed) if state is State.COMMITTED else 0
+
+    def _count_each(self, indices: Iterable[int], change: int) -> None:
+        for chunk, count in Counter([index // CHUNK for index in indices]).items():
+            self._count(chunk * CHUNK, change * count)
 
     def _count(self, index: int, change: int) -> None:
         chunk = index // CHUNK
@@ -330,10 +352,17 @@ class Ledger:
         else:
             self._chunks.pop(chunk, None)
 
-    def _is_open(self, index: int) -> bool:
-        if not self.half_begin <= index < self.half_next or index // CHUNK not in self._chunks:
-            return False
-        return self._table.read(index, 1)[_STATE_AT:] == _OPEN_STATE
+    def _open_among(self, indices: Iterable[int]) -> set[int]:
+        """Return which of the given entries are open."""
+        known = {
+            index
+            for index in indices
+            if self.half_begin <= index < self.half_next and index // CHUNK in self._chunks
+        }
+        found: set[int] = set()
+        for run in _runs(known):
+            found.update(_open_in(run, self._table.read(run[0], run[-1] + 1 - run[0])))
+        return found
 
     # Queries
 
@@ -433,3 +462,25 @@ class Ledger:
         self._table.drop_below(checkpoint.half_begin)
         self._checks.drop_below(checkpoint.half_begin)
         self._ops.drop_below(checkpoint.op_begin)
+
+
+def _runs(indices: Collection[int]) -> Iterator[list[int]]:
+    """Yield the indices in order, in runs whose entries are read and written together."""
+    run: list[int] = []
+    for index in sorted(indices):
+        if run and (index - run[-1] > GAP_MAX or index - run[0] >= CHUNK):
+            yield run
+            run = []
+        run.append(index)
+    if run:
+        yield run
+
+
+def _open_in(run: Sequence[int], data: Buffer) -> list[int]:
+    """Return which entries of a run are open; `data` holds them and all entries between them."""
+    first_end = (1 - run[0]) * ENTRY.size
+    return [
+        index
+        for index in run
+        if data[(end := first_end + index * ENTRY.size) - _STATE_BYTES : end] == _OPEN_STATE
+    ]

@@ -76,9 +76,12 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
         int,
         Meta(
             ge=0,
-            description="Pause at the end of a queue, in ms; a longer pause makes larger batches.",
+            description=(
+                "Pause in ms after reading up to the end of a queue; a longer pause makes larger"
+                " batches."
+            ),
         ),
-    ] = 100
+    ] = 500
     access_key: Annotated[
         str,
         Meta(
