@@ -5,6 +5,7 @@ inside the client.
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -124,13 +125,19 @@ def checked_header(header: HeaderT) -> HeaderT:
     """
     kind = type(header)
     found = {}
-    for field in msgspec.structs.fields(kind):
-        value = getattr(header, field.name)
+    for name, declared in _types_of(kind):
+        value = getattr(header, name)
         try:
-            found[field.name] = msgspec.convert(value, field.type)
+            found[name] = msgspec.convert(value, declared)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(f"{field.name}={shown(value)}: {in_words(str(error))}") from None
+            raise InvalidArgument(f"{name}={shown(value)}: {in_words(str(error))}") from None
     return kind(**found)
+
+
+@cache
+def _types_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
+    """Return the names and types of a header's fields; asking msgspec takes 60 us."""
+    return tuple((field.name, field.type) for field in msgspec.structs.fields(kind))
 
 
 def in_words(text: str) -> str:
