@@ -3,7 +3,8 @@
 
 use crate::scan::be32;
 
-const PREFIX_BYTES: usize = 8;
+/// Size of a frame's length and of the word before its header.
+pub(crate) const PREFIX_BYTES: usize = 8;
 
 /// One whole frame, as positions in the received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

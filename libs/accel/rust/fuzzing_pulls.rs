@@ -3,7 +3,7 @@
 //! to a pull must contain the records that a plain search finds, and every staged renewal must have
 //! the body of a known one. The same seed produces the same inputs.
 
-use crate::frames::{Next, frame_at};
+use crate::frames::{Frame, Next, frame_at};
 use crate::fuzzing::{Random, Seen, binary_head, json_head, mutate};
 use crate::pull::answer::Template;
 use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Limits, LogView, Queue, Source};
@@ -13,6 +13,7 @@ use crate::scan::be32;
 
 const RECORDS: i64 = 3000;
 const FILE_SIZE: i64 = 300_000;
+const BEFORE: &[u8] = b"another answer";
 const CHUNK_FRAMES_MAX: u32 = 4;
 const LIMITS: Limits = Limits { count_max: 32, bytes_max: 6000, memory_bytes: 400_000 };
 
@@ -250,16 +251,22 @@ fn check(
         };
         let reader = &pulls.readers[pull.reader as usize];
         let (queue, view) = (world.queue(), world.view.clone());
-        let (mut out, mut body, mut budget) = (vec![], vec![], 2000);
+        let (mut out, mut budget) = (BEFORE.to_vec(), 2000);
         let context = Context { queue, log: &view, limits: LIMITS, source: world };
-        let rooms = (&mut out, &mut body, &mut budget);
+        let rooms = (&mut out, &mut budget);
         let Some(found) = answer(pull, reader, context, caches, template, rooms) else {
-            assert!(out.is_empty(), "nothing is appended for Python");
+            assert_eq!(out, BEFORE, "nothing is appended for Python");
             continue;
         };
         answered += 1;
-        assert_eq!(be32(&out, 0) as usize, out.len() - 4, "an answer is one frame");
-        assert!(out.ends_with(&body));
+        assert!(out.starts_with(BEFORE));
+        let Next::Whole(frame) = frame_at(&out, BEFORE.len(), 1 << 16) else {
+            panic!("an answer is one frame");
+        };
+        assert_eq!(frame.end, out.len());
+        let body = &out[frame.body..];
+        assert_eq!((frame.serialization, body.len()), (pull.serialization, found.bytes));
+        assert_eq!(next_offset(&frame, &out), found.next_offset);
         let count_max = i64::from(pull.asked.count_max.max(1)).min(LIMITS.count_max);
         let expected = match &reader.filter {
             Filter::All => world.expected(pull.asked.queue_offset, count_max, |_, _| true),
@@ -274,11 +281,23 @@ fn check(
         assert!(found.next_offset > pull.asked.queue_offset && found.next_offset <= RECORDS);
         let mut at = 0;
         for _ in 0..found.count {
-            at += be32(&body, at) as usize;
+            at += be32(body, at) as usize;
         }
         assert_eq!(at, body.len(), "undamaged records fill the answer");
     }
     answered
+}
+
+/// Reads the second number of an answer's header.
+fn next_offset(frame: &Frame, out: &[u8]) -> i64 {
+    let head = frame.head(out);
+    let (name, end): (&[u8], u8) =
+        if frame.serialization == 1 { (b"\0\x01b\0\0\0", b'\0') } else { (b"\"b\":\"", b'"') };
+    let at = head.windows(name.len()).position(|part| part == name).expect("a next offset");
+    // ROCKETMQ: the last byte of the number's length comes first.
+    let digits = &head[at + name.len() + usize::from(frame.serialization == 1)..];
+    let count = digits.iter().position(|&byte| byte == end).expect("an end");
+    std::str::from_utf8(&digits[..count]).unwrap().parse().expect("a number")
 }
 
 fn push_frame(chunk: &mut Vec<u8>, random: &mut Random) {

@@ -9,13 +9,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::pull::answer::{PlainTemplate, Template};
-use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Limits, LogView, Queue, Source};
+use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Found, Limits, LogView, Queue, Source};
 use crate::pull::stage::{Context, Pull, Pulls, Reader, Renewal, Staged, answer};
 use crate::python::array;
 use crate::python_conditions::program;
 use crate::python_files::read_cached;
 
 const QUEUES_MAX: usize = 1 << 14;
+/// Number of queues that a call remembers; searching more takes longer than asking Python again.
+const CALL_QUEUES_MAX: usize = 8;
 /// Larger buffers are freed after the call.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
@@ -44,7 +46,6 @@ pub struct PullLane {
     read_log: Py<PyAny>,
     read_entries: Py<PyAny>,
     out: Vec<u8>,
-    body: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -59,7 +60,6 @@ struct Work<'a, 'py> {
     py: Python<'py>,
     view: &'a Bound<'py, PyAny>,
     out: Vec<u8>,
-    body: Vec<u8>,
     /// Number of entries that filters may still examine.
     budget: i64,
     totals: Bound<'py, PyList>,
@@ -68,6 +68,9 @@ struct Work<'a, 'py> {
     /// The total of the last reader, which is not in `totals` yet.
     total: Total,
     reader: u32,
+    /// The first queues that this call has read, and their topics. Queues do not change during a
+    /// call.
+    queues: Vec<(usize, i32, Bound<'py, PyAny>, Queue)>,
 }
 
 /// Reads by calling Python, which handles its own errors. Python reads, or names an open file.
@@ -150,7 +153,6 @@ impl PullLane {
             read_log,
             read_entries,
             out: vec![],
-            body: vec![],
         })
     }
 
@@ -171,7 +173,7 @@ impl PullLane {
         serialization: u8,
         head: &[u8],
         group: Bound<'_, PyString>,
-        topic: Bound<'_, PyString>,
+        topic: &Bound<'_, PyString>,
         queue_count: i32,
         suggested_id: i64,
         codes: Option<Vec<i64>>,
@@ -192,6 +194,10 @@ impl PullLane {
         let reader = Reader { filter, suggested_id, queue_count };
         let is_new = self.pulls.learn(serialization, head, reader);
         if is_new {
+            // Interned, so that the readers of a topic have the same object.
+            let text = topic.to_str();
+            let topic =
+                text.map_or_else(|_| topic.clone(), |text| PyString::intern(topic.py(), text));
             self.names.push((group.unbind(), topic.unbind()));
         }
         Ok(is_new)
@@ -307,27 +313,27 @@ impl PullLane {
         budget: i64,
     ) -> PyResult<Work<'a, 'py>> {
         self.look_at(py, view)?;
-        let (mut out, body) = (std::mem::take(&mut self.out), std::mem::take(&mut self.body));
+        let mut out = std::mem::take(&mut self.out);
         out.clear();
         Ok(Work {
             py,
             view,
             out,
-            body,
             budget,
             totals: PyList::empty(py),
             commits: PyList::empty(py),
             renewed: PyList::empty(py),
             total: Total::default(),
             reader: 0,
+            queues: vec![],
         })
     }
 
     fn finish<'py>(&mut self, mut work: Work<'_, 'py>) -> PyResult<Effects<'py>> {
         self.add_total(&mut work)?;
-        let Work { out, body, totals, commits, renewed, budget, .. } = work;
-        if out.capacity() + body.capacity() <= KEPT_BYTES_MAX {
-            (self.out, self.body) = (out, body);
+        let Work { out, totals, commits, renewed, budget, .. } = work;
+        if out.capacity() <= KEPT_BYTES_MAX {
+            self.out = out;
         }
         Ok((totals, commits, renewed, budget))
     }
@@ -365,17 +371,11 @@ impl PullLane {
     }
 
     fn answer_pull(&mut self, work: &mut Work<'_, '_>, pull: &Pull) -> PyResult<bool> {
-        let py = work.py;
-        let Some((_, topic)) = self.names.get(pull.reader as usize) else {
+        let Some((object, queue)) = self.queue_of(work, pull)? else {
             return Ok(false);
         };
-        let key = (topic, pull.asked.queue_id);
-        let Some(object) = self.queues.bind(py).get_item(key)? else {
-            return Ok(false);
-        };
-        let queue = self.queue(py, &object)?;
         let mut source = PythonSource {
-            py,
+            py: work.py,
             view: work.view,
             queue: &object,
             read_log: &self.read_log,
@@ -385,12 +385,37 @@ impl PullLane {
             return Ok(false);
         };
         let context = Context { queue, log: &self.log, limits: self.limits, source: &mut source };
-        let rooms = (&mut work.out, &mut work.body, &mut work.budget);
+        let rooms = (&mut work.out, &mut work.budget);
         let found = answer(pull, reader, context, &mut self.caches, &self.template, rooms);
         if let Some(found) = found {
-            self.note(work, pull, found.count)?;
+            self.note(work, pull, found)?;
         }
         Ok(found.is_some())
+    }
+
+    /// Returns the queue that a pull reads, or `None` if its reader or the queue is unknown.
+    fn queue_of<'py>(
+        &mut self,
+        work: &mut Work<'_, 'py>,
+        pull: &Pull,
+    ) -> PyResult<Option<(Bound<'py, PyAny>, Queue)>> {
+        let (py, queue_id) = (work.py, pull.asked.queue_id);
+        let Some((_, topic)) = self.names.get(pull.reader as usize) else {
+            return Ok(None);
+        };
+        let name = topic.as_ptr() as usize;
+        let known = work.queues.iter().find(|known| (known.0, known.1) == (name, queue_id));
+        if let Some((_, _, object, queue)) = known {
+            return Ok(Some((object.clone(), *queue)));
+        }
+        let Some(object) = self.queues.bind(py).get_item((topic, queue_id))? else {
+            return Ok(None);
+        };
+        let queue = self.queue(py, &object)?;
+        if work.queues.len() < CALL_QUEUES_MAX {
+            work.queues.push((name, queue_id, object.clone(), queue));
+        }
+        Ok(Some((object, queue)))
     }
 
     fn queue(&mut self, py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Queue> {
@@ -439,15 +464,15 @@ impl PullLane {
         Ok(())
     }
 
-    /// Adds an answered pull, whose messages are in `body`, to the effects.
-    fn note(&self, work: &mut Work<'_, '_>, pull: &Pull, messages: usize) -> PyResult<()> {
+    /// Adds an answered pull to the effects.
+    fn note(&self, work: &mut Work<'_, '_>, pull: &Pull, found: Found) -> PyResult<()> {
         if pull.reader != work.reader {
             self.add_total(work)?;
             work.reader = pull.reader;
         }
         work.total.pulls += 1;
-        work.total.messages += messages;
-        work.total.bytes += work.body.len();
+        work.total.messages += found.count;
+        work.total.bytes += found.bytes;
         if let Some(offset) = pull.asked.commit_offset {
             let (group, topic) = &self.names[pull.reader as usize];
             work.commits.append((group, topic, pull.asked.queue_id, offset))?;

@@ -3,23 +3,30 @@
 //! transports of an event loop own.
 
 use std::io::{ErrorKind, Read, Result, Write};
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::net::TcpStream;
-use std::os::fd::{FromRawFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, RawFd};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
 
 /// Size of one read; a longer input takes several turns of the loop.
 const READ_BYTES_MAX: usize = 256 << 10;
 /// Size of all reads of one call, which share it equally.
 const TURN_BYTES: usize = 4 << 20;
+/// Number of sockets that one call can read.
+const EVENTS_MAX: usize = 128;
 
 /// Nonblocking sockets.
 #[pyclass(module = "cometmq.accel")]
 pub(crate) struct Sockets {
     buffer: Vec<u8>,
 }
+
+type Received<'py> = (Bound<'py, PyList>, Bound<'py, PyList>);
 
 #[pymethods]
 impl Sockets {
@@ -28,22 +35,33 @@ impl Sockets {
         Self { buffer: vec![0; READ_BYTES_MAX] }
     }
 
-    /// Reads once from each socket.
-    fn receive<'py>(&mut self, py: Python<'py>, fds: Vec<RawFd>) -> PyResult<Bound<'py, PyList>> {
-        let list = PyList::empty(py);
-        let share = (TURN_BYTES / fds.len().max(1)).clamp(1, READ_BYTES_MAX);
+    /// Reads once from each readable socket of an epoll object. Returns the connections with what
+    /// they sent, and those whose sockets have ended or failed.
+    fn receive<'py>(
+        &mut self,
+        py: Python<'py>,
+        epoll: RawFd,
+        peers: &Bound<'py, PyDict>,
+        count_max: usize,
+    ) -> PyResult<Received<'py>> {
+        let (chunks, ended) = (PyList::empty(py), PyList::empty(py));
+        let mut events = [MaybeUninit::uninit(); EVENTS_MAX];
+        let events = poll(epoll, &mut events[..count_max.min(EVENTS_MAX)])?;
+        let share = (TURN_BYTES / events.len().max(1)).clamp(1, READ_BYTES_MAX);
         let buffer = &mut self.buffer[..share];
-        for fd in fds {
-            match retry(|| borrowed(fd)?.read(buffer)) {
-                Ok(0) => list.append(py.None())?,
-                Ok(count) => list.append(PyBytes::new(py, &buffer[..count]))?,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    list.append(PyBytes::new(py, b""))?;
-                }
-                Err(_) => list.append(py.None())?,
+        for &Event { flags, data } in events {
+            let fd = fd_of(data);
+            let peer = peers.as_any().get_item(fd)?;
+            let result =
+                if flags == EventFlags::IN { retry(|| borrowed(fd)?.read(buffer)) } else { Ok(0) };
+            match result {
+                Ok(0) => ended.append(peer)?,
+                Ok(count) => chunks.append((peer, PyBytes::new(py, &buffer[..count])))?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => ended.append(peer)?,
             }
         }
-        Ok(list)
+        Ok((chunks, ended))
     }
 
     /// Writes to a socket; returns the number of bytes that the kernel has taken.
@@ -76,6 +94,28 @@ impl Sockets {
         }
         Ok((total, unsent))
     }
+}
+
+/// Finds the readable sockets, without waiting for any.
+#[allow(unsafe_code)]
+fn poll(epoll: RawFd, events: &mut [MaybeUninit<Event>]) -> Result<&[Event]> {
+    if epoll < 0 {
+        return Err(ErrorKind::NotConnected.into());
+    }
+    // SAFETY: the number is not -1. If the object was closed, the system call fails.
+    let epoll = unsafe { BorrowedFd::borrow_raw(epoll) };
+    match epoll::wait(epoll, events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        Ok((ready, _)) => Ok(ready),
+        Err(Errno::INTR) => Ok(&[]),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns the descriptor with which Python's `epoll.register` marks an event; the bytes after it
+/// are arbitrary.
+fn fd_of(data: EventData) -> RawFd {
+    let [a, b, c, d, ..] = data.u64().to_ne_bytes();
+    RawFd::from_ne_bytes([a, b, c, d])
 }
 
 /// Writes as much as the kernel takes. An error is left to the transport, whose next operation on

@@ -353,6 +353,28 @@ def test_a_pull_is_answered_with_the_records_from_its_offset_on():
     assert world.lane.cached_bytes == 276 + 60
 
 
+def test_the_records_of_a_repeated_read_are_kept_for_other_groups():
+    world = PullWorld()
+    world.learn()
+    data = world.head(1, maxMsgNums="2")
+    first = world.answer(data)
+    assert world.lane.cached_bytes == 276 + 60
+    assert world.answer(data) == first
+    assert world.lane.cached_bytes == 276 + 60 + 184
+    assert world.answer(data) == first
+    world.queue.max_offset = 9
+    (frames, *_, effects) = world.answer(data)
+    assert b'"maxOffset":"9"' in frames
+    assert frames.endswith(world.log[92:])
+    assert effects[0] == [("T", "g", 1, 2, 184)]
+    assert world.answer(data, first=93)[1] == 0
+    world.queue.life += 1
+    assert world.answer(data)[0] == frames
+    assert [kind for kind, *_ in world.reads] == ["entries", "log", "entries"]
+    world.lane.clear()
+    assert world.lane.cached_bytes == 0
+
+
 def test_readers_that_are_unknown_or_forgotten_are_left_to_python():
     world = PullWorld()
     data = world.head()

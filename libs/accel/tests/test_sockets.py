@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -38,16 +39,41 @@ def received(far: socket.socket, count: int) -> bytes:
     return data
 
 
-def test_one_read_per_socket_in_order(pair):
+class Readers:
+    """Sockets of an epoll object, whose connections are their names."""
+
+    def __init__(self, **sockets: socket.socket) -> None:
+        self.sockets = accel.Sockets()
+        self.epoll = select.epoll()
+        self.peers = {one.fileno(): name for name, one in sockets.items()}
+        for fd in self.peers:
+            self.epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP)
+
+    def receive(self, count_max: int = 128) -> tuple[dict[str, bytes], list[str]]:
+        chunks, ended = self.sockets.receive(self.epoll.fileno(), self.peers, count_max)
+        return dict(chunks), ended
+
+
+def test_one_read_of_each_readable_socket(pair):
     near, far = pair
-    silent = socket.socketpair()
-    silent[0].setblocking(False)
-    far.sendall(b"request")
-    far.shutdown(socket.SHUT_WR)
-    sockets = accel.Sockets()
-    with silent[0], silent[1]:
-        fds = [near.fileno(), silent[0].fileno(), near.fileno(), -1]
-        assert sockets.receive(fds) == [b"request", b"", None, None]
+    others = socket.socketpair(), socket.socketpair()
+    with contextlib.ExitStack() as stack:
+        for one in (*others[0], *others[1]):
+            stack.enter_context(one).setblocking(False)
+        readers = Readers(first=near, silent=others[0][0], ended=others[1][0])
+        assert readers.receive() == ({}, [])
+        far.sendall(b"request")
+        others[1][1].sendall(b"left to the transport")
+        others[1][1].shutdown(socket.SHUT_WR)
+        assert readers.receive() == ({"first": b"request"}, ["ended"])
+        assert others[1][0].recv(100) == b"left to the transport"
+        assert readers.receive() == ({}, ["ended"])
+        others[0][1].sendall(b"another")
+        far.sendall(b"late")
+        found = [readers.receive(1) for _ in range(3)]
+    assert sorted(map(repr, found)) == sorted(
+        map(repr, [({"first": b"late"}, []), ({"silent": b"another"}, []), ({}, ["ended"])])
+    )
 
 
 def test_a_long_input_is_read_in_pieces(pair):
@@ -55,34 +81,52 @@ def test_a_long_input_is_read_in_pieces(pair):
     near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     sent = os.urandom(3 * READ_BYTES)
     far.setblocking(False)
-    sockets, data, at = accel.Sockets(), b"", 0
+    readers, data, at = Readers(one=near), b"", 0
     while len(data) < len(sent):
         if at < len(sent):
             with contextlib.suppress(BlockingIOError):
                 at += far.send(sent[at:])
-        (piece,) = sockets.receive([near.fileno()])
-        assert len(piece) <= READ_BYTES
-        data += piece
+        chunks, _ = readers.receive()
+        assert all(len(piece) <= READ_BYTES for piece in chunks.values())
+        data += b"".join(chunks.values())
     assert data == sent
 
 
-def test_reads_of_one_call_share_a_bound(pair):
+def test_reads_of_one_call_share_a_bound():
+    with contextlib.ExitStack() as stack:
+        pairs = [socket.socketpair() for _ in range(64)]
+        for near, far in pairs:
+            stack.enter_context(near).setblocking(False)
+            stack.enter_context(far)
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            far.sendall(bytes(70_000))
+        readers = Readers(**{f"{number}": near for number, (near, _) in enumerate(pairs)})
+        sizes: dict[str, int] = dict.fromkeys(readers.peers.values(), 0)
+        while min(sizes.values()) < 70_000:
+            for name, piece in readers.receive()[0].items():
+                assert len(piece) <= (4 << 20) // 64
+                sizes[name] += len(piece)
+
+
+def test_an_unknown_socket_or_a_closed_epoll_object_is_an_error(pair):
     near, far = pair
-    near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-    far.sendall(bytes(100_000))
-    sockets, size = accel.Sockets(), 0
-    while size < 100_000:
-        pieces = [piece for piece in sockets.receive([near.fileno()] * 128) if piece]
-        assert all(len(piece) <= (4 << 20) // 128 for piece in pieces)
-        size += sum(map(len, pieces))
+    readers = Readers(one=near)
+    readers.peers.clear()
+    far.sendall(b"request")
+    with pytest.raises(KeyError):
+        readers.receive()
+    for fd in (-1, near.fileno()):
+        with pytest.raises(OSError, match=r"os error|not connected"):
+            readers.sockets.receive(fd, {}, 128)
 
 
 def test_a_reset_connection_ends_the_input_and_takes_no_output(pair):
     near, far = pair
     far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     far.close()
-    sockets = accel.Sockets()
-    assert sockets.receive([near.fileno()]) == [None]
+    readers = Readers(reset=near)
+    assert readers.receive() == ({}, ["reset"])
+    sockets = readers.sockets
     assert sockets.send(near.fileno(), b"answer") == 0
     assert sockets.send_rows([(Peer(near.fileno()), b"answer", 1)]) == (0, [(0, 0)])
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Answers to pulls that found messages and to renewals of locks, in both encodings.
 
+use std::ops::Range;
+
 use crate::answers::{close_length, push_decimal, push_entry};
+use crate::frames::PREFIX_BYTES;
 
 /// The values of an answer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,15 +32,28 @@ pub struct Template {
 }
 
 impl Template {
-    /// Appends the frame of one answer.
-    pub fn push(&self, out: &mut Vec<u8>, answer: &Answer, body: &[u8]) {
-        push_frame(out, answer.serialization, body, |out| {
-            if answer.serialization == 1 {
-                self.push_binary(out, answer);
-            } else {
-                self.push_json(out, answer);
-            }
-        });
+    /// Appends the header of one answer; the body and `close_length` follow. Returns its place.
+    pub fn begin(&self, out: &mut Vec<u8>, answer: &Answer) -> Range<usize> {
+        let start = out.len();
+        out.extend_from_slice(&[0; PREFIX_BYTES]);
+        self.push_head(out, answer);
+        close_head(out, start, answer.serialization);
+        start..out.len()
+    }
+
+    /// Replaces a header that may be followed by a body.
+    pub fn replace_head(&self, out: &mut Vec<u8>, place: &Range<usize>, answer: &Answer) {
+        let mut head = vec![];
+        self.begin(&mut head, answer);
+        out.splice(place.clone(), head);
+    }
+
+    fn push_head(&self, out: &mut Vec<u8>, answer: &Answer) {
+        if answer.serialization == 1 {
+            self.push_binary(out, answer);
+        } else {
+            self.push_json(out, answer);
+        }
     }
 
     fn push_json(&self, out: &mut Vec<u8>, answer: &Answer) {
@@ -77,33 +93,25 @@ pub struct PlainTemplate {
 impl PlainTemplate {
     /// Appends the frame of one answer.
     pub fn push(&self, out: &mut Vec<u8>, opaque: i32, serialization: u8, body: &[u8]) {
-        push_frame(out, serialization, body, |out| {
-            let [before, after] = if serialization == 1 { &self.binary } else { &self.json };
-            out.extend_from_slice(before);
-            if serialization == 1 {
-                out.extend_from_slice(&opaque.to_be_bytes());
-            } else {
-                push_decimal(out, opaque.into());
-            }
-            out.extend_from_slice(after);
-        });
+        let start = out.len();
+        out.extend_from_slice(&[0; PREFIX_BYTES]);
+        let [before, after] = if serialization == 1 { &self.binary } else { &self.json };
+        out.extend_from_slice(before);
+        if serialization == 1 {
+            out.extend_from_slice(&opaque.to_be_bytes());
+        } else {
+            push_decimal(out, opaque.into());
+        }
+        out.extend_from_slice(after);
+        close_head(out, start, serialization);
+        out.extend_from_slice(body);
+        close_length(out, start);
     }
 }
 
-/// Appends a frame; `push_head` appends its header.
-fn push_frame(
-    out: &mut Vec<u8>,
-    serialization: u8,
-    body: &[u8],
-    push_head: impl FnOnce(&mut Vec<u8>),
-) {
-    let start = out.len();
-    out.extend_from_slice(&[0; 8]);
-    push_head(out);
-    let head = (out.len() - start - 8) as u32;
-    out.extend_from_slice(body);
-    let bytes = 4 + head + body.len() as u32;
-    out[start..start + 4].copy_from_slice(&bytes.to_be_bytes());
+/// Writes the word that precedes the header of the last frame, which has no body yet.
+fn close_head(out: &mut [u8], start: usize, serialization: u8) {
+    let head = (out.len() - start - PREFIX_BYTES) as u32;
     let word = u32::from(serialization) << 24 | head;
     out[start + 4..start + 8].copy_from_slice(&word.to_be_bytes());
 }

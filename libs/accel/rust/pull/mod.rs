@@ -8,6 +8,7 @@
 
 pub mod answer;
 pub mod cache;
+pub mod recent;
 pub mod renewals;
 pub mod request;
 pub mod select;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::pull::cache::{Cache, Key};
+use crate::pull::recent::Recent;
 use crate::pull::sql::{Program, Unsure};
 use crate::scan::be64;
 
@@ -81,34 +82,45 @@ pub enum Filter {
 pub struct Found {
     /// Number of messages.
     pub count: usize,
+    /// Size of all records.
+    pub bytes: usize,
+    /// Physical offset of the first message.
+    pub offset: i64,
     /// Queue offset from which to pull next.
     pub next_offset: i64,
 }
 
-/// The caches of blocks of the log and of all queues.
+/// The caches of blocks of the log and of all queues, and of recent reads.
 pub struct Caches {
     log: Cache,
     entries: Cache,
+    /// The recent reads.
+    pub recent: Recent,
 }
 
 impl Caches {
-    /// Creates empty caches; an eighth of the memory is for entries.
+    /// Creates empty caches; an eighth of the memory is for entries, a sixteenth for recent reads.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
-        let entries = bytes_max / 8;
-        Self { log: Cache::new(bytes_max - entries), entries: Cache::new(entries) }
+        let (entries, recent) = (bytes_max / 8, bytes_max / 16);
+        Self {
+            log: Cache::new(bytes_max - entries - recent),
+            entries: Cache::new(entries),
+            recent: Recent::new(recent),
+        }
     }
 
     /// Drops all blocks.
     pub fn clear(&mut self) {
         self.log.clear();
         self.entries.clear();
+        self.recent.clear();
     }
 
-    /// Returns the total size of all blocks.
+    /// Returns the total size of what is cached.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.log.bytes() + self.entries.bytes()
+        self.log.bytes() + self.entries.bytes() + self.recent.bytes()
     }
 }
 
@@ -150,7 +162,7 @@ impl<S: Source> Selection<'_, S> {
         let most = self.limits.count_max.max(if is_filtered { SCAN_COUNT_MIN } else { 0 });
         let end = from.saturating_add(most).min(max_offset);
         let start = body.len();
-        let (mut count, mut at, mut last) = (0usize, from, -1i64);
+        let (mut count, mut at, mut last, mut first) = (0usize, from, -1i64, -1i64);
         while at < end {
             let (offset, size, tag_code) = self.entry(at)?;
             *budget -= i64::from(is_filtered);
@@ -181,9 +193,13 @@ impl<S: Source> Selection<'_, S> {
                     Err(Unsure) => return None,
                 }
             }
+            if count == 0 {
+                first = offset;
+            }
             count += 1;
         }
-        (count > 0).then_some(Found { count, next_offset: at })
+        let bytes = body.len() - start;
+        (count > 0).then_some(Found { count, bytes, offset: first, next_offset: at })
     }
 
     fn is_plain(&self, offset: i64, size: usize) -> bool {

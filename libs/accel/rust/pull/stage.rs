@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use crate::answers::close_length;
 use crate::frames::{Frame, Next, frame_at};
 use crate::pull::answer::{Answer, Template};
 use crate::pull::renewals::Renewals;
@@ -201,31 +202,57 @@ pub struct Context<'a, S> {
     pub source: &'a mut S,
 }
 
-/// Appends the answer to a pull to `out`; `body` is a buffer for the records. If Python must
-/// answer, returns `None` and appends nothing.
+/// Appends the answer to a pull to `out`. If Python must answer, returns `None` and appends nothing.
+/// `budget` is the number of entries that filters may still examine.
 pub fn answer<S: Source>(
     pull: &Pull,
     reader: &Reader,
     context: Context<'_, S>,
     caches: &mut Caches,
     template: &Template,
-    (out, body, budget): (&mut Vec<u8>, &mut Vec<u8>, &mut i64),
+    (out, budget): (&mut Vec<u8>, &mut i64),
 ) -> Option<Found> {
     let Context { queue, log, limits, source } = context;
-    body.clear();
-    let count_max = i64::from(pull.asked.count_max.max(1)).min(limits.count_max);
+    let Pull { asked, serialization, .. } = *pull;
+    let count_max = i64::from(asked.count_max.max(1)).min(limits.count_max);
+    let limits = Limits { count_max, ..limits };
+    let numbers = |next| [reader.suggested_id, next, queue.min_offset, queue.max_offset];
+    let answer = |next| Answer { opaque: asked.opaque, serialization, numbers: numbers(next) };
+    // Filters make results unique.
+    let is_shared = matches!(reader.filter, Filter::All);
+    if is_shared {
+        if let Some((found, records)) = caches.recent.find(queue, asked.queue_offset, &limits, log)
+        {
+            let frame = template.begin(out, &answer(found.next_offset));
+            out.extend_from_slice(records);
+            close_length(out, frame.start);
+            return Some(found);
+        }
+    }
+    // Usually all messages that the pull asks for are there.
+    let expected = asked.queue_offset.saturating_add(count_max).min(queue.max_offset);
+    let frame = template.begin(out, &answer(expected));
     let found = Selection {
         caches,
         source,
         log,
         queue,
-        limits: Limits { count_max, ..limits },
+        limits,
         filter: &reader.filter,
         last: LastBlocks::default(),
     }
-    .run(pull.asked.queue_offset, body, budget)?;
-    let numbers = [reader.suggested_id, found.next_offset, queue.min_offset, queue.max_offset];
-    let Pull { asked, serialization, .. } = *pull;
-    template.push(out, &Answer { opaque: asked.opaque, serialization, numbers }, body);
+    .run(asked.queue_offset, out, budget);
+    let Some(found) = found else {
+        out.truncate(frame.start);
+        return None;
+    };
+    if is_shared {
+        let records = &out[frame.end..];
+        caches.recent.note(queue, asked.queue_offset, &limits, found, records);
+    }
+    if found.next_offset != expected {
+        template.replace_head(out, &frame, &answer(found.next_offset));
+    }
+    close_length(out, frame.start);
     Some(found)
 }

@@ -3,6 +3,7 @@
 
 import asyncio
 import os
+import select
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -29,8 +30,20 @@ class PythonSockets:
         self.bytes_max = bytes_max
         self.received_count = 0
 
-    def receive(self, fds: list[int]) -> list[bytes | None]:
-        return [self._receive(fd) for fd in fds]
+    def receive(
+        self, epoll: int, peers: dict[int, Any], count_max: int
+    ) -> tuple[list[tuple[Any, bytes]], list[Any]]:
+        chunks, ended = [], []
+        poll = select.epoll.fromfd(os.dup(epoll))
+        with poll:
+            events = poll.poll(0, count_max)
+        for fd, flags in events:
+            data = self._receive(fd) if flags == select.EPOLLIN else None
+            if data:
+                chunks.append((peers[fd], data))
+            elif data is None:
+                ended.append(peers[fd])
+        return chunks, ended
 
     def _receive(self, fd: int) -> bytes | None:
         try:

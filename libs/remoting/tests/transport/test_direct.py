@@ -15,7 +15,8 @@ from cometmq.remoting import Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.transport import Server, ServerSettings
-from cometmq.remoting.transport.direct import EVENTS_MAX
+from cometmq.remoting.transport.direct import EVENTS_MAX, READ_ON_MAX
+from cometmq.remoting.transport.lane import Answered, AnsweredRows, Part
 from cometmq.remoting.transport.lane_peer import LanePeer
 
 from .plain_lane import PLAIN, PlainLane, PythonSockets, plain
@@ -166,6 +167,74 @@ async def test_a_read_sends_the_answers_that_it_causes(start: Any) -> None:
             await asyncio.sleep(0.01)
             if opaque:  # the transport still reads the first request
                 assert lane.seen == [answer]
+
+
+class _PullLane(PlainLane):
+    """Answers PLAIN at once."""
+
+    def stage(self, peer: Any, data: bytes, count_max: int) -> list[Part] | None:  # type: ignore[override]
+        count = self._stage(peer, data, count_max)
+        return None if count < 0 else [(-count, 0, 0, len(data))]
+
+    def answer(self, _first: int, count: int, _room: int) -> Answered:
+        staged, self._staged = self._staged, []
+        assert len(staged) == count
+        out: list[Any] = []
+        for _, opaque, body in staged:
+            self._encode(out, 0, opaque, Reply(body=body))
+        return b"".join(out), count, 0, 0, False
+
+    def answer_rows(
+        self, rows: list[tuple[Any, bytes]], first: int, count_max: int, room: int
+    ) -> AnsweredRows:
+        answers = []
+        for peer, data in rows[first:]:
+            count = self._stage(peer, data, count_max)
+            self.row_count += count
+            answers.append((peer, self.answer(0, count, room)[0], count))
+        return answers, sum(len(data) for _, data in rows[first:]), len(rows), -1
+
+
+class _BusySockets(PythonSockets):
+    """While one request is served, the client sends the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client: socket.socket
+        self.counts = [0]  # requests read in each turn of the loop
+        self.left = 0
+
+    def receive(self, epoll: int, peers: Any, count_max: int) -> Any:
+        if not self.counts[-1]:
+            asyncio.get_running_loop().call_soon(self.counts.append, 0)
+        chunks, ended = super().receive(epoll, peers, count_max)
+        self.counts[-1] += len(chunks)
+        if chunks and self.left:
+            self.left -= 1
+            self.client.send(plain(self.left, b"next"))
+        return chunks, ended
+
+
+async def test_pulls_that_arrive_meanwhile_are_served_in_the_same_turn(
+    start: Any, eventually: Any
+) -> None:
+    """But only so many that other work of the loop is not delayed."""
+    sockets = _BusySockets()
+    direct = await start(lane=_PullLane(), sockets=sockets)
+    loop = asyncio.get_running_loop()
+    with socket.socket() as sockets.client:
+        sockets.client.setblocking(False)
+        await loop.sock_connect(sockets.client, ("127.0.0.1", direct.port))
+        await loop.sock_sendall(sockets.client, plain(99))  # read by the transport
+        await eventually(lambda: direct.is_direct)
+        sockets.left = 3 * READ_ON_MAX - 1
+        await loop.sock_sendall(sockets.client, plain(98))
+        await eventually(lambda: direct.server.stats().requests == 1 + 3 * READ_ON_MAX)
+        assert sockets.left == 0
+    counts = [count for count in sockets.counts if count]
+    assert sum(counts) == direct.lane.row_count == 3 * READ_ON_MAX
+    assert counts[0] == READ_ON_MAX + 1
+    assert max(counts) == READ_ON_MAX + 1
 
 
 async def test_more_connections_than_one_turn_reads_are_all_served(

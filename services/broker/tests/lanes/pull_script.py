@@ -255,3 +255,31 @@ class Script(RandomScript):
             broken[rng.randrange(8, len(data))] ^= 1 << rng.randrange(8)
             return bytes(broken)
         return data
+
+
+class SharedScript(Script):
+    """A script whose pulls read a few places again and again, as several groups do.
+
+    The places are near the middle of the log, where it is damaged.
+    """
+
+    def disturb(self) -> None:
+        """Change the log or the queues; nothing here closes a connection."""
+        action = self.rng.choice(["advance", "cold", "hot", "expire", "truncate", "damage", "rot"])
+        self.steps.append(
+            Step(action, self.rng.randrange(PEERS), amount=self.rng.choice([1, 900, 6000]))
+        )
+
+    def pull(self) -> bytes:
+        rng = self.rng
+        self.number += 1
+        self.pull_count += 1
+        middle = self.length // 10 // 16 * 16  # four fifths of the messages are in four queues
+        ext = {
+            "consumerGroup": rng.choice(GROUPS[:2]), "topic": "Orders",
+            "queueId": rng.choice("01"), "queueOffset": str(middle + rng.choice([-8, 0, 8])),
+            "maxMsgNums": rng.choice(["8", "8", "16"]), "sysFlag": rng.choice(["4", "5"]),
+            "commitOffset": "3", "suspendTimeoutMillis": "3000", "subscription": "*",
+            "subVersion": "0", "expressionType": "TAG",
+        }  # fmt: skip
+        return frame(11, ext, opaque=self.number, is_ascii=False, is_binary=rng.random() < 0.3)

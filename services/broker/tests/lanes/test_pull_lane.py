@@ -27,7 +27,7 @@ from cometmq.remoting.transport.lane import AnsweredRows
 from cometmq.remoting.transport.lane_peer import PULLS, SENDS, LanePeer
 from cometmq.store.log.damage import DamagedRange
 
-from .pull_script import EXPRESSIONS, PEERS, TOPICS, Script
+from .pull_script import EXPRESSIONS, PEERS, TOPICS, Script, SharedScript
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 
@@ -282,6 +282,16 @@ def test_plain_pulls_give_the_same_broker_through_the_lane(name, seed):
 def test_odd_pulls_and_disturbances_give_the_same_broker(name, seed, oddity):
     script = Script(seed, oddity=oddity)
     compare(CASES[name], script.write(turns=25))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32), oddity=st.sampled_from([0, 0.3, 1.0]))
+def test_groups_that_read_the_same_places_get_the_same_answers(seed, oddity):
+    script = SharedScript(seed, oddity=oddity)
+    steps = script.write(turns=25)
+    assert script.pull_count > 100  # of twelve places
+    count, _ = compare({}, steps)
+    assert oddity or count > 0.6 * script.pull_count
 
 
 def test_filters_of_one_turn_examine_a_bounded_number_of_entries(monkeypatch):

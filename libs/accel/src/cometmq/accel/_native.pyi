@@ -13,6 +13,7 @@ class _Queue(Protocol):
     next_offset: int
 
 _QueueT = TypeVar("_QueueT", bound=_Queue)
+_PeerT = TypeVar("_PeerT")
 
 @final
 class SendLane:
@@ -407,11 +408,14 @@ class Sockets:
     """Reads and writes of nonblocking sockets; see `cometmq.remoting.transport.direct.Sockets`."""
 
     def __new__(cls) -> Sockets: ...
-    def receive(self, fds: list[int]) -> list[bytes | None]:
-        """Read once from each socket: no bytes if none have arrived, None at the end of the input
-        or after an error.
+    def receive(
+        self, epoll: int, peers: dict[int, _PeerT], count_max: int
+    ) -> tuple[list[tuple[_PeerT, bytes]], list[_PeerT]]:
+        """Read once from each socket that an epoll object reports as readable, at most `count_max`.
 
-        A read takes at most 256 KiB, and all reads together at most 4 MiB, in equal shares.
+        `epoll` is its descriptor; `peers` holds the connection of each registered socket. Return
+        the connections with what they have sent, and the connections whose sockets have ended or
+        failed. A read takes at most 256 KiB, and all reads together at most 4 MiB, in equal shares.
         """
 
     def send(self, fd: int, data: bytes) -> int:

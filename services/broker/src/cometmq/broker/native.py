@@ -30,7 +30,7 @@ __all__ = [
     "reason_without",
 ]
 
-INTERFACE: Final = 0x93E580DD
+INTERFACE: Final = 0xA20C2567
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 A `git pull` does not rebuild the module, and the version changes only with releases.

@@ -31,8 +31,10 @@ from cometmq.remoting.transport.settings import ServerSettings
 HAS_EPOLL: Final = hasattr(select, "epoll")
 
 EVENTS_MAX: Final = 128
-"""Number of connections that are read in one turn of the loop; the others wait for the next turn.
-"""
+"""Number of connections that are read at once; the others wait for the next read."""
+
+READ_ON_MAX: Final = 16
+"""After this many requests, further reads wait for the next turn of the loop."""
 
 Chunk: TypeAlias = tuple[LanePeer, bytes]
 Answers: TypeAlias = tuple[LanePeer, bytes, int]
@@ -42,9 +44,13 @@ Answers: TypeAlias = tuple[LanePeer, bytes, int]
 class Sockets(Protocol):
     """System calls on nonblocking sockets."""
 
-    def receive(self, fds: list[int]) -> list[bytes | None]:
-        """Read once from each socket; return no bytes if none have arrived, and None at the end of
-        the input or after an error.
+    def receive(
+        self, epoll: int, peers: dict[int, LanePeer], count_max: int
+    ) -> tuple[list[Chunk], list[LanePeer]]:
+        """Read once from each socket that an epoll object reports as readable, at most `count_max`.
+
+        `epoll` is its descriptor. Return what has arrived, and the connections whose sockets have
+        ended or failed.
         """
 
     def send(self, fd: int, data: bytes) -> int:
@@ -74,7 +80,7 @@ class DirectIO:
         self._peers: dict[int, LanePeer] = {}
         self._epoll: select.epoll | None = None  # opened for the first connection
         self._answers: list[Answers] = []
-        self._is_in_turn = False  # while `_read` runs, which ends with a commit
+        self._is_in_turn = False  # while `_read` serves sends, and ends with a commit
 
     # Connections
 
@@ -85,7 +91,7 @@ class DirectIO:
             return
         if self._epoll is None:
             self._epoll = select.epoll()
-            self._hub.loop.add_reader(self._epoll.fileno(), self._read, self._epoll)
+            self._hub.loop.add_reader(self._epoll.fileno(), self._read, self._epoll.fileno())
         transport.pause_reading()
         peer.fd = peer.direct_fd = fileno()
         self._peers[peer.fd] = peer
@@ -153,35 +159,41 @@ class DirectIO:
 
     # Input
 
-    def _read(self, epoll: select.epoll) -> None:
+    def _read(self, epoll: int) -> None:
         """Read from the readable sockets, and serve what has arrived.
 
-        A lone sender waits for the answer, so its commit and its answer need no further turn.
+        After a read of pulls only, more of them have often arrived, and a further turn of the loop
+        would cost more than another read. A lone sender waits for the answer, so its commit and its
+        answer need no further turn.
         """
-        peers, fds = self._peers, []
-        for fd, events in epoll.poll(0, EVENTS_MAX):
-            if events == select.EPOLLIN:
-                fds.append(fd)
-            else:
-                peers[fd].leave_direct()
-        chunks = []
-        for fd, data in zip(fds, self.sockets.receive(fds), strict=True):
-            if data:
-                chunks.append((peers[fd], data))
-            elif data is None:
-                peers[fd].leave_direct()
-        self._is_in_turn = True
-        self._lane.begin_turn()
-        try:
-            self.serve(chunks)
-        finally:
+        stats = self._hub.stats
+        last = stats.requests + READ_ON_MAX
+        while self._epoll is not None and stats.requests <= last:
+            chunks, ended = self.sockets.receive(epoll, self._peers, EVENTS_MAX)
+            for peer in ended:
+                peer.leave_direct()
+            if not chunks:
+                return
+            sends, others = self._answer_pulls(chunks)
+            if not (sends or others):
+                continue
+            self._is_in_turn = True
+            self._lane.begin_turn()
             try:
-                self._lane.end_turn()
+                self._serve(sends, others)
             finally:
-                self._is_in_turn = False
+                try:
+                    self._lane.end_turn()
+                finally:
+                    self._is_in_turn = False
+            return
 
     def serve(self, chunks: list[Chunk]) -> None:
         """Serve what has arrived on several connections, one chunk each."""
+        self._serve(*self._answer_pulls(chunks))
+
+    def _answer_pulls(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[Chunk]]:
+        """Let the lane answer pulls; return chunks of sends, and chunks that it did not answer."""
         sends: list[Chunk] = []
         pulls: list[Chunk] = []
         others: list[Chunk] = []
@@ -195,10 +207,13 @@ class DirectIO:
                 pulls.append(chunk)
             else:
                 others.append(chunk)
-        if sends:
-            others += self._safely(self._stage, sends)
         if pulls:
             others += self._safely(self._answer, pulls)
+        return sends, others
+
+    def _serve(self, sends: list[Chunk], others: list[Chunk]) -> None:
+        if sends:
+            others += self._safely(self._stage, sends)
         for peer, data in others:
             self._serve_one(peer, data)
 
