@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.replication.group import sending
+from cometmq.broker.replication.group import master_stream, sending
 from cometmq.broker.replication.state import FollowState
 from cometmq.broker.testing.group_members import GroupNode, is_equal
 from cometmq.broker.testing.replicas import DEADLINE_S, until
@@ -117,6 +117,22 @@ async def test_a_confirm_offset_travels_with_the_next_records(
         await until(lambda: master.visible_count == 11)
         assert slave.end == master.end
         assert slave.visible_count == 10
+
+
+async def test_few_confirmed_records_wait_for_others_but_many_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_stream, "SHOW_DELAY_MS", 3_600_000)  # never without more records
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(1, [slave])
+        await slave.follow_member(master, 1)
+        await master.fill(10)
+        await until(lambda: slave.group_follower.confirmed == master.end)
+        await asyncio.sleep(0.05)
+        assert slave.visible_count == 0
+        while master.end < master_stream.SHOW_BYTES:
+            await master.fill(10)
+        await until(lambda: slave.visible_count == master.visible_count)
 
 
 async def test_a_deposed_master_cuts_its_tail_and_follows(tmp_path: Path) -> None:

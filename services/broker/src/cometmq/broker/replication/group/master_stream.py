@@ -36,6 +36,14 @@ from cometmq.remoting.types import Buffer
 REPORT_MS: Final = 200
 """Interval of reports while nothing changes; they repeat the master's time."""
 
+SHOW_DELAY_MS: Final = 5
+"""How long confirmed records may wait for more, so that they become visible together. Making a few
+records visible costs almost as much as making a hundred visible.
+"""
+
+SHOW_BYTES: Final = 32 << 10
+"""Confirmed records of this size do not wait, because showing more of them would take too long."""
+
 SILENT_MS: Final = 5_000
 WHOLE_BYTES_MAX: Final = 256 << 20
 """Maximum size of all tables together while they are being received."""
@@ -87,6 +95,7 @@ class MasterStream(asyncio.Protocol):
         self.is_waiting_for_disk = False
         self._confirm = frames.Confirm(0, 0, 0, 0)
         self._show = OncePerTurn(self._show_confirmed)
+        self._show_later: asyncio.TimerHandle | None = None
         self._reported = Report(0, 0, -1, 0)
         self._heard_ms = self._reported_ms = target.now_ms()
         loop = asyncio.get_running_loop()
@@ -190,12 +199,23 @@ class MasterStream(asyncio.Protocol):
         if self._records is not None and not self._is_saving:
             self._report_news()
         if self._confirm is not confirm:
+            self._show_soon()
+
+    def _show_soon(self) -> None:
+        """Make the confirmed records visible after the turn's report has been sent, or a little
+        later. Senders wait for the report, but not for the queues of a copy.
+        """
+        shown = self._target.driver.store.commit_log.confirm_offset
+        if self._confirm.confirmed - shown >= SHOW_BYTES:
             self._show()
+        elif self._show_later is None:
+            loop = asyncio.get_running_loop()
+            self._show_later = loop.call_later(SHOW_DELAY_MS / 1000, self._show_confirmed)
 
     def _show_confirmed(self) -> None:
-        """Make the confirmed records visible. This runs after the turn's report has been sent,
-        because senders wait for the report, but not for the queues of a copy.
-        """
+        if self._show_later is not None:
+            self._show_later.cancel()
+            self._show_later = None
         if self.ended.done():
             return
         try:
