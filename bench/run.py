@@ -11,6 +11,7 @@ numbers depend on the machine and its other load, so compare only the ratios of 
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -107,21 +108,25 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
         lambda: run_replicated(plan, [load for load in REPLICATED if load.name in chosen]),
         *(partial(run, plan) for name, run in SCENARIOS.items() if name in chosen),
     ]
-    failures = [text for text in map(_failure, steps) if text]
+    failures = []
+    for step in steps:
+        failures += _failures(step)
+        for stores in directory.iterdir():  # RocketMQ deletes messages once a disk is 75 % full
+            shutil.rmtree(stores)
     options = {"rounds": plan.rounds, "seconds": plan.seconds, "serialization": plan.serialization}
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
     result = report.make_result(plan.samples, floor, options=options, measured_at=measured_at)
     return result, failures
 
 
-def _failure(step: Callable[[], None]) -> str | None:
+def _failures(step: Callable[[], None]) -> list[str]:
     """Run a step and return its failure, if any, so that the results of other steps are kept."""
     try:
         step()
     except (BenchError, PeerError) as exc:
         print(f"  failed: {exc}", file=sys.stderr, flush=True)
-        return str(exc).partition("\n")[0]
-    return None
+        return [str(exc).partition("\n")[0]]
+    return []
 
 
 def publish(result: report.Result, failed: list[str], arguments: argparse.Namespace) -> int:

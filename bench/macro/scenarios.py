@@ -38,6 +38,7 @@ DELAY_S: Final = 1.0
 IDLE_S: Final = 10.0
 VISIBLE_TIMEOUT_S: Final = 300.0
 ROUND_WARMUP_S: Final = 1.0
+SAMPLE_ATTEMPTS: Final = 3
 FLOOR_SECONDS: Final = 1.5
 FLOOR_SHAPES: Final = (
     ("send 1x1", "send", 1, 1), ("send 64x1", "send", 64, 1), ("send 8x32", "send", 8, 32),
@@ -152,11 +153,20 @@ def prepare(load: Load, server: Server) -> None:
     _await_length(server, load.topic, queues=load.queues, count=load.preload)
 
 
-def measure(plan: Plan, load: Load, server: Contestant, *, seconds: float) -> Sample:
-    """Take one sample; before sends, drop what earlier samples left in the page cache."""
+def measure(
+    plan: Plan, load: Load, server: Contestant, *, seconds: float, attempts: int = SAMPLE_ATTEMPTS
+) -> Sample:
+    """Take one sample; before sends, drop what earlier samples left in the page cache.
+
+    Repeat a sample in which the server refused requests: RocketMQ refuses a few when its disk
+    stalls. Raise BenchError if it refuses some in every attempt.
+    """
     if load.mode == "send":
         drop_cached_pages(plan.directory)
     report = run_once(load, server, seconds=seconds, warmup=ROUND_WARMUP_S)
+    if report["errors"] and attempts > 1:
+        plan.say(f"  repeated, because {server.name} refused requests: codes {report['codes']}")
+        return measure(plan, load, server, seconds=seconds, attempts=attempts - 1)
     return _rates(checked(server.name, report))
 
 

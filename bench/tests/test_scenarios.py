@@ -3,8 +3,10 @@
 
 import pytest
 from macro import scenarios
+from macro.native import BenchError
 from macro.scenarios import Plan, run_million, run_transactions
-from macro.servers import Server
+from macro.servers import Contestant, Server
+from macro.workloads import LOADS
 
 
 @pytest.fixture
@@ -46,3 +48,42 @@ def test_memory_and_idle_time_are_taken_before_the_kill(plan, monkeypatch):
     assert sample["anonymous_bytes"] > 1_000_000
     assert 0 <= sample["idle_cpus"] < 1
     assert 0 < sample["recovery_s"] < 60
+
+
+class Refusing(Contestant):
+    """A server that refuses one request in each of its first samples."""
+
+    broker_pid = 0
+
+    def __init__(self, refusals):
+        super().__init__("java")
+        self.refusals = refusals
+        self.sample_count = 0
+
+    def measured(self, run):
+        return run()
+
+    def generate(self, mode, options):
+        self.sample_count += 1
+        errors = int(self.sample_count <= self.refusals)
+        return {
+            "errors": errors, "codes": {"0": 1_000, "2": errors}, "others_cpus": 0.0,
+            "messages_per_s": 1_000.0 * self.sample_count, "cpu_seconds_per_million": 1.0,
+            "latency_us": {"p50": 1.0, "p99": 2.0, "p999": 3.0},
+        }  # fmt: skip
+
+
+SENDS = next(load for load in LOADS if load.name == "send-8x32")
+
+
+def test_a_sample_with_refusals_is_repeated(plan):
+    server = Refusing(2)
+
+    sample = scenarios.measure(plan, SENDS, server, seconds=1.0)
+
+    assert sample["messages_per_s"] == 3_000.0
+
+
+def test_a_server_that_refuses_requests_in_every_sample_fails(plan):
+    with pytest.raises(BenchError, match="java refused 1 requests: codes"):
+        scenarios.measure(plan, SENDS, Refusing(10), seconds=1.0)
