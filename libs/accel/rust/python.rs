@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::answers::{Answer, Answers, Ended, Template};
 use crate::commit::{Built, OpenQueue, Place};
@@ -244,7 +244,8 @@ impl SendLane {
         offset: i64,
         file_end: i64,
         now_ms: i64,
-        queue_of: &Bound<'py, PyAny>,
+        queues: &Bound<'py, PyDict>,
+        create: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let requests = self.staged(first, count)?;
         let place = Place { offset, file_end, now_ms };
@@ -257,7 +258,7 @@ impl SendLane {
             self.store_host,
             requests,
             place,
-            queue_of,
+            (queues, create),
         )?;
         let groups = PyList::empty(py);
         for (waits, answers) in built.groups {
@@ -313,12 +314,12 @@ pub(crate) fn place_requests<'py>(
     store_host: [u8; 8],
     requests: std::ops::Range<usize>,
     place: Place,
-    queue_of: &Bound<'py, PyAny>,
+    queues: (&Bound<'py, PyDict>, &Bound<'py, PyAny>),
 ) -> PyResult<Placed<'py>> {
     let first = requests.start;
     let (count, bytes) = stage.fit(first, requests.len(), place);
     let mut open = stage.open_queues(first, count);
-    let placed = next_offsets(py, &mut open, names, queue_of).and_then(|queues| {
+    let placed = next_offsets(py, &mut open, names, queues).and_then(|queues| {
         let mut built = None;
         let records = PyBytes::new_with(py, bytes, |out| {
             let requests = first..first + count;
@@ -336,17 +337,21 @@ pub(crate) fn place_requests<'py>(
     Ok(Placed { count, records, entries, built })
 }
 
-/// Returns the queues, and sets the next offset of each.
+/// Returns the queues, and sets the next offset of each; creates those that are not known.
 fn next_offsets<'py>(
     py: Python<'py>,
     open: &mut [OpenQueue],
     names: &[Py<PyString>],
-    queue_of: &Bound<'py, PyAny>,
+    (known, create): (&Bound<'py, PyDict>, &Bound<'py, PyAny>),
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let next_offset = pyo3::intern!(py, "next_offset");
     let mut queues = Vec::with_capacity(open.len());
     for opened in open {
-        let queue = queue_of.call1((&names[opened.topic as usize], opened.queue_id))?;
+        let place = (&names[opened.topic as usize], opened.queue_id).into_pyobject(py)?;
+        let queue = match known.get_item(&place)? {
+            Some(queue) => queue,
+            None => create.call1(place)?,
+        };
         opened.next_offset = queue.getattr(next_offset)?.extract()?;
         queues.push(queue);
     }
@@ -454,5 +459,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(crate::python_due::select_due, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_range::read_range, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_range::follow_headers, module)?)?;
+    module.add_function(wrap_pyfunction!(crate::python_files::write_files, module)?)?;
+    module.add_function(wrap_pyfunction!(crate::python_files::sync_files, module)?)?;
     module.add("PanicException", module.py().get_type::<PanicException>())
 }

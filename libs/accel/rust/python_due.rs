@@ -3,7 +3,7 @@
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::commit::Place;
 use crate::due::{Selection, Times, select};
@@ -98,7 +98,8 @@ impl DueRecords {
         offset: i64,
         file_end: i64,
         now_ms: i64,
-        queue_of: &Bound<'py, PyAny>,
+        queues: &Bound<'py, PyDict>,
+        create: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         if first.checked_add(count).is_none_or(|end| end > self.count) {
             return Err(PyIndexError::new_err("more messages than are staged"));
@@ -113,7 +114,7 @@ impl DueRecords {
             self.store_host,
             first..first + count,
             place,
-            queue_of,
+            (queues, create),
         )?;
         let mut totals = vec![(0usize, 0usize); self.names.len()];
         for row in placed.built.groups.iter().flat_map(|(_, answers)| &answers.rows) {

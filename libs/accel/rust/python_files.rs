@@ -1,27 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads files that Python has opened.
+//! Reads files that Python has opened, and writes and syncs many files without the interpreter lock.
 
 use std::io::IoSliceMut;
 use std::os::fd::{BorrowedFd, RawFd};
 
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use rustix::fs::fdatasync;
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwrite, retry_on_intr};
 
 /// Fills a buffer from a file if the page cache has all the bytes; never blocks. The descriptor must
 /// stay open during the call.
-#[allow(unsafe_code)]
 pub(crate) fn read_cached(fd: RawFd, position: u64, into: &mut [u8]) -> bool {
-    if fd < 0 {
-        return false;
-    }
-    // SAFETY: the number is not -1, and the caller keeps the descriptor open. If it did not, the
-    // system call would fail or read another file, but never write beyond the given slice.
-    let file = unsafe { BorrowedFd::borrow_raw(fd) };
     let count = into.len();
-    loop {
-        let parts = &mut [IoSliceMut::new(into)];
-        match preadv2(file, parts, position, ReadWriteFlags::NOWAIT) {
-            Err(Errno::INTR) => {}
-            result => return result == Ok(count),
-        }
+    let read =
+        || preadv2(borrowed(fd)?, &mut [IoSliceMut::new(into)], position, ReadWriteFlags::NOWAIT);
+    retry_on_intr(read) == Ok(count)
+}
+
+/// Writes pieces to open files: each has a descriptor, the offset and the bytes. Returns the number
+/// of the first piece that failed, and the error.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // the interface of pyo3
+pub(crate) fn write_files(
+    py: Python<'_>,
+    pieces: Vec<(RawFd, u64, PyBackedBytes)>,
+) -> Option<(usize, i32)> {
+    py.detach(|| {
+        first_failure(&pieces, |(fd, offset, data)| {
+            let (mut offset, mut rest) = (*offset, &**data);
+            while !rest.is_empty() {
+                let count = retry_on_intr(|| pwrite(borrowed(*fd)?, rest, offset))?;
+                if count == 0 {
+                    return Err(Errno::IO); // no file system does this, and it must not go on
+                }
+                offset += count as u64;
+                rest = &rest[count..];
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Brings all written bytes of open files to the disk. Returns the number of the first file that
+/// failed, and the error.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)]
+pub(crate) fn sync_files(py: Python<'_>, fds: Vec<RawFd>) -> Option<(usize, i32)> {
+    py.detach(|| first_failure(&fds, |fd| retry_on_intr(|| fdatasync(borrowed(*fd)?))))
+}
+
+fn first_failure<T>(items: &[T], step: impl Fn(&T) -> Result<(), Errno>) -> Option<(usize, i32)> {
+    let failure = |(index, item)| Some((index, step(item).err()?.raw_os_error()));
+    items.iter().enumerate().find_map(failure)
+}
+
+#[allow(unsafe_code)]
+fn borrowed<'fd>(fd: RawFd) -> Result<BorrowedFd<'fd>, Errno> {
+    if fd < 0 {
+        return Err(Errno::BADF);
     }
+    // SAFETY: the number is not -1, and the callers' objects (`cometmq.store.disk.Descriptor`) keep
+    // the descriptor open. If they did not, the system call would fail or use another file, but
+    // never touch memory beyond the given slice.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }

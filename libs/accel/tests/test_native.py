@@ -56,7 +56,7 @@ def send(opaque=1, *, serialization=0, **fields):
 
 
 def place(lane, count):
-    return lane.place(0, count, 100, 1 << 20, 1_700_000_000_000, lambda _topic, _id: Queue())
+    return lane.place(0, count, 100, 1 << 20, 1_700_000_000_000, {}, lambda _topic, _id: Queue())
 
 
 @pytest.mark.parametrize("serialization", [0, 1])
@@ -110,11 +110,14 @@ def test_a_delayed_send_goes_to_its_level_and_is_answered_with_its_own_queue():
     lane = make_lane()
     data = send(1, i="DELAY\x012") + send(2, i="DELAY\x0199\x02WAIT\x01false") + send(3)
     assert [count for count, *_ in lane.stage(data, object(), HOST, 10)] == [3]
-    queues: dict[tuple[str, int], Queue] = {}
+    queues = {("T", 1): Queue()}
+    created: dict[tuple[str, int], Queue] = {}
     _, _, records, entries, _, groups = lane.place(
-        0, 3, 100, 1 << 20, 7_000, lambda topic, queue: queues.setdefault((topic, queue), Queue())
-    )
-    assert list(queues) == [("Delayed", 1), ("T", 1)]
+        0, 3, 100, 1 << 20, 7_000, queues,
+        lambda topic, queue: created.setdefault((topic, queue), Queue()),
+    )  # fmt: skip
+    assert list(created) == [("Delayed", 1)]
+    assert [queue for queue, *_ in entries] == [*created.values(), queues["T", 1]]
     assert [count for *_, count in entries] == [2, 1]
     assert [entries[0][1][at : at + 8] for at in (12, 32)] == [(12_000).to_bytes(8, "big")] * 2
     assert (
@@ -188,9 +191,9 @@ def test_a_commit_may_be_placed_again_and_ends_where_the_file_does():
     lane.stage(send() * 3, object(), HOST, 10)
     size = len(place(lane, 1)[2])
     for _ in range(2):
-        done = lane.place(0, 3, 0, 2 * size + 8, 1, lambda _topic, _id: Queue())
+        done = lane.place(0, 3, 0, 2 * size + 8, 1, {}, lambda _topic, _id: Queue())
         assert (done[0], len(done[2])) == (2, 2 * size)
-    assert lane.place(0, 3, 0, 2 * size + 7, 1, lambda _topic, _id: Queue())[0] == 1
+    assert lane.place(0, 3, 0, 2 * size + 7, 1, {}, lambda _topic, _id: Queue())[0] == 1
 
 
 def test_impossible_arguments_raise():

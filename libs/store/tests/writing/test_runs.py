@@ -14,7 +14,7 @@ from cometmq.store.index.keys import KeyedRows
 from cometmq.store.results import PutDone, PutResult, PutStatus
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
-from cometmq.store.writing.runs import PlacedRun, QueueOf
+from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
 
 
 class Source:
@@ -33,7 +33,8 @@ class Source:
         offset: int,
         file_end: int,
         store_timestamp: int,
-        queue_of: QueueOf,
+        queues: Queues,
+        create: CreateQueue,
     ) -> PlacedRun:
         self.place_count += 1
         entries: dict[int, tuple[Any, bytes, int]] = {}
@@ -45,7 +46,8 @@ class Source:
             size = record_size(message)
             if offset + size + BLANK_BYTES_MIN > file_end:
                 break
-            queue = queue_of(message.topic, message.queue_id)
+            queue = queues.get((message.topic, message.queue_id))
+            queue = queue or create(message.topic, message.queue_id)
             _, data, done = entries.setdefault(id(queue), (queue, b"", 0))
             record = encode_record(message, queue.next_offset + done, offset, store_timestamp)
             entry = offset.to_bytes(8, "big") + size.to_bytes(4, "big")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native message path: one call handles the plain sends of a commit, the plain pulls of a
-chunk, the plain records of a log range, the due messages of a delay level, or the checksums of a
-piece of the log.
+chunk, the plain records of a log range, the due messages of a delay level, the checksums of a piece
+of the log, or the writes of a checkpoint.
 """
 
 from cometmq.accel._native import (
@@ -18,6 +18,8 @@ from cometmq.accel._native import (
     matches,
     read_range,
     select_due,
+    sync_files,
+    write_files,
 )
 
 __all__ = [
@@ -34,4 +36,6 @@ __all__ = [
     "matches",
     "read_range",
     "select_due",
+    "sync_files",
+    "write_files",
 ]

@@ -110,7 +110,8 @@ class SendLane:
         offset: int,
         file_end: int,
         now_ms: int,
-        queue_of: Callable[[str, int], _QueueT],
+        queues: dict[tuple[str, int], _QueueT],
+        create: Callable[[str, int], _QueueT],
     ) -> tuple[
         int, int, bytes, list[tuple[_QueueT, bytes, int]], LaneKeys, list[tuple[bool, LaneAnswers]]
     ]:
@@ -118,7 +119,8 @@ class SendLane:
 
         Return the number of sends and of messages, the records, each queue's entries and their
         number, the keys, and the answers in groups, each of which waits for the disk or does not.
-        Nothing staged changes, so a commit may be built again.
+        A queue that is missing in `queues` is created. Nothing staged changes, so a commit may be
+        built again.
         """
 
     def unplaced(self, first: int, count: int) -> LaneAnswers:
@@ -260,6 +262,19 @@ def crcs(data: bytes, parts: Sequence[tuple[int, int, int]]) -> list[int]:
     lies outside the data.
     """
 
+def write_files(pieces: Sequence[tuple[int, int, bytes]]) -> tuple[int, int] | None:
+    """Write bytes to open files without the interpreter lock; a piece is a descriptor, the offset,
+    and the bytes.
+
+    Return None, or the index of the first piece that failed and its errno.
+    """
+
+def sync_files(fds: Sequence[int]) -> tuple[int, int] | None:
+    """Bring all written bytes of open files to the disk (fdatasync) without the interpreter lock.
+
+    Return None, or the index of the first file that failed and its errno.
+    """
+
 def matches(names: Sequence[str], condition: tuple[Any, ...], record: bytes) -> bool | None:
     """Return whether a record matches a condition; None if only Python can tell."""
 
@@ -337,13 +352,14 @@ class DueRecords:
         offset: int,
         file_end: int,
         now_ms: int,
-        queue_of: Callable[[str, int], _QueueT],
+        queues: dict[tuple[str, int], _QueueT],
+        create: Callable[[str, int], _QueueT],
     ) -> tuple[int, bytes, list[tuple[_QueueT, bytes, int]], LaneKeys, list[tuple[str, int, int]]]:
         """Build the messages' records, as many as fit, starting at an offset of the log.
 
         Return their number, the records, each queue's entries and their number, the keys, and each
-        topic with the number and bytes of its messages. Nothing changes, so a commit may be built
-        again.
+        topic with the number and bytes of its messages. A queue that is missing in `queues` is
+        created. Nothing else changes, so a commit may be built again.
         """
 
 def follow_headers(

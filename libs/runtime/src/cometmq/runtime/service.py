@@ -22,6 +22,7 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock, SystemClock
 from cometmq.runtime.hangup import is_ignored_hangup, leave_terminal
 from cometmq.runtime.memory import return_freed_memory
+from cometmq.runtime.open_files import raise_open_files_limit
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -81,6 +82,7 @@ def run(
 ) -> int:
     """Run a program until it ends or a signal stops it; return its exit status."""
     return_freed_memory()
+    raise_open_files_limit()
     stop: Stop | None = None
 
     async def guarded() -> None:

@@ -18,9 +18,9 @@ import os
 import shutil
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.errors import DiskError, LockHeld
@@ -112,6 +112,10 @@ class DiskFile(Protocol):
         """Block until all written bytes are on the disk."""
 
 
+Piece: TypeAlias = tuple[DiskFile, int, bytes]
+"""A file, the offset of a write, and its bytes."""
+
+
 class DiskLock(Protocol):
     """A lock on a store's folder, held until it is released."""
 
@@ -127,6 +131,12 @@ class Disk(Protocol):
 
     def create(self, path: str, size: int, *, temporary: str) -> DiskFile:
         """Create a sparse file of zeros under a temporary name and rename it when complete."""
+
+    def write_each(self, pieces: Sequence[Piece]) -> None:
+        """Write pieces of many files; raise DiskError at the first failure."""
+
+    def sync_each(self, files: Sequence[DiskFile]) -> None:
+        """Sync many files; raise DiskError at the first failure."""
 
     def resize(self, path: str, size: int) -> None:
         """Truncate a file or extend it with zeros."""
@@ -165,6 +175,30 @@ class Disk(Protocol):
         """Return the process id of the lock's holder; 0 if it is unknown, None if not locked."""
 
 
+def write_in_turn(pieces: Sequence[Piece]) -> None:
+    """Write pieces one after the other; raise DiskError at the first failure."""
+    for file, offset, data in pieces:
+        file.write(offset, [data])
+
+
+def sync_in_turn(files: Sequence[DiskFile]) -> None:
+    """Sync files one after the other; raise DiskError at the first failure."""
+    for file in files:
+        file.sync()
+
+
+class NativeWrites(NamedTuple):
+    """Native functions that write and sync many files without the interpreter lock.
+
+    A thread that takes the lock for each of thousands of writes slows the loop down: the loop waits
+    for the lock just as often. Both functions return None, or the index of the first file that
+    failed and its errno.
+    """
+
+    write_files: Callable[[Sequence[tuple[int, int, bytes]]], tuple[int, int] | None]
+    sync_files: Callable[[Sequence[int]], tuple[int, int] | None]
+
+
 @contextmanager
 def _translated(operation: str, path: str) -> Iterator[None]:
     try:
@@ -191,6 +225,10 @@ class OsFile:
             self._descriptor = descriptor
             self._disk.note_open(self)
         return descriptor
+
+    def opened(self) -> Descriptor:
+        """Return a descriptor, which stays open as long as the caller keeps it."""
+        return self._descriptor or self._open()
 
     def close(self) -> None:
         """Close the descriptor; the next use opens the file again."""
@@ -318,8 +356,15 @@ class OsDisk:
     closed.
     """
 
-    def __init__(self, *, open_files_max: int = 512, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        open_files_max: int = 512,
+        read_only: bool = False,
+        native: NativeWrites | None = None,
+    ) -> None:
         assert open_files_max > 0
+        self._native = native
         self._open_files_max = open_files_max
         self._open_files: dict[OsFile, None] = {}
         self._open_files_lock = threading.Lock()
@@ -349,6 +394,40 @@ class OsDisk:
             os.ftruncate(descriptor.number, size)
             os.rename(temporary, path)
         return OsFile(self, path)
+
+    def write_each(self, pieces: Sequence[Piece]) -> None:
+        """Write pieces of many files; raise DiskError at the first failure."""
+        if self._native is None:
+            write_in_turn(pieces)
+            return
+        for start in range(0, len(pieces), self._open_files_max):
+            part = pieces[start : start + self._open_files_max]
+            open_files = [self._opened(file) for file, _, _ in part]
+            rows = [
+                (descriptor.number, offset, data)
+                for descriptor, (_, offset, data) in zip(open_files, part, strict=True)
+            ]
+            failure = self._native.write_files(rows)
+            if failure is not None:
+                raise DiskError("write", part[failure[0]][0].path, failure[1])
+
+    def sync_each(self, files: Sequence[DiskFile]) -> None:
+        """Sync many files; raise DiskError at the first failure."""
+        if self._native is None:
+            sync_in_turn(files)
+            return
+        for start in range(0, len(files), self._open_files_max):
+            part = files[start : start + self._open_files_max]
+            open_files = [self._opened(file) for file in part]
+            failure = self._native.sync_files([one.number for one in open_files])
+            if failure is not None:
+                raise DiskError("sync", part[failure[0]].path, failure[1])
+
+    @staticmethod
+    def _opened(file: DiskFile) -> Descriptor:
+        """Return a reference that keeps one of this disk's files open."""
+        assert isinstance(file, OsFile)
+        return file.opened()
 
     def resize(self, path: str, size: int) -> None:
         """Truncate a file or extend it with zeros."""

@@ -434,8 +434,16 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ),
     ] = 3_000
     open_queue_files_max: Annotated[
-        int, Meta(ge=8, description="Maximum number of open consume queue and index files.")
-    ] = 512
+        int,
+        Meta(
+            ge=8,
+            description=(
+                "Maximum number of open consume queue and index files; at most half of the open"
+                " files that the system allows the broker. With more queues than this, checkpoints"
+                " open and close files."
+            ),
+        ),
+    ] = 8_192
 
     def __post_init__(self) -> None:
         """Reject values that RocketMQ accepts but this store does not support."""

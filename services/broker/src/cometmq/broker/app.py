@@ -31,7 +31,7 @@ from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.lanes.send_lane import open_lane
 from cometmq.broker.membership.discard import Discard
 from cometmq.broker.membership.grouping import Grouping, join_group, open_state
-from cometmq.broker.native import accel, open_native_code
+from cometmq.broker.native import accel, open_native_code, open_native_writes
 from cometmq.broker.registration.addresses import (
     Ports,
     choose_ports,
@@ -58,6 +58,7 @@ from cometmq.runtime.boot import boot_id
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 from cometmq.runtime.memory import memory_limit_bytes
+from cometmq.runtime.open_files import open_files_limit
 from cometmq.runtime.places import listening, prepare_folder
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
@@ -265,7 +266,10 @@ class BrokerApp:
         settings = self._loaded.value
         return MessageStore.open(
             settings,
-            disk=OsDisk(open_files_max=settings.open_queue_files_max),
+            disk=OsDisk(
+                open_files_max=min(settings.open_queue_files_max, open_files_limit() // 2),
+                native=open_native_writes(settings),
+            ),
             clock_ms=self._clock.now_ms,
             log=self._log,
             memory_bytes=memory_limit_bytes(),

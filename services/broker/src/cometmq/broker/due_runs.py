@@ -22,7 +22,7 @@ from cometmq.store.index.keys import KeyedRows
 from cometmq.store.queues.consume_queue import ENTRY
 from cometmq.store.reads import Lookup
 from cometmq.store.results import PutResult, PutStatus
-from cometmq.store.writing.runs import PlacedRun, QueueOf
+from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
 
 if TYPE_CHECKING:
     from cometmq.accel import DueRecords
@@ -156,12 +156,13 @@ class DueRun:
         offset: int,
         file_end: int,
         store_timestamp: int,
-        queue_of: QueueOf,
+        queues: Queues,
+        create: CreateQueue,
     ) -> PlacedRun:
         """Encode the copies at their position in the log."""
         try:
             placed, records, entries, keys, totals = self._records.place(
-                first, count, offset, file_end, store_timestamp, queue_of
+                first, count, offset, file_end, store_timestamp, queues, create
             )
         except accel.PanicException as error:
             self._runs.fail(error)

@@ -14,6 +14,7 @@ from typing import Final
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
+from cometmq.store.disk import NativeWrites
 from cometmq.store.index.keys import Keys
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.writing.ranges import Delayed, QueueRun
@@ -27,10 +28,11 @@ __all__ = [
     "accel",
     "open_header_follower",
     "open_native_code",
+    "open_native_writes",
     "reason_without",
 ]
 
-INTERFACE: Final = 0xA20C2567
+INTERFACE: Final = 0xE7B21B73
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 A `git pull` does not rebuild the module, and the version changes only with releases.
@@ -130,6 +132,13 @@ class HeaderFollower:
 def open_header_follower(settings: BrokerSettings, log: Log) -> HeaderFollower | None:
     """Return the native code that follows the headers of a stream; None if it may not be used."""
     return HeaderFollower(log) if reason_without(settings) is None else None
+
+
+def open_native_writes(settings: BrokerSettings) -> NativeWrites | None:
+    """Return the functions for the disk; None if the native code may not be used."""
+    if reason_without(settings) is not None:
+        return None
+    return NativeWrites(accel.write_files, accel.sync_files)
 
 
 def open_native_code(settings: BrokerSettings, log: Log) -> NativeCode:

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import Descriptor, Disk, DiskFile, DiskUsage
+from cometmq.store.disk import (
+    Descriptor,
+    Disk,
+    DiskFile,
+    DiskUsage,
+    Piece,
+    sync_in_turn,
+    write_in_turn,
+)
 from cometmq.store.errors import DiskError
 
 _PAGE_BYTES: Final = 1 << 16
@@ -145,6 +153,14 @@ class OverlayDisk:
         file = self._files[path] = OverlayFile(path, None, size)
         self._created.add(path)
         return file
+
+    def write_each(self, pieces: Sequence[Piece]) -> None:
+        """Write pieces of many files; raise DiskError at the first failure."""
+        write_in_turn(pieces)
+
+    def sync_each(self, files: Sequence[DiskFile]) -> None:
+        """Sync many files; raise DiskError at the first failure."""
+        sync_in_turn(files)
 
     def resize(self, path: str, size: int) -> None:
         """Truncate a file or extend it with zeros."""

@@ -20,7 +20,7 @@ from bisect import bisect_left
 from typing import Final, NamedTuple
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import DiskFile
+from cometmq.store.disk import DiskFile, Piece, write_in_turn
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.reads import Lookup, Read
 from cometmq.store.settings import CQ_ENTRY_BYTES
@@ -171,15 +171,12 @@ class ConsumeQueue:
         self.next_offset += count
         return is_first
 
-    def publish(self) -> int:
-        """Make the staged entries visible; return their number."""
-        staged = self._staged
-        count = len(staged) // CQ_ENTRY_BYTES
-        self._tail += staged
-        self.max_offset += count
+    def publish(self) -> None:
+        """Make the staged entries visible; nothing is held."""
+        assert not self._held
+        self._tail += self._staged
         self._staged = b""
-        assert self.max_offset == self.next_offset
-        return count
+        self.max_offset = self.next_offset
 
     def hold(self) -> int:
         """Hold back the staged entries of records that are in the log; return their number."""
@@ -279,12 +276,28 @@ class ConsumeQueue:
         return tuple(pieces)
 
     def unwritten(self) -> bytes:
-        """Return a copy of the entries that exist only in memory, for `write`."""
+        """Return a copy of the entries that exist only in memory, for `pieces`."""
         return bytes(self._tail)
 
-    def write(self, queue_offset: int, entries: Buffer) -> list[DiskFile]:
-        """Write entries to the files and return the files written; may run on a worker thread."""
-        return self._write(queue_offset * CQ_ENTRY_BYTES, entries)
+    def pieces(self, queue_offset: int, entries: bytes) -> list[Piece]:
+        """Return where to write entries, creating the files they need; may run on a worker
+        thread.
+        """
+        files, position = self.files, queue_offset * CQ_ENTRY_BYTES
+        self._make_first_file(position)
+        in_file = (position - files.first) % files.file_size
+        if position < files.end and in_file + len(entries) <= files.file_size:
+            return [(files.file_at(position), in_file, entries)]  # the usual case
+        found, start = [], 0
+        while start < len(entries):
+            if position >= files.end:
+                files.create_next()
+            in_file = (position - files.first) % files.file_size
+            part = entries[start : start + files.file_size - in_file]
+            found.append((files.file_at(position), in_file, part))
+            position += len(part)
+            start += len(part)
+        return found
 
     def mark_written(self, queue_offset: int) -> None:
         """Release the entries before this offset, which are now in the files."""
@@ -295,25 +308,8 @@ class ConsumeQueue:
     def write_tail(self) -> None:
         """Write the entries that exist only in memory; blocks."""
         if self._tail:
-            self.write(self.written_offset, self._tail)
+            write_in_turn(self.pieces(self.written_offset, bytes(self._tail)))
             self._tail = bytearray()
-
-    def _write(self, position: int, data: Buffer) -> list[DiskFile]:
-        files = self.files
-        written: list[DiskFile] = []
-        self._make_first_file(position)
-        view = memoryview(data)
-        while view:
-            if position >= files.end:
-                files.create_next()
-            in_file = (position - files.first) % files.file_size
-            part = view[: files.file_size - in_file]
-            file = files.file_at(position)
-            file.write(in_file, [part])
-            written.append(file)
-            position += len(part)
-            view = view[len(part) :]
-        return written
 
     def _make_first_file(self, position: int) -> None:
         """Create the first file when the first entry arrives, with fillers before that entry.

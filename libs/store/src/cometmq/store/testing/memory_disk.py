@@ -10,7 +10,14 @@ from collections.abc import Callable, Sequence
 from posixpath import dirname
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import Descriptor, DiskUsage
+from cometmq.store.disk import (
+    Descriptor,
+    DiskFile,
+    DiskUsage,
+    Piece,
+    sync_in_turn,
+    write_in_turn,
+)
 from cometmq.store.errors import DiskError, LockHeld
 
 Fault = Callable[[str, str], int]
@@ -134,6 +141,14 @@ class MemoryDisk:
         self.make_folder(dirname(path))
         self.contents[path] = bytearray(size)
         return MemoryFile(self, path)
+
+    def write_each(self, pieces: Sequence[Piece]) -> None:
+        """Write pieces of many files; raise DiskError at the first failure."""
+        write_in_turn(pieces)
+
+    def sync_each(self, files: Sequence[DiskFile]) -> None:
+        """Sync many files; raise DiskError at the first failure."""
+        sync_in_turn(files)
 
     def resize(self, path: str, size: int) -> None:
         """Truncate a file or extend it with zeros."""

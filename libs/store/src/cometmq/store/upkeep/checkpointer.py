@@ -235,7 +235,10 @@ class Checkpointer:
         """Copy the entries that exist only in memory."""
         self._spill_offset = self.dispatched_offset
         return SpillJob(
-            writes=self._queue_writes(), index_flushes=self._index.plan_spill(), on_done=on_done
+            disk=self._disk,
+            writes=self._queue_writes(),
+            index_flushes=self._index.plan_spill(),
+            on_done=on_done,
         )
 
     def take_over_spill(self, job: SpillJob) -> None:

@@ -8,7 +8,7 @@ job runs at a time, apart from syncs and writeback of the log (`flush.py`).
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.disk import Disk, DiskFile, Piece
 from cometmq.store.index.index_file import IndexFlush
 from cometmq.store.layout import TEMPORARY_SUFFIX
 from cometmq.store.log.file_sequence import FileSequence
@@ -48,19 +48,20 @@ class Written(NamedTuple):
     files: dict[str, DiskFile]
     folders: set[str]
 
-    def write(self, writes: Iterable[QueueWrite]) -> None:
+    def write(self, disk: Disk, writes: Iterable[QueueWrite]) -> None:
         """Write entries to the files of their queues."""
+        pieces: list[Piece] = []
         for queue, queue_offset, entries in writes:
             file_count = len(queue.files.files)
-            for file in queue.write(queue_offset, entries):
-                self.files[file.path] = file
+            pieces += queue.pieces(queue_offset, entries)
             if len(queue.files.files) != file_count:
                 self.folders.add(queue.files.folder)
+        self.files.update((file.path, file) for file, _, _ in pieces)
+        disk.write_each(pieces)
 
     def sync(self, disk: Disk) -> None:
         """Sync the files and folders."""
-        for file in self.files.values():
-            file.sync()
+        disk.sync_each(list(self.files.values()))
         for folder in self.folders:
             disk.sync_folder(folder)
 
@@ -77,10 +78,12 @@ class SpillJob:
     def __init__(
         self,
         *,
+        disk: Disk,
         writes: Sequence[QueueWrite],
         index_flushes: Sequence[IndexFlush],
         on_done: Callable[["SpillJob", Exception | None], None],
     ) -> None:
+        self._disk = disk
         self._on_done = on_done
         self.writes = writes
         self.index_flushes = index_flushes
@@ -88,7 +91,7 @@ class SpillJob:
 
     def run(self) -> None:
         """Write the entries."""
-        self.written.write(self.writes)
+        self.written.write(self._disk, self.writes)
         for index_flush in self.index_flushes:
             index_flush.write_entries()
 
@@ -136,7 +139,7 @@ class CheckpointJob:
         """Write and sync the log, queues and index, then the checkpoint."""
         self.flush.run()
         self.seal.run()  # not on the sync thread, because sends wait for it
-        self._written.write(self.writes)
+        self._written.write(self._disk, self.writes)
         self._written.sync(self._disk)
         for index_flush in self.index_flushes:
             index_flush.run()

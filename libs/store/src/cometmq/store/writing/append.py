@@ -256,7 +256,13 @@ class Appender:
         first, end = run.first, run.first + run.count
         while first < end:
             placed = run.source.place(
-                first, end - first, batch.end, batch.file_end, batch.store_timestamp, self._queue_of
+                first,
+                end - first,
+                batch.end,
+                batch.file_end,
+                batch.store_timestamp,
+                self._queues,
+                self._table.create,
             )
             count, message_count, records, entries, keys, groups = placed
             if not count:
@@ -275,9 +281,6 @@ class Appender:
                 result.request_count = request_count
                 batch.results.append((done, waits, result))
             batch.message_count += message_count - len(groups)  # `_place` counts each result once
-
-    def _queue_of(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
 
     def _place_unit(self, batch: Batch, messages: tuple[NewMessage, ...], done: PutDone) -> None:
         """Place messages contiguously in one file; their queue offsets have the same order."""

@@ -14,8 +14,11 @@ from cometmq.store.index.keys import Keys
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.results import PutDone, PutResult
 
-QueueOf: TypeAlias = Callable[[str, int], ConsumeQueue]
-"""Returns the queue of a topic and id; creates it in memory if necessary."""
+Queues: TypeAlias = dict[tuple[str, int], ConsumeQueue]
+"""The known queues, by topic and queue id."""
+
+CreateQueue: TypeAlias = Callable[[str, int], ConsumeQueue]
+"""Creates the queue of a topic and id in memory, and adds it to the known ones."""
 
 PlacedRun: TypeAlias = tuple[
     int,
@@ -40,7 +43,8 @@ class RunSource(Protocol):
         offset: int,
         file_end: int,
         store_timestamp: int,
-        queue_of: QueueOf,
+        queues: Queues,
+        create: CreateQueue,
     ) -> PlacedRun:
         """Encode up to `count` requests from number `first` on, as many as fit into the file.
 

@@ -40,7 +40,7 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.layout import is_topic
 from cometmq.store.results import PutResult, PutStatus
-from cometmq.store.writing.runs import PlacedRun, QueueOf
+from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
 
 if TYPE_CHECKING:
     from cometmq.accel import LaneAnswers, SendLane
@@ -219,12 +219,13 @@ class BrokerLane:
         offset: int,
         file_end: int,
         store_timestamp: int,
-        queue_of: QueueOf,
+        queues: Queues,
+        create: CreateQueue,
     ) -> PlacedRun:
         """Encode accepted sends at their position in the log."""
         try:
             done, message_count, records, entries, keys, groups = self._native.place(
-                first, count, offset, file_end, store_timestamp, queue_of
+                first, count, offset, file_end, store_timestamp, queues, create
             )
         except accel.PanicException as error:
             self._fail(error)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from cometmq.runtime.open_files import open_files_limit, raise_open_files_limit
+
+RUN = """
+import resource
+from cometmq.runtime.open_files import open_files_limit
+from cometmq.runtime.service import run
+
+async def main(stop):
+    print(open_files_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
+
+run(main)
+"""
+
+
+def test_a_service_may_open_as_many_files_as_the_hard_limit_allows():
+    def limit():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
+
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], preexec_fn=limit, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["200", "200", "200"]
+
+
+@pytest.mark.parametrize("error", [OSError(1, "not permitted"), ValueError("not allowed")])
+def test_a_limit_that_cannot_be_raised_stays_as_it_is(monkeypatch, error):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 128))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    raise_open_files_limit()
+    assert open_files_limit() == 64
+
+
+def test_without_a_hard_limit_the_soft_limit_becomes_large(monkeypatch):
+    limits = [(1024, resource.RLIM_INFINITY)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.append(both))
+    raise_open_files_limit()
+    raise_open_files_limit()
+    assert limits[1:] == [(1 << 20, resource.RLIM_INFINITY)]
+    assert open_files_limit() == 1 << 20
+    limits.append((resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert open_files_limit() == 1 << 20
