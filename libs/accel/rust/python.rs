@@ -454,7 +454,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PullLane>()?;
     module.add_class::<DueRecords>()?;
     module.add_class::<Sockets>()?;
-    module.add_function(wrap_pyfunction!(crate::python_checksums::crcs, module)?)?;
+    module.add_function(wrap_pyfunction!(crate::python_checksums::file_crcs, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_conditions::matches, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_due::select_due, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_range::read_range, module)?)?;

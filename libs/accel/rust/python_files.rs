@@ -56,7 +56,7 @@ fn first_failure<T>(items: &[T], step: impl Fn(&T) -> Result<(), Errno>) -> Opti
 }
 
 #[allow(unsafe_code)]
-fn borrowed<'fd>(fd: RawFd) -> Result<BorrowedFd<'fd>, Errno> {
+pub(crate) fn borrowed<'fd>(fd: RawFd) -> Result<BorrowedFd<'fd>, Errno> {
     if fd < 0 {
         return Err(Errno::BADF);
     }

@@ -5,7 +5,6 @@ import struct
 import sys
 from functools import partial
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -553,21 +552,3 @@ def test_impossible_pulls_raise():
             world.learn(names=["a"], condition=condition)
     with pytest.raises(ValueError, match="more than 8"):
         world.learn(names=["a"] * 9, condition=("cast", 0))
-
-
-@given(st.binary(max_size=20_000), st.data())
-def test_checksums_are_those_of_zlib(data, draw):
-    ends = st.integers(0, len(data))
-    numbers = st.integers(0, 2**32 - 1)
-    parts = [
-        (*sorted((draw.draw(ends), draw.draw(ends))), draw.draw(numbers))
-        for _ in range(draw.draw(st.integers(0, 5)))
-    ]
-    expected = [crc32(data[begin:end], before) for begin, end, before in parts]
-    assert accel.crcs(data, parts) == expected
-
-
-@pytest.mark.parametrize("part", [(0, 4, 0), (3, 2, 0), (4, 5, 0)])
-def test_checksums_of_bytes_outside_the_data_raise(part):
-    with pytest.raises(IndexError, match="outside the data"):
-        accel.crcs(b"abc", [part])

@@ -255,11 +255,11 @@ class PullLane:
         What was staged before is forgotten.
         """
 
-def crcs(data: bytes, parts: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Return the CRC-32 of each part of `data`, computed without holding the interpreter lock.
+def file_crcs(fd: int, parts: Sequence[tuple[int, int, int]]) -> list[int] | None:
+    """Return the CRC-32 of each part of an open file, computed without the interpreter lock.
 
-    A part is its begin, its end, and the CRC of the bytes before it. Raise IndexError if a part
-    lies outside the data.
+    A part is its begin, its end, and the CRC of the bytes before it. Return None if some bytes
+    cannot be read.
     """
 
 def write_files(pieces: Sequence[tuple[int, int, bytes]]) -> tuple[int, int] | None:

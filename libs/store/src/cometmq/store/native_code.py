@@ -3,7 +3,7 @@
 
 from typing import NamedTuple
 
-from cometmq.store.log.checksums import Crcs
+from cometmq.store.log.checksums import FileCrcs
 from cometmq.store.writing.ranges import ReadRange
 
 
@@ -12,7 +12,7 @@ class NativeCode(NamedTuple):
 
     read_range: ReadRange | None = None
     """Dispatches records that are already in the log."""
-    crcs: Crcs | None = None
+    file_crcs: FileCrcs | None = None
     """Computes the checksums of the log without the interpreter lock."""
 
 

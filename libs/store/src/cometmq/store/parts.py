@@ -55,7 +55,9 @@ def build_parts(
         disk=disk,
         layout=layout,
         commit_log=commit_log,
-        checksums=Checksums(disk, layout, settings.mapped_file_size_commit_log, crcs=native.crcs),
+        checksums=Checksums(
+            disk, layout, settings.mapped_file_size_commit_log, file_crcs=native.file_crcs
+        ),
         queues=queues,
         index=index,
         appender=appender,

@@ -32,7 +32,7 @@ __all__ = [
     "reason_without",
 ]
 
-INTERFACE: Final = 0xE7B21B73
+INTERFACE: Final = 0x9F3DCB75
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 A `git pull` does not rebuild the module, and the version changes only with releases.
@@ -145,4 +145,4 @@ def open_native_code(settings: BrokerSettings, log: Log) -> NativeCode:
     """Return the functions for the store, if the native code may be used."""
     if reason_without(settings) is not None:
         return NO_NATIVE_CODE
-    return NativeCode(read_range=RangeReader(log), crcs=accel.crcs)
+    return NativeCode(read_range=RangeReader(log), file_crcs=accel.file_crcs)

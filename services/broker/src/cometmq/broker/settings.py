@@ -223,7 +223,7 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
             description="Memory for recently read parts of the log and the consume queues, from"
             " which the native message path answers pulls. If 0, pulls take the Python path.",
         ),
-    ] = 16 << 20
+    ] = 32 << 20
     send_thread_pool_queue_capacity: Annotated[
         int,
         Meta(

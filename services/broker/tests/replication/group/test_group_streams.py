@@ -119,6 +119,22 @@ async def test_a_confirm_offset_travels_with_the_next_records(
         assert slave.visible_count == 10
 
 
+async def test_confirm_offsets_do_not_travel_with_every_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "CONFIRM_DELAY_MS", 1_000)
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(1, [slave])
+        await slave.follow_member(master, 1)
+        seen = set()
+        for _ in range(30):
+            await master.fill(10)
+            await until(lambda: master.sender.confirmed == master.end)
+            seen.add(slave.group_follower.confirmed)
+        assert len(seen) < 15
+        await until(lambda: slave.visible_count == master.visible_count)
+
+
 async def test_few_confirmed_records_wait_for_others_but_many_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

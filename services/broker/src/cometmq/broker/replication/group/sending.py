@@ -62,7 +62,7 @@ SILENT_MS: Final = 5_000
 CONFIRM_DELAY_MS: Final = 5
 """How long a new confirm offset waits for records that it can be sent with. The offset only
 determines what readers of a slave see. Sent separately, it would wake each follower a second time
-for every batch.
+for every batch. Records carry at most one within this time.
 """
 
 
@@ -119,10 +119,7 @@ class GroupSender:
         """Send the followers the confirm offset within a few milliseconds; it never decreases."""
         if offset > self.confirmed:
             self.confirmed = offset
-            if not self._is_confirm_due:
-                self._is_confirm_due = True
-                loop = asyncio.get_running_loop()
-                loop.call_later(CONFIRM_DELAY_MS / 1000, self._send_confirms)
+            self._send_confirms_later()
 
     def stop(self) -> None:
         """Close all connections, because this broker is no longer the master."""
@@ -227,11 +224,17 @@ class GroupSender:
         self._reports.pop(copy, None)
         self.events.left(copy)
 
+    def _send_confirms_later(self) -> None:
+        if not self._is_confirm_due:
+            self._is_confirm_due = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(CONFIRM_DELAY_MS / 1000, self._send_confirms)
+
     def _send_confirms(self) -> None:
         self._is_confirm_due = False
         for stream in tuple(self._streams):
-            if stream.lacks_confirm:
-                stream.send_confirm()
+            if stream.lacks_confirm and not stream.send_late_confirm():
+                self._send_confirms_later()
 
 
 class FollowerStream(asyncio.Protocol):
@@ -251,6 +254,7 @@ class FollowerStream(asyncio.Protocol):
         )
         self._owes_confirm = False  # the socket did not accept it
         self._confirmed = 0  # the confirm offset that the follower was sent
+        self._is_confirm_fresh = False  # records have carried it since the last timer
         self.address = address
         self.copy: Copy | None = None
         self.is_following = False
@@ -435,6 +439,15 @@ class FollowerStream(asyncio.Protocol):
             return
         self._transport.write(self._next_confirm())
 
+    def send_late_confirm(self) -> bool:
+        """Send the master's progress, unless records have carried it since the last call; return
+        whether it was sent.
+        """
+        was_fresh, self._is_confirm_fresh = self._is_confirm_fresh, False
+        if not was_fresh:
+            self.send_confirm()
+        return not was_fresh
+
     def _next_confirm(self) -> bytes:
         """Return the frame of the master's progress; the caller must send it."""
         sender = self._sender
@@ -471,7 +484,8 @@ class FollowerStream(asyncio.Protocol):
     def _send(self, data: Buffer) -> int:
         offset, count = self._sent_offset, len(data)
         header = frames.encode_records_header(self._epoch_of_bytes, offset, count)
-        if self.lacks_confirm:
+        if not self._is_confirm_fresh and self.lacks_confirm:
+            self._is_confirm_fresh = True
             header = self._next_confirm() + header
         self._transport.writelines((header, data))
         self._sent_offset += count
