@@ -56,6 +56,19 @@ class FaultyDisk(disk.OsDisk):
         super().create(path, size, temporary=temporary)
         return FaultyFile(self, path)
 
+    def write_each(self, pieces: Sequence[disk.Piece]) -> None:
+        for index, (file, offset, data) in enumerate(pieces):
+            if fault("write", file.path):
+                super().write_each(pieces[:index])
+                file.write(offset, [data])
+        super().write_each(pieces)
+
+    def sync_each(self, files: Sequence[disk.DiskFile]) -> None:
+        for file in files:
+            if fault("sync", file.path):
+                file.sync()
+        super().sync_each(files)
+
 
 class FaultyFiles(json_config.OsFiles):
     def write(self, path: Path, data: bytes) -> None:
