@@ -397,37 +397,43 @@ class OsDisk:
 
     def write_each(self, pieces: Sequence[Piece]) -> None:
         """Write pieces of many files; raise DiskError at the first failure."""
-        if self._native is None:
+        native = self._native
+        if native is None:
             write_in_turn(pieces)
             return
-        for start in range(0, len(pieces), self._open_files_max):
-            part = pieces[start : start + self._open_files_max]
-            open_files = [self._opened(file) for file, _, _ in part]
-            rows = [
-                (descriptor.number, offset, data)
-                for descriptor, (_, offset, data) in zip(open_files, part, strict=True)
-            ]
-            failure = self._native.write_files(rows)
-            if failure is not None:
-                raise DiskError("write", part[failure[0]][0].path, failure[1])
+
+        def write(start: int, fds: list[int]) -> tuple[int, int] | None:
+            part = pieces[start : start + len(fds)]
+            rows = zip(fds, part, strict=True)
+            return native.write_files([(fd, offset, data) for fd, (_, offset, data) in rows])
+
+        self._in_parts("write", [file for file, _, _ in pieces], write)
 
     def sync_each(self, files: Sequence[DiskFile]) -> None:
         """Sync many files; raise DiskError at the first failure."""
-        if self._native is None:
+        native = self._native
+        if native is None:
             sync_in_turn(files)
             return
+        self._in_parts("sync", files, lambda _start, fds: native.sync_files(fds))
+
+    def _in_parts(
+        self,
+        operation: str,
+        files: Sequence[DiskFile],
+        call: Callable[[int, list[int]], tuple[int, int] | None],
+    ) -> None:
+        """Call a native function for as many files at a time as may be open.
+
+        It takes the index of the first file and the descriptors, which stay open during the call.
+        """
         for start in range(0, len(files), self._open_files_max):
             part = files[start : start + self._open_files_max]
-            open_files = [self._opened(file) for file in part]
-            failure = self._native.sync_files([one.number for one in open_files])
+            opened = [file.opened() for file in part if isinstance(file, OsFile)]
+            assert len(opened) == len(part), "files of another disk"
+            failure = call(start, [descriptor.number for descriptor in opened])
             if failure is not None:
-                raise DiskError("sync", part[failure[0]].path, failure[1])
-
-    @staticmethod
-    def _opened(file: DiskFile) -> Descriptor:
-        """Return a reference that keeps one of this disk's files open."""
-        assert isinstance(file, OsFile)
-        return file.opened()
+                raise DiskError(operation, part[failure[0]].path, failure[1])
 
     def resize(self, path: str, size: int) -> None:
         """Truncate a file or extend it with zeros."""

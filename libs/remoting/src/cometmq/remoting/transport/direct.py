@@ -193,7 +193,7 @@ class DirectIO:
         self._serve(*self._answer_pulls(chunks))
 
     def _answer_pulls(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[Chunk]]:
-        """Let the lane answer pulls; return chunks of sends, and chunks that it did not answer."""
+        """Let the lane answer pulls; return the chunks of sends, and those it did not answer."""
         sends: list[Chunk] = []
         pulls: list[Chunk] = []
         others: list[Chunk] = []
