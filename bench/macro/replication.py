@@ -24,6 +24,10 @@ from cometmq.peers.processes import PeerError, wait_until
 
 OWN: Final = frozenset({"comet", "python"})
 POLL_S: Final = 0.02
+POLL_MAX_S: Final = 0.2
+"""Interval at which a slave's log end and memory are read, which takes time that senders need; it
+decreases to POLL_S towards the end of the copy.
+"""
 CATCH_UP_TIMEOUT_S: Final = 1800.0
 FOLLOW_TIMEOUT_S: Final = 120.0
 SENDERS_RATE: Final = 1_000
@@ -168,7 +172,8 @@ def _follow(server: PairServer, start: int, end: int) -> CaughtUp:
             raise BenchError("the log is too small to time its copy: raise --catch-up-gib")
         reached, memory_bytes = first, 0
         while reached < end and time.monotonic() < began_s + CATCH_UP_TIMEOUT_S:
-            time.sleep(POLL_S)
+            left_s = (end - reached) * (time.monotonic() - began_s) / max(1, reached - first)
+            time.sleep(min(POLL_MAX_S, max(POLL_S, left_s / 2)))
             reached = log_end(pair.slave)
             memory_bytes = max(memory_bytes, anonymous_bytes(pair.slave_pid))
         elapsed_s = time.monotonic() - began_s
