@@ -388,6 +388,11 @@ class MessageStore:
             self._publisher.dispatch()
 
     @property
+    def is_catching_up(self) -> bool:
+        """Whether this is a follower's store that is too far behind its master to be in sync."""
+        return self._checkpointer.is_catching_up
+
+    @property
     def is_crowded(self) -> bool:
         """Whether a follower that is catching up should pause until a checkpoint has ended."""
         return self._checkpointer.is_crowded

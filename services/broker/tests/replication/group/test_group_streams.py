@@ -15,7 +15,6 @@ from cometmq.broker.testing.replicas import DEADLINE_S, until
 from cometmq.store.results import PutStatus
 from cometmq.store.testing.builders import make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
-from cometmq.store.upkeep import checkpointer
 
 
 async def test_a_follower_catches_up_and_stays_equal(tmp_path: Path) -> None:
@@ -432,46 +431,6 @@ async def test_old_tails_are_deleted(tmp_path: Path) -> None:
             await x.depose()
             await m.depose()
         assert len(list((m.folder / "cut").iterdir())) == 8
-
-
-async def test_a_follower_far_behind_reads_no_faster_than_checkpoints_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpointer, "UNSAVED_COUNT_MAX", 100)
-    monkeypatch.setattr(checkpointer, "FAR_BEHIND_BYTES", 100_000)
-    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
-        await master.lead(1)
-        for _ in range(40):
-            await master.fill(100, b"x" * 1000)
-        await slave.follow_member(master, 1)
-        await until(lambda: slave.store.is_crowded and slave.group_follower.is_waiting_for_disk)
-        end = slave.end
-        assert end < master.end - 100_000
-        slave.clock.advance(60_000)  # longer than any silence timeout: the slave is not listening
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert slave.end == end
-
-        def saves_and_is_equal() -> bool:
-            slave.driver.tick()
-            return is_equal(slave, master)
-
-        await until(saves_and_is_equal)
-        assert slave.log_bytes() == master.log_bytes()
-        assert slave.state.following.connect_count == 1
-
-
-async def test_a_follower_in_sync_never_waits_for_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpointer, "UNSAVED_COUNT_MAX", 100)
-    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
-        await master.lead(1, [slave])
-        await slave.follow_member(master, 1)
-        for _ in range(10):
-            await master.fill(50)
-            await until(lambda: is_equal(slave, master))
-        assert not slave.store.is_crowded
 
 
 async def test_whole_tables_are_sent_one_piece_a_turn(

@@ -70,7 +70,6 @@ class Checkpointer:
         "_files",
         "_flusher",
         "_index",
-        "_is_catching_up",
         "_is_pressed",
         "_last_ms",
         "_queues",
@@ -82,6 +81,7 @@ class Checkpointer:
         "_unsaved_count",
         "_verify_offset",
         "dispatched_offset",
+        "is_catching_up",
         "offset",
     )
 
@@ -106,7 +106,7 @@ class Checkpointer:
         self._elapsed_ms = 0
         self._timestamp = 0
         self._verify_offset = 0
-        self._is_catching_up = False
+        self.is_catching_up = False
         self.offset = -1  # no checkpoint written yet
         self.dispatched_offset = 0
 
@@ -131,7 +131,7 @@ class Checkpointer:
         self._dirty |= queues
         self._timestamp = max(self._timestamp, timestamp)
         self._unsaved_count += count
-        self._is_pressed = self._is_catching_up and (
+        self._is_pressed = self.is_catching_up and (
             offset - self.offset > UNSAVED_BYTES_MAX or self._unsaved_count > UNSAVED_COUNT_MAX // 2
         )
         self.dispatched_offset = offset
@@ -142,12 +142,12 @@ class Checkpointer:
         Sends to the master wait for a follower that is in sync, so its checkpoints must not compete
         with them for the disk.
         """
-        self._is_catching_up = behind_bytes > FAR_BEHIND_BYTES
+        self.is_catching_up = behind_bytes > FAR_BEHIND_BYTES
 
     @property
     def is_crowded(self) -> bool:
         """Whether a follower should pause because checkpoints lag behind replication."""
-        return self._is_catching_up and self._unsaved_count > UNSAVED_COUNT_MAX
+        return self.is_catching_up and self._unsaved_count > UNSAVED_COUNT_MAX
 
     def forget(self, queue: ConsumeQueue) -> None:
         """Drop a deleted queue, so that the next checkpoint no longer counts it."""

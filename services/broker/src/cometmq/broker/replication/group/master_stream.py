@@ -36,6 +36,11 @@ from cometmq.remoting.types import Buffer
 REPORT_MS: Final = 200
 """Interval of reports while nothing changes; they repeat the master's time."""
 
+REPORT_BEHIND_MS: Final = 10
+"""Minimum interval of reports while the follower is catching up. No send waits for them then, but
+each one costs the master a turn of its loop.
+"""
+
 SHOW_DELAY_MS: Final = 5
 """How long confirmed records may wait for more, so that they become visible together. Making a few
 records visible costs almost as much as making a hundred visible.
@@ -357,9 +362,12 @@ class MasterStream(asyncio.Protocol):
     # Reports
 
     def _report_news(self) -> None:
+        elapsed_ms = self._target.now_ms() - self._reported_ms
+        if self._target.driver.store.is_catching_up and elapsed_ms < REPORT_BEHIND_MS:
+            return
         report = self._next_report()
         is_news = (report.offset, report.tables) != (self._reported.offset, self._reported.tables)
-        if is_news or self._target.now_ms() - self._reported_ms >= REPORT_MS:
+        if is_news or elapsed_ms >= REPORT_MS:
             self._send_report(report)
 
     def _next_report(self) -> Report:
