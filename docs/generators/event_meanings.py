@@ -85,6 +85,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker.address_replaced": "A broker registered with the name and id of a live broker at "
     "another address, `replaced`, and took its place in the routes. If both are running, give one "
     "of them a different `brokerName`.",
+    "broker.listed": "A name server lists the broker again, after `broker.unlisted`.",
+    "broker.unlisted": (
+        "No name server lists the broker, so clients cannot find it; `reason` says what each of"
+        " them answered. The broker is not ready, and tries again at least every 2 s."
+    ),
     "broker.displaced": (
         "Another broker, `holder`, has registered with the name and id of this broker, which "
         "registers again at once. If both are running, give one of them a different `brokerName`."

@@ -396,7 +396,7 @@ def test_consume_names_the_queues_of_a_broker_that_dies(cluster, run, pipe_to):
 def test_expected_brokers_that_are_not_registered_are_named(run):
     assert run("cluster", "--expect", "broker-a", "--expect", "broker-b").status == 0
     out = run("cluster", "--expect", "broker-c", "--expect", "broker-a").assert_named(
-        "broker broker-c is not registered: it is down, or uses other name servers; "
+        "broker broker-c is not registered: it is down, uses other name servers, or "
     )
     assert "broker-b" in out
 

@@ -13,6 +13,7 @@ from cometmq.broker.clients.producers import Client
 from cometmq.broker.testing import FakePeer, expected_answer
 from cometmq.broker.testing.replay import call_of
 from cometmq.broker.testing.stored import ask, call_with, clock_of, stored_broker
+from cometmq.remoting import remarks
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
@@ -25,6 +26,7 @@ from cometmq.remoting.commands.offsets import (
     SearchOffsetByTimestamp,
     UpdateConsumerOffset,
 )
+from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.remoting.types import Language
@@ -82,6 +84,37 @@ def test_a_committed_offset_is_answered(broker: Broker) -> None:
     reply = asked(broker, Code.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 1, 2))
     assert reply == Reply()
     assert committed(broker) == 2
+
+
+@pytest.mark.parametrize("odd", [-1, -5, -(1 << 63)])
+def test_a_negative_commit_is_answered_as_if_nothing_was_committed(
+    broker: Broker, odd: int
+) -> None:
+    """RocketMQ stores a negative offset, and reads it as none: 0 or "not found", by its rule."""
+    store(broker)
+    for offset in (7, odd):
+        header = UpdateConsumerOffset("G", "T", 1, offset)
+        assert asked(broker, Code.UPDATE_CONSUMER_OFFSET, header) == Reply()
+    assert committed(broker) == 0
+    broker.memory_bytes = 0
+    store(broker)
+    assert committed(broker) is None
+    reply = asked(broker, Code.QUERY_CONSUMER_OFFSET, QUERY)
+    assert reply.remark == remarks.CONSUMER_OFFSET_NOT_FOUND
+
+
+def test_a_pull_that_carries_a_negative_offset_is_answered(broker: Broker) -> None:
+    store(broker)
+    header = PullMessage("G", "T", 1, 0, 32, 5, -5, 0, 0, "*", "TAG")
+    assert asked(broker, Code.PULL_MESSAGE, header).code == 0
+    assert broker.offsets.table == {}
+
+
+def test_an_offset_beyond_the_queue_is_stored_as_in_rocketmq(broker: Broker) -> None:
+    store(broker)
+    header = UpdateConsumerOffset("G", "T", 1, (1 << 63) - 1)
+    assert asked(broker, Code.UPDATE_CONSUMER_OFFSET, header) == Reply()
+    assert committed(broker) == (1 << 63) - 1
 
 
 def test_an_empty_queue_starts_at_zero(broker: Broker) -> None:

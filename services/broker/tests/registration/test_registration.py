@@ -6,9 +6,11 @@ import zlib
 import msgspec
 import pytest
 
+from cometmq.broker.registration import bodies
 from cometmq.broker.registration import registration as registrations
+from cometmq.broker.registration.bodies import CRC_MASK
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
-from cometmq.broker.registration.registration import CRC_MASK, Link, Registration
+from cometmq.broker.registration.registration import Link, Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.testing.namesrvs import (
@@ -130,7 +132,7 @@ async def test_unchanged_topics_are_encoded_once(
         encoded.append(body)
         return encode_register_body(body, compressed=compressed)
 
-    monkeypatch.setattr(registrations, "encode_register_body", encode_and_note)
+    monkeypatch.setattr(bodies, "encode_register_body", encode_and_note)
     changes: dict[str, object] = {}
     subject = Registration(
         ME, topics, namesrvs, NamesrvAddresses(NS1),

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cometmq.broker.tables import offsets as offsets_module
 from cometmq.broker.tables.large_json import PART_ENTRIES
-from cometmq.broker.tables.offsets import Offsets, offset_file
+from cometmq.broker.tables.offsets import COUNT_MAX, OFFSET_MAX, Offsets, offset_file
 from cometmq.remoting.errors import SystemBusy
 from cometmq.runtime.incremental import finish
 
@@ -119,3 +120,50 @@ def test_an_unchanged_commit_is_not_saved() -> None:
     assert not offsets.is_dirty
     offsets.commit("G", "T", 0, 4)
     assert offsets.is_dirty
+
+
+def test_a_negative_offset_means_that_nothing_is_committed() -> None:
+    offsets = Offsets()
+    offsets.commit("G", "T", 0, 7)
+    offsets.commit("G", "T", 1, 9)
+    for odd in (-1, -5, -(1 << 63)):
+        offsets.commit("G", "T", 0, odd)
+        assert offsets.committed("G", "T", 0) is None
+    assert offsets.queues("G", "T") == {1: 9}
+    offsets.commit("G", "T", 1, -1)
+    assert (offsets.table, offsets.topics_of("G"), offsets.groups_of("T")) == ({}, set(), set())
+
+
+def test_an_offset_beyond_every_queue_is_kept_as_in_rocketmq() -> None:
+    offsets = Offsets()
+    offsets.commit("G", "T", 0, OFFSET_MAX)
+    assert offsets.committed("G", "T", 0) == OFFSET_MAX
+
+
+@pytest.mark.parametrize("odd", [-1, -(1 << 63), 1 << 63, 1 << 80])
+def test_odd_offsets_of_files_journals_and_other_brokers_are_left_out(
+    tmp_path: Path, odd: int
+) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_text(f'{{"offsetTable":{{"T@G":{{0:{odd},1:4}},"U@G":{{0:{odd}}}}}}}')
+    changes = msgspec.Raw(b'{"T@G":{"0":%d,"1":4},"U@G":{"0":%d}}' % (odd, odd))
+
+    loaded = Offsets(offset_file(str(path)))
+    replayed, copied, became = Offsets(), Offsets(), Offsets()
+    replayed.apply_changes(changes)
+    copied.overwrite({"T@G": {0: odd, 1: 4}, "U@G": {0: odd}})
+    became.become([changes])
+
+    for offsets in (loaded, replayed, copied, became):
+        assert offsets.table == {"T@G": {1: 4}}
+        assert offsets.topics_of("G") == {"T"}
+        assert offsets.has_room(COUNT_MAX - 1)
+        assert not offsets.has_room(COUNT_MAX)
+
+
+def test_a_removed_offset_reaches_the_journal() -> None:
+    offsets = Offsets()
+    offsets.commit("G", "T", 0, 7)
+    offsets.noted = lambda: None
+    offsets.commit("G", "T", 0, -1)
+    assert offsets.noted_changes() == [b'{"T@G":{"0":null}}']

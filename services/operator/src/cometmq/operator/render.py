@@ -206,6 +206,8 @@ def _external_services(group: BrokerGroup, replicas: int) -> list[Object]:
         port: Object = {"name": "main", "port": MAIN_PORT, "targetPort": MAIN_PORT}
         spec: Object = {
             "type": external.type.value,
+            # A pod that no name server lists is not ready, but clients that know it go on.
+            "publishNotReadyAddresses": True,
             "selector": {**group.labels, "statefulset.kubernetes.io/pod-name": group.pod(ordinal)},
             "ports": [{**port, "protocol": "TCP"}],
         }

@@ -46,10 +46,10 @@ def show_cluster(
 ) -> None:
     """Show each broker's role, rates, disk usage and slave lag; exit status 1 if one fails.
 
-    A broker fails if it does not answer or its account file is broken. A master also fails if it
-    accepts no messages, its group lacks copies, or it is a SYNC_MASTER without a slave; a slave
-    fails if it has no master or cannot follow it. A slave's lag is the number of
-    commit log bytes that its master has but it does not.
+    A broker fails if it does not answer, its account file is broken, or a name server lacks it. A
+    master also fails if it accepts no messages, its group lacks copies, or it is a SYNC_MASTER
+    without a slave; a slave fails if it has no master or cannot follow it. A slave's lag is the
+    number of commit log bytes that its master has but it does not.
 
     Name servers forget a broker as soon as its process has died: use --expect to name the brokers
     that must be there.
@@ -99,8 +99,8 @@ def _note_absent(names: Iterable[str], cluster: str | None) -> None:
     inside = "" if cluster is None else f" in the cluster {cluster}"
     for name in sorted(names):
         MISSING[name] = (
-            f"broker {name} is not registered{inside}: it is down, or uses other name servers;"
-            " start it, or look at its log"
+            f"broker {name} is not registered{inside}: it is down, uses other name servers, or was"
+            " refused; start it, or look at its log and its /readyz"
         )
 
 
@@ -118,6 +118,11 @@ def _note_faults(member: ClusterMember) -> None:
             f"broker {place} is a SYNC_MASTER, but its slave is {reason}: it stores messages"
             " without a second copy, and sends end with SLAVE_NOT_AVAILABLE; start the slave, or"
             " look at its log"
+        )
+    if reason := _missing_routes(member):
+        MISSING[f"{member.address}/routes"] = (
+            f"broker {place} is {reason}: clients that ask these name servers do not find it;"
+            " remove the cause, and the broker registers again by itself"
         )
     if file := _broken_accounts(member):
         MISSING[f"{member.address}/accounts"] = (
@@ -181,6 +186,11 @@ def _missing_slave(member: ClusterMember) -> str:
     return member.figures.slave_missing if member.figures else ""
 
 
+def _missing_routes(member: ClusterMember) -> str:
+    """Return which name servers do not list a broker."""
+    return member.figures.routes_missing if member.figures else ""
+
+
 def _broken_accounts(member: ClusterMember) -> str:
     return member.figures.accounts_broken if member.figures else ""
 
@@ -231,6 +241,8 @@ def _state(member: ClusterMember, *, is_read_only: bool) -> str:
         return f"cannot follow: {reason}"
     if reason := _missing_slave(member):
         return f"no second copy: slave {reason}"
+    if reason := _missing_routes(member):
+        return reason
     if file := _broken_accounts(member):
         return f"account file broken: {file}"
     return "read-only" if is_read_only else "ok"

@@ -84,6 +84,8 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     """The account files with keys or words that mean nothing, separated by commas; reported only by
     CometMQ's brokers.
     """
+    routes_missing: str = ""
+    """The name servers that do not list the broker, and why; reported only by CometMQ's brokers."""
     log_max_offset: int = 0
     """End offset of the commit log in bytes; a slave's lag is the distance to the master's end
     offset.
@@ -118,6 +120,7 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         not_following=facts.get("replicationRefused", ""),
         slave_missing=facts.get("slaveMissing", ""),
         accounts_broken=facts.get("accountsBroken", ""),
+        routes_missing=facts.get("routesMissing", ""),
         accounts_misspelt=facts.get("accountsMisspelt", ""),
         log_max_offset=int(_number(facts, "commitLogMaxOffset")),
         send_path=facts.get("sendPath", ""),

@@ -40,6 +40,8 @@ def attach(
     admin.add_ready_check("store", partial(store_fault, broker))
     admin.add_ready_check("tables", partial(table_fault, broker))
     admin.add_ready_check("name", lambda: broker.registration.name_fault)
+    admin.add_ready_check("routes", lambda: broker.registration.route_fault)
+    admin.add_ready_warning("routes", lambda: broker.registration.route_gap)
     if (acl := broker.acl) is not None:
         admin.add_ready_check("accounts", lambda: acl.gap)
         admin.add_ready_warning("accounts", lambda: acl.warning)

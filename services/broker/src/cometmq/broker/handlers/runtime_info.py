@@ -42,6 +42,7 @@ value is the reason.
 """
 
 ACCOUNTS_BROKEN: Final = "accountsBroken"
+ROUTES_MISSING: Final = "routesMissing"
 """Only CometMQ has this key, and only while a changed account file cannot be used; the value is its
 path.
 """
@@ -126,6 +127,9 @@ def _store(broker: Broker) -> dict[str, str]:
         refused[REPLICATION_REFUSED] = unfit.value
     if reason := _missing_slave(broker, stats.max_offset):
         refused[SLAVE_MISSING] = reason
+    registration = broker.registration
+    if routes := registration.route_fault or registration.route_gap:
+        refused[ROUTES_MISSING] = routes
     if broker.acl is not None and broker.acl.broken is not None:
         refused[ACCOUNTS_BROKEN] = str(broker.acl.broken)
     if broker.acl is not None and broker.acl.control.accounts.doubts:

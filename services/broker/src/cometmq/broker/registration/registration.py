@@ -16,33 +16,30 @@ permission registers all its topics with its own permission.
 """
 
 import asyncio
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
+from cometmq.broker.registration.bodies import (
+    PART_BYTES,
+    PART_BYTES_MIN,
+    Bodies,
+    part_version,
+)
 from cometmq.broker.registration.identity import Connections, Identity, is_running, other_holder
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.tables.topics import READ_WRITE, Topics
+from cometmq.broker.tables.topics import Topics
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.kv import KVTable
-from cometmq.remoting.bodies.topic_config import (
-    DataVersion,
-    RegisterBrokerBody,
-    TopicConfig,
-    TopicConfigTable,
-    encode_register_body,
-)
+from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
-from cometmq.remoting.errors import CometError, CommandError, RequestTimeout
+from cometmq.remoting.errors import CometError, CommandError, ConnectionLost, RequestTimeout
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.remoting.message.flags import Perm
-from cometmq.remoting.names import AUTO_CREATE_TOPIC
 
 PERIOD_MIN_MS: Final = 10_000
 PERIOD_MAX_MS: Final = 60_000
@@ -57,7 +54,6 @@ REFUSED_COUNT_MAX: Final = 4
 """Number of successive refusals of an earlier epoch, over 3 s, that cause a warning."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
 WATCH_MS: Final = 5_000
-CRC_MASK: Final = 0x7FFF_FFFF  # RocketMQ clears the sign bit
 
 
 class Link:
@@ -68,11 +64,13 @@ class Link:
         "address",
         "asked_s",
         "failed_count",
+        "fault",
         "holder",
         "is_name_checked",
         "is_role_new",
         "is_tried",
         "is_up",
+        "part_bytes",
         "waiters",
         "wake",
     )
@@ -89,6 +87,12 @@ class Link:
         """The running broker with the same name and id, which keeps this one from registering."""
         self.is_role_new = False  # it needs the new role, even if its topics are current
         self.failed_count = 0
+        self.fault = ""
+        """Why the name server does not list this broker; empty if it does, or before the first
+        attempt.
+        """
+        self.part_bytes = PART_BYTES
+        """Maximum size of a registration's body; halved while the name server accepts none."""
         self.wake = asyncio.Event()
         self.waiters: list[asyncio.Future[bool]] = []
 
@@ -111,8 +115,9 @@ class Registration:
         self.master_address = ""  # of this broker's master, as the name servers report it
         self.master_ha_address = ""
         self.links: dict[str, Link] = {}
-        self._whole: tuple[tuple[DataVersion, int, bool, bool], bytes, int] | None = None
         self._topics = topics
+        self._bodies = Bodies(topics, settings)
+        self._is_listed: bool | None = None  # by any name server; None before the first attempt
         self._client = client
         self._addresses = addresses
         self._settings = settings
@@ -146,6 +151,16 @@ class Registration:
                     " (takeOverName=true takes its place)"
                 )
         return None
+
+    @property
+    def route_fault(self) -> str | None:
+        """Return why no name server lists this broker, so that clients cannot find it."""
+        return None if self.up_count else _faults(self.links)
+
+    @property
+    def route_gap(self) -> str | None:
+        """Return which name servers do not list this broker, if others do."""
+        return _faults(self.links) if self.up_count else None
 
     async def run(self) -> None:
         """Resolve the name servers periodically, and keep a task for each."""
@@ -252,6 +267,8 @@ class Registration:
             link.is_role_new = self.identity.epoch is not None
             self._note_failed(link, error)
             link.is_up = False
+            link.fault = str(error) or type(error).__name__
+            self._note_listed()
             return False
         finally:
             link.asked_s = None
@@ -322,7 +339,9 @@ class Registration:
             if link.holder != holder:
                 self._log.error("broker.name_taken", **self._rivalry(link, holder))
             link.holder = holder
+            link.fault = f"a running broker at {holder} has its name and id"
             link.failed_count += 1
+            self._note_listed()
             return False
         link.holder = None
         return True
@@ -372,14 +391,28 @@ class Registration:
                 return
 
     async def _send_registration(self, link: Link) -> None:
+        """Send the topics that the name server lacks, or all topics, in one or more parts.
+
+        A periodic registration of a table with several parts sends none of them again, unless the
+        name server has another version.
+        """
         version = self._topics.version
         is_periodic = link.acknowledged == version
-        settings = self._settings()
-        if is_periodic or link.acknowledged is None:
-            body, crc = self._whole_body(settings)
-        else:
-            body, crc = self._body(self._topics.changes(link.acknowledged), settings)
-        me, link.is_role_new = self.identity, False
+        since = None if is_periodic else link.acknowledged
+        parts = self._bodies.parts(since, link.part_bytes)
+        is_whole = since is None and len(parts) == 1
+        if is_periodic and len(parts) > 1 and not await self._is_stale(link):
+            parts = [{}]
+        link.is_role_new = False
+        for number, topics in enumerate(parts, 1):
+            is_last = number == len(parts)
+            body_version = version if is_last else part_version(version, number)
+            body, crc = self._bodies.encoded(topics, body_version, is_whole=is_whole)
+            self._take_answer(await self._send_body(link, body, crc))
+        link.acknowledged = version
+
+    async def _send_body(self, link: Link, body: bytes, crc: int) -> Response:
+        me, settings = self.identity, self._settings()
         header = RegisterBroker(
             broker_name=me.broker_name,
             broker_addr=me.broker_addr,
@@ -390,41 +423,19 @@ class Registration:
             body_crc32=crc,
             group_epoch=me.epoch,
         )
-        response = await self._client.invoke(
-            link.address,
-            RequestCode.REGISTER_BROKER,
-            header,
-            body,
-            timeout_ms=settings.register_broker_timeout_mills,
-        )
-        link.acknowledged = version
-        self._take_answer(response)
-
-    def _whole_body(self, settings: BrokerSettings) -> tuple[bytes, int]:
-        """Return the encoded body of all topics and its checksum; it is encoded once per
-        version.
-        """
-        key = (
-            self._topics.version,
-            settings.broker_permission,
-            settings.auto_create_topic_enable,
-            settings.compressed_register,
-        )
-        if self._whole is None or self._whole[0] != key:
-            self._whole = key, *self._body(self._topics.changes(None), settings)
-        return self._whole[1:]
-
-    def _body(
-        self, topics: Mapping[str, TopicConfig], settings: BrokerSettings
-    ) -> tuple[bytes, int]:
-        table = TopicConfigTable(
-            data_version=self._topics.version, topic_config_table=self._permitted(topics)
-        )
-        body = encode_register_body(
-            RegisterBrokerBody(topic_config_serialize_wrapper=table),
-            compressed=settings.compressed_register,
-        )
-        return body, zlib.crc32(body) & CRC_MASK
+        try:
+            return await self._client.invoke(
+                link.address,
+                RequestCode.REGISTER_BROKER,
+                header,
+                body,
+                timeout_ms=settings.register_broker_timeout_mills,
+            )
+        except (ConnectionLost, RequestTimeout):
+            # A name server closes the connection on a frame above its limit.
+            if len(body) > PART_BYTES_MIN:
+                link.part_bytes = max(PART_BYTES_MIN, min(len(body), link.part_bytes) // 2)
+            raise
 
     async def _is_stale(self, link: Link) -> bool:
         """Ask the name server for its version of the topics; return whether it differs from the
@@ -448,24 +459,6 @@ class Registration:
         link.acknowledged = version
         return False
 
-    def _permitted(self, topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
-        """Replace each topic's permission if the broker lacks read or write permission; remove
-        INHERIT from TBW102 if sends do not create topics.
-
-        A broker that used to create topics keeps TBW102 in its file. RocketMQ's brokers remove
-        INHERIT when they refuse the first send; without it, clients know before they send.
-        """
-        settings = self._settings()
-        replace, perm = msgspec.structs.replace, settings.broker_permission
-        if perm & READ_WRITE != READ_WRITE:
-            return {topic: replace(config, perm=perm) for topic, config in topics.items()}
-        permitted = dict(topics)
-        template = permitted.get(AUTO_CREATE_TOPIC)
-        if template is not None and not settings.auto_create_topic_enable:
-            perm = template.perm & ~int(Perm.INHERIT)
-            permitted[AUTO_CREATE_TOPIC] = replace(template, perm=perm)
-        return permitted
-
     def _take_answer(self, response: Response) -> None:
         """Adopt the master's address and the list of ordered topics."""
         self.master_address = response.ext.get("masterAddr", self.master_address)
@@ -478,6 +471,19 @@ class Registration:
             self._log.info("namesrv.registered", namesrv=link.address)
         link.is_up = link.is_name_checked = True
         link.failed_count = 0
+        link.fault = ""
+        self._note_listed()
+
+    def _note_listed(self) -> None:
+        """Report once that no name server lists this broker, and that one does again."""
+        is_listed = bool(self.up_count)
+        if not is_listed and not all(link.fault for link in self.links.values()):
+            return  # some were not tried yet
+        if not is_listed and self._is_listed is not False and self.route_fault:
+            self._log.warning("broker.unlisted", reason=self.route_fault)
+        elif is_listed and self._is_listed is False:
+            self._log.info("broker.listed", namesrvs=self.up_count)
+        self._is_listed = is_listed or not self.links
 
     async def _leave(self, link: Link) -> None:
         me = self.identity
@@ -496,6 +502,12 @@ class Registration:
             )
         except CometError as error:
             self._log.warning("namesrv.unregister_failed", namesrv=link.address, error=str(error))
+
+
+def _faults(links: Mapping[str, Link]) -> str | None:
+    """Return which name servers do not list this broker, and why."""
+    faults = [f"{link.address}: {link.fault}" for link in links.values() if link.fault]
+    return f"not registered with {'; '.join(faults)}" if faults else None
 
 
 def _now_s() -> float:

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Committed offsets: the position from which each consumer group continues in each queue.
 
+Every offset enters the table through `valid`, whether it comes from a request, a pull, another
+group, the file, the journal or another broker: what the table holds, every code may answer.
+
 Compatibility: RocketMQ stores any offset without checking the group, topic or queue, and the last
-value wins, even if it is lower than the one before. Here the table has a bound, so that clients
-cannot exhaust memory.
+value wins, even if it is lower than the one before. So an offset outside its queue is stored here,
+too: a program may commit one before the messages arrive. RocketMQ also stores negative offsets, but
+reads them as "never committed"; here they remove the group's offset. The table has a bound, so that
+clients cannot exhaust memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,8 +39,15 @@ OffsetTable: TypeAlias = dict[str, dict[int, int]]
 OffsetChanges: TypeAlias = dict[str, dict[int, int | None]]
 """`topic@group` -> queue -> next queue offset; None means that it was removed."""
 
+OFFSET_MAX: Final = (1 << 63) - 1  # of Java's long
+
 _CHANGES_DECODER: Final = msgspec.json.Decoder(OffsetChanges)
 _TABLE_DECODER: Final = msgspec.json.Decoder(OffsetTable)
+
+
+def valid(offset: int | None) -> int | None:
+    """Return the offset as the table stores it; None if it means that nothing is committed."""
+    return offset if offset is not None and 0 <= offset <= OFFSET_MAX else None
 
 
 class OffsetFile(msgspec.Struct, rename="camel"):
@@ -48,7 +60,7 @@ class Offsets:
     def __init__(self, file: JsonTable[OffsetFile] | None = None) -> None:
         loaded = file.load() if file is not None else None
         self.file = file
-        self.table: OffsetTable = loaded.offset_table if loaded is not None else {}
+        self.table: OffsetTable = _valid_table(loaded.offset_table if loaded is not None else {})
         self.is_dirty = False
         self.noted: Callable[[], None] | None = None
         self._noted: OffsetChanges = {}
@@ -68,13 +80,17 @@ class Offsets:
         return self._count + count <= COUNT_MAX
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the group's next queue offset; raise SystemBusy if a new entry would exceed the
-        bound.
+        """Set the group's next queue offset; a negative one removes it.
+
+        Raise SystemBusy if a new entry would exceed the bound.
         """
         key = f"{topic}{KEY_SEPARATOR}{group}"
         queues = self.table.get(key)
         if queues is not None and queues.get(queue_id) == offset:
             return  # members commit every 5 s: without traffic there is nothing to save
+        if offset < 0:
+            self._remove(key, queue_id)
+            return
         if queues is None or queue_id not in queues:
             if self._count >= COUNT_MAX:
                 raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets")
@@ -86,6 +102,18 @@ class Offsets:
         self.is_dirty = True
         if self.noted is not None:
             self._note(key, queue_id, offset)
+
+    def _remove(self, key: str, queue_id: int) -> None:
+        queues = self.table.get(key)
+        if queues is None or queues.pop(queue_id, None) is None:
+            return
+        self._count -= 1
+        self.is_dirty = True
+        if self.noted is not None:
+            self._note(key, queue_id, None)
+        if not queues:
+            del self.table[key]
+            self._unlist(key)
 
     def _note(self, key: str, queue_id: int, offset: int | None) -> None:
         noted = self._noted.get(key)
@@ -100,7 +128,7 @@ class Offsets:
         """Copy the offsets from another table; leave the groups and topics that it lacks
         unchanged.
         """
-        for key, queues in table.items():
+        for key, queues in _valid_table(table).items():
             known = self.table.get(key)
             if known == queues:
                 continue
@@ -175,7 +203,8 @@ class Offsets:
                 queues = self.table[key] = {}
                 self._list(key)
             self._count -= len(queues)
-            for queue_id, offset in offsets.items():
+            for queue_id, asked in offsets.items():
+                offset = valid(asked)
                 if offset is None:
                     queues.pop(queue_id, None)
                 else:
@@ -190,7 +219,7 @@ class Offsets:
         """Replace all offsets with those in another broker's `whole`; note the differences."""
         table: OffsetTable = {}
         for piece in pieces:
-            table |= _TABLE_DECODER.decode(piece)
+            table |= _valid_table(_TABLE_DECODER.decode(piece))
         count = sum(map(len, table.values()))
         if count > COUNT_MAX:
             raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets, not {count}")
@@ -238,6 +267,15 @@ class Offsets:
                 index[name].discard(other)
                 if not index[name]:
                     del index[name]
+
+
+def _valid_table(table: OffsetTable) -> OffsetTable:
+    """Remove offsets that mean nothing is committed, as a Java broker's table may contain."""
+    found = {
+        key: {queue: offset for queue, offset in queues.items() if valid(offset) is not None}
+        for key, queues in table.items()
+    }
+    return {key: queues for key, queues in found.items() if queues}
 
 
 def _pieces(offsets: Iterable[tuple[str, Mapping[int, int | None]]]) -> Iterator[bytes]:
