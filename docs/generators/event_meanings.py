@@ -115,6 +115,22 @@ MEANINGS: Final[Mapping[str, str]] = {
         "A deposed master, or a slave of one, tried to register; its group has a later epoch. "
         "That broker should soon notice that it was deposed; if the event recurs, look at its log."
     ),
+    "broker.unproven": (
+        "A registration, or the end of one, was refused, because its sender does not prove that it "
+        "knows the key of its group: a stranger, or a broker whose `groupKeyFile` has none of the "
+        "name server's keys. Logged at most once a second."
+    ),
+    "epoch.implausible": (
+        "A registration without a proof was refused, because the group cannot have reached its "
+        "epoch: a stranger's, or that of another group of the same name. Logged at most once a "
+        "second."
+    ),
+    "epoch.contested": (
+        "A broker was refused for its epoch and kept registering, so it was accepted. For ten "
+        "minutes, the latest registration of the group counts, as in RocketMQ. Two brokers claim "
+        "to be its master, and neither proves it."
+    ),
+    "group_key.unusable": "A changed key file cannot be used; the previous keys stay in use.",
     "broker.expired": "A broker was silent for too long, and its routes were removed.",
     "store.discarded": "A slave has moved its store aside, as ordered; at its next start it copies "
     "everything from its master.",

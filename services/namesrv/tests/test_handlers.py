@@ -10,6 +10,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from cometmq.ha.registration_proof import RegistrationFacts, registration_proof
+from cometmq.namesrv.group_keys import GroupKeys
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
@@ -128,6 +130,97 @@ async def test_a_compressed_registration_is_read(link, namesrv):
     body = encode_register_body(topics("T", "U"), compressed=True)
     assert (await ask(link, 103, BROKER | {"compressed": "true"}, body))[0].code == 0
     assert namesrv.routes.topics() == ["T", "U"]
+
+
+async def test_a_stranger_cannot_lock_out_a_master_with_an_epoch(link, namesrv, clock):
+    stranger = {"brokerAddr": "6.6.6.6:1", "groupEpoch": str(2**62)}
+    await register(link, "T", groupEpoch="5")
+    header, _ = await register(link, "T", **stranger)
+    assert header.remark.startswith("stale epoch: 6.6.6.6:1 registers in epoch 4611686018427387904")
+    assert namesrv.routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
+    # a stranger that is there before the group
+    later = {"brokerName": "broker-b"}
+    assert (await register(link, "U", **later, **stranger))[0].code == 0
+    namesrv.log = structlog.get_logger()
+    with capture_logs() as logs:
+        for _ in range(20):
+            header, _ = await register(link, "U", **later, groupEpoch="5", version=2)
+            clock.advance(750)
+    assert header.code == 0
+    assert namesrv.routes.route("U").broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
+    contested = [entry for entry in logs if entry["event"] == "epoch.contested"]
+    assert [entry["broker_name"] for entry in contested] == ["broker-b"]
+
+
+KEYS = (b"k" * 32, b"o" * 32)
+
+
+def proven(key=KEYS[0], *, body=b"", leaves=False, **changes):
+    """Return the header of a registration, or of a deregistration, with its proof."""
+    ext = BROKER | {"groupEpoch": "5"} | changes
+    facts = RegistrationFacts(
+        ext["clusterName"], ext["brokerName"], ext["brokerAddr"], int(ext["brokerId"]),
+        "" if leaves else ext["haServerAddr"], int(ext["groupEpoch"]), leaves,
+    )  # fmt: skip
+    return ext | {"groupProof": registration_proof((key,), facts, body) or ""}
+
+
+@pytest.fixture(params=["a file", "a folder"])
+def keyed(request, namesrv, tmp_path):
+    """Return a name server that has the keys of the group, for all groups or for this one."""
+    path = tmp_path / "keys"
+    if request.param == "a folder":
+        path.mkdir()
+        (path / "..data").mkdir()
+        (path / "broker-a").write_bytes(b"\n".join(KEYS) + b"\n")
+    else:
+        path.write_bytes(b"\n".join(KEYS) + b"\n")
+    namesrv.group_keys = GroupKeys(str(path))
+    return namesrv
+
+
+async def test_with_a_key_only_members_register_and_leave(link, keyed):
+    body = encode_register_body(topics("T"), compressed=False)
+    wrong = b"w" * 32
+    header, _ = await ask(link, 103, BROKER | {"groupEpoch": "9"}, body)
+    assert (header.code, "127.0.0.1:1 sends none" in header.remark) == (16, True)
+    for ext in (proven(wrong, body=body), proven(body=b"another"), proven() | {"groupProof": "x"}):
+        header, _ = await ask(link, 103, ext, body)
+        assert (header.code, "sends one with another key" in header.remark) == (16, True)
+    assert not keyed.routes.live_brokers()
+    for key in KEYS:
+        assert (await ask(link, 103, proven(key, body=body), body))[0].code == 0
+    for changes in ({"brokerAddr": "6.6.6.6:1"}, {"brokerId": "1"}, {"groupEpoch": "6"}):
+        assert (await ask(link, 103, proven(body=body) | changes, body))[0].code == 16
+    assert (await register(link, "T", brokerAddr="6.6.6.6:1"))[0].code == 16  # without an epoch
+    assert (await ask(link, 104, BROKER))[0].code == 16
+    assert (await ask(link, 104, proven()))[0].code == 16  # a registration is not a leave
+    assert list(keyed.routes.live_brokers()) == ["127.0.0.1:1"]
+    assert (await ask(link, 104, proven(leaves=True)))[0].code == 0
+    assert not keyed.routes.live_brokers()
+
+
+async def test_brokers_of_other_groups_register_without_a_proof(link, keyed):
+    other = {"brokerName": "broker-b", "brokerAddr": "127.0.0.1:7"}
+    assert (await register(link, "T", **other))[0].code == 0
+
+
+def test_changed_keys_are_read_again(tmp_path):
+    (tmp_path / "g").write_bytes(KEYS[0] + b"\n")
+    keys = GroupKeys(str(tmp_path))
+    (tmp_path / "g").write_bytes(KEYS[1] + b"\n" + KEYS[0] + b"\n")
+    (tmp_path / "h").write_bytes(KEYS[1] + b"\n")
+    (tmp_path / "half").write_bytes(b"short")
+    assert [keys.refresh(), keys.refresh()] == [[], []]
+    assert (keys.of("g"), keys.of("h"), keys.of("half")) == (KEYS[::-1], KEYS[1:], ())
+    (tmp_path / "g").write_bytes(b"short\n")
+    assert keys.refresh() == []
+    (fault,) = keys.refresh()
+    assert f"groupKeyFile={tmp_path}/g: the key in line 1 has 5 bytes" in fault
+    (tmp_path / "h").unlink()
+    keys.refresh()
+    assert (keys.of("g"), keys.of("h")) == (KEYS[::-1], ())
+    assert GroupKeys().refresh() == []
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.namesrv.epochs import Verdict
 from cometmq.namesrv.route_table import BrokerId, Master, Registration, RouteTable
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
 
@@ -248,10 +249,10 @@ def test_a_successor_takes_the_id_of_the_master_before_it(routes):
 def test_refusals_are_counted_per_epoch(routes):
     routes.add(broker(), epoch=3)
     for count in (1, 2):
-        assert routes.stale_below("broker-a", 2) == 3
-        assert routes.refusals_in_epoch("broker-a") == count
+        assert routes.judge("broker-a", 2) is Verdict.STALE
+        assert routes.epochs.refusals("broker-a") == count
     routes.add(broker(), epoch=4)
-    assert routes.refusals_in_epoch("broker-a") == 0
+    assert routes.epochs.refusals("broker-a") == 0
     routes.add(broker(address=NEW), ["T"], connection="new", now_ms=200, epoch=5)
     assert routes.masters() == [NEW]
     assert routes.route("T").broker_datas[0].broker_addrs == {0: NEW}
@@ -312,18 +313,41 @@ def test_a_kept_master_can_be_unregistered_or_return(routes):
 
 
 def test_epochs_below_the_highest_are_stale(routes):
-    assert routes.stale_below("broker-a", 4) is None
+    assert routes.judge("broker-a", 4) is Verdict.ACCEPTED
     failed_over(routes)
-    assert routes.stale_below("broker-a", 3) == 4
-    assert [routes.stale_below("broker-a", epoch) for epoch in (4, 5, None)] == [None] * 3
-    assert routes.stale_below("broker-b", 1) is None
+    assert routes.judge("broker-a", 3) is Verdict.STALE
+    assert {routes.judge("broker-a", epoch) for epoch in (4, 5, None)} == {Verdict.ACCEPTED}
+    assert routes.judge("broker-b", 1) is Verdict.ACCEPTED
     assert routes.stats().stale_count == 1
+
+
+def test_the_first_proof_removes_what_strangers_registered_under_the_name(routes):
+    stranger = broker(address="127.0.0.1:66")
+    routes.add(stranger, ["T"], epoch=9)
+    routes.add(broker(broker_id=1, address="127.0.0.1:67"), epoch=9)
+    assert routes.judge("broker-a", 4, is_proven=True) is Verdict.ACCEPTED
+    proven = registration(broker(broker_id=1, address=NEW), epoch=4)._replace(is_proven=True)
+    routes.register(proven, connection=None, now_ms=0)
+    assert set(routes.live_brokers()) == {NEW}
+    assert routes.masters("T") is None
+    assert routes.judge("broker-a", 9) is Verdict.UNPROVEN
+    assert routes.judge("broker-a", None) is Verdict.UNPROVEN
+    check_invariants(routes)
+
+
+def test_equal_topics_share_their_queues(routes):
+    routes.add(broker(), ["T", "U"])
+    assert routes.route("T").queue_datas[0] is routes.route("U").queue_datas[0]
+    routes.wipe_write_perm("broker-a")
+    routes.add(broker(), [TopicConfig(topic_name="T", perm=2)], version=2)
+    assert queue_facts(routes, "T") == {"broker-a": (16, 2)}
+    assert queue_facts(routes, "U") == {"broker-a": (16, 4)}
 
 
 def test_a_group_that_has_gone_may_begin_again_with_its_first_epoch(routes):
     routes.add(broker(), ["T"], connection="old", epoch=57)
     routes.unregister(broker())
-    assert routes.stale_below("broker-a", 1) is None
+    assert routes.judge("broker-a", 1) is Verdict.ACCEPTED
 
 
 def test_without_epochs_a_lost_master_is_dropped_at_once(routes):
@@ -367,7 +391,7 @@ def test_the_invariants_hold_after_any_history(steps):
     for now_ms, step in enumerate(steps):
         match step:
             case ("register", who, topics, number, epoch):
-                if routes.stale_below(who.broker_name, epoch) is None:
+                if routes.judge(who.broker_name, epoch) is Verdict.ACCEPTED:
                     routes.add(who, topics, number, connection=number, now_ms=now_ms, epoch=epoch)
             case ("unregister", who):
                 routes.unregister(who)
@@ -388,7 +412,7 @@ def check_invariants(routes):
         a for group in info.broker_addr_table.values() for a in group.broker_addrs.values()
     ]
     kept = [info.broker_addr_table[name].broker_addrs[0] for name in routes._kept]
-    assert set(routes._kept) <= set(routes._epochs) <= set(info.broker_addr_table)
+    assert set(routes._kept) <= set(routes.epochs.names()) <= set(info.broker_addr_table)
     for address in kept:
         addresses.remove(address)
     assert len(set(addresses)) == len(addresses)

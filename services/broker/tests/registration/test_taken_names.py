@@ -13,10 +13,12 @@ from cometmq.broker.testing.namesrvs import (
     running,
     until,
 )
+from cometmq.ha.registration_proof import RegistrationFacts, is_registration_proven
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
+from cometmq.remoting.commands.namesrv import RegisterBroker, UnregisterBroker
 from cometmq.remoting.errors import CometError, CommandError, ConnectionLost
 
 HOLDER = "10.0.0.8:10911"
@@ -24,7 +26,7 @@ HOLDER = "10.0.0.8:10911"
 
 def list_holder(namesrvs: ScriptedNamesrvs, holder: str) -> None:
     """Make the name servers list an address under this broker's name and id."""
-    group = BrokerData(cluster="C", broker_name="broker-a", broker_addrs={0: holder})
+    group = BrokerData(cluster="C", broker_name="broker-a", broker_addrs={0: holder, 1: holder})
     body = encode_json(ClusterInfo(broker_addr_table={"broker-a": group}))
     namesrvs.answers[int(RequestCode.GET_BROKER_CLUSTER_INFO)] = Response(0, None, {}, body)
 
@@ -120,6 +122,45 @@ async def test_a_displaced_broker_registers_again_at_once(
     assert {facts["holder"] for facts in log.named("broker.displaced")} == {HOLDER}
 
 
+@pytest.mark.parametrize(("broker_id", "is_back"), [(0, True), (1, False)])
+async def test_the_displaced_master_of_a_group_registers_again_and_a_slave_does_not(
+    namesrvs: ScriptedNamesrvs,
+    topics: Topics,
+    monkeypatch: pytest.MonkeyPatch,
+    broker_id: int,
+    is_back: bool,
+) -> None:
+    monkeypatch.setattr(registrations, "WATCH_MS", 1)
+    log = RecordingLog()
+    subject = registration(namesrvs, topics, log=log, group_record="file:/r")
+    subject.use_role(broker_id, 5)
+    link = registrations.Link(NS1)
+    assert await subject.register(link)
+    list_holder(namesrvs, HOLDER)
+    assert await subject._is_displaced(link) is is_back
+
+
+async def test_members_with_a_key_prove_their_registrations(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
+    keys = (b"k" * 32, b"o" * 32)
+    subject = registration(namesrvs, topics, keys=keys)
+    subject.use_role(0, 5)
+    async with running(subject):
+        await until(namesrvs, 1)
+    await subject.unregister()
+    sent, left = (
+        next(one for one in namesrvs.requests if isinstance(one.header, kind))
+        for kind in (RegisterBroker, UnregisterBroker)
+    )
+    assert isinstance(sent.header, RegisterBroker)
+    assert isinstance(left.header, UnregisterBroker)
+    facts = RegistrationFacts("C", ME.broker_name, ME.broker_addr, 0, ME.ha_server_addr, 5)
+    leaving = facts._replace(ha_server_addr="", is_leaving=True)
+    assert is_registration_proven(keys[:1], facts, sent.body, sent.header.group_proof)
+    assert is_registration_proven(keys[:1], leaving, b"", left.header.group_proof)
+
+
 async def test_only_a_lasting_refusal_of_an_earlier_epoch_is_an_alarm(
     namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
@@ -129,10 +170,11 @@ async def test_only_a_lasting_refusal_of_an_earlier_epoch_is_an_alarm(
     namesrvs.refusing[NS1] = CommandError(
         ResponseCode.SYSTEM_ERROR, "stale epoch: 10.0.0.9:10911 registers in epoch 2, but ..."
     )
-    for _ in range(3):
+    for _ in range(4):
         assert not await subject.register(link)
+        assert subject._pause_ms(link) < 1_000  # it is back at once when the refusals end
     assert log.alarms == []
-    assert len(log.named("registration.refused")) == 3
+    assert len(log.named("registration.refused")) == 4
     for _ in range(2):
         assert not await subject.register(link)
     assert [event.name for event in log.alarms] == ["namesrv.lost"]

@@ -28,6 +28,11 @@ from cometmq.remoting.types import Serialization, language_of
 BINARY_CODE_MAX: Final = 0x7FFF
 BINARY_FIXED_BYTES: Final = 21
 
+LARGE_BYTES: Final = 64 * 1024
+PART_BYTES_MIN: Final = 24
+"""Fields and nested values cost up to 200 bytes each. In a header above LARGE_BYTES they must have
+this average length, so that it costs at most ten times its size in memory."""
+
 _FIXED: Final = struct.Struct(">hBhiiii")
 """Code, language, version, opaque, flag, remark length; ext length if there is no remark."""
 _LENGTH: Final = struct.Struct(">i")
@@ -72,6 +77,12 @@ def decode_header(serialization: int, head: bytes, body: bytes = b"") -> RawComm
 
 
 def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
+    if len(head) > LARGE_BYTES:
+        parts = head.count(b",") + head.count(b"[") + head.count(b"{")
+        if parts > LARGE_BYTES // PART_BYTES_MIN + len(head) // PART_BYTES_MIN:
+            raise RemoteProtocolError(
+                f"a JSON header of {len(head)} bytes has {parts} fields: too many for its length"
+            )
     try:
         header = _decode_json(head)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

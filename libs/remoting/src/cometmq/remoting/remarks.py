@@ -48,6 +48,8 @@ REPLY_TO_CLIENT_MISSING: Final = "reply message properties[REPLY_TO_CLIENT] is n
 
 STALE_EPOCH = "stale epoch"
 """The beginning of the answer to a broker that registers in an epoch below its group's."""
+UNPROVEN = "no proof of the group's key"
+"""The beginning of the answer to a broker that does not prove that it belongs to its group."""
 
 
 def filter_refused(kind: str) -> str:

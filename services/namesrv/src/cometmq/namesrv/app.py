@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The name server as a whole; only this module constructs its components."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from cometmq.namesrv.group_keys import GroupKeys
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.namesrv.kv_config import load_kv_config
 from cometmq.namesrv.metrics import ROUTE_FAMILIES
@@ -29,6 +31,7 @@ from cometmq.runtime.worker import Worker
 
 FIRST_SCAN_MS: Final = 5_000
 DRAIN_MS: Final = 3_000
+KEYS_POLL_MS: Final = 1_000
 
 
 class NamesrvApp:
@@ -98,12 +101,16 @@ class NamesrvApp:
         async def save_file(path: Path, encode: Callable[[], bytes]) -> None:
             await saver.save(path, lambda: partial(replace_file, path, encode()))
 
+        keys = await worker.submit(
+            lambda: GroupKeys(settings.group_key_file, label("groupKeyFile"))
+        )
         namesrv = Namesrv(
             self._settings,
             load_kv_config(Path(settings.kv_config_path)),
             clock=self._clock,
             save_file=save_file,
             log=self._log,
+            group_keys=keys,
         )
         server = Server(
             HANDLERS,
@@ -134,10 +141,22 @@ class NamesrvApp:
             name="namesrv-expiry",
             is_endless=True,
         )
+        if settings.group_key_file:
+            background.spawn(
+                _keep_keys_current(namesrv, worker), name="namesrv-keys", is_endless=True
+            )
         if self._admin is not None:
             _show(self._admin, namesrv, server)
         self.addresses = [f"{host}:{port}" for host, port in server.addresses]
         self._log.info("namesrv.ready", addresses=self.addresses)
+
+
+async def _keep_keys_current(namesrv: Namesrv, worker: Worker) -> None:
+    """Read changed key files, without a restart."""
+    while True:
+        await asyncio.sleep(KEYS_POLL_MS / 1000)
+        for fault in await worker.submit(namesrv.group_keys.refresh):
+            namesrv.log.warning("group_key.unusable", error=fault)
 
 
 def expire(namesrv: Namesrv) -> None:

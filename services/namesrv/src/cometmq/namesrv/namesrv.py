@@ -3,7 +3,9 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
+from cometmq.namesrv.group_keys import GroupKeys
 from cometmq.namesrv.kv_config import KvConfig
 from cometmq.namesrv.route_table import RouteTable
 from cometmq.namesrv.settings import NamesrvSettings
@@ -12,6 +14,8 @@ from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.settings import Loaded
+
+WARN_PERIOD_MS: Final = 1_000
 
 SaveFile = Callable[[Path, Callable[[], bytes]], Awaitable[None]]
 """Replaces a file with content that is encoded after the call; raises OSError."""
@@ -28,13 +32,24 @@ class Namesrv:
         clock: Clock,
         save_file: SaveFile,
         log: Log = NO_LOG,
+        group_keys: GroupKeys | None = None,
     ) -> None:
         self.settings = settings
         self.kv_config = kv_config
-        self.routes = RouteTable()
+        self.routes = RouteTable(settings.value.unproven_epoch_ms)
+        self.group_keys = group_keys or GroupKeys()
         self.clock = clock
         self.log = log
         self._save_file = save_file
+        self._warned_ms: dict[str, int] = {}
+
+    def may_warn(self, event: str) -> bool:
+        """Return whether to log an event that a stranger can cause: once in WARN_PERIOD_MS."""
+        now_ms = self.clock.monotonic_ms()
+        is_due = now_ms - self._warned_ms.get(event, now_ms - WARN_PERIOD_MS) >= WARN_PERIOD_MS
+        if is_due:
+            self._warned_ms[event] = now_ms
+        return is_due
 
     async def save_kv_config(self) -> None:
         """Write the KV table to its file; raise SYSTEM_ERROR if this fails."""

@@ -6,7 +6,8 @@ without groups and topics without queues are removed. The live table contains ex
 addresses. Kept masters (see below) are an exception to the first and the last of these rules.
 
 A group whose brokers register with an epoch (`groupEpoch`) fails over without operator action. The
-caller refuses registrations below the group's highest epoch, such as those of a deposed master.
+caller refuses registrations below the group's epoch, such as those of a deposed master, as far as
+that epoch is believed (`epochs.py`).
 When such a group loses its master, the master's address is kept in the routes for a while, so that
 its queues do not disappear for clients that request a route during the failover. The next master
 replaces it at once. Groups without epochs, which include all RocketMQ groups, are treated as in
@@ -23,11 +24,13 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from cometmq.namesrv.epochs import Epochs, Verdict
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
-from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
+from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.message.flags import Perm
 
 MASTER_ID: Final = 0
+DOUBT_MS: Final = 10_000
 
 V = TypeVar("V")
 
@@ -36,6 +39,25 @@ class Connection(Protocol):
     """A broker's connection; the table only compares connections and never closes one."""
 
     def close(self) -> None: ...
+
+
+class Topic(Protocol):
+    """The fields of a topic that routes consist of."""
+
+    @property
+    def topic_name(self) -> str: ...
+
+    @property
+    def read_queue_nums(self) -> int: ...
+
+    @property
+    def write_queue_nums(self) -> int: ...
+
+    @property
+    def perm(self) -> int: ...
+
+    @property
+    def topic_sys_flag(self) -> int: ...
 
 
 class BrokerId(NamedTuple):
@@ -51,10 +73,12 @@ class Registration(NamedTuple):
     broker: BrokerId
     ha_address: str
     data_version: DataVersion
-    topics: Iterable[TopicConfig]
+    topics: Iterable[Topic]
     filter_servers: Sequence[str]
     epoch: int | None = None
     """The epoch of a group with failover; other brokers have none."""
+    is_proven: bool = False
+    """The broker has proven that it knows the key of its group."""
 
 
 class Master(NamedTuple):
@@ -87,31 +111,23 @@ class RouteStats(NamedTuple):
 
 
 class RouteTable:
-    def __init__(self) -> None:
+    def __init__(self, doubt_ms: int = DOUBT_MS) -> None:
+        """`doubt_ms` is how long an epoch without proof excludes a broker that keeps trying."""
+        self.epochs = Epochs(doubt_ms)
         self._groups: dict[str, BrokerData] = {}
         self._clusters: dict[str, dict[str, None]] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._live: dict[str, Live] = {}
-        self._epochs: dict[str, int] = {}  # group with failover -> highest epoch seen
         self._kept: dict[str, int] = {}  # group -> when its lost master leaves the routes
         self._registered_count = 0
-        self._stale_counts: dict[str, int] = {}  # group -> refusals in its highest epoch
-        self._stale_count = 0
         self._expired_count = 0
         self._disconnected_count = 0
 
-    def stale_below(self, broker_name: str, epoch: int | None) -> int | None:
-        """Return the group's epoch if `epoch` is below it, and count the refusal."""
-        highest = self._epochs.get(broker_name)
-        if epoch is None or highest is None or epoch >= highest:
-            return None
-        self._stale_count += 1
-        self._stale_counts[broker_name] = self._stale_counts.get(broker_name, 0) + 1
-        return highest
-
-    def refusals_in_epoch(self, broker_name: str) -> int:
-        """Return how many registrations were refused since the group's epoch last rose."""
-        return self._stale_counts.get(broker_name, 0)
+    def judge(
+        self, broker_name: str, epoch: int | None, *, is_proven: bool = False, now_ms: int = 0
+    ) -> Verdict:
+        """Decide whether a registration is accepted, and count a refusal."""
+        return self.epochs.judge(broker_name, epoch, is_proven=is_proven, now_ms=now_ms)
 
     def register(
         self,
@@ -131,10 +147,11 @@ class RouteTable:
         if known is not None and known.broker.broker_name != broker.broker_name:
             self._drop(known.broker.address)  # renamed: must not remain in two groups
             known = None
-        if registration.epoch is not None:
-            if self._epochs.get(broker.broker_name) != registration.epoch:
-                self._stale_counts.pop(broker.broker_name, None)
-            self._epochs[broker.broker_name] = registration.epoch
+        if registration.is_proven and not self.epochs.is_proven(broker.broker_name):
+            self._drop_others(broker)
+        self.epochs.note(
+            broker.broker_name, registration.epoch, is_proven=registration.is_proven, now_ms=now_ms
+        )
         if broker.broker_id == MASTER_ID:
             self._end_keeping(broker.broker_name)
         elif keep_ms > 0 and known is not None and self._is_leading_member(broker.address):
@@ -142,8 +159,7 @@ class RouteTable:
         is_new = self._place(broker)
         is_changed = known is None or known.data_version != registration.data_version
         if broker.broker_id == MASTER_ID and (is_new or is_changed):
-            for topic in registration.topics:
-                self._put_queues(broker.broker_name, topic)
+            self._put_queues(broker.broker_name, registration.topics)
         self._live[broker.address] = Live(
             broker,
             registration.ha_address,
@@ -308,7 +324,7 @@ class RouteTable:
             len(self._live),
             len(self._topics),
             self._registered_count,
-            self._stale_count,
+            self.epochs.refused_count,
             self._expired_count,
             self._disconnected_count,
         )
@@ -334,15 +350,36 @@ class RouteTable:
         addresses[broker.broker_id] = broker.address
         return replaced is None
 
-    def _put_queues(self, broker_name: str, topic: TopicConfig) -> None:
-        queues = self._topics.setdefault(topic.topic_name, {})
-        queues[broker_name] = QueueData(
-            broker_name=broker_name,
-            read_queue_nums=topic.read_queue_nums,
-            write_queue_nums=topic.write_queue_nums,
-            perm=topic.perm,
-            topic_sys_flag=topic.topic_sys_flag,
-        )
+    def _put_queues(self, broker_name: str, topics: Iterable[Topic]) -> None:
+        """Set the queues of a broker's topics; equal ones share an object, as most are equal."""
+        shared: dict[tuple[int, int, int, int], QueueData] = {}
+        for topic in topics:
+            numbers = (
+                topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag,
+            )  # fmt: skip
+            queue = shared.get(numbers)
+            if queue is None:
+                queue = shared[numbers] = QueueData(
+                    broker_name=broker_name,
+                    read_queue_nums=topic.read_queue_nums,
+                    write_queue_nums=topic.write_queue_nums,
+                    perm=topic.perm,
+                    topic_sys_flag=topic.topic_sys_flag,
+                )
+            self._topics.setdefault(topic.topic_name, {})[broker_name] = queue
+
+    def _drop_others(self, broker: BrokerId) -> None:
+        """Drop the brokers that registered under a group's name before one proved to belong to it.
+
+        A member among them registers again, with its proof; the others were strangers.
+        """
+        others = [
+            address
+            for address, live in self._live.items()
+            if live.broker.broker_name == broker.broker_name and address != broker.address
+        ]
+        for address in others:
+            self._drop(address)
 
     def _master_of(self, broker_name: str) -> Master | None:
         address = self._groups[broker_name].broker_addrs.get(MASTER_ID)
@@ -373,8 +410,7 @@ class RouteTable:
         if self._groups[name].broker_addrs:
             return
         del self._groups[name]
-        self._epochs.pop(name, None)
-        self._stale_counts.pop(name, None)
+        self.epochs.forget(name)
         _discard_everywhere(self._clusters, name)
         _discard_everywhere(self._topics, name)
 
@@ -384,7 +420,7 @@ class RouteTable:
         return (
             live is not None
             and live.broker.broker_id == MASTER_ID
-            and live.broker.broker_name in self._epochs
+            and self.epochs.of(live.broker.broker_name) is not None
         )
 
     def _kept_id(self, name: str) -> int | None:

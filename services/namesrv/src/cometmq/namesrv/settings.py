@@ -60,6 +60,26 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             " it at once.",
         ),
     ] = 10_000
+    group_key_file: Annotated[
+        str,
+        Meta(
+            description="File with the keys of the broker groups with failover, one a line, as the"
+            " brokers' groupKeyFile; or a folder with a file for each group, under its brokerName."
+            " Registrations and epochs of these groups are then believed only with a proof; the"
+            " brokers must have their key first. If empty, an epoch excludes other brokers only for"
+            " unprovenEpochMs. Changes of the files take effect without a restart."
+        ),
+    ] = ""
+    unproven_epoch_ms: Annotated[
+        int,
+        Meta(
+            ge=1000,
+            le=600_000,
+            description="How long, in ms, an epoch that is registered without a proof excludes a"
+            " broker that claims another one and keeps registering; not less than the brokers'"
+            " renewDeadlineMills.",
+        ),
+    ] = 10_000
     server_channel_max_idle_time_seconds: Annotated[
         int,
         Meta(ge=1, description="How long a connection may be silent before it is closed, in s."),

@@ -115,7 +115,9 @@ def _with_lengths(parts: list[bytes]) -> list[bytes]:
 
 
 def decode_register_body(data: Buffer, *, compressed: bool) -> RegisterBrokerBody:
-    """Decode the body from either form; raise RemoteProtocolError if it is malformed."""
+    """Decode the body from either form, with all fields; raise RemoteProtocolError if it is
+    malformed. Name servers use `registrations.decode_registration`, which bounds the memory.
+    """
     if not compressed:
         return decode_json(RegisterBrokerBody, data)
     reader = _Reader(_inflate(data))

@@ -37,8 +37,9 @@ class DeleteKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 class RegisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Register a broker and its topics; a `body_crc32` of 0 means that the body is not checked.
 
-    Members of a broker group with failover add the epoch of their role. RocketMQ's name server
-    ignores the field, and RocketMQ's brokers do not send it.
+    Members of a broker group with failover add the epoch of their role, and a proof that they know
+    the group's key if it has one. RocketMQ's name server ignores these fields, and RocketMQ's
+    brokers do not send them.
     """
 
     broker_name: str
@@ -49,6 +50,7 @@ class RegisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     compressed: bool = False
     body_crc32: Int32 = msgspec.field(name="bodyCrc32", default=0)
     group_epoch: Int64 | None = None
+    group_proof: str | None = None
 
 
 class RegisterBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -59,12 +61,14 @@ class RegisterBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel")
 
 
 class UnregisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Remove a broker from the routes."""
+    """Remove a broker from the routes; members of a group with a key add a proof."""
 
     broker_name: str
     broker_addr: str
     cluster_name: str
     broker_id: Int64
+    group_epoch: Int64 | None = None
+    group_proof: str | None = None
 
 
 class GetRouteinfoByTopic(msgspec.Struct, frozen=True, gc=False, rename="camel"):

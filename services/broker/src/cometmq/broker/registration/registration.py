@@ -29,8 +29,11 @@ from cometmq.broker.registration.bodies import (
 )
 from cometmq.broker.registration.identity import Connections, Identity, is_running, other_holder
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
+from cometmq.ha.group_key import Keys
+from cometmq.ha.registration_proof import RegistrationFacts, registration_proof
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.kv import KVTable
@@ -50,7 +53,11 @@ STUCK_MS: Final = 500
 """A new role does not wait longer than this for an earlier registration. After a network failure,
 the packets of its connection are retransmitted ever more rarely; a new connection is faster.
 """
-REFUSED_COUNT_MAX: Final = 4
+RETRY_REFUSED_MS: Final = 750
+"""Time until a broker that was refused for its epoch registers again; a master that was refused
+because of a stranger's claim is thus back within a second after the claim ends.
+"""
+REFUSED_COUNT_MAX: Final = 5
 """Number of successive refusals of an earlier epoch, over 3 s, that cause a warning."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
 WATCH_MS: Final = 5_000
@@ -67,6 +74,7 @@ class Link:
         "fault",
         "holder",
         "is_name_checked",
+        "is_refused",
         "is_role_new",
         "is_tried",
         "is_up",
@@ -85,6 +93,8 @@ class Link:
         self.is_name_checked = False
         self.holder: str | None = None
         """The running broker with the same name and id, which keeps this one from registering."""
+        self.is_refused = False
+        """The last registration was refused for its epoch."""
         self.is_role_new = False  # it needs the new role, even if its topics are current
         self.failed_count = 0
         self.fault = ""
@@ -108,9 +118,12 @@ class Registration:
         addresses: NamesrvAddresses,
         *,
         settings: Callable[[], BrokerSettings],
+        keys: Callable[[], Keys] = lambda: (),
         log: Log = NO_LOG,
     ) -> None:
-        """`settings` returns the current settings, which may change at run time."""
+        """`settings` and `keys` return the current settings and the current keys of the broker
+        group, which may change at run time.
+        """
         self.identity = identity
         self.master_address = ""  # of this broker's master, as the name servers report it
         self.master_ha_address = ""
@@ -121,6 +134,7 @@ class Registration:
         self._client = client
         self._addresses = addresses
         self._settings = settings
+        self._keys = keys
         self._log = log
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_leaving = False
@@ -284,6 +298,7 @@ class Registration:
         is_refused = isinstance(error, CommandError) and error.remark.startswith(
             remarks.STALE_EPOCH
         )
+        link.is_refused = is_refused
         if is_refused and link.failed_count < REFUSED_COUNT_MAX:
             self._log.info("registration.refused", namesrv=link.address, error=str(error))
         elif link.is_up or link.failed_count == (REFUSED_COUNT_MAX if is_refused else 1):
@@ -347,8 +362,12 @@ class Registration:
         return True
 
     async def _is_displaced(self, link: Link) -> bool:
-        """Return whether another broker has taken this broker's place at a name server."""
-        if self._settings().group_record:
+        """Return whether another broker has taken this broker's place at a name server.
+
+        In a group with failover, only the master asks: a successor refuses it by its epoch, and a
+        stranger without one does not stay. Slaves may exchange their ids in a switchover.
+        """
+        if self._settings().group_record and self.identity.broker_id != MASTER_ID:
             return False
         try:
             holder = await other_holder(self._client, link.address, self.identity)
@@ -377,6 +396,8 @@ class Registration:
         """Return the pause before the next registration; while attempts fail, it is short."""
         if link.is_up:
             return self.period_ms
+        if link.is_refused:
+            return RETRY_REFUSED_MS
         return min(RETRY_MAX_MS, RETRY_FIRST_MS << min(link.failed_count - 1, 6))
 
     async def _pause(self, link: Link) -> None:
@@ -413,6 +434,10 @@ class Registration:
 
     async def _send_body(self, link: Link, body: bytes, crc: int) -> Response:
         me, settings = self.identity, self._settings()
+        facts = RegistrationFacts(
+            me.cluster_name, me.broker_name, me.broker_addr, me.broker_id, me.ha_server_addr,
+            me.epoch,
+        )  # fmt: skip
         header = RegisterBroker(
             broker_name=me.broker_name,
             broker_addr=me.broker_addr,
@@ -422,6 +447,7 @@ class Registration:
             compressed=settings.compressed_register,
             body_crc32=crc,
             group_epoch=me.epoch,
+            group_proof=registration_proof(self._keys(), facts, body),
         )
         try:
             return await self._client.invoke(
@@ -470,6 +496,7 @@ class Registration:
         if not link.is_up:
             self._log.info("namesrv.registered", namesrv=link.address)
         link.is_up = link.is_name_checked = True
+        link.is_refused = False
         link.failed_count = 0
         link.fault = ""
         self._note_listed()
@@ -487,11 +514,17 @@ class Registration:
 
     async def _leave(self, link: Link) -> None:
         me = self.identity
+        facts = RegistrationFacts(
+            me.cluster_name, me.broker_name, me.broker_addr, me.broker_id, "", me.epoch,
+            is_leaving=True,
+        )  # fmt: skip
         header = UnregisterBroker(
             broker_name=me.broker_name,
             broker_addr=me.broker_addr,
             cluster_name=me.cluster_name,
             broker_id=me.broker_id,
+            group_epoch=me.epoch,
+            group_proof=registration_proof(self._keys(), facts),
         )
         try:
             await self._client.invoke(

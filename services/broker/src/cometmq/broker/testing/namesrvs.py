@@ -13,6 +13,7 @@ from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
+from cometmq.ha.group_key import Keys
 from cometmq.remoting.bodies.topic_config import (
     RegisterBrokerBody,
     TopicConfig,
@@ -103,12 +104,19 @@ def registration(
     topics: Topics,
     text: str = NS1,
     *,
+    keys: Keys = (),
     log: Log = NO_LOG,
     **changes: object,
 ) -> Registration:
     settings = msgspec.structs.replace(BrokerSettings(), **changes)
     return Registration(
-        ME, topics, namesrvs, NamesrvAddresses(text), settings=lambda: settings, log=log
+        ME,
+        topics,
+        namesrvs,
+        NamesrvAddresses(text),
+        settings=lambda: settings,
+        keys=lambda: keys,
+        log=log,
     )
 
 

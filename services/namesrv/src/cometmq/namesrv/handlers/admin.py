@@ -22,6 +22,9 @@ from cometmq.remoting.errors import CommandError, SettingsError
 from cometmq.remoting.message.flags import TopicSysFlag
 from cometmq.runtime import properties
 
+CONFIG_BYTES_MAX = 64 * 1024
+"""Maximum length of changed settings; parsing them costs twenty times as much memory."""
+
 
 def wipe_write_perm_of_broker(
     namesrv: Namesrv, call: Call[WipeWritePermOfBroker]
@@ -95,6 +98,11 @@ async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply
     known vulnerability. Here, a request that changes an immutable key is refused with an error that
     names the key.
     """
+    if len(call.body) > CONFIG_BYTES_MAX:
+        raise CommandError(
+            ResponseCode.SYSTEM_ERROR,
+            f"settings of {len(call.body)} bytes: at most {CONFIG_BYTES_MAX} are accepted",
+        )
     try:
         changes = properties.parse(str(call.body, "utf-8"))
     except ValueError as error:

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that brokers send about themselves: 103, 104, 322."""
 
-from typing import Any
 from zlib import crc32
 
+from cometmq.ha.registration_proof import RegistrationFacts, is_registration_proven
+from cometmq.namesrv.epochs import Verdict
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import BrokerId, Registration
 from cometmq.remoting import remarks
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.kv import KVTable
-from cometmq.remoting.bodies.topic_config import (
-    DataVersion,
-    RegisterBrokerBody,
-    TopicConfigTable,
-    decode_register_body,
+from cometmq.remoting.bodies.registrations import (
+    Registered,
+    decode_registered_topics,
+    decode_registration,
+    decode_version,
 )
+from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.namesrv import (
@@ -40,9 +42,9 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
     header = call.header
     if header.body_crc32 and header.body_crc32 != crc32(call.body) & _CRC_MASK:
         raise CommandError(ResponseCode.SYSTEM_ERROR, remarks.CRC_MISMATCH)
-    _refuse_stale(namesrv, header)
+    is_proven = _is_proven(namesrv, header, call.body)
+    _refuse_stale(namesrv, header, is_proven=is_proven)
     body = _registered(call)
-    topics = body.topic_config_serialize_wrapper
     broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
     replaced = namesrv.routes.holder(broker, header.group_epoch)
     is_new = broker.address not in namesrv.routes.live_brokers()
@@ -50,10 +52,11 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
         Registration(
             broker,
             header.ha_server_addr,
-            topics.data_version,
-            topics.topic_config_table.values(),
-            body.filter_server_list,
+            body.data_version,
+            body.topics,
+            body.filter_servers,
             header.group_epoch,
+            is_proven,
         ),
         connection=call.peer,
         now_ms=namesrv.clock.monotonic_ms(),
@@ -69,31 +72,81 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
     return Reply(header=reply, body=_order_topics(namesrv))
 
 
-def _refuse_stale(namesrv: Namesrv, header: RegisterBroker) -> None:
-    """Refuse a deposed master, because it would take its successor's place in the routes.
+def _is_proven(namesrv: Namesrv, header: RegisterBroker | UnregisterBroker, body: bytes) -> bool:
+    """Return whether the sender knows the key of its group; refuse it if it must and does not.
+
+    A file that is meant for one group is known to all its brokers. The keys of a file for all
+    groups are known only to groups with failover, whose registrations have an epoch.
+    """
+    keys, name = namesrv.group_keys.of(header.broker_name), header.broker_name
+    if not keys:
+        return False
+    is_leaving = isinstance(header, UnregisterBroker)
+    facts = RegistrationFacts(
+        header.cluster_name,
+        name,
+        header.broker_addr,
+        header.broker_id,
+        "" if isinstance(header, UnregisterBroker) else header.ha_server_addr,
+        header.group_epoch,
+        is_leaving,
+    )
+    if is_registration_proven(keys, facts, body, header.group_proof):
+        return True
+    is_needed = namesrv.group_keys.is_for_one(name) or namesrv.routes.epochs.is_proven(name)
+    if is_needed or header.group_epoch is not None:
+        given = "none" if header.group_proof is None else "one with another key"
+        if namesrv.may_warn("broker.unproven"):
+            namesrv.log.warning(
+                "broker.unproven", broker_name=name, address=header.broker_addr, proof=given,
+                action="give the broker the name server's groupKeyFile",
+            )  # fmt: skip
+        raise CommandError(
+            ResponseCode.NO_PERMISSION,
+            f"{remarks.UNPROVEN}: {header.broker_addr} sends {given}: give the brokers of"
+            f" {name} a groupKeyFile with the key that the name server has",
+        )
+    return False
+
+
+def _refuse_stale(namesrv: Namesrv, header: RegisterBroker, *, is_proven: bool) -> None:
+    """Refuse a deposed master, because it would take its successor's place in the routes, and an
+    epoch that the group cannot have reached.
 
     During a switchover, a registration from the old master may already be in progress.
     """
-    epoch = namesrv.routes.stale_below(header.broker_name, header.group_epoch)
-    if epoch is None:
-        return
+    routes, name = namesrv.routes, header.broker_name
+    now_ms, epoch = namesrv.clock.monotonic_ms(), routes.epochs.of(name)
+    was_contested = routes.epochs.is_contested(name, now_ms)
+    verdict = routes.judge(name, header.group_epoch, is_proven=is_proven, now_ms=now_ms)
     facts = {
-        "broker_name": header.broker_name, "address": header.broker_addr,
+        "broker_name": name, "address": header.broker_addr,
         "epoch": header.group_epoch, "group_epoch": epoch,
     }  # fmt: skip
-    if namesrv.routes.refusals_in_epoch(header.broker_name) <= LATE_REGISTRATIONS_MAX:
+    if verdict is Verdict.ACCEPTED:
+        if routes.epochs.is_contested(name, now_ms) and not was_contested:
+            namesrv.log.warning(
+                "epoch.contested", **facts,
+                action="two brokers claim the group; set groupKeyFile here and at its brokers",
+            )  # fmt: skip
+        return
+    if verdict is Verdict.IMPLAUSIBLE:
+        if namesrv.may_warn("epoch.implausible"):
+            namesrv.log.warning("epoch.implausible", **facts)
+    elif routes.epochs.refusals(name) <= LATE_REGISTRATIONS_MAX:
         namesrv.log.info("broker.deposed", **facts)
-    else:
+    elif namesrv.may_warn("broker.stale"):
         namesrv.log.warning("broker.stale", **facts)
     raise CommandError(
         ResponseCode.SYSTEM_ERROR,
         f"{remarks.STALE_EPOCH}: {header.broker_addr} registers in epoch {header.group_epoch}, but"
-        f" the group {header.broker_name} is in epoch {epoch}",
+        f" the group {name} is in epoch {epoch}",
     )
 
 
 def unregister_broker(namesrv: Namesrv, call: Call[UnregisterBroker]) -> Reply:
     header = call.header
+    _is_proven(namesrv, header, b"")
     broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
     namesrv.routes.unregister(broker)
     namesrv.log.info("broker.unregistered", **broker._asdict())
@@ -101,31 +154,27 @@ def unregister_broker(namesrv: Namesrv, call: Call[UnregisterBroker]) -> Reply:
 
 
 def query_data_version(namesrv: Namesrv, call: Call[QueryDataVersion]) -> Reply:
+    try:
+        version = decode_version(call.body)
+    except RemoteProtocolError as error:
+        raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
     changed, known = namesrv.routes.query_data_version(
-        call.header.broker_addr,
-        _decoded(DataVersion, call),
-        now_ms=namesrv.clock.monotonic_ms(),
+        call.header.broker_addr, version, now_ms=namesrv.clock.monotonic_ms()
     )
     body = b"" if known is None else encode_json(known)
     return Reply(header=QueryDataVersionReply(changed), body=body)
 
 
-def _registered(call: Call[RegisterBroker]) -> RegisterBrokerBody:
-    """Decode a registration; brokers before 3.0.11 send only their topics."""
+def _registered(call: Call[RegisterBroker]) -> Registered:
+    """Decode a registration; brokers before 3.0.11 send only their topics. A malformed one gets an
+    answer instead of closing the connection.
+    """
     if not call.body:
-        return RegisterBrokerBody()
-    if call.version < REGISTER_WITH_FILTER_SERVERS_MIN:
-        return RegisterBrokerBody([], _decoded(TopicConfigTable, call))
+        return Registered(DataVersion(), (), [])
     try:
-        return decode_register_body(call.body, compressed=call.header.compressed)
-    except RemoteProtocolError as error:
-        raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-
-
-def _decoded(type_: Any, call: Call[Any]) -> Any:
-    """Decode a JSON body; malformed JSON gets an answer instead of closing the connection."""
-    try:
-        return decode_json(type_, call.body)
+        if call.version < REGISTER_WITH_FILTER_SERVERS_MIN:
+            return decode_registered_topics(call.body)
+        return decode_registration(call.body, compressed=call.header.compressed)
     except RemoteProtocolError as error:
         raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 

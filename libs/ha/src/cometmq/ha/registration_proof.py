@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proof in a registration that its sender knows the key of its broker group.
+
+It covers everything that a name server stores. A captured registration can be sent again, which
+repeats what the broker has said in that epoch; a later epoch makes it worthless.
+"""
+
+import hashlib
+from binascii import unhexlify
+from typing import NamedTuple
+
+from cometmq.ha.group_key import Keys
+from cometmq.ha.signed import Signed, message_mac, signing_key
+from cometmq.remoting.types import Buffer
+
+
+class RegistrationFacts(NamedTuple):
+    """What a registration says; one that leaves the name server has no body."""
+
+    cluster_name: str
+    broker_name: str
+    broker_addr: str
+    broker_id: int
+    ha_server_addr: str
+    epoch: int | None
+    is_leaving: bool = False
+
+
+def registration_proof(keys: Keys, facts: RegistrationFacts, body: Buffer = b"") -> str | None:
+    """Return the proof for the header of a registration; None without a key."""
+    if not keys:
+        return None
+    return message_mac(keys[0], Signed.REGISTRATION, _fields(facts, body)).hex()
+
+
+def is_registration_proven(
+    keys: Keys, facts: RegistrationFacts, body: Buffer, proof: str | None
+) -> bool:
+    """Return whether one of the keys made the proof."""
+    try:
+        found = unhexlify(proof or "")
+    except ValueError:
+        return False
+    fields = _fields(facts, body)
+    return signing_key(keys, Signed.REGISTRATION, fields, found) is not None
+
+
+def _fields(facts: RegistrationFacts, body: Buffer) -> tuple[bytes, ...]:
+    return (
+        *(str(fact).encode("utf-8", "replace") for fact in facts),
+        hashlib.sha256(body).digest(),
+    )

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registrations as a name server reads them, within ten times the memory of their frame.
+
+A name server needs five fields of each topic, so it decodes only these. Objects cost more memory
+than their text: the number of topics is therefore compared with the length of the text before
+anything is decoded. All brokers write at least 125 bytes for a topic in JSON, and 22 in the
+compressed form. The compressed form is inflated piece by piece, twice: first to check all of it,
+then to use its topics one at a time.
+
+`decode_json` is not used for whole bodies, because its reader of Java's dialect builds a tree.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from cometmq.remoting.bodies.dialect import decode_json, parse_dialect
+from cometmq.remoting.bodies.topic_config import DataVersion
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.integers import Int32
+from cometmq.remoting.types import Buffer
+
+T = TypeVar("T")
+
+COST_MAX: Final = 10
+"""Maximum memory that decoding may use, in multiples of the body."""
+SMALL_BYTES: Final = 64 * 1024
+"""What any body may cost in addition, however small it is."""
+JSON_TOPIC_BYTES_MIN: Final = 64
+COMPRESSED_TOPIC_BYTES_MIN: Final = 20
+FREE_TOPICS: Final = 256
+"""Topics that a body of any length may contain."""
+FILTER_SERVERS_MAX: Final = 1_024
+INFLATED_MAX: Final = 64
+"""Maximum ratio of the inflated and the compressed form; tables of real brokers reach about 20."""
+INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
+COMPRESSED_TOPICS_MAX: Final = 100_000
+"""Routes keep about 300 bytes for each topic, however well its line is compressed."""
+VERSION_BYTES_MAX: Final = 4_096
+_PIECE_BYTES: Final = 64 * 1024
+_PART_BYTES_MAX: Final = 256 * 1024
+_LENGTH_BYTES: Final = 4
+
+
+class RegisteredTopic(msgspec.Struct, gc=False, rename="camel"):
+    """The fields of a topic that routes consist of."""
+
+    topic_name: str = ""
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = 6
+    topic_sys_flag: Int32 = 0
+
+
+class Registered(NamedTuple):
+    """A decoded registration; `topics` may be iterated several times."""
+
+    data_version: DataVersion
+    topics: Iterable[RegisteredTopic]
+    filter_servers: list[str]
+
+
+class _Table(msgspec.Struct, gc=False, rename="camel"):
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Body(msgspec.Struct, gc=False, rename="camel"):
+    filter_server_list: msgspec.Raw = msgspec.Raw(b"[]")
+    topic_config_serialize_wrapper: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _PlainTable(msgspec.Struct, gc=False, rename="camel"):
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: dict[str, RegisteredTopic] = {}
+
+
+class _PlainBody(msgspec.Struct, gc=False, rename="camel"):
+    filter_server_list: list[str] = []
+    topic_config_serialize_wrapper: _PlainTable = msgspec.field(default_factory=_PlainTable)
+
+
+_BODIES: Final = msgspec.json.Decoder(_Body, strict=False)
+_TABLES: Final = msgspec.json.Decoder(_Table, strict=False)
+_TOPICS: Final = msgspec.json.Decoder(dict[str, RegisteredTopic], strict=False)
+_STRINGS: Final = msgspec.json.Decoder(list[str], strict=False)
+
+
+def decode_registration(data: Buffer, *, compressed: bool) -> Registered:
+    """Decode the body of REGISTER_BROKER; raise RemoteProtocolError if it is malformed, or if it
+    would cost more memory than its length allows.
+    """
+    if compressed:
+        return _compressed(data)
+    with suppress(msgspec.DecodeError, RecursionError, ValueError):  # the dialect reader decides
+        body = _BODIES.decode(data)
+        version, topics = _table(body.topic_config_serialize_wrapper)
+        return Registered(version, topics, _filter_servers(body.filter_server_list))
+    plain = _dialect(_PlainBody, data)
+    table = plain.topic_config_serialize_wrapper
+    topics = _named(table.topic_config_table)
+    return Registered(table.data_version, topics, plain.filter_server_list)
+
+
+def decode_registered_topics(data: Buffer) -> Registered:
+    """Decode the topics that brokers before 3.0.11 register without a list of filter servers."""
+    with suppress(msgspec.DecodeError, RecursionError, ValueError):  # the dialect reader decides
+        return Registered(*_table(data), [])
+    table = _dialect(_PlainTable, data)
+    return Registered(table.data_version, _named(table.topic_config_table), [])
+
+
+def decode_version(data: Buffer) -> DataVersion:
+    """Decode the body of QUERY_DATA_VERSION."""
+    if len(data) > VERSION_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a data version of {len(data)} bytes is longer than {VERSION_BYTES_MAX}"
+        )
+    return decode_json(DataVersion, data)
+
+
+# ---- JSON ------------------------------------------------------------------------------------
+
+
+def _table(data: Buffer | msgspec.Raw) -> tuple[DataVersion, list[RegisteredTopic]]:
+    table = _TABLES.decode(data)
+    text = bytes(table.topic_config_table)
+    _check_count(text.count(b"{") - 1, len(text), JSON_TOPIC_BYTES_MIN)
+    return table.data_version, _named(_TOPICS.decode(text))
+
+
+def _named(table: dict[str, RegisteredTopic]) -> list[RegisteredTopic]:
+    for key, topic in table.items():
+        if not topic.topic_name:
+            topic.topic_name = key
+    return list(table.values())
+
+
+def _filter_servers(raw: Buffer | msgspec.Raw) -> list[str]:
+    text = bytes(raw)
+    if text.count(b'"') > 2 * FILTER_SERVERS_MAX:
+        raise RemoteProtocolError(
+            f"a registration has more than {FILTER_SERVERS_MAX} filter servers"
+        )
+    return _STRINGS.decode(text)
+
+
+def _check_count(count: int, length: int, bytes_min: int) -> None:
+    if count > FREE_TOPICS + length // bytes_min:
+        raise RemoteProtocolError(
+            f"a registration of {length} bytes claims {count} topics, fewer than {bytes_min} bytes"
+            " for each"
+        )
+
+
+def _dialect(type_: type[T], data: Buffer) -> T:
+    """Decode a body in Java's dialect, unless its tree would cost too much."""
+    text = bytes(data)
+    containers = text.count(b"{") + text.count(b"[")
+    strings = text.count(b'"') // 2 + text.count(b",") + text.count(b":")
+    width = 2 if text.isascii() else 14  # four bytes for each character, in text and parts
+    if width * len(text) + 250 * containers + 80 * strings > COST_MAX * len(text) + SMALL_BYTES:
+        raise RemoteProtocolError(
+            f"a registration of {len(text)} bytes is not strict JSON, and has too many parts for"
+            " its length"
+        )
+    tree: Any = parse_dialect(text)
+    try:
+        return msgspec.convert(tree, type_, strict=False, str_keys=True)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"a JSON body has an unexpected shape: {error}") from error
+
+
+# ---- the compressed form ---------------------------------------------------------------------
+
+
+class _CompressedTopics:
+    """The topics of a compressed registration, inflated again by each iteration."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[RegisteredTopic]:
+        parts = _Parts(self._data)
+        parts.take()
+        for _ in range(parts.count()):
+            yield _topic_of_line(parts.take())
+
+
+def _compressed(data: Buffer) -> Registered:
+    body = bytes(data)
+    parts = _Parts(body)
+    version = decode_version(parts.take())
+    count = parts.count()
+    most = min(FREE_TOPICS + parts.inflated_bytes_max // COMPRESSED_TOPIC_BYTES_MIN,
+               COMPRESSED_TOPICS_MAX)  # fmt: skip
+    if count > most:
+        raise RemoteProtocolError(
+            f"a compressed registration of {len(body)} bytes claims {count} topics, at most {most}"
+            " are accepted"
+        )
+    for _ in range(count):
+        _topic_of_line(parts.take())
+    try:
+        servers = _filter_servers(parts.take())
+    except msgspec.DecodeError as error:
+        raise RemoteProtocolError(f"the filter servers are no list of texts: {error}") from error
+    parts.end()
+    return Registered(version, _CompressedTopics(body), servers)
+
+
+class _Parts:
+    """Reads length-prefixed parts from a zlib stream; holds one piece of it at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        self.inflated_bytes_max = min(INFLATED_MAX * len(data) + SMALL_BYTES, INFLATED_BYTES_MAX)
+        self._left = self.inflated_bytes_max
+        self._stream = zlib.decompressobj()
+        self._tail = data
+        self._piece = b""
+        self._position = 0
+
+    def count(self) -> int:
+        """Read an integer."""
+        value = int.from_bytes(self._read(_LENGTH_BYTES), "big", signed=True)
+        if value < 0:
+            raise RemoteProtocolError(f"a registration claims {value} parts")
+        return value
+
+    def take(self) -> bytes:
+        """Read a part with its length."""
+        length = self.count()
+        if length > _PART_BYTES_MAX:
+            raise RemoteProtocolError(f"a registration claims a part of {length} bytes")
+        return self._read(length)
+
+    def end(self) -> None:
+        """Raise RemoteProtocolError unless the stream ends within its limits."""
+        while not self._stream.eof:
+            self._inflate()
+
+    def _read(self, count: int) -> bytes:
+        while len(self._piece) - self._position < count:
+            if self._stream.eof:
+                raise RemoteProtocolError("a registration ends early")
+            self._inflate()
+        start, self._position = self._position, self._position + count
+        return self._piece[start : self._position]
+
+    def _inflate(self) -> None:
+        try:
+            more = self._stream.decompress(self._tail, _PIECE_BYTES)
+        except zlib.error as error:
+            raise RemoteProtocolError(f"a registration is not a zlib stream: {error}") from error
+        self._tail = self._stream.unconsumed_tail
+        self._left -= len(more)
+        if self._left < 0 or not (more or self._tail or self._stream.eof):
+            raise RemoteProtocolError("a registration ends early or is too large")
+        self._piece, self._position = self._piece[self._position :] + more, 0
+
+
+def _topic_of_line(line: bytes) -> RegisteredTopic:
+    words = str(line, "utf-8", "replace").split(" ")
+    if len(words) != 5:
+        raise RemoteProtocolError(f"a registered topic has {len(words)} fields, not 5")
+    name, read_queues, write_queues, perm, _ = words
+    try:
+        return msgspec.convert(
+            {
+                "topicName": name,
+                "readQueueNums": read_queues,
+                "writeQueueNums": write_queues,
+                "perm": perm,
+            },
+            RegisteredTopic,
+            strict=False,
+        )
+    except msgspec.ValidationError as error:
+        raise RemoteProtocolError(f"a registered topic is broken: {error}") from error

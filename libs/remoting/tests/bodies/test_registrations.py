@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registrations as a name server reads them: both forms, and what hostile ones cost."""
+
+import struct
+import tracemalloc
+import zlib
+
+import pytest
+
+from cometmq.remoting.bodies.registrations import (
+    COST_MAX,
+    SMALL_BYTES,
+    decode_registered_topics,
+    decode_registration,
+    decode_version,
+)
+from cometmq.remoting.bodies.topic_config import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    encode_register_body,
+)
+from cometmq.remoting.errors import RemoteProtocolError
+
+VERSION = b'{"counter":3,"timestamp":1700000000000}'
+
+
+def packed(*parts: bytes | int) -> bytes:
+    return b"".join(
+        struct.pack(">i", part) if isinstance(part, int) else struct.pack(">i", len(part)) + part
+        for part in parts
+    )
+
+
+def table(*entries: bytes) -> bytes:
+    topics = b",".join(entries)
+    return b'{"topicConfigSerializeWrapper":{"topicConfigTable":{' + topics + b"}}}"
+
+
+def topics(count: int) -> dict[str, TopicConfig]:
+    return {
+        name: TopicConfig(
+            topic_name=name, read_queue_nums=3, topic_sys_flag=1, attributes={"a": "b"}
+        )
+        for name in (f"topic-{number}" for number in range(count))
+    }
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_names_queues_and_permissions_are_read(compressed: bool) -> None:
+    whole = TopicConfigTable(DataVersion(3, 5), topics(2_000))
+    data = encode_register_body(RegisterBrokerBody(["1.2.3.4:5"], whole), compressed=compressed)
+    found = decode_registration(data, compressed=compressed)
+    assert (found.data_version, found.filter_servers) == (DataVersion(3, 5), ["1.2.3.4:5"])
+    for _ in range(2):
+        assert [
+            (it.topic_name, it.read_queue_nums, it.write_queue_nums, it.perm) for it in found.topics
+        ] == [(name, 3, 16, 6) for name in whole.topic_config_table]
+
+
+def test_the_dialect_of_java_and_old_brokers_are_read() -> None:
+    bare = b'{"dataVersion":{"counter":1,"timestamp":2},"topicConfigTable":{"T":{"perm":null}}}'
+    (topic,) = decode_registered_topics(bare).topics
+    assert (topic.topic_name, topic.perm) == ("T", 6)
+    (topic,) = decode_registration(
+        table(b"T:{perm:'4'}".replace(b"'", b'"')), compressed=False
+    ).topics
+    assert (topic.topic_name, topic.perm) == ("T", 4)
+    (topic,) = decode_registered_topics(b'{"topicConfigTable":{"T":{"topicName":"T"}}}').topics
+    assert topic.topic_name == "T"
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        b"",
+        packed(VERSION),
+        packed(VERSION, -1),
+        packed(VERSION, 2**31 - 1),
+        packed(VERSION, 1, b"T 2 1 4"),
+        packed(VERSION, 1, b"T 2 1 x SINGLE_TAG", b"[]"),
+        packed(VERSION, 1, b"T 2 1 4 SINGLE_TAG", b"{}"),
+        packed(-5),
+        packed(b"nothing", 0, b"[]"),
+    ],
+)
+def test_a_broken_compressed_registration_is_refused(plain: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_registration(zlib.compress(plain), compressed=True)
+
+
+def test_a_stream_that_ends_early_or_is_none_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_registration(b"garbage", compressed=True)
+    with pytest.raises(RemoteProtocolError):
+        decode_registration(zlib.compress(packed(VERSION, 0, b"[]"))[:-6], compressed=True)
+
+
+HOSTILE = {
+    "nothing but braces": (b"[" + b"{}," * 300_000 + b"{}]", False),
+    "nested arrays": (b"[" * 1_000_000, False),
+    "topics without fields": (table(*(b'"%x":{}' % one for one in range(150_000))), False),
+    "short topics": (
+        table(*(b'"%06x":{"perm":70000,"x":"%s"}' % (one, b"y" * 32) for one in range(20_000))),
+        False,
+    ),
+    "attributes": (
+        table(b'"T":{"x":{' + b",".join(b'"%x":"y"' % one for one in range(90_000)) + b"}}"),
+        False,
+    ),
+    "filter servers": (b'{"filterServerList":[' + b'"ab",' * 300_000 + b'"ab"]}', False),
+    "the dialect": (b'{"filterServerList":[' + b"[]," * 300_000 + b"{0:1}]}", False),
+    "wide characters": (b'{"x":"' + b"a" * 900_000 + b'\xf0\x9f\x98\x80",0:1}', False),
+    "zeros": (zlib.compress(bytes(64 << 20), 9), True),
+    "many lines": (zlib.compress(packed(VERSION, 1_000_000, *[b"t 1 1 6 S"] * 1_000_000), 9), True),
+    "a long line": (zlib.compress(packed(VERSION, 1, b"x" * 40_000_000, b"[]"), 9), True),
+    "many filter servers": (
+        zlib.compress(packed(VERSION, 0, b"[" + b'"ab",' * 200_000 + b'""]'), 9), True
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_body_costs_at_most_ten_times_its_size(name: str) -> None:
+    data, compressed = HOSTILE[name]
+    tracemalloc.start()
+    try:
+        try:
+            found = decode_registration(data, compressed=compressed)
+            for _ in found.topics:
+                pass
+        except RemoteProtocolError:
+            pass
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= COST_MAX * len(data) + 4 * SMALL_BYTES
+
+
+def test_a_data_version_is_short() -> None:
+    assert decode_version(VERSION) == DataVersion(3, 1700000000000)
+    with pytest.raises(RemoteProtocolError, match="5000 bytes is longer than 4096"):
+        decode_version(b" " * 5_000)
