@@ -25,6 +25,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "it, and takes part again.",
     "member.policy_differs": "The replicationPolicy of this broker differs from the record's, "
     "which takes precedence.",
+    "member.epoch_unrecorded": "A follower, a master or another broker has named an epoch that the "
+    "record does not have, also after a second read. It changes nothing; logged once a minute.",
     "member.role_changed": "A member of a broker group has a new role; `cause` is the event "
     "that led to it.",
     "record.reachable": "The consensus record of the broker group can be read again.",

@@ -5,17 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.ha import epochs as module
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.epochs import (
     EPOCH_FILE,
     Entry,
     EpochFile,
     EpochsDamaged,
+    History,
     begun,
     common_point,
     decode_epochs,
     encode_epochs,
     last_epoch,
+    pruned,
     reached,
     truncated,
 )
@@ -113,6 +116,66 @@ def test_nothing_that_differs_is_kept(pair):
     assert kept == truncated(kept, offset)
     final = reached(kept, masters_history, len(masters))
     assert last_epoch(final) == last_epoch(masters_history)
+
+
+@pytest.mark.parametrize(
+    ("first", "kept"),
+    [
+        (0, [(1, 0), (2, 100), (3, 200)]),
+        (100, [(1, 0), (2, 100), (3, 200)]),  # a log that ends at 100 ends in epoch 1
+        (101, [(2, 100), (3, 200)]),
+        (200, [(2, 100), (3, 200)]),
+        (999, [(3, 200)]),
+    ],
+)
+def test_entries_of_deleted_bytes_are_pruned(first, kept):
+    assert pruned(history((1, 0), (2, 100), (3, 200)), first) == history(*kept)
+    assert pruned((), first) == ()
+
+
+@given(forks(), st.data())
+def test_a_pruned_history_finds_the_same_point_or_none(pair, data):
+    (mine, my_history), (masters, masters_history) = pair
+    whole = common_point(my_history, len(mine), masters_history, len(masters))
+    my_first = data.draw(st.integers(0, len(mine)))
+    masters_first = data.draw(st.integers(0, len(masters)))
+    mine_pruned, masters_pruned = (
+        pruned(my_history, my_first),
+        pruned(masters_history, masters_first),
+    )
+    point = common_point(mine_pruned, len(mine), masters_pruned, len(masters))
+    first = max(my_first, masters_first)
+    assert (point.offset == whole.offset) if whole.offset >= first else (point.offset < first)
+
+
+@given(forks(), st.sampled_from([(2, 2), (2, 4), (4, 2), (3, 100), (100, 3)]))
+def test_a_combined_history_never_agrees_to_more(pair, limits):
+    (mine, my_history), (masters, masters_history) = pair
+    combined = []
+    for entries, limit in zip((my_history, masters_history), limits, strict=True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "HISTORY_COUNT_MAX", limit)
+            combined.append(pruned(entries, 0))
+        assert len(combined[-1]) <= limit
+        assert last_epoch(combined[-1]) == last_epoch(entries)
+    offset, _ = common_point(combined[0], len(mine), combined[1], len(masters))
+    assert mine[:offset] == masters[:offset]
+
+
+def test_a_history_stays_bounded_however_many_elections_there_are():
+    entries: History = ()
+    end = 0
+    for epoch in range(1, 50_001):
+        entries = begun(entries, epoch, end)
+        if epoch % 1000 == 0:
+            entries = pruned(entries, 0)
+        end += 100
+    assert len(entries) <= module.HISTORY_COUNT_MAX
+    assert (entries[0].start, last_epoch(entries)) == (0, 50_000)
+    assert decode_epochs(encode_epochs(entries), place="here") == entries
+    # a log that is ten thousand elections behind still continues where it is
+    follower = pruned(tuple(entry for entry in entries if entry.epoch <= 42_000), 0)
+    assert common_point(follower, 4_200_000, entries, end).offset == 4_200_000
 
 
 def test_the_file_is_that_of_rocketmq_5():

@@ -127,7 +127,7 @@ ROWS = [
         (CLOSE, STOP, SavePromise(5), StartFollowing(1, 5)),
     ),
     (PROMOTING, FenceOrder(5), HELD, (STOP, SavePromise(5))),
-    (PROMOTING, EpochSeen(5), FENCED, (CLOSE, READ)),
+    (PROMOTING, EpochSeen(5), PROMOTING, (READ,)),
     (PROMOTING, EpochSeen(4), PROMOTING, ()),
     (PROMOTING, StoreFailed(), failed(PROMOTING), (CLOSE, STOP)),
     # a master, and a parking master
@@ -161,7 +161,7 @@ ROWS = [
         following(5, 5),
         (CLOSE, STOP, SavePromise(5), StartFollowing(1, 5)),
     ),
-    (MASTER, EpochSeen(5), FENCED, (CLOSE, READ)),
+    (MASTER, EpochSeen(5), MASTER, (READ,)),
     *[
         row
         for role in (MASTER, PARKING)
@@ -174,7 +174,7 @@ ROWS = [
             (role, PromoteOrder(4), role, ()),
             (role, PromoteOrder(5), role, (READ,)),
             (role, FenceOrder(5), HELD, (CLOSE, STOP, SavePromise(5))),
-            (role, EpochSeen(6), FENCED, (CLOSE, READ)),
+            (role, EpochSeen(6), role, (READ,)),
             (role, EpochSeen(4), role, ()),
             (role, LeaseLapsed(), FENCED, (CLOSE, READ)),
             (role, StoreFailed(), failed(role), (CLOSE, STOP)),

@@ -12,10 +12,14 @@ with the end of the log. A history is saved before the log grows and before anyt
 acknowledged; when a log is truncated, the history is saved afterwards. Bytes must never be on the
 disk without their entry, because they would then be treated as bytes of the previous epoch.
 Recovery removes entries whose bytes are missing (R5).
+
+A history does not grow forever: `pruned` drops the entries of bytes that the log has deleted, and
+combines the oldest entries of a history with too many of them.
 """
 
 import itertools
 import zlib
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +28,11 @@ from cometmq.remoting.errors import CometError
 
 EPOCH_FILE: Final = "epochFileCheckpoint"
 """RocketMQ 5 uses the same name and format."""
+
+
+HISTORY_COUNT_MAX: Final = 20_000
+"""Maximum number of entries that a master keeps. A handshake has room for them, with 52 bytes each.
+"""
 
 
 class EpochsDamaged(CometError):
@@ -79,6 +88,25 @@ def truncated(history: History, end: int) -> History:
     return tuple(entry for entry in history if entry.start <= end)
 
 
+def pruned(history: History, first: int) -> History:
+    """Return the history of a log that begins at `first`, without entries that nothing needs.
+
+    The entry of the byte before `first` is kept, because another log may end exactly there. It also
+    keeps the logs from agreeing by mistake: without a common entry, logs share bytes before both
+    first entries at most, and this one has none of them.
+
+    If too many entries are left, the older half becomes one entry: the last epoch in it, from the
+    first offset in it. It equals an entry of another history only if that one was combined in the
+    same way. A log that ends, or departs, in the combined part has no entry in common with this
+    one any more, so it is copied anew.
+    """
+    kept = history[max(0, bisect_left(history, first, key=_start) - 1) :]
+    if len(kept) <= HISTORY_COUNT_MAX:
+        return kept
+    count = len(kept) - HISTORY_COUNT_MAX // 2
+    return (Entry(kept[count - 1].epoch, kept[0].start), *kept[count:])
+
+
 def reached(mine: History, masters: History, end: int) -> History:
     """Return the history of a follower whose log now ends at `end`.
 
@@ -86,11 +114,9 @@ def reached(mine: History, masters: History, end: int) -> History:
     before the next byte is appended. An acknowledgement at or above the start of an epoch implies
     that the epoch's entry is saved (R11).
     """
-    history = mine
-    for entry in masters:
-        if entry.epoch > last_epoch(history) and entry.start <= end:
-            history = begun(history, entry.epoch, entry.start)
-    return history
+    newer = bisect_right(masters, last_epoch(mine), key=_epoch)
+    added = masters[newer : bisect_right(masters, end, key=_start)]
+    return (*begun(mine, *added[0]), *added[1:]) if added else mine
 
 
 def common_point(mine: History, my_end: int, masters: History, masters_end: int) -> CommonPoint:
@@ -157,6 +183,14 @@ class EpochFile:
     def save(self, history: History) -> None:
         """Make the history durable; raise OSError."""
         self._files.replace(self._path, encode_epochs(history))
+
+
+def _epoch(entry: Entry) -> int:
+    return entry.epoch
+
+
+def _start(entry: Entry) -> int:
+    return entry.start
 
 
 def _entry(line: str) -> Entry:

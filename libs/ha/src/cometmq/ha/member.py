@@ -346,18 +346,8 @@ def _fence_as_master(member: Member, event: FenceOrder) -> Reaction:
     return after, (CloseToClients(), *actions)
 
 
-def _epoch_seen_as_master(member: Member, event: EpochSeen) -> Reaction:
-    return _fenced(member) if event.epoch > member.epoch else (member, ())
-
-
-def _epoch_seen_while_parking(member: Member, event: EpochSeen) -> Reaction:
-    """Read the record if the epoch may be the successor's."""
-    if event.epoch == member.epoch + 1:
-        return member, (ReadRecord(),)
-    return _epoch_seen_as_master(member, event)
-
-
 def _epoch_seen(member: Member, event: EpochSeen) -> Reaction:
+    """Read the record: it alone decides whether the epoch exists, whoever has mentioned it."""
     return member, (ReadRecord(),) if event.epoch > max(member.epoch, member.promised) else ()
 
 
@@ -451,21 +441,21 @@ TRANSITIONS: Final[Mapping[tuple[Role, type], Callable[..., Reaction]]] = {
     (Role.PROMOTING, PromoteOrder): _promote_as_master,
     (Role.PROMOTING, FollowOrder): _follow_as_master,
     (Role.PROMOTING, FenceOrder): _fence,
-    (Role.PROMOTING, EpochSeen): _epoch_seen_as_master,
+    (Role.PROMOTING, EpochSeen): _epoch_seen,
     (Role.PROMOTING, StoreFailed): _failed,
     (Role.MASTER, RecordRead): _record_while_master,
     (Role.MASTER, PromoteOrder): _promote_as_master,
     (Role.MASTER, FollowOrder): _follow_as_master,
     (Role.MASTER, FenceOrder): _fence_as_master,
     (Role.MASTER, ParkOrder): _park,
-    (Role.MASTER, EpochSeen): _epoch_seen_as_master,
+    (Role.MASTER, EpochSeen): _epoch_seen,
     (Role.MASTER, LeaseLapsed): _fenced,
     (Role.MASTER, StoreFailed): _failed,
     (Role.PARKING, RecordRead): _record_while_parking,
     (Role.PARKING, PromoteOrder): _promote_as_master,
     (Role.PARKING, FollowOrder): _follow_while_parking,
     (Role.PARKING, FenceOrder): _fence_as_master,
-    (Role.PARKING, EpochSeen): _epoch_seen_while_parking,
+    (Role.PARKING, EpochSeen): _epoch_seen,
     (Role.PARKING, LeaseLapsed): _fenced,
     (Role.PARKING, Unparked): _unparked,
     (Role.PARKING, HandedOver): _handed_over,

@@ -11,6 +11,8 @@ from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.epochs import Entry, EpochFile, History, HistoryUnsaved
 from cometmq.runtime.worker import Worker
+from cometmq.store.testing.builders import StoreRig
+from cometmq.store.testing.memory_disk import MemoryDisk
 
 BEFORE = (Entry(1, 0),)
 AFTER = (*BEFORE, Entry(2, 100))
@@ -24,7 +26,8 @@ async def test_a_full_disk_is_told_from_a_broken_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[OSError]
 ) -> None:
     file, worker = EpochFile(tmp_path, OsFiles()), Worker("test")
-    epochs = EpochLog(file, BEFORE, worker=worker)
+    commit_log = StoreRig(MemoryDisk()).store.commit_log
+    epochs = EpochLog(file, BEFORE, commit_log=commit_log, worker=worker)
 
     def fail(_: History) -> None:
         raise OSError(number, os.strerror(number))

@@ -12,6 +12,7 @@ from cometmq.broker.replication.group import master_stream, sending
 from cometmq.broker.replication.state import FollowState
 from cometmq.broker.testing.group_members import GroupNode, is_equal
 from cometmq.broker.testing.replicas import DEADLINE_S, until
+from cometmq.ha.epochs import Entry
 from cometmq.store.results import PutStatus
 from cometmq.store.testing.builders import make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
@@ -70,6 +71,33 @@ async def test_a_follower_that_cannot_read_its_log_continues_once_it_can(tmp_pat
         slave.disk.fault = None
         await until(lambda: is_equal(slave, master))
         assert slave.log_bytes() == master.log_bytes()
+
+
+async def test_a_follower_follows_a_master_after_ten_thousand_elections(tmp_path: Path) -> None:
+    async with (
+        GroupNode(tmp_path, 0, mapped_file_size_commit_log=1 << 22) as master,
+        GroupNode(tmp_path, 1, mapped_file_size_commit_log=1 << 22) as slave,
+    ):
+        await master.lead(1, [slave])
+        await slave.follow_member(master, 1)
+        await master.fill(10_500)
+        await until(lambda: is_equal(slave, master))
+        await master.depose()
+        await slave.depose()
+        starts = sorted(
+            master.rig.entry("T", queue_id, number).physical_offset
+            for queue_id in range(2)
+            for number in range(5_250)
+        )
+        history = tuple(Entry(epoch, start) for epoch, start in enumerate(starts, 1))
+        await slave.epochs.save(history[:10_400])
+        await master.epochs.save(history)
+        await master.lead(20_000, [slave])
+        await slave.follow_member(master, 20_000)
+        await master.fill(10)
+        await until(lambda: is_equal(slave, master))
+        assert slave.log_bytes() == master.log_bytes()
+        assert len(slave.history) == 10_501
 
 
 async def test_sends_wait_for_every_member_of_the_set(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from cometmq.broker.replication.group.frames import Kind, encode_body
 from cometmq.broker.replication.group.handshake import (
-    HISTORY_COUNT_MAX,
     Digest,
     Hello,
     Identity,
@@ -22,7 +22,7 @@ from cometmq.broker.replication.group.handshake import (
     meeting_point,
 )
 from cometmq.broker.replication.unfit import ACTIONS, Unfit, UnfitLog
-from cometmq.ha.epochs import CommonPoint, Entry
+from cometmq.ha.epochs import HISTORY_COUNT_MAX, CommonPoint, Entry
 from cometmq.ha.record import Copy
 from cometmq.remoting.errors import RemoteProtocolError
 
@@ -54,14 +54,22 @@ def test_the_handshake_is_decoded() -> None:
         replace(LOG, history=(Entry(1, 300), Entry(2, 300))),
         replace(LOG, history=(Entry(0, 0),)),
         replace(LOG, history=(Entry(1, 501),)),
-        LogExtent(
-            0, 1 << 40, 4096, tuple(Entry(n + 1, n + 1) for n in range(HISTORY_COUNT_MAX + 1))
-        ),
     ],
 )
 def test_logs_that_contradict_themselves_are_refused(log: LogExtent) -> None:
     with pytest.raises(RemoteProtocolError, match="Hello contradicts itself: "):
         decode_handshake(encoded(replace(HELLO, log=log)), Hello)
+
+
+def test_the_longest_history_that_a_master_keeps_fits_into_a_frame() -> None:
+    entries = tuple(Entry((1 << 63) + n, (1 << 62) + n) for n in range(HISTORY_COUNT_MAX))
+    log = replace(LOG, end=(1 << 63) - 1, history=entries)
+    names = Identity("c" * 127, "g" * 127, Copy(1 << 31, "x" * 64))
+    hello = msgspec.json.encode(replace(HELLO, identity=names, log=log))
+    welcome = msgspec.json.encode(replace(WELCOME, identity=names, log=log))
+    assert encode_body(Kind.HELLO, hello)
+    assert encode_body(Kind.WELCOME, welcome)
+    assert decode_handshake(memoryview(hello), Hello).log == log
 
 
 @given(st.binary(max_size=100))

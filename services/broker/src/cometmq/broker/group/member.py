@@ -19,9 +19,11 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
+from cometmq.broker.group.claims import EpochClaims
 from cometmq.broker.group.duties import Duties
+from cometmq.broker.group.jobs import Again, Job, Read, Retry, Seen
 from cometmq.broker.group.swap import swap
 from cometmq.ha import events
 from cometmq.ha import member as rules
@@ -31,7 +33,7 @@ from cometmq.ha.durable import DISK_FULL
 from cometmq.ha.epochs import HistoryUnsaved
 from cometmq.ha.member import Member, OrderRefused, Refusal, Role
 from cometmq.ha.port import Answer, RecordPort, RecordUnreachable
-from cometmq.ha.record import Record, RecordDamaged, TablesAt, Versioned
+from cometmq.ha.record import RecordDamaged, TablesAt, Versioned
 from cometmq.ha.state import State, StateFile
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
@@ -50,34 +52,6 @@ _SAVES: Final = frozenset({"SavePromise", "SaveInSync"})
 """The steps that only save the state file."""
 
 Sleep = Callable[[float], Awaitable[object]]
-
-
-class _Read(NamedTuple):
-    """An answer to a read of the record, and the state in which the read began."""
-
-    began: Member
-    found: Versioned | None
-
-
-class _Seen(NamedTuple):
-    """A fact in the record that the state file lacks."""
-
-    record: Record
-
-
-class _Again(NamedTuple):
-    """The tables that an epoch needs have arrived, so the step that begins it can be retried."""
-
-    action: rules.BeginEpoch
-
-
-class _Retry(NamedTuple):
-    """A request to retry saving the state, which did not fit on the disk."""
-
-
-class _Job(NamedTuple):
-    event: events.Event | _Read | _Seen | _Again | _Retry
-    done: asyncio.Future[None] | None
 
 
 class _StepFailed(OrderRefused):
@@ -108,12 +82,19 @@ class GroupMember:
         self._sleep = sleep
         self._member = Member(me=state.copy, promised=state.promised)
         self._settled = self._member
-        self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
+        self._jobs: asyncio.Queue[Job] = asyncio.Queue()
         self._is_read_wanted = asyncio.Event()
         self._changed = asyncio.Event()
         self._seen: tuple[object, ...] = ()
         self._record_fault = ""
         self._record_uid = ""
+        self._record_epoch = 0
+        self._claims = EpochClaims(
+            check=lambda epoch: self._jobs.put_nowait(Job(events.EpochSeen(epoch), None)),
+            recorded=lambda: max(self._record_epoch, self._member.promised),
+            log=log,
+            sleep=sleep,
+        )
         self._is_full = asyncio.Event()
         self._can_recover = True
 
@@ -141,19 +122,24 @@ class GroupMember:
             group.create_task(self._keep_reading(), name="group-reads")
             group.create_task(self._keep_watching(), name="group-watch")
             group.create_task(self._keep_recovering(), name="group-recovery")
+            group.create_task(self._claims.run(), name="group-claims")
 
     def observe(self, event: events.Observation) -> None:
         """Queue an event for `run`."""
+        if isinstance(event, events.EpochSeen):
+            if event.epoch > self._member.promised:
+                self._claims.note(event.epoch)
+            return
         if isinstance(event, events.StoreFailed):
             self._can_recover = False
-        self._jobs.put_nowait(_Job(event, None))
+        self._jobs.put_nowait(Job(event, None))
 
     def history_unsaved(self, error: HistoryUnsaved) -> None:
         """End the membership until the history of the log fits on the disk."""
         self._log.error(
             "member.failed", step="SaveHistory", error=describe(error), action=_FREE_SPACE
         )
-        self._jobs.put_nowait(_Job(events.StoreFailed(), None))
+        self._jobs.put_nowait(Job(events.StoreFailed(), None))
         self._is_full.set()
 
     async def begin_again(self, epoch: int, tables: TablesAt) -> None:
@@ -161,7 +147,7 @@ class GroupMember:
 
         Raise OrderRefused, with the membership ended, if the step fails.
         """
-        await self._done(_Again(rules.BeginEpoch(epoch, tables)))
+        await self._done(Again(rules.BeginEpoch(epoch, tables)))
 
     def is_preparing(self, epoch: int) -> bool:
         """Return whether this member has promised an epoch and has not begun it yet."""
@@ -280,9 +266,9 @@ class GroupMember:
         await self._done(event)
         return self.status()
 
-    async def _done(self, event: events.Event | _Again) -> None:
+    async def _done(self, event: events.Event | Again) -> None:
         done = asyncio.get_running_loop().create_future()
-        self._jobs.put_nowait(_Job(event, done))
+        self._jobs.put_nowait(Job(event, done))
         await done
 
     async def _keep_working(self) -> None:
@@ -302,20 +288,20 @@ class GroupMember:
                     job.done.set_result(None)
             self._settle()
 
-    async def _work(self, event: events.Event | _Read | _Seen | _Again | _Retry) -> None:
-        if isinstance(event, _Retry):
+    async def _work(self, event: events.Event | Read | Seen | Again | Retry) -> None:
+        if isinstance(event, Retry):
             await self._recover()
             return
-        if isinstance(event, _Again):
+        if isinstance(event, Again):
             if self.is_preparing(event.action.epoch):
                 await self._perform_step("BeginEpoch", self._perform(event.action))
             return
-        if isinstance(event, _Seen):
+        if isinstance(event, Seen):
             if self._member.role is not Role.FAILED:
                 seen = states.saw(self._state, event.record)
                 await self._perform_step("SaveInSync", self._save(seen))
             return
-        if isinstance(event, _Read):
+        if isinstance(event, Read):
             if event.began is not self._member:
                 self._is_read_wanted.set()
                 return
@@ -359,7 +345,7 @@ class GroupMember:
             await self._is_full.wait()
             self._is_full.clear()
             await self._sleep(FULL_RETRY_MS / 1000)
-            self._jobs.put_nowait(_Job(_Retry(), None))
+            self._jobs.put_nowait(Job(Retry(), None))
 
     async def _recover(self) -> None:
         """Save all promises and the history, and take part again; if they cannot be saved yet, wait
@@ -440,7 +426,7 @@ class GroupMember:
                 continue
             self._note_fault(None)
             self._note_seen(found)
-            self._jobs.put_nowait(_Job(_Read(began, found), None))
+            self._jobs.put_nowait(Job(Read(began, found), None))
 
     async def _read_wanted(self) -> None:
         """Wait until a read of the record is requested; without a master, wait at most
@@ -481,8 +467,9 @@ class GroupMember:
         self._record_uid = "" if found is None else found.record.uid
         if found is None:
             return
+        self._record_epoch = found.record.epoch
         if states.saw(self._state, found.record) != self._state:
-            self._jobs.put_nowait(_Job(_Seen(found.record), None))
+            self._jobs.put_nowait(Job(Seen(found.record), None))
 
     def _note_fault(self, error: CometError | None) -> None:
         text = "" if error is None else str(error)

@@ -74,14 +74,17 @@ def open_state(
     folder, files = Path(settings.store_path_root_dir).expanduser(), host.files
     epoch_file, state_file = EpochFile(folder, files), StateFile(folder, files)
     saved = epoch_file.load()
-    history = epochs.truncated(saved, store.commit_log.end)
+    truncated = epochs.truncated(saved, store.commit_log.end)
+    history = epochs.pruned(truncated, store.commit_log.min_offset)
     if history != saved:
         epoch_file.save(history)
     group, ordinal = settings.broker_name, settings.broker_id
     boot = Boot(
         boot_id=host.boot_id(),
         was_closed=store.recovered.was_clean,
-        has_cut_records=bool(store.recovered.has_cut_records or history != saved or journal.damage),
+        has_cut_records=bool(
+            store.recovered.has_cut_records or truncated != saved or journal.damage
+        ),
     )
     known = state_file.load(group, ordinal)
     before = known or states.created(group, ordinal, boot.boot_id, host.new_incarnation)
@@ -190,7 +193,10 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     folder = Path(settings.store_path_root_dir).expanduser()
     place = record or record_of(settings, broker.loaded.label)
     feed = TableFeed(journal, {table.file.path.name: table for table in replicated(broker)})
-    epoch_log = EpochLog(EpochFile(folder, host.files), history, worker=workers.config)
+    epoch_log = EpochLog(
+        EpochFile(folder, host.files), history,
+        commit_log=broker.store.commit_log, worker=workers.config,
+    )  # fmt: skip
     identity = Identity(settings.broker_cluster_name, settings.broker_name, state.copy)
     gate = Gate(
         client,

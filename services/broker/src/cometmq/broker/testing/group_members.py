@@ -68,7 +68,9 @@ class GroupNode(Node):
         self.files = files or MemoryFiles()
         epoch_file = EpochFile(Path("/store"), self.files)
         history = truncated(epoch_file.load(), self.end)
-        self.epochs = EpochLog(epoch_file, history, worker=self.workers.config)
+        self.epochs = EpochLog(
+            epoch_file, history, commit_log=self.store.commit_log, worker=self.workers.config
+        )
         self._open_tables()
         self._open_streams(Identity(CLUSTER, group, self.copy))
         self.driver.log_grew = self._log_grew

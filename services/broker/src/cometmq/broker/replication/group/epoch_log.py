@@ -3,25 +3,37 @@
 
 from functools import partial
 
+from cometmq.broker.replication.group.handshake import LogExtent
 from cometmq.ha.durable import DISK_FULL
-from cometmq.ha.epochs import EpochFile, History, HistoryUnsaved
+from cometmq.ha.epochs import EpochFile, History, HistoryUnsaved, pruned
 from cometmq.runtime.worker import Worker
+from cometmq.store.log.commit_log import CommitLog
 
 
 class EpochLog:
     """The history of the log. `save` makes a new one durable before it becomes the current one."""
 
-    def __init__(self, file: EpochFile, history: History, *, worker: Worker) -> None:
+    def __init__(
+        self, file: EpochFile, history: History, *, commit_log: CommitLog, worker: Worker
+    ) -> None:
         """`history` is the saved one, truncated to the log's end by recovery (R5)."""
         self._file = file
+        self._commit_log = commit_log
         self._worker = worker
         self.history = history
 
-    async def save(self, history: History) -> None:
-        """Replace the history; raise OSError and keep the old one if it cannot be saved.
+    def extent(self) -> LogExtent:
+        """Return the bounds of the log, and the part of its history that a handshake needs."""
+        log = self._commit_log
+        history = pruned(self.history, log.min_offset)
+        return LogExtent(log.min_offset, log.end, log.files.file_size, history)
 
-        Raise HistoryUnsaved if the disk is full.
+    async def save(self, history: History) -> None:
+        """Replace the history, without the entries of bytes that the log has deleted.
+
+        Raise OSError and keep the old one if it cannot be saved, HistoryUnsaved on a full disk.
         """
+        history = pruned(history, self._commit_log.min_offset)
         if history == self.history:
             return
         try:

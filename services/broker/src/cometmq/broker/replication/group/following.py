@@ -22,7 +22,6 @@ from cometmq.broker.replication.group.frames import Confirm
 from cometmq.broker.replication.group.handshake import (
     Hello,
     Identity,
-    LogExtent,
     Welcome,
     check_digest,
     check_welcome,
@@ -255,9 +254,8 @@ class GroupFollower:
             stream.end(ConnectionLost("closed"))
 
     def _hello(self, epoch: int, master: int) -> Hello:
-        log = self.commit_log
-        extent = LogExtent(log.min_offset, log.end, log.files.file_size, self.epochs.history)
-        return Hello(self._identity, epoch, epoch, master, extent, self.tables.received(epoch))
+        extent, tables = self.epochs.extent(), self.tables.received(epoch)
+        return Hello(self._identity, epoch, epoch, master, extent, tables)
 
     async def _prepare(
         self,

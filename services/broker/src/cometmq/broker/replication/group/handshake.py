@@ -19,9 +19,6 @@ from cometmq.ha.record import Copy, TablesAt, lacks_tables
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.types import Buffer
 
-HISTORY_COUNT_MAX: Final = 10_000
-"""Maximum number of entries of a history in a handshake; each election adds one."""
-
 DIGEST_BYTES_MAX: Final = 64 << 10
 """Maximum number of bytes compared before the common point."""
 
@@ -134,8 +131,6 @@ def decode_handshake(body: memoryview, body_type: type[BodyT]) -> BodyT:
 def _fault(log: LogExtent) -> str:
     if not 0 <= log.first <= log.end:
         return f"its log begins at {log.first} and ends at {log.end}"
-    if len(log.history) > HISTORY_COUNT_MAX:
-        return f"its history has {len(log.history)} entries: {HISTORY_COUNT_MAX} at most"
     before = Entry(0, -1)
     for entry in log.history:
         if entry.epoch <= before.epoch or entry.start <= before.start or entry.start > log.end:
@@ -209,8 +204,8 @@ def check_tables(wanted: TablesWanted, offered: TablesOffered) -> None:
     if source != at.copy:
         raise UnfitLog(
             Unfit.TABLES,
-            f"broker {source.ordinal} has store {source.incarnation}; the record names store"
-            f" {at.copy.incarnation} of broker {at.copy.ordinal}",
+            f"the store of broker {source.ordinal} is not the store of broker {at.copy.ordinal}"
+            " that the record names",
         )
     position = (offered.epoch, offered.changes)
     if lacks_tables(position, at):

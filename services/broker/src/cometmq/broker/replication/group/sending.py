@@ -23,7 +23,6 @@ from cometmq.broker.replication.group.handshake import (
     Hello,
     Identity,
     Leading,
-    LogExtent,
     Refused,
     TablesWanted,
     Welcome,
@@ -171,9 +170,7 @@ class GroupSender:
         """Return what this master offers; raise UnfitLog if this broker is not a master."""
         if not self.epoch:
             raise UnfitLog(Unfit.NOT_MASTER, "this broker is not the master now")
-        log = self.store.commit_log
-        extent = LogExtent(log.min_offset, log.end, log.files.file_size, self.epochs.history)
-        return Leading(self.identity, self.epoch, extent)
+        return Leading(self.identity, self.epoch, self.epochs.extent())
 
     def offer(self, stream: "FollowerStream", wanted: TablesWanted) -> None:
         """Send a winner the tables instead of the log; raise UnfitLog while this broker leads."""
