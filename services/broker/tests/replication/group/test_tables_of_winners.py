@@ -138,7 +138,10 @@ async def test_a_winner_without_an_address_of_the_source_says_so(at: TablesAt, w
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (replace(WANTED, tables=TablesAt(Copy(0, "gone"), 1, 1)), "the record names store gone"),
+        (
+            replace(WANTED, tables=TablesAt(Copy(0, "gone"), 1, 1)),
+            "not the store of broker 0 that the record names",
+        ),
         (replace(WANTED, tables=TablesAt(SOURCE, 1, 2)), "(1, 2) is needed"),
         (replace(WANTED, tables=TablesAt(SOURCE, 2, 0)), "(2, 0) is needed"),
         (replace(WANTED, epoch=1), "they do not precede epoch 1"),
@@ -293,7 +296,7 @@ def piece(number: int = 1) -> bytes:
         (offer(replace(OFFERED, promised=1)), "may still change"),
         (
             offer(replace(OFFERED, identity=Identity(CLUSTER, "broker-a", Copy(0, "other")))),
-            "has store other",
+            "is not the store",
         ),
         (b"\x04\0\0\0\1", "RECORDS frame is not allowed"),
         (offer() + piece() * 100, "more than 100 bytes"),
