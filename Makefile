@@ -87,6 +87,8 @@ ha-demo: setup ## Kill, freeze and switch over the masters of a broker group und
 
 .PHONY: test
 test: setup ## Unit, property, golden and integration tests (WORKERS=2: two processes, half the time)
+	@echo "Running more than 15,000 tests: about 20 minutes in one process, half of that with WORKERS=2. They use"
+	@echo "loopback, free ports and the folder for temporary files only. Ctrl-C ends them; 'make help' lists parts."
 	$(BIN)/python deploy/accel.py test
 	$(BIN)/pytest -q $(PARALLEL)
 

@@ -7,14 +7,33 @@ import socket
 import sys
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import hypothesis
 import pytest
 
+_interrupts: list[int] = []
+
+
+def _interrupt(number: int, _frame: object) -> NoReturn:
+    """End the run at Ctrl-C.
+
+    With Python's own handler, `asyncio.run` and pytest-asyncio would turn the first Ctrl-C into a
+    cancellation of the running test, which may pass all the same, and the run would go on.
+    """
+    _interrupts.append(number)
+    raise KeyboardInterrupt
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Stop also if the code under test has handled the KeyboardInterrupt."""
+    if _interrupts:
+        item.session.shouldstop = "Ctrl-C"
+
+
 # In the background of a shell, tests and the programs that they start inherit an ignored SIGINT;
 # under nohup, also an ignored SIGHUP. Tests that interrupt a program need the ordinary behaviour.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGINT, _interrupt)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Inputs are generated slowly on a busy machine; this is not a fault of the code. They depend on the
@@ -50,6 +69,12 @@ async def _serve_unless_closed(
 
 
 BaseSelectorEventLoop._accept_connection2 = _serve_unless_closed  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+@pytest.fixture(autouse=True)
+def own_interrupts() -> None:
+    """Restore the handler, which a program that ran in the test before may have replaced."""
+    signal.signal(signal.SIGINT, _interrupt)
 
 
 @pytest.fixture(autouse=True)

@@ -58,25 +58,64 @@ def _cells(values: Sequence[float | None], divisor: float) -> str:
     )
 
 
+CONTROLS: Final = {"others_cpus", "p99_growth_of_copy"}
+"""Metrics of a run's conditions, not of a server."""
+CONFIGURATION: Final = (
+    "with the native path, ASYNC_FLUSH, IPv4 and {headers} headers, without accounts and TLS"
+)
+"""What all servers of a run have in common; other configurations are not measured by it."""
+
+
 def summary(result: report.Result) -> str:
-    """Return the table for the README; it includes workloads in which CometMQ is worse."""
+    """Return the table for the README: the headlines, and every figure in which CometMQ is worse.
+
+    Each row says which servers are ahead of CometMQ, and the last line counts the losses.
+    """
     names = report.rivals_of(result["samples"])
     rivals = "".join(f" {report.TITLES[name]} |" for name in names)
     lines = [
         f"| workload | figure | CometMQ | Java | ratio | |{rivals}",
         "|---|---|---|---|---|---|" + "---|" * len(names),
     ]
-    for row in report.rows(result["samples"]):
-        if row.metric not in HEADLINES or row.ratio is None:
+    measured = [
+        row for row in report.rows(result["samples"])
+        if row.ratio is not None and row.metric not in CONTROLS
+    ]  # fmt: skip
+    for row in measured:
+        verdict, ahead = _judged(row.metric, row.ratio or 1), _ahead(row, names)
+        if row.metric not in HEADLINES and verdict != "worse":
             continue
         label, unit, divisor = report.UNITS[row.metric]
         values = [report.cell(value, divisor).strip() for value in (row.comet, row.java)]
-        others = _cells(row.rivals, divisor)
+        words = ", ".join([verdict, *(f"{report.TITLES[name]} ahead" for name in ahead)])
         lines.append(
             f"| {row.workload.title} | {label} [{unit}] | {' | '.join(values)} | {row.ratio:.2f} |"
-            f" {_judged(row.metric, row.ratio)} |{others}"
+            f" {words} |{_cells(row.rivals, divisor)}"
         )
-    return "\n".join(lines)
+    return "\n".join(lines) + f"\n\n{_tally(measured, names, result)}"
+
+
+def _tally(measured: Sequence[report.Row], names: Sequence[str], result: report.Result) -> str:
+    verdicts = [_judged(row.metric, row.ratio or 1) for row in measured]
+    sentences = [
+        f"Measured on {result['measured_at'][:10]} "
+        + CONFIGURATION.format(headers=result["options"].get("serialization", "json").upper())
+        + f". Of {len(verdicts)} figures, latencies and processor time included, CometMQ is better"
+        f" than Java in {verdicts.count('better')} and worse in {verdicts.count('worse')}."
+    ]
+    for index, name in enumerate(names):
+        shared = [row for row in measured if row.rivals[index] is not None]
+        lost = sum(name in _ahead(row, names) for row in shared)
+        sentences.append(f"{report.TITLES[name]} is ahead in {lost} of {len(shared)}.")
+    return " ".join(sentences)
+
+
+def _ahead(row: report.Row, names: Sequence[str]) -> list[str]:
+    """Return the servers other than Java whose figure is better than CometMQ's."""
+    return [
+        name for name, value in zip(names, row.rivals, strict=True)
+        if value and row.comet and _judged(row.metric, row.comet / value) == "worse"
+    ]  # fmt: skip
 
 
 def _judged(metric: str, ratio: float) -> str:

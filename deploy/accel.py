@@ -5,8 +5,9 @@
 prints one line. `lint` runs rustfmt and clippy, `test` runs the tests of the crate, and `fuzz`
 passes mutated input to the native readers.
 
-Without cargo, all commands do nothing, and the tests of the native path are skipped. Where they
-must not be skipped, as in CI, set `ACCEL=yes`; every command then fails without cargo.
+Without cargo, or if cargo cannot build the module, the commands print the reason and do nothing
+else, and the tests of the native path are skipped. Where they must not be skipped, as in CI, set
+`ACCEL=yes`; every command then fails instead.
 """
 
 import argparse
@@ -24,13 +25,15 @@ CACHE = ROOT / ".cache/accel"
 STAMP = Path(sys.prefix) / ".accel"
 LOG = CACHE / "build.log"
 NO_CARGO = "no cargo"
+NOT_BUILT = "not built"
+"""Contents of STAMP while the module is missing, instead of the digest of its sources."""
 
 
 def has_cargo() -> bool:
     """Return whether cargo is installed; exit if it is missing although `ACCEL=yes` requires it."""
     if shutil.which("cargo") is not None:
         return True
-    if os.getenv("ACCEL") == "yes":
+    if is_required():
         raise SystemExit(
             "accel: ACCEL=yes demands the native message path, but there is no cargo in PATH:"
             " install Rust 1.87 or newer, or unset ACCEL to run on Python"
@@ -54,24 +57,47 @@ def build_environment() -> dict[str, str]:
     return {**os.environ, "CARGO_TARGET_DIR": str(CACHE / "target")}  # noqa: TID251  # not ours
 
 
+class BuildError(Exception):
+    """The module cannot be built; the text gives the reason in one line."""
+
+
 def build(out: Path) -> Path:
-    """Build the wheel in a folder and return its path; exit if the build fails."""
+    """Build the wheel in a folder and return its path; raise BuildError if the build fails."""
     CACHE.mkdir(parents=True, exist_ok=True)
     uv = Path(sys.executable).with_name("uv")
-    command: list[str | Path] = [uv, "build", "--quiet", "--wheel", "--out-dir", out, MEMBER]
+    command: list[str | Path] = [uv, "build", "--wheel", "--out-dir", out, MEMBER]
     with LOG.open("wb") as log:
         done = subprocess.run(command, env=build_environment(), stdout=log, stderr=log, check=False)
     if done.returncode:
-        raise SystemExit(
-            f"accel: the native message path cannot be built, see {LOG.relative_to(ROOT)};"
-            " make setup ACCEL=no leaves it out"
-        )
+        raise BuildError(reason_in(LOG.read_text(encoding="utf-8", errors="replace")))
     (wheel,) = out.glob("cometmq_accel-*.whl")
     return wheel
 
 
+def reason_in(log: str) -> str:
+    """Return the first line of a build's output that gives the cause of its failure."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    reported = (
+        line for line in lines
+        if line.lower().startswith("error") and not line.startswith("error: Failed to build")
+    )  # fmt: skip
+    return next(reported, lines[-1] if lines else "the build ended without a message")
+
+
+def is_required() -> bool:
+    """Return whether a missing native message path is an error."""
+    return os.getenv("ACCEL") == "yes"
+
+
+def is_buildable() -> bool:
+    """Return whether the last `install` could build the module."""
+    return not STAMP.exists() or STAMP.read_text(encoding="utf-8") != NOT_BUILT
+
+
 def install() -> None:
-    """Install the module if its sources have changed; without cargo, remove an outdated one."""
+    """Install the module if its sources have changed; if it cannot be built, remove an outdated
+    one.
+    """
     wanted = sources()
     is_there = find_spec("cometmq.accel") is not None
     stamp = STAMP.read_text(encoding="utf-8") if STAMP.exists() else ""
@@ -80,15 +106,23 @@ def install() -> None:
     if has_cargo():
         print("accel: building the native message path (about half a minute)", flush=True)
         wheels = CACHE / "wheels" / wanted
-        wheel = next(wheels.glob("*.whl"), None) or build(wheels)
-        pip("install", "--no-deps", "--reinstall", wheel)
+        try:
+            wheel = next(wheels.glob("*.whl"), None) or build(wheels)
+        except BuildError as error:
+            text = f"accel: the native message path cannot be built ({error})"
+            if is_required():
+                raise SystemExit(f"{text}: see {LOG.relative_to(ROOT)}") from error
+            print(f"{text}, so the message path runs on Python: see {LOG.relative_to(ROOT)}")
+            wanted = NOT_BUILT
+        else:
+            pip("install", "--no-deps", "--reinstall", wheel)
+    elif stamp == NO_CARGO and not is_there:
+        return
     else:
-        if is_there:
-            pip("uninstall", "cometmq-accel")
-        elif stamp == NO_CARGO:
-            return
         print("accel: no cargo here, so the message path runs on Python")
         wanted = NO_CARGO
+    if is_there and wanted in {NO_CARGO, NOT_BUILT}:
+        pip("uninstall", "cometmq-accel")
     STAMP.write_text(wanted, encoding="utf-8")
 
 
@@ -103,6 +137,9 @@ def cargo(*steps: str) -> None:
     """Run cargo on the crate; if cargo is not installed, only print a line."""
     if not has_cargo():
         print("accel: no cargo here, so the native message path is not checked")
+        return
+    if not is_required() and not is_buildable():
+        print("accel: cargo cannot build here, so the native message path is not checked")
         return
     for step in steps:
         subprocess.run(["cargo", *step.split()], cwd=MEMBER, env=build_environment(), check=True)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the ratios, verdicts and tables of benchmark results."""
 
+import re
+
 import page
 import pytest
 import report
@@ -126,6 +128,23 @@ def test_the_readme_has_the_other_servers_and_calls_small_differences_equal():
     text = page.summary(result)
     assert "| ratio | | Redis | NATS |" in text
     assert "| 102,000 | 100,000 | 1.02 | equal | 40,000 | 100,000 |" in text
+
+
+def test_the_readme_shows_every_loss():
+    """A latency is no headline, but it is shown where CometMQ is worse; rivals are named."""
+    slow = {**FAST, "p99_us": FAST["p99_us"] * 2}
+    sample = {"comet": [slow], "java": [FAST], "redis": [SLOW], "nats": [FAST]}
+    options = {"rounds": 1, "seconds": 2.0, "serialization": "json"}
+    result = report.make_result(
+        {"send-64x1": sample}, {}, options=options, measured_at="2026-02-02"
+    )
+    text = page.summary(result)
+    assert re.search(r"\| p99 \[us\] .* \| 2.00 \| worse, NATS ahead \|", text), text
+    assert "| equal |" in text
+    assert "worse in 1." in text
+    assert "NATS is ahead in 1 of" in text
+    assert "Redis is ahead in 0 of" in text
+    assert "JSON headers, without accounts and TLS" in text
 
 
 def test_a_page_without_marks_is_named(tmp_path):

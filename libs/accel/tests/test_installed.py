@@ -8,6 +8,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import accel
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[3] / "deploy/accel.py"
@@ -16,7 +17,8 @@ SCRIPT = Path(__file__).resolve().parents[3] / "deploy/accel.py"
 def test_the_native_path_is_installed_where_it_can_be_built():
     """Fail rather than skip; `ACCEL=no` permits a missing module, and `ACCEL=yes` requires it."""
     choice = os.getenv("ACCEL")
-    is_wanted = choice == "yes" or (choice != "no" and shutil.which("cargo") is not None)
+    can_build = shutil.which("cargo") is not None and accel.is_buildable()
+    is_wanted = choice == "yes" or (choice != "no" and can_build)
     assert not is_wanted or find_spec("cometmq.accel") is not None, (
         "cometmq-accel is not installed: run `make setup` with cargo in PATH, or set ACCEL=no"
     )
@@ -34,3 +36,49 @@ def test_only_a_run_that_demands_the_native_path_fails_without_cargo(command):
     demanded = without_cargo(ACCEL="yes")
     assert demanded.returncode == 1
     assert "there is no cargo in PATH" in demanded.stderr
+
+
+BROKEN_CARGO = """#!/bin/sh
+case "$*" in *--version*) echo "cargo 1.90.0"; exit ;; esac
+echo "error: linker cc not found" >&2
+exit 101
+"""
+
+
+@pytest.fixture
+def broken_cargo(tmp_path, monkeypatch):
+    """Let a cargo that cannot build be the first in PATH; return the uninstalled packages."""
+    cargo = tmp_path / "bin/cargo"
+    cargo.parent.mkdir()
+    cargo.write_text(BROKEN_CARGO, encoding="utf-8")
+    cargo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{cargo.parent}:{os.getenv('PATH')}")
+    monkeypatch.setattr(accel, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(accel, "LOG", tmp_path / "cache/build.log")
+    monkeypatch.setattr(accel, "ROOT", tmp_path)
+    monkeypatch.setattr(accel, "STAMP", tmp_path / ".accel")
+    removed: list[str] = []
+    monkeypatch.setattr(accel, "pip", lambda action, *what: removed.append(f"{action} {what[0]}"))
+    monkeypatch.setattr(accel, "find_spec", lambda _: object())
+    return removed
+
+
+def test_a_cargo_that_cannot_build_leaves_the_path_to_python(broken_cargo, monkeypatch, capsys):
+    monkeypatch.delenv("ACCEL", raising=False)
+    accel.install()
+    printed = capsys.readouterr().out
+    assert "cannot be built (error: linker" in printed
+    assert "runs on Python: see cache/build.log" in printed
+    assert broken_cargo == ["uninstall cometmq-accel"]  # an older one would not fit the sources
+    assert not accel.is_buildable()
+    accel.cargo("test")  # would fail
+    assert "not checked" in capsys.readouterr().out
+
+
+def test_a_run_that_demands_the_native_path_fails_with_that_cargo(broken_cargo, monkeypatch):
+    monkeypatch.setenv("ACCEL", "yes")
+    with pytest.raises(SystemExit, match=r"cannot be built \(error: linker"):
+        accel.install()
+    with pytest.raises(subprocess.CalledProcessError):
+        accel.cargo("test")
+    assert broken_cargo == []

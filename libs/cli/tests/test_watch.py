@@ -156,6 +156,7 @@ def test_a_report_is_not_watched(call):
 
 @pytest.mark.filterwarnings("error")
 def test_a_signal_waits_until_the_event_loop_of_a_command_is_complete():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a command, not in a test run
     made = []
 
     def loop_factory():
