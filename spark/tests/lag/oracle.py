@@ -77,28 +77,60 @@ def _s(moment: datetime | None) -> float:
 
 def _broker(points: list[Row], rules: Any) -> Row:
     last = dict(points[-1])
-    for name in ("file_reserved_hours", "delete_when", "disk_max_used_ratio"):
+    for name in ("file_reserved_hours", "delete_when", "disk_max_used_ratio", "clean_forcibly"):
         last[name] = next((it[name] for it in reversed(points) if it[name] is not None), None)
     ratio = last["commitlog_disk_ratio"]
-    line = fit(
-        [
-            (_s(it["read_ts"]) - _s(last["read_ts"]), it["commitlog_disk_ratio"])
-            for it in points
-            if it["commitlog_disk_ratio"] is not None
-        ]
-    )
+    slope = _growth(points, "commitlog_disk_ratio")
     limit = min((last["disk_max_used_ratio"] or 75) / 100, 0.85)
-    fills = False
-    if ratio is not None:
-        slope = 0 if line is None else line["slope"]
-        fills = ratio >= limit or (slope > 0 and (limit - ratio) / slope <= rules.disk_hours * 3600)
+    full = _reached(ratio, limit, slope)
+    forced = None if last["clean_forcibly"] is False else _reached(ratio, 0.85, slope)
     hours = last["file_reserved_hours"]
     return {
         "reachable": last["reachable"],
         "keeps_s": (72 if hours is None else hours) * 3600,
         "hours": {int(it) for it in (last["delete_when"] or "04").split(";")},
-        "fills": fills,
+        "fills": full is not None and full <= rules.disk_hours * 3600,
+        "full_s": full,
+        "forced_s": forced,
+        "sweep_s": _sweep(points, ratio, slope),
     }
+
+
+def _reached(ratio: float | None, limit: float, slope: float) -> float | None:
+    if ratio is None:
+        return None
+    if ratio >= limit:
+        return 0.0
+    return (limit - ratio) / slope if slope > 0 else None
+
+
+def _sweep(points: list[Row], ratio: float | None, slope: float) -> float | None:
+    begin, end = (points[-1][name] for name in ("commitlog_min", "commitlog_max"))
+    written = _growth(points, "commitlog_max")
+    if begin is None or end is None or ratio is None:
+        return None
+    if slope == 0 or written <= 0 or end <= begin:
+        return None
+    used_bytes = written / slope * ratio
+    return None if used_bytes < 0.9 * (end - begin) else (end - begin) / written
+
+
+def _growth(points: list[Row], name: str) -> float:
+    """Return the steeper one of two slopes: of all values, and since the last lowest one."""
+    values = [(_s(it["read_ts"]) - _s(points[-1]["read_ts"]), it[name])
+              for it in points if it[name] is not None]  # fmt: skip
+    slopes = [line["slope"] for line in [fit(values)] if line is not None]
+    if len({y for _, y in values}) == 1:
+        return 0.0
+    trims = [i for i in range(1, len(values)) if values[i - 1][1] - values[i][1] >= 0.01]
+    values = values[trims[-1] if trims else 0 :]
+    low = min((y for _, y in values), default=0)
+    late = values[max((i for i, (_, y) in enumerate(values) if y == low), default=0) :]
+    if len(late) == 2 and len(values) > 2 and all(y < late[1][1] for _, y in values[:-1]):
+        slopes.append((late[1][1] - low) / -late[0][0] if late[0][0] else 0)
+    line = fit(late) if len({y for _, y in late}) > 1 else None
+    slopes += [line["slope"]] if line is not None else [0.0] * (len(late) > 2)
+    return max(slopes, default=0.0)
 
 
 def fit(points: list[tuple[float, float]]) -> dict[str, float] | None:
@@ -283,22 +315,29 @@ def _lag_time(points: _Points, history: list[tuple[float, int]]) -> Row:
 
 
 def _time_to_loss(
-    points: _Points, lines: Row, log_speed: float | None, time: float | None, fact: Row, rules: Any
+    points: _Points,
+    lines: Row,
+    log_speed: float | None,
+    time: float | None,
+    fact: Row,
+    rules: Any,
+    state: Row,
 ) -> Row:
     last, now_s = points.last, points.now_s
-    c, n, lag, lost = last["consumer_offset"], last["min_offset"], _lag(last), _lost(last)
+    c, lag, lost = last["consumer_offset"], _lag(last), _lost(last)
     ttl_time = ttl_disk = None
     if lag and c is not None:
         if not log_speed or log_speed <= 0:
             if time is not None:
+                at = max(now_s, now_s - time + fact["keeps_s"])
                 dies = _dies_s(now_s - time, now_s, fact, ZoneInfo(rules.timezone))
+                if fact["full_s"] is not None and now_s + fact["full_s"] <= at:
+                    dies = at
                 ttl_time = None if dies is None else dies - now_s
         elif log_speed < 1 and time is not None:
             ttl_time = max(0.0, fact["keeps_s"] - time) / (1 - log_speed)
-        out = lines["out_long"]["slope"] if lines["out_long"] else 0.0
-        expires = lines["min_long"]
-        if fact["fills"] and expires is not None and expires["slope"] > out:
-            ttl_disk = max(0, c - n) / (expires["slope"] - out)
+        out = max(0.0, lines["out_long"]["slope"]) if lines["out_long"] else 0.0
+        ttl_disk = _disk_loss(points, lines, out, fact, rules, state)
     loss = min((it for it in (ttl_time, ttl_disk) if it is not None), default=None)
     if lag and c is not None and lost:
         loss = 0.0
@@ -308,6 +347,44 @@ def _time_to_loss(
         "time_to_loss_s": loss,
         "ttl_model": _model(loss, lost, ttl_disk),
     }
+
+
+def _disk_loss(
+    points: _Points, lines: Row, out: float, fact: Row, rules: Any, state: Row
+) -> float | None:
+    last = points.last
+    read, stored = (last[it] - last["min_offset"] for it in ("consumer_offset", "max_offset"))
+    found = []
+    expires = _deletion_rate(points, lines)
+    if fact["fills"] and expires is not None and expires > out:
+        found.append(max(0, read) / (expires - out))
+    forced, sweep = fact["forced_s"], fact["sweep_s"]
+    if forced is not None and not _keeps_up(state, forced, rules):
+        if sweep is None:
+            found.append(forced)
+        elif stored / sweep > out:
+            found.append(forced + max(0, read) / (stored / sweep - out))
+    return min(found, default=None)
+
+
+def _deletion_rate(points: _Points, lines: Row) -> float | None:
+    """Return messages deleted per second: the trend, or the mean since the first deletion."""
+    rates = [lines["min_long"]["slope"]] if lines["min_long"] else []
+    low = min(it["min_offset"] for it in points.live)
+    at = max(_s(it["max_read_ts"]) for it in points.live if it["min_offset"] == low)
+    seconds = _s(points.last["max_read_ts"]) - at
+    if seconds:
+        rates.append((points.last["min_offset"] - low) / seconds)
+    return max(rates, default=None)
+
+
+def _keeps_up(state: Row, forced: float, rules: Any) -> bool:
+    high = state["eta_high_s"]
+    return bool(
+        state["fine_now"]
+        or (state["fine_once"] and forced > 2 * rules.window_s)
+        or (high is not None and high < forced)
+    )
 
 
 def _lag_span(points: _Points) -> float | None:
@@ -364,9 +441,17 @@ def _state(points: _Points, rules: Any) -> Row:
         "fine_now": fine[points.last["snapshot_id"]],
         "fine_once": any(fine[it["snapshot_id"]] for it in window),
         "stands": _stands(points),
+        "rest_s": _rest_s(points),
         "back": any(_went_back(a, b) for a, b in pairs),
         "top": max(_committed(points), default=None),
     }
+
+
+def _rest_s(points: _Points) -> float | None:
+    """Return for how long the committed offset has been what it is."""
+    c = points.last["consumer_offset"]
+    same = [_s(it["read_ts"]) for it in points.live if it["consumer_offset"] == c]
+    return None if c is None else points.now_s - min(same)
 
 
 def _rates(points: _Points, lines: Row) -> Row:
@@ -403,8 +488,9 @@ def _queue(
     speed = lines["speed"]
     log_speed = 0.0 if _stands(points) else (None if speed is None else speed["slope"])
     lag_time = _lag_time(points, history)
-    loss = _time_to_loss(points, lines, log_speed, lag_time["lag_time_s"], fact, rules)
-    state = _state(points, rules) | {
+    state = _state(points, rules) | _catch_up(lag, lines["drain"])
+    loss = _time_to_loss(points, lines, log_speed, lag_time["lag_time_s"], fact, rules, state)
+    state |= {
         "broadcast": is_broadcast or any(it["message_model"] == "BROADCASTING" for it in rows),
         "complete": is_present and len(points.window) >= rules.points_min,
         "loss": loss["time_to_loss_s"],
@@ -458,4 +544,8 @@ def _status(s: Row, c: int | None, n: int, m: int, lag: int | None, rules: Any) 
         return "STALLED"
     if s["fine_once"]:
         return "OK"
+    if not s["online"] and s["rest_s"] >= rules.window_s / 2:
+        return "STOPPED"
+    if not s["online"] and s["rest_s"] > 0 and not s["drains"]:
+        return "UNKNOWN"
     return "CATCHING_UP" if s["drains"] else "SLOW"

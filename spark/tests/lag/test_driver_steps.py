@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from cometmq.spark.lag.analysis import driver_steps
+from cometmq.spark.lag.columns import STATUSES
 from cometmq.spark.lag.rules import Rules
 
 FLOATS = ("time_to_loss_s", "lag_time_s", "rate_in", "fine_lag")
@@ -32,48 +33,59 @@ def minute(number: int) -> datetime:
 
 def test_worst_rows_first_and_unknown_values_last() -> None:
     def row(group: str, status: str, *figures: float | None) -> dict[str, Any]:
-        names = ("time_to_loss_s", "lag_time_s", "lag")
-        return named(group, status=status, **dict(zip(names, figures, strict=True)))
+        found = dict(zip(("time_to_loss_s", "lag"), figures, strict=True))
+        return named(group, status=status, severity=STATUSES[status], **found)
 
     found = driver_steps.worst_first(
         table(
-            row("fine", "OK", None, 0.0, 0),
-            row("older", "STALLED", None, 9.0, 1),
-            row("soon", "STALLED", 5.0, None, None),
-            row("more", "STALLED", None, 7.0, 8),
-            row("b", "STALLED", None, 7.0, 3),
-            row("a", "STALLED", None, 7.0, 3),
-            row("unknown", "STALLED", None, None, None),
-            row("lost", "LOST", 0.0, 1.0, 1),
+            row("fine", "OK", None, 0),
+            row("soon", "STOPPED", 5.0, None),
+            row("later", "REWIND", 6.0, 90),
+            row("more", "STALLED", None, 8),
+            row("b", "STALLED", None, 3),
+            row("a", "STALLED", None, 3),
+            row("same", "REWIND", None, 3),
+            row("unknown", "STALLED", None, None),
+            row("slow", "SLOW", 1.0, 1000),
+            row("lost", "LOST", 0.0, 1),
         ),
         "lag",
         "group",
     )
-    wanted = ["lost", "soon", "older", "more", "a", "b", "unknown", "fine"]
+    wanted = ["lost", "soon", "later", "more", "same", "a", "b", "unknown", "slow", "fine"]
     assert found["group"].to_pylist() == wanted
 
 
-def test_groups_behind_and_their_acceptable_lag() -> None:
-    groups = table(
-        named("g", status="SLOW", queues=4, rate_in=2.0),
-        named("quiet", status="LOST", queues=1, rate_in=None),
-        named("fine", status="OK", queues=1, rate_in=1.0),
+def test_queues_behind_and_their_acceptable_lag() -> None:
+    def queue(group: str, status: str, queue_id: int, rate: float | None) -> dict[str, Any]:
+        place = {"broker_name": "a", "topic": "T", "queue_id": queue_id}
+        return named(group, status=status, rate_in=rate, **place)
+
+    groups = table(named("g", status="SLOW"), named("h", status="LOST"), named("i", status="OK"))
+    queues = table(
+        queue("g", "OK", 0, 2.0),
+        queue("g", "SLOW", 1, 1.0),
+        queue("g", "BROADCAST", 2, 1.0),
+        queue("h", "LOST", 0, None),
+        queue("i", "OK", 0, 1.0),
     )
-    found = driver_steps.behind(groups, Rules(allowed_lag=10, allowed_age_s=30.0))
-    assert found.to_pylist() == [named("g", fine_lag=100.0), named("quiet", fine_lag=10.0)]
+    found = driver_steps.behind(groups, queues, Rules(allowed_lag=10, allowed_age_s=30.0))
+    rows = sorted((it["group"], it["queue_id"], it["fine_lag"]) for it in found.to_pylist())
+    assert rows == [("g", 0, 70.0), ("g", 1, 40.0), ("h", 0, 10.0)]
 
 
 @pytest.mark.parametrize(
     ("lags", "since"),
-    [((5, 5, 5), 0), ((5, 0, 5), 2), ((0, 5, 5), 1), ((5, 5, 0), None), ((0, 1, 1), None)],
+    [((5, 5, 5), 0), ((5, 0, 5), 2), ((0, 5, 5), 1), ((5, 5, 0), None)],
 )
 def test_behind_since_the_last_fine_point(lags: list[int], since: int | None) -> None:
-    curves = table(*(named("g", ts=minute(it), lag=lag) for it, lag in enumerate(lags)))
-    wanted = table(named("g", fine_lag=1.0))
+    curves = table(*(named("g", ts=minute(it), fine=lag == 0) for it, lag in enumerate(lags)))
     groups = table(named("g", status="SLOW"), named("other", status="OK"))
-    rows = driver_steps.with_since(groups, curves, wanted).to_pylist()
-    found = {row["group"]: row["since_ts"] for row in rows}
-    assert found == {"g": None if since is None else minute(since), "other": None}
+    rows = driver_steps.with_since(groups, curves).to_pylist()
+    found = {row["group"]: (row["since_ts"], row["since_at_least"]) for row in rows}
+    is_bound = None if since is None else since == 0  # no earlier snapshot shows a fine point
+    assert found["g"] == (None if since is None else minute(since), is_bound)
+    assert found["other"] == (None, None)
 
 
 def test_changes_only_for_groups_of_the_earlier_report() -> None:

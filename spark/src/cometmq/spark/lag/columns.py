@@ -184,6 +184,11 @@ GROUP: Final[Columns] = (
         "timestamp",
         "First snapshot since which the group has been continuously behind",
     ),
+    _c(
+        "since_at_least",
+        "boolean",
+        "Whether the history does not show when that began: it may be earlier than since_ts",
+    ),
     _c("coverage", "double", "Queues with data divided by expected queues", required=True),
     _c("lag_change_last", "bigint", "Change of lag_sum since the previous report"),
     _c("lag_change_week", "bigint", "Change of lag_sum within a week"),
@@ -199,7 +204,11 @@ BROKER: Final[Columns] = (
     _c("file_reserved_hours", "int", "Retention of messages (fileReservedTime)"),
     _c("delete_when", "string", "Hours of the day at which files are deleted (deleteWhen)"),
     _c("disk_ratio", "double", "Used fraction of the disk, 0 to 1"),
-    _c("disk_ratio_slope", "double", "Change of disk_ratio per second, over the long window"),
+    _c(
+        "disk_ratio_slope",
+        "double",
+        "Change of disk_ratio per second, since it began to grow within the long window",
+    ),
     _c(
         "disk_full_s",
         "double",

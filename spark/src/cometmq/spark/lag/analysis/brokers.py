@@ -4,6 +4,7 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -18,8 +19,12 @@ FILE_RESERVED_HOURS: Final = 72
 DISK_MAX_USED_RATIO: Final = 75
 """RocketMQ's defaults, used when a broker does not report its own."""
 DISK_FORCED_RATIO: Final = 0.85
-"""Above this ratio brokers delete at any hour, not only at `deleteWhen`."""
+"""Above this ratio brokers delete the oldest files, expired or not (`cleanFileForciblyEnable`)."""
 POINTS_MIN: Final = 3
+TRIM_MIN: Final = 0.01
+"""A drop of the used ratio by this much means that files were deleted."""
+LOG_SHARE_MIN: Final = 0.9
+"""Smallest size of a disk, relative to its used part, at which the log may explain its growth."""
 MARGIN: Final = timedelta(days=3)
 """Deletion hours are computed up to this long after the age at which messages expire."""
 
@@ -32,6 +37,10 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     disk_ratio_slope: float | None
     disk_full_s: float | None
     """Time until the disk reaches the broker's limit; 0 if it has, None if usage is not growing."""
+    disk_forced_s: float | None
+    """Time until files are deleted before they expire; None if that is not expected."""
+    sweep_s: float | None
+    """Time in which new messages displace the whole log of a full disk; None if unknown."""
     deletions: list[tuple[int, int]]
     """Intervals in which files may be deleted, in microseconds since 1970."""
 
@@ -59,7 +68,7 @@ def _facts(points: Sequence[Row], rules: Rules) -> BrokerFacts:
         for it in points
         if it["commitlog_disk_ratio"] is not None
     ]
-    slope = _slope(known)
+    slope = _growth(known)
     hours = row["file_reserved_hours"]
     hours = FILE_RESERVED_HOURS if hours is None else hours
     spans = deletion_spans(
@@ -73,6 +82,8 @@ def _facts(points: Sequence[Row], rules: Rules) -> BrokerFacts:
         file_reserved_hours=hours,
         disk_ratio_slope=slope,
         disk_full_s=_disk_full_s(row, slope),
+        disk_forced_s=_disk_forced_s(row, slope),
+        sweep_s=_sweep_s(points, slope),
         deletions=[(_micros(begin), _micros(end)) for begin, end in spans],
     )
 
@@ -80,19 +91,45 @@ def _facts(points: Sequence[Row], rules: Rules) -> BrokerFacts:
 def _with_settings(points: Sequence[Row]) -> dict[str, Any]:
     """Copy the newest row; if the broker was unreachable, take its settings from older rows."""
     newest = dict(points[-1])
-    for name in ("file_reserved_hours", "delete_when", "disk_max_used_ratio"):
-        known = (it[name] for it in reversed(points) if it[name] is not None)
+    for name in ("file_reserved_hours", "delete_when", "disk_max_used_ratio", "clean_forcibly"):
+        known = (it[name] for it in reversed(points) if it.get(name) is not None)
         newest[name] = next(known, None)
     return newest
 
 
-def _slope(points: Sequence[tuple[datetime, float]]) -> float | None:
-    if len(points) < POINTS_MIN:
+def _growth(points: Sequence[tuple[datetime, float]]) -> float | None:
+    """Return the change of a value per second, counted from where its growth began.
+
+    A disk that began to fill ten minutes ago is as dangerous as one that has been filling for the
+    whole window. The growth begins at the last snapshot with the lowest value since files were
+    deleted. Two snapshots are enough if the newest value is the highest: waiting for a third would
+    hide the growth.
+    """
+    if not points:
+        return None
+    whole = _slope(points)
+    values = [value for _, value in points]
+    drops = (place for place, (a, b) in enumerate(pairwise(values), 1) if a - b >= TRIM_MIN)
+    points = points[max(drops, default=0) :]
+    values = [value for _, value in points]
+    lowest = min(values)
+    since = points[len(values) - 1 - values[::-1].index(lowest) :]
+    is_peak = len(points) >= POINTS_MIN and values[-1] > max(values[:-1])
+    late = _slope(since, points_min=2 if is_peak else POINTS_MIN)
+    return max((it for it in (whole, late) if it is not None), default=None)
+
+
+def _slope(
+    points: Sequence[tuple[datetime, float]], *, points_min: int = POINTS_MIN
+) -> float | None:
+    if len(points) < points_min:
         return None
     last = points[-1][0]
     xs = [(moment - last).total_seconds() for moment, _ in points]
     if len(set(xs)) == 1:
         return None
+    if len({value for _, value in points}) == 1:
+        return 0.0  # the regression yields tiny slopes from rounding errors
     return statistics.linear_regression(xs, [ratio for _, ratio in points]).slope
 
 
@@ -105,6 +142,36 @@ def _disk_full_s(row: Row, slope: float | None) -> float | None:
     if left <= 0:
         return 0.0
     return left / slope if slope is not None and slope > 0 else None
+
+
+def _disk_forced_s(row: Row, slope: float | None) -> float | None:
+    ratio = row["commitlog_disk_ratio"]
+    if ratio is None or row["clean_forcibly"] is False:
+        return None
+    left = DISK_FORCED_RATIO - ratio
+    if left <= 0:
+        return 0.0
+    return left / slope if slope is not None and slope > 0 else None
+
+
+def _sweep_s(points: Sequence[Row], slope: float | None) -> float | None:
+    """Return the time to write as much as the log holds; None unless the log explains the growth.
+
+    Once the disk is full, each new byte displaces the oldest one. If other files fill the disk,
+    nothing is known about how fast the log shrinks.
+    """
+    newest = points[-1]
+    begin, end = newest.get("commitlog_min"), newest.get("commitlog_max")
+    if begin is None or end is None or not slope:
+        return None
+    known = (it for it in points if it["commitlog_max"] is not None)
+    size, rate = end - begin, _growth([(it["read_ts"], it["commitlog_max"]) for it in known])
+    if size <= 0 or not rate or rate <= 0:
+        return None
+    disk_bytes = rate / slope
+    if disk_bytes * newest["commitlog_disk_ratio"] < LOG_SHARE_MIN * size:
+        return None
+    return float(size / rate)
 
 
 def _micros(moment: datetime) -> int:

@@ -15,6 +15,7 @@ from cometmq.spark.lag.columns import SEVERITIES, STATUSES
 from cometmq.spark.lag.rules import Rules
 
 GROUP_KEY: Final = ["cluster", "group"]
+QUEUE_KEY: Final = ["group", "broker_name", "topic", "queue_id"]
 BROKER_KEY: Final = ["cluster", "broker_name"]
 
 _BAD: Final = SEVERITIES[SEVERITIES.index("error") :]
@@ -22,37 +23,51 @@ _FINE: Final = ("OK", "UNKNOWN", "BROADCAST")
 
 
 def worst_first(table: pa.Table, lag: str, *key: str) -> pa.Table:
-    """Sort rows by status, then by nearest loss, oldest message and highest lag; nulls last."""
-    rank = pc.index_in(table["status"], value_set=pa.array(STATUSES))
+    """Sort rows by severity, then by the time until loss, then by unread messages; nulls last."""
+    severity = pc.index_in(table["severity"], value_set=pa.array(SEVERITIES))
+    status = pc.index_in(table["status"], value_set=pa.array(STATUSES))
     order = [
-        ("rank", "ascending"),
+        ("severity_rank", "descending"),
         ("time_to_loss_s", "ascending"),
-        ("lag_time_s", "descending"),
         (lag, "descending"),
+        ("status_rank", "ascending"),
         *((name, "ascending") for name in key),
     ]
-    ranked = table.append_column("rank", rank)
+    ranked = table.append_column("severity_rank", severity).append_column("status_rank", status)
     return table.take(pc.sort_indices(ranked, sort_keys=order))
 
 
-def behind(groups: pa.Table, rules: Rules) -> pa.Table:
-    """Select the groups whose curves are needed, with the highest acceptable lag of each."""
-    wanted = groups.filter(pc.invert(pc.is_in(groups["status"], value_set=pa.array(_FINE))))
-    by_lag = pc.multiply(pc.cast(wanted["queues"], pa.float64()), float(rules.allowed_lag))
+def behind(groups: pa.Table, queues: pa.Table, rules: Rules) -> pa.Table:
+    """Select the queues whose curves are needed, with the highest acceptable lag of each.
+
+    All queues of a group that is behind are needed. The lag of a whole group would not show that
+    one of its queues hangs.
+    """
+    is_behind = pc.invert(pc.is_in(groups["status"], value_set=pa.array(_FINE)))
+    wanted = queues.join(
+        groups.filter(is_behind).select(GROUP_KEY), GROUP_KEY, join_type="left semi"
+    )
+    wanted = wanted.filter(pc.not_equal(wanted["status"], "BROADCAST"))
     by_age = pc.multiply(pc.coalesce(wanted["rate_in"], 0.0), rules.allowed_age_s)
-    return wanted.select(GROUP_KEY).append_column("fine_lag", pc.add(by_lag, by_age))
+    fine = pc.add(pc.max_element_wise(by_age, 0.0), float(rules.allowed_lag))
+    return wanted.select([*QUEUE_KEY, "cluster"]).append_column("fine_lag", fine)
 
 
-def with_since(groups: pa.Table, curves: pa.Table, wanted: pa.Table) -> pa.Table:
-    """Add the time since which each group has been behind without interruption."""
-    points = curves.select([*GROUP_KEY, "ts", "lag"]).join(wanted, GROUP_KEY, join_type="inner")
-    fine = points.filter(pc.less_equal(points["lag"].cast(pa.float64()), points["fine_lag"]))
+def with_since(groups: pa.Table, curves: pa.Table) -> pa.Table:
+    """Add the time since which each group has been behind without interruption.
+
+    If no snapshot shows the group before that, it may have been behind for longer.
+    """
+    fine = curves.filter(curves["fine"])
     last_fine = fine.group_by(GROUP_KEY).aggregate([("ts", "max")])
-    points = points.select([*GROUP_KEY, "ts"]).join(last_fine, GROUP_KEY)
-    is_after = pc.or_(pc.is_null(points["ts_max"]), pc.greater(points["ts"], points["ts_max"]))
+    points = curves.select([*GROUP_KEY, "ts"]).join(last_fine, GROUP_KEY)
+    is_first = pc.is_null(points["ts_max"])
+    is_after = pc.or_(is_first, pc.greater(points["ts"], points["ts_max"]))
+    points = points.append_column("since_at_least", is_first)
     after = points.filter(pc.fill_null(is_after, True))
-    first = after.group_by(GROUP_KEY).aggregate([("ts", "min")])
-    return groups.join(first.rename_columns([*GROUP_KEY, "since_ts"]), GROUP_KEY)
+    first = after.group_by(GROUP_KEY).aggregate([("ts", "min"), ("since_at_least", "max")])
+    first = first.rename_columns([*GROUP_KEY, "since_ts", "since_at_least"])
+    return groups.join(first, GROUP_KEY)
 
 
 def with_change(

@@ -5,7 +5,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from cometmq.spark.lag.analysis.series import LAG
+from cometmq.spark.lag.analysis.series import KEY, LAG
 from cometmq.spark.lag.columns import SEVERITIES, STATUSES
 
 _NAMES: Final = tuple(STATUSES)
@@ -50,10 +50,13 @@ GROUP BY cluster, `group`
 
 _CURVES: Final = f"""
 SELECT cluster, `group`, snapshot_id, min(read_ts) AS ts,
-       sum({LAG}) AS lag, sum(m) AS max_offset, sum(c) AS consumer_offset
-FROM (SELECT /*+ BROADCAST(g) */ DISTINCT p.cluster, p.`group`, broker_name, topic, queue_id,
-             snapshot_id, read_ts, consumer_offset AS c, min_offset AS n, max_offset AS m
-      FROM {{progress}} p JOIN {{groups}} g ON g.cluster = p.cluster AND g.`group` = p.`group`)
+       sum({LAG}) AS lag, sum(m) AS max_offset, sum(c) AS consumer_offset,
+       bool_and(coalesce({LAG} <= fine_lag, true))
+           AND count(*) >= max(count(*)) OVER (
+               PARTITION BY cluster, `group` ORDER BY snapshot_id) AS fine
+FROM (SELECT /*+ BROADCAST(q) */ DISTINCT {KEY},
+             snapshot_id, read_ts, consumer_offset AS c, min_offset AS n, max_offset AS m, fine_lag
+      FROM {{progress}} JOIN {{queues}} q USING ({KEY}))
 GROUP BY cluster, `group`, snapshot_id
 HAVING sum({LAG}) IS NOT NULL
 """
@@ -65,5 +68,9 @@ def groups(queues: DataFrame) -> DataFrame:
 
 
 def curves(progress: DataFrame, wanted: DataFrame) -> DataFrame:
-    """Sum the lag of the given groups at each snapshot."""
-    return progress.sparkSession.sql(_CURVES, progress=progress, groups=wanted)
+    """Sum the lag of the groups of the given queues at each snapshot.
+
+    `fine` tells whether each queue was within its acceptable lag (`fine_lag`). A snapshot that
+    lacks queues of earlier ones shows no group as fine: a broker that restarts does not answer.
+    """
+    return progress.sparkSession.sql(_CURVES, progress=progress, queues=wanted)

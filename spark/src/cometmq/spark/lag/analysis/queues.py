@@ -50,7 +50,7 @@ _RATES: Final[Step] = {
     "rate_out": regression.slope("rc"),
     "rate_in_long": regression.slope("lm"),
     "rate_out_long": regression.slope("lc"),
-    "rate_min": regression.slope("ln"),
+    "rate_min": f"greatest({regression.slope('ln')}, try_divide(trimmed.gone, -trimmed.at))",
     "drain": regression.slope("rd"),
     "drain_se": regression.standard_error("rd"),
     "rate_r2": regression.r_squared("rd"),
@@ -66,10 +66,16 @@ _ETA: Final[Step] = {
 }
 
 _MAY_BE_LOST: Final = "lag > 0 AND c IS NOT NULL"
+# A group that reads everything before the disk is full loses nothing. One that was fine a few
+# minutes ago is given two windows to prove it, if there is so much time.
+_KEEPS_UP: Final = """fine_now OR (fine_once AND disk_forced_s > 2 * window_s)
+    OR coalesce(eta_high_s < disk_forced_s, false)"""
+_READS: Final = "greatest(0D, coalesce(rate_out_long, 0D))"
 # Expired files are deleted only in the hours of `deleteWhen`, so this is the first such interval
-# after expiry.
-_DIES: Final = """array_min(transform(
-    filter(deletions, s -> s.end_us > dies_us), s -> greatest(s.begin_us, dies_us)))"""
+# after expiry; a full disk deletes them at once.
+_DIES: Final = """CASE WHEN unix_micros(read_ts) + disk_full_s * 1e6D <= dies_us THEN dies_us
+    ELSE array_min(transform(
+        filter(deletions, s -> s.end_us > dies_us), s -> greatest(s.begin_us, dies_us))) END"""
 
 # If a group reads the log at a speed v < 1, the age of its next message grows by 1 - v per second.
 _LOSS: Final[Step] = {
@@ -81,9 +87,15 @@ _LOSS: Final[Step] = {
         WHEN coalesce(log_speed, 0D) <= 0 THEN ({_DIES} - unix_micros(read_ts)) / 1e6D
         WHEN log_speed < 1 AND dies_us IS NOT NULL
             THEN greatest(0D, file_reserved_hours * 3600D - lag_time_s) / (1 - log_speed) END""",
-    "ttl_disk_s": f"""CASE
-        WHEN {_MAY_BE_LOST} AND disk_fills AND rate_min > coalesce(rate_out_long, 0D)
-        THEN greatest(0, c - n) / (rate_min - coalesce(rate_out_long, 0D)) END""",
+    "ttl_trim_s": f"""CASE
+        WHEN {_MAY_BE_LOST} AND disk_fills AND rate_min > {_READS}
+        THEN greatest(0, c - n) / (rate_min - {_READS}) END""",
+    "ttl_full_s": f"""CASE
+        WHEN NOT ({_MAY_BE_LOST}) OR disk_forced_s IS NULL OR {_KEEPS_UP} THEN NULL
+        WHEN sweep_s IS NULL THEN disk_forced_s
+        WHEN (m - n) / sweep_s > {_READS}
+        THEN disk_forced_s + greatest(0, c - n) / ((m - n) / sweep_s - {_READS}) END""",
+    "ttl_disk_s": "least(ttl_trim_s, ttl_full_s)",
     "time_to_loss_s": f"""CASE WHEN {_MAY_BE_LOST} AND lost > 0 THEN 0D
         ELSE least(ttl_time_s, ttl_disk_s) END""",
     "ttl_model": """CASE
@@ -125,12 +137,13 @@ def queues(series: DataFrame, rules: Rules) -> DataFrame:
     """Compute the table `queue`, plus the column `present`.
 
     `series` has the columns of `series.condense` and `arrival.arrivals`, the broker facts
-    (`file_reserved_hours`, `deletions`, `disk_fills`), `present` (whether the newest snapshot has
-    the series) and `seen_broadcast`.
+    (`file_reserved_hours`, `deletions`, `disk_fills`, `disk_full_s`, `disk_forced_s`, `sweep_s`),
+    `present` (whether the newest snapshot has the series) and `seen_broadcast`.
     """
     numbers: Step = {
         "points_min": str(rules.points_min),
         "risk_s": f"{rules.risk_hours * 3600}D",
+        "window_s": str(rules.window_s),
     }
     frame = with_steps(
         series, numbers, _TIMES, _RATES, _ETA, _LOSS, {"status": STATUS, "severity": _SEVERITY}

@@ -44,6 +44,9 @@ _FACTS: Final = pa.schema(
         ("broker_name", pa.string()),
         ("file_reserved_hours", pa.int32()),
         ("disk_fills", pa.bool_()),
+        ("disk_full_s", pa.float64()),
+        ("disk_forced_s", pa.float64()),
+        ("sweep_s", pa.float64()),
         ("reachable", pa.bool_()),
         ("deletions", pa.list_(_SPAN)),
     ]
@@ -122,6 +125,9 @@ class _Job:
                 "broker_name": it.row["broker_name"],
                 "file_reserved_hours": it.file_reserved_hours,
                 "disk_fills": it.disk_fills(self._rules),
+                "disk_full_s": it.disk_full_s,
+                "disk_forced_s": it.disk_forced_s,
+                "sweep_s": it.sweep_s,
                 "reachable": it.row["reachable"],
                 "deletions": [{"begin_us": begin, "end_us": end} for begin, end in it.deletions],
             }
@@ -133,10 +139,10 @@ class _Job:
 
     def _groups(self, queue_table: pa.Table) -> tuple[pa.Table, pa.Table]:
         table = groups.groups(self._frame(queue_table)).toArrow()
-        wanted = driver_steps.behind(table, self._rules)
+        wanted = driver_steps.behind(table, queue_table, self._rules)
         sparse = self._history.read_sparse(self._spark, self._first_id, self._last_id)
         curves = groups.curves(sparse.where(_LAG_TOPICS), self._frame(wanted)).toArrow()
-        table = driver_steps.with_since(table, curves, wanted)
+        table = driver_steps.with_since(table, curves)
         for name, age in (("lag_change_last", None), ("lag_change_week", WEEK_MINUTES)):
             before = lag_before(self._history.root, self._last_id, age)
             table = driver_steps.with_change(table, name, before)

@@ -22,6 +22,10 @@ RULES: Final[tuple[tuple[str, str], ...]] = (
     ("STOPPED", f"NOT online AND {_STANDS} AND NOT fine_once"),
     ("REWIND", "went_back AND c < c_max"),
     ("STALLED", f"online AND {_STANDS} AND NOT fine_once"),
+    # A job without members, such as a Spark query, has finished if it rests for longer than its
+    # batches can take; until then nothing is known.
+    ("STOPPED", "NOT online AND rest_s >= window_s / 2 AND NOT fine_once"),
+    ("UNKNOWN", "NOT online AND rest_s > 0 AND NOT fine_once AND NOT drains"),
     ("SLOW", "NOT fine_once AND NOT drains"),
     ("CATCHING_UP", "NOT fine_once"),
 )

@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains each group in words: the sentences that an operator reads first.
+"""Explains each group, and sums up the report: what an operator reads first.
 
-HTML and Markdown both take their wording from here.
+HTML and Markdown both take their wording from here. The verdict says that no unread data is in
+danger only if every model says so: no group loses data, no time until a loss is known, no disk is
+filling up, and nothing that the models need is unknown.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from cometmq.spark.lag.columns import BAD, Report
-from cometmq.spark.lag.output.text import count, duration, moment, plural, rate
+from cometmq.spark.lag.output.text import NOTHING, duration, plural, time_left
+from cometmq.spark.lag.output.words import WORDS, Row, View
 
-Row = Mapping[str, Any]
-"""One row of a table of the report."""
-
-_TTL_CAUSES: Final = {
-    "time": "they get older than the broker keeps them",
-    "disk": "the broker's disk is filling",
-    "lost": "deletion has reached them already",
-}
+_UNSURE: Final = frozenset({"UNKNOWN", "NEVER_COMMITTED"})
+_WELL: Final = frozenset({"OK", "BROADCAST"})
+_HOUR_S: Final = 3600
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -43,108 +42,88 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def findings(report: Report) -> list[Finding]:
-    return [_finding(row) for row in report.table("group").to_pylist()]
+    queues: defaultdict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in report.table("queue").to_pylist():
+        queues[row["cluster"], row["group"], row["status"]].append(row)
+    return [
+        _finding(View(row, report.header, queues[row["cluster"], row["group"], row["status"]]))
+        for row in report.table("group").to_pylist()
+    ]
+
+
+def _finding(view: View) -> Finding:
+    why, advice = WORDS[view.row["status"]]
+    return Finding(view.row, why if isinstance(why, str) else why(view), advice)
 
 
 def verdict(report: Report) -> str:
     """Summarize the report in one sentence."""
-    header = report.header
-    total = sum(header.status_counts.values())
-    if total == 0:
-        return "No consumer group was seen."
-    bad = [found for found in findings(report) if found.is_bad]
-    if not bad:
-        return f"{_all(total)} well."
-    losing = sum(found.row["severity"] == "critical" for found in bad)
-    if not losing:
-        return f"{len(bad)} of {plural(total, 'group')} need a look; no unread data is in danger."
-    verb = "loses" if losing == 1 else "lose"
-    return f"{plural(losing, 'group')} of {total} {verb} unread data or will soon" + (
-        f"; {len(bad) - losing} more need a look." if len(bad) > losing else "."
-    )
+    rows: list[Row] = report.table("group").to_pylist()
+    if not rows:
+        return "No consumer group was seen." + _not_reached(report)
+    bad = [row for row in rows if row["severity"] in BAD]
+    losing = sum(row["severity"] == "critical" for row in bad)
+    total = len(rows)
+    if losing:
+        verb = "loses" if losing == 1 else "lose"
+        more = f"; {len(bad) - losing} more need a look" if len(bad) > losing else ""
+        return f"{plural(losing, 'group')} of {total} {verb} unread data or will soon{more}."
+    danger = _danger(report, rows)
+    if bad:
+        safe = "no unread data is in danger"
+        return f"{len(bad)} of {plural(total, 'group')} need a look; {danger or safe}."
+    return _without_trouble(rows) + (f"; {danger}." if danger else ".")
 
 
-def _all(total: int) -> str:
-    return "The only group is" if total == 1 else f"All {total} groups are"
+def _without_trouble(rows: Sequence[Row]) -> str:
+    total = len(rows)
+    well = sum(row["status"] in _WELL for row in rows)
+    if well == total:
+        return "The only group is well" if total == 1 else f"All {total} groups are well"
+    rest = []
+    for status, words in (("CATCHING_UP", "catching up"), ("UNKNOWN", "without a known status")):
+        number = sum(row["status"] == status for row in rows)
+        if number:
+            rest.append(f"{number} {'is' if number == 1 else 'are'} {words}")
+    are = "is" if well == 1 else "are"
+    return f"{well} of {plural(total, 'group')} {are} well, {' and '.join(rest)}"
 
 
-def _finding(row: Row) -> Finding:
-    why, advice = _WORDS[row["status"]]
-    return Finding(row, why if isinstance(why, str) else why(row), advice)
+def _danger(report: Report, rows: Sequence[Row]) -> str:
+    """Name the nearest danger to unread data, or what is unknown; empty if there is none."""
+    horizon_s = report.header.risk_hours * _HOUR_S
+    losses = [row for row in rows if _may_lose(row, horizon_s)]
+    if losses:
+        first = min(losses, key=lambda row: (row["time_to_loss_s"], row["group"]))
+        left = first["time_to_loss_s"]
+        when = f"in {duration(left)}" if left else "now"
+        return f"the first unread data is deleted {when} ({first['group']})"
+    brokers = report.table("broker").to_pylist()
+    filling = [(it["disk_full_s"], it["broker_name"]) for it in brokers]
+    left, name = min((it for it in filling if it[0] is not None), default=(horizon_s + 1, ""))
+    if left <= horizon_s:
+        return f"the disk of {name} is full" + (f" in {duration(left)}" if left else "")
+    if report.header.unreachable:
+        return _not_reached(report).removeprefix(" ").removesuffix(".")
+    unsure = sum(_is_unsure(row) for row in rows)
+    if unsure:
+        return f"too little is known about {plural(unsure, 'group')} to rule out a loss"
+    return ""
 
 
-def behind(row: Row) -> str:
-    """Format how far the group is behind, for example `12 unread, the oldest for 3 min`."""
-    text = f"{count(row['lag_sum'])} unread"
-    if row["lag_time_s"]:
-        text += f", the oldest for {duration(row['lag_time_s'])}"
-    return text
+def _may_lose(row: Row, horizon_s: float) -> bool:
+    """Return whether the group loses data if nothing changes; healthy groups only if it is near."""
+    left = row["time_to_loss_s"]
+    if left is None:
+        return False
+    return bool(left < horizon_s or (row["severity"] in BAD and time_left(left) != NOTHING))
 
 
-def _speed(row: Row) -> str:
-    return f"it reads {rate(row['rate_out'])} while {rate(row['rate_in'])} arrive"
+def _is_unsure(row: Row) -> bool:
+    is_unread_of_unknown_age = bool(row["lag_sum"]) and row["lag_time_s"] is None
+    return row["status"] in _UNSURE or is_unread_of_unknown_age or row["coverage"] < 1
 
 
-def _since(row: Row) -> str:
-    return f" Behind since {moment(row['since_ts'])} UTC." if row["since_ts"] else ""
-
-
-def _growth(row: Row) -> str:
-    return f", and {rate(row['rate_in'])} more arrive" if row["rate_in"] else ""
-
-
-def _lost(row: Row) -> str:
-    where = f"{row['worst_topic']}, {row['worst_broker_name']}, queue {row['worst_queue_id']}"
-    return f"{count(row['lost_sum'])} messages were deleted before they were read ({where})."
-
-
-def _at_risk(row: Row) -> str:
-    cause = _TTL_CAUSES.get(row["ttl_model"], "the broker deletes old files")
-    state = _speed(row) if row["online"] else "no member is connected to read them"
-    return f"Unread messages are deleted in {duration(row['time_to_loss_s'])}: {cause}; {state}."
-
-
-def _stalled(row: Row) -> str:
-    return f"Members are connected, but nothing is consumed{_growth(row)}.{_since(row)}"
-
-
-def _stopped(row: Row) -> str:
-    return f"No member is connected{_growth(row)}.{_since(row)}"
-
-
-def _slow(row: Row) -> str:
-    return f"Cannot keep up with its producers: {_speed(row)}."
-
-
-def _catching_up(row: Row) -> str:
-    return f"Catches up in {duration(row['eta_catchup_s'])}: {_speed(row)}."
-
-
-_WORDS: Final[Mapping[str, tuple[str | Callable[[Row], str], str]]] = {
-    "LOST": (
-        _lost,
-        "Add consumers or raise fileReservedTime now; deleted messages cannot be recovered.",
-    ),
-    "AT_RISK": (
-        _at_risk,
-        "Start or add consumers; to gain time, raise fileReservedTime or give the disk space.",
-    ),
-    "REWIND": (
-        "Its position jumped back: messages that were read already are read again.",
-        "Ask who reset the offset; if nobody did, look for members with an old offset file.",
-    ),
-    "STALLED": (
-        _stalled,
-        "Look at the members' threads: a listener hangs, or one message fails forever.",
-    ),
-    "STOPPED": (_stopped, "Start its consumers, or delete the group if it has retired."),
-    "NEVER_COMMITTED": (
-        "Members are connected, but the group has never committed an offset.",
-        "Check whether its listener ever returns, and whether it may commit offsets.",
-    ),
-    "SLOW": (_slow, "Add consumers or threads, up to one consumer for each queue."),
-    "CATCHING_UP": (_catching_up, ""),
-    "UNKNOWN": ("Too few recent snapshots to determine a status.", ""),
-    "BROADCAST": ("Broadcasting: each member keeps its own offsets; brokers store none.", ""),
-    "OK": ("Keeps up.", ""),
-}
+def _not_reached(report: Report) -> str:
+    names = report.header.unreachable
+    return f" {plural(len(names), 'broker')} did not answer." if names else ""

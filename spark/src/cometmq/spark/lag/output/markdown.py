@@ -6,9 +6,10 @@ from typing import Final
 
 from cometmq.spark.lag.columns import Report
 from cometmq.spark.lag.output import sections
-from cometmq.spark.lag.output.findings import Finding, behind, findings, verdict
+from cometmq.spark.lag.output.findings import Finding, findings, verdict
 from cometmq.spark.lag.output.sections import Section
 from cometmq.spark.lag.output.text import count, duration, moment, percent, time_left
+from cometmq.spark.lag.output.words import behind
 
 GROUPS_MAX: Final = 200
 WORST: Final = 3

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from cometmq.remoting.errors import CometError
 from cometmq.spark.lag.columns import BAD, STATUSES, Report
-from cometmq.spark.lag.output.findings import Row
+from cometmq.spark.lag.output.words import Row
 
 PUSH_TIMEOUT_S: Final = 10.0
 

@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from cometmq.spark.lag.columns import BAD, Report
-from cometmq.spark.lag.output.findings import Row
 from cometmq.spark.lag.output.text import (
     NOTHING,
     count,
@@ -20,6 +19,7 @@ from cometmq.spark.lag.output.text import (
     rate,
     short_count,
 )
+from cometmq.spark.lag.output.words import Row
 
 ROWS_MAX: Final = 100
 _METHODS: Final = {"extrap_min": "at least ", "interp": "about "}

@@ -61,6 +61,7 @@ def windows(progress: DataFrame, rules: Rules) -> DataFrame:
         "size(collect_set(snapshot_id)) AS points_w",
         "min(c) AS c_min",
         "max(c) AS c_max",
+        "min(CASE WHEN c IS NOT NULL THEN struct(-c AS c, read_ts AS at) END) AS arrived",
         "min_by(lost, snapshot_id) < max_by(lost, snapshot_id) AS losing",
         "bool_or(broadcast) AS broadcast",
         "bool_or(fine) AS fine_once",
@@ -96,10 +97,13 @@ def _with_status(frame: DataFrame, rules: Rules) -> DataFrame:
         "present": "true",
         "time_to_loss_s": "CAST(NULL AS double)",
         "risk_s": "0D",
+        "window_s": str(rules.window_s),
+        "rest_s": "CASE WHEN c = c_max THEN (unix_micros(read_ts) - unix_micros(arrived.at)) / 1e6D"
+        " ELSE 0D END",
         "went_back": "c < c_max",
         "drain": f"CASE WHEN rd_n >= {regression.POINTS_MIN} THEN slope END",
-        "rest": "greatest(0, syy - try_divide(sxy * sxy, sxx))",
-        "drain_se": "sqrt(try_divide(rest, (rd_n - 2) * sxx))",
+        "residual": "greatest(0, syy - try_divide(sxy * sxy, sxx))",
+        "drain_se": "sqrt(try_divide(residual, (rd_n - 2) * sxx))",
         "drains": f"coalesce(drain > 0 AND drain > {T_STATISTIC} * drain_se, false)",
         "status": STATUS,
     }
