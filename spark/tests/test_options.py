@@ -2,11 +2,13 @@
 """Text is converted to option values; errors have one line."""
 
 import pickle
+import re
 
 import pytest
 
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.definitions import FIELDS, Properties, Table, parse
+from cometmq.spark.options.foreign import FOREIGN
 from cometmq.spark.options.values import duration_ms
 
 
@@ -28,6 +30,31 @@ def test_unknown_option_suggests_the_closest_name() -> None:
         parse({"subscribePatern": "a"})
     with pytest.raises(OptionError, match="unknown option `zzz`: see the list"):
         parse({"zzz": "a"})
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("kafka.bootstrap.servers", "option of Kafka; set `nameServer`"),
+        ("kafka.group.id", "`commitGroup`"),
+        ("Kafka.Sasl.Jaas.Config", "`secretFile`"),
+        ("kafka.fetch.min.bytes", "no meaning here; remove it"),
+        ("includeHeaders", "`includeProperties`"),
+        ("namesrvAddr", "use `nameServer`"),
+        ("path", "option `subscribe`"),
+    ],
+)
+def test_options_of_other_sources_are_named_in_ours(name: str, advice: str) -> None:
+    with pytest.raises(OptionError, match=f"unknown option `{name}`: .*{advice}"):
+        parse({name: "a"})
+
+
+def test_names_of_other_sources_are_not_ours() -> None:
+    ours = {info.encode_name.lower() for info in FIELDS}
+    assert not ours & FOREIGN.keys()
+    assert all(name == name.lower() for name in FOREIGN)
+    advised = {word for text in FOREIGN.values() for word in re.findall(r"`([a-zA-Z.]+)`", text)}
+    assert {word.lower() for word in advised} <= ours | {"load", "properties"}
 
 
 @pytest.mark.parametrize(

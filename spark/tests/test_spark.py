@@ -2,6 +2,9 @@
 """Runs queries as users write them, in a local Spark session against a real broker."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.wire import call
-from cometmq.spark.options.offsets_json import Queue
 from cometmq.spark.testing import fill, wait_for_messages
 
 DELETE_TOPIC = 215
@@ -129,6 +131,39 @@ def test_dataframe_is_a_snapshot(
 
     assert before.count() == 40
     assert load(subscribe=topic).count() == 80
+
+
+_WITHOUT_VARIABLES = """
+import sys
+from pyspark.sql import SparkSession
+from cometmq.spark.source import RocketMQDataSource
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+spark.dataSource.register(RocketMQDataSource)
+rows = spark.read.format("rocketmq").options(nameServer=sys.argv[1], subscribe=sys.argv[2]).load()
+print(rows.count())
+spark.stop()
+"""
+
+
+def test_workers_run_the_interpreter_of_the_driver(
+    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first `python3` of PATH lacks the package, as if the environment was not activated."""
+    fill(cluster.namesrv_addr, topic, 5)
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho 'No module named pyspark' >&2\nexit 1\n")
+    python.chmod(0o755)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(python.parent), prepend=os.pathsep)
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_VARIABLES, cluster.namesrv_addr, topic],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["20"], done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(("form", "kind"), [("raw", "string"), ("none", "string")])
@@ -290,15 +325,33 @@ def test_batch_is_written_and_other_modes_are_rejected(
 def test_commits_of_a_query_are_visible_to_tools(
     streams: Streams, cluster: Cluster, topic: str
 ) -> None:
-    for first in (0, 20):  # a batch is committed when the next one starts
+    """The last batch of a run is committed, too, and the group appears in lists."""
+    group = "CID_spark_query"
+    for first in (0, 20):
         fill(cluster.namesrv_addr, topic, 20, first=first)
-        streams.run(topic, commitGroup="CID_spark_query")
+        streams.run(topic, commitGroup=group, maxOffsetsPerTrigger="30")
+        for address in cluster.broker_addrs:
+            for queue_id in range(2):
+                fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+                answer = call(address, 14, fields)
+                assert answer.code == 0
+                assert int(answer.fields["offset"]) == first + 20
 
-    place = Queue(topic, "broker-a", 0)
-    fields = {"consumerGroup": "CID_spark_query", "topic": topic, "queueId": str(place.queue_id)}
-    answer = call(cluster.broker_addrs[0], 14, fields)
-    assert answer.code == 0
-    assert int(answer.fields["offset"]) in {20, 40}
+    listed = _cometmq(cluster, "group", "list")
+    assert group in listed
+    fill(cluster.namesrv_addr, topic, 3, first=40)
+    lag = json.loads(_cometmq(cluster, "lag", group, "--json"))
+    assert lag["lag"] == 12, lag
+
+
+def _cometmq(cluster: Cluster, *words: str) -> str:
+    program = Path(sys.executable).with_name("cometmq")
+    done = subprocess.run(
+        [program, *words, "--namesrv", cluster.namesrv_addr],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_tables_about_groups_and_brokers(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from cometmq.spark.errors import BrokerUnreachable, DataLoss
+from cometmq.spark.errors import BrokerUnreachable, DataLoss, Refused
 from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue
 from cometmq.spark.read.stream import MessageStreamReader
@@ -27,6 +27,8 @@ class Brokers:
         self.brokers: dict[str, dict[int, str]] = {"a": {0: "a:1"}, "b": {0: "b:1"}}
         self.away: set[str] = set()
         self.committed: list[tuple[str, dict[Queue, int]]] = []
+        self.registered: list[tuple[str, str]] = []
+        self.refuses = False
 
     def queues(self, *, must_exist: bool = True) -> list[Queue]:
         return list(self.now)
@@ -40,6 +42,11 @@ class Brokers:
 
     def commit(self, group: str, offsets: dict[Queue, int]) -> None:
         self.committed.append((group, offsets))
+
+    def register(self, group: str, names: set[str]) -> None:
+        if self.refuses:
+            raise Refused("NO_PERMISSION")
+        self.registered += [(group, name) for name in sorted(names)]
 
 
 class Log:
@@ -236,3 +243,29 @@ def test_commit_group_is_optional() -> None:
 
     assert silent.brokers.committed == []
     assert telling.brokers.committed == [("CID_q", {A: 7, B: 8})]
+
+
+def test_offsets_are_committed_when_the_next_batch_is_asked_for() -> None:
+    """Spark asks once more after the last batch of `availableNow`, but does not commit it."""
+    stream = Stream(commitGroup="g")
+    stream.brokers.now = {A: (0, 10)}
+
+    end = stream.reader.latestOffset(at(a=5), ALL)
+    assert stream.brokers.committed == [("g", {A: 5})]
+    assert stream.reader.latestOffset(end, ALL) == end
+    assert stream.brokers.committed == [("g", {A: 5}), ("g", {A: 10})]
+    stream.reader.latestOffset(end, ALL)
+    stream.reader.commit(end)  # Spark repeats it at a restart
+    assert len(stream.brokers.committed) == 2
+    assert stream.brokers.registered == [("g", "a"), ("g", "b")]
+
+
+def test_group_that_may_not_be_created_is_committed_nevertheless() -> None:
+    stream = Stream(commitGroup="g")
+    stream.brokers.now, stream.brokers.refuses = {A: (0, 10)}, True
+
+    stream.reader.latestOffset(at(a=5), ALL)
+    stream.reader.latestOffset(at(a=6), ALL)
+
+    assert [offsets for _, offsets in stream.brokers.committed] == [{A: 5}, {A: 6}]
+    assert [event for event, _ in stream.log.lines] == ["group.refused"]

@@ -15,9 +15,11 @@ from pyspark.sql.types import StructType
 
 from cometmq.spark.options.definitions import Table, parse
 from cometmq.spark.read.batch import MessageReader
+from cometmq.spark.read.loading import check_load
 from cometmq.spark.read.stream import MessageStreamReader
 from cometmq.spark.read.tables import ProgressStreamReader, TableReader
 from cometmq.spark.schemas import table_schema
+from cometmq.spark.workers import use_own_python
 from cometmq.spark.write.sink import MessageStreamWriter, MessageWriter
 
 FORMAT: Final = "rocketmq"
@@ -30,23 +32,36 @@ class RocketMQDataSource(DataSource):
         """Parse the options; each reader and writer validates its own."""
         super().__init__(options)
         self._parsed = parse(dict(options))
+        self._is_checked = False
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format; Spark calls this when the source is registered."""
+        use_own_python()
         return FORMAT
 
     def schema(self) -> StructType:
+        """Return the schema; Spark calls this at `load()`, which is the time to refuse options."""
+        self._check()
         return table_schema(self._parsed)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._check()
         if self._parsed.table is Table.MESSAGES:
             return MessageReader(self._parsed, schema)
         return TableReader(self._parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        self._check()
         if self._parsed.table is Table.MESSAGES:
             return MessageStreamReader(self._parsed, schema)
         return ProgressStreamReader(self._parsed, schema)
+
+    def _check(self) -> None:
+        """Check the options of a read once; `schema` is not called if the user gives one."""
+        if not self._is_checked:
+            check_load(self._parsed)
+            self._is_checked = True
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return MessageWriter(self._parsed, schema, overwrite=overwrite)

@@ -5,6 +5,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Request, Response
 from cometmq.remoting.commands.offsets import (
@@ -83,6 +85,19 @@ class Metadata(Closable):
 
         for answer in self._ask(list(offsets), request).values():
             accepted(answer)
+
+    def register(self, group: str, names: Collection[str]) -> None:
+        """Create a consumer group at the masters of these brokers, where it does not exist."""
+        for name in sorted(names):
+            master = self.brokers[name].get(MASTER_ID)
+            if master is None:
+                continue  # a slave copies the groups of its master
+            connection = self._connections.get(master)
+            answer = connection.invoke(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            known = decode_json(SubscriptionGroupTable, answer.body).subscription_group_table
+            if group not in known:
+                body = encode_json(SubscriptionGroupConfig(group_name=group))
+                connection.invoke(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     def offset_at(self, queue: Queue, moment_ms: int, ends: tuple[int, int]) -> int:
         """Return the first offset stored at or after a time, or the queue's end if there is none.

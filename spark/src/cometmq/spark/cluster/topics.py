@@ -6,6 +6,7 @@ import re
 import time
 import urllib.request
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
-from cometmq.remoting.errors import TransportError
+from cometmq.remoting.errors import CometError, TransportError
 from cometmq.remoting.message.flags import Perm
 from cometmq.spark.cluster.connection import BrokerConnection, Closable, LinkSettings
 from cometmq.spark.errors import NameServerUnreachable, OptionError, TopicMissing
@@ -78,7 +79,7 @@ class NameServers(Closable):
         """Query the name server that answered last, then the others; retry if none answers."""
         if self._connection is not None:
             try:
-                return self._connection.invoke(code, header, ok=ok)
+                return self._ask(self._connection, code, header, ok)
             except TransportError:
                 self.close()
         failures: dict[str, str] = {}
@@ -88,16 +89,39 @@ class NameServers(Closable):
             for address in addresses_of(self._text):
                 try:
                     self._connection = BrokerConnection(address, self._settings)
-                    return self._connection.invoke(code, header, ok=ok)
+                    return self._ask(self._connection, code, header, ok)
                 except TransportError as error:
                     failures[address] = str(error)
                     self.close()
         raise NameServerUnreachable(f"no name server answers: {'; '.join(failures.values())}")
 
+    def _ask(
+        self,
+        connection: BrokerConnection,
+        code: RequestCode,
+        header: msgspec.Struct | None,
+        ok: tuple[int, ...],
+    ) -> Response:
+        answer = connection.invoke(code, header, ok=(*ok, ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise OptionError(_not_a_name_server(connection))
+        return answer
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _not_a_name_server(connection: BrokerConnection) -> str:
+    """Describe the mistake; a broker itself knows the name servers that it registers with."""
+    known = ""
+    with suppress(CometError, UnicodeDecodeError):
+        text = connection.invoke(RequestCode.GET_BROKER_CONFIG).body.decode()
+        lines = (line.partition("=") for line in text.splitlines())
+        known = next((value for name, _, value in lines if name == "namesrvAddr"), "").strip()
+    advice = f"use `{known}`" if known else "use the address of a name server, `host:9876`"
+    return f"option `nameServer`: {connection.address} is a broker, not a name server; {advice}"
 
 
 def addresses_of(text: str) -> list[str]:

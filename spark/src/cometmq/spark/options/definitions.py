@@ -114,13 +114,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             extra=READ,
             description="`earliest`, `latest` (streams) or offsets as "
-            '`{"T":{"broker-a":{"0":23,"1":-1}}}`, where -2 is earliest and -1 latest. '
+            '`{"T":{"broker-a":{"0":23,"1":-1}}}`, where -2 is earliest and -1 latest; every '
+            "queue that is read must be named. "
             "Default: earliest for a batch, latest for a stream.",
         ),
     ] = ""
     ending_offsets: Annotated[
         str,
-        Meta(extra=BATCH, description="`latest` or offsets as JSON, where -1 is latest."),
+        Meta(
+            extra=BATCH,
+            description="`latest` or offsets of all queues as JSON, where -1 is latest.",
+        ),
     ] = "latest"
     starting_timestamp: Annotated[
         Natural | None,
@@ -227,8 +231,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             extra=STREAM,
             description=(
-                "Consumer group whose offsets are committed after each batch, one batch late, so "
-                "that tools can monitor the query. The query itself never reads these offsets."
+                "Consumer group whose offsets are committed after each batch, so that tools can "
+                "monitor the query: `cometmq lag GROUP`. It is created if it does not exist. The "
+                "query itself never reads these offsets."
             ),
         ),
     ] = ""

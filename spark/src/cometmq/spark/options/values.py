@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import FieldInfo
 
 from cometmq.spark.errors import OptionError
+from cometmq.spark.options.foreign import advice
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h)")
@@ -20,6 +21,9 @@ def find_option(name: str, known: Mapping[str, FieldInfo]) -> FieldInfo:
     info = known.get(name.lower())
     if info is not None:
         return info
+    other = advice(name)
+    if other is not None:
+        raise OptionError(f"unknown option `{name}`: {other}")
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     hint = f"did you mean `{known[near[0]].encode_name}`?" if near else "see the list of options"
     raise OptionError(f"unknown option `{name}`: {hint}")

@@ -26,7 +26,7 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.spark.checks import check_stream
 from cometmq.spark.cluster.metadata import Metadata
-from cometmq.spark.errors import DataLoss
+from cometmq.spark.errors import DataLoss, Refused
 from cometmq.spark.log import WORKER_LOG
 from cometmq.spark.options.definitions import Options
 from cometmq.spark.options.offsets_json import Queue, from_json, to_json
@@ -63,6 +63,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_ms = self._clock_ms()
         self._frozen: dict[Queue, int] | None = None
         self._latest: dict[Queue, int] = {}
+        self._committed: dict[Queue, int] | None = None
+        self._registered: set[str] = set()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # the name is Spark's
         """Return the offsets at which a query without a checkpoint starts."""
@@ -85,6 +87,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch."""
         begun = from_json(start, source=_CHECKPOINT, lowest=0)
         ends = self._ends(must_exist=False)
+        # Spark asks for the next batch when everything before `start` is done. This includes the
+        # last batch of `availableNow`, for which Spark never calls `commit`.
+        self._commit_offsets(begun)
         if self._frozen is not None:
             ends = {queue: both for queue, both in ends.items() if queue in self._frozen}
         self._latest = {queue: end for queue, (_, end) in ends.items()}
@@ -117,15 +122,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the offsets of `commitGroup`; Spark does not depend on the result."""
-        if not self._options.commit_group:
-            return
-        try:
-            offsets = from_json(end, source=_CHECKPOINT, lowest=0)
-            if not self._metadata.brokers:
-                self._ends(must_exist=False)
-            self._metadata.commit(self._options.commit_group, offsets)
-        except CometError as error:
-            self._log.warning("offsets.refused", group=self._options.commit_group, error=str(error))
+        self._commit_offsets(from_json(end, source=_CHECKPOINT, lowest=0))
 
     def stop(self) -> None:
         self._metadata.close()
@@ -133,6 +130,31 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __reduce__(self) -> Any:
         """Pickle only the constructor's arguments, without connections."""
         return type(self), (self._options, self._schema)
+
+    def _commit_offsets(self, offsets: dict[Queue, int]) -> None:
+        """Register `commitGroup` and commit its offsets, unless they are committed already."""
+        group = self._options.commit_group
+        if not group or offsets == self._committed:
+            return
+        try:
+            if not self._metadata.brokers:
+                self._ends(must_exist=False)
+            self._register(group)
+            self._metadata.commit(group, offsets)
+            self._committed = dict(offsets)
+        except CometError as error:
+            self._log.warning("offsets.refused", group=group, error=str(error))
+
+    def _register(self, group: str) -> None:
+        """Create the group at brokers that do not have it, so that tools list it."""
+        names = set(self._metadata.brokers) - self._registered
+        if not names:
+            return
+        try:
+            self._metadata.register(group, names)
+        except Refused as error:  # the account may not create groups: offsets may still be allowed
+            self._log.warning("group.refused", group=group, error=str(error))
+        self._registered |= names
 
     def _ends(self, *, must_exist: bool) -> Ends:
         return self._metadata.ends(self._metadata.queues(must_exist=must_exist))
