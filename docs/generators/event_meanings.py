@@ -257,8 +257,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "accounts.unreadable": "Changed account files are invalid; the previous accounts stay in use.",
     "client.expired": "A client sent no heartbeat for 120 s; its connection was closed.",
     "config.save_failed": "A table (topics, offsets, KV config) could not be saved; brokers retry.",
+    "message.parked": "A message that was acknowledged cannot be stored where it belongs, for the "
+    "given `reason`. It is now in the topic `parked_in`, and messages behind it are not held up. "
+    "Logged once a minute for each origin and reason; `count` is the number of messages since.",
     "delay.record_missing": "A delayed message is no longer in the log and cannot be delivered.",
-    "delay.topic_missing": "A delayed message does not name its real topic; it was skipped.",
+    "delay.level_missing": "Messages wait in a delay level that messageDelayLevel no longer has; "
+    "they are delivered once the level is back. Logged at every start.",
     "delay.unreadable": "The messages of a delay level could not be read from disk; the broker "
     "retries, and other levels continue.",
     "journal.damaged": "The journal of the tables has a damaged entry. Later entries were not "

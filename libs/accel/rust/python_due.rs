@@ -87,6 +87,12 @@ impl DueRecords {
         })
     }
 
+    /// Returns each topic with the number of queues that its messages need.
+    fn targets<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyString>, usize)> {
+        let names = self.names.iter().map(|name| name.bind(py).clone());
+        names.zip(self.stage.topics.iter().map(|topic| topic.slots.len())).collect()
+    }
+
     /// Returns the number of records that fit into the file, the records, the entries of each
     /// queue, the keys, and for each topic its numbers of messages and bytes.
     #[allow(clippy::too_many_arguments)] // once per commit: an object for them costs time

@@ -21,6 +21,8 @@ const PROPERTIES_LENGTH_BYTES: usize = 2;
 /// Maximum size of properties, whose length field is a signed short.
 const PROPERTIES_BYTES_MAX: usize = 32767;
 const TOPIC_BYTES_MAX: usize = 127;
+/// Left free in a file by delayed and half messages; see `cometmq.broker.parking`.
+const RESERVED_BYTES: usize = 768;
 /// The flags that do not change the layout of a record: compressed, several tags, kind of
 /// compression.
 const PLAIN_SYS_FLAGS: i32 = 0x1 | 0x2 | 0x700;
@@ -397,6 +399,11 @@ impl Stage {
             let text = text_at..self.texts.len();
             let hashes = hashes_at..self.hashes.len();
             let mut record = record(body, text, hashes, header.flag, sent.tag_code);
+            if (sent.level > 0 || sent.is_half)
+                && self.record_bytes(&record) + RESERVED_BYTES > self.limits.request_bytes_max
+            {
+                return None; // its later copy may not fit into a file
+            }
             if sent.level > 0 {
                 self.delay(&mut record, sent.level)?;
             } else if sent.is_half {

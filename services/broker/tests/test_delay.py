@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,10 +12,14 @@ from cometmq.broker.delay import (
     BATCH_COUNT_MAX,
     IDLE_INTERVAL_MS,
     STEP_INTERVAL_MS,
+    DelayFile,
     DelayService,
     delay_file,
 )
 from cometmq.broker.messages import delay
+from cometmq.broker.parking import Destinations, Parking
+from cometmq.broker.tables.groups import Groups
+from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import PropertyKey, render_properties
@@ -112,6 +117,10 @@ class FakeStore:
         self.end += len(record)
         done(result)
 
+    def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        (message,) = messages
+        self.put(message, done)
+
     now_ms = 0
 
     @property
@@ -134,12 +143,16 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "delayOffset.json")
 
 
-def service(store: Any, path: str) -> DelayService:
+def service(store: Any, path: str, levels: DelayLevels = LEVELS) -> DelayService:
+    topics = Topics(clock_ms=int)
+    topics.create("T", queue_nums=4)
     return DelayService(
         store,
-        LEVELS,
+        levels,
         delay_file(path),
         driver=store,
+        destinations=Destinations(topics, Groups(clock_ms=int), store),
+        parking=Parking(topics, store, host=HOST, monotonic_ms=int, log=NO_LOG),
         saver=cast("Any", ImmediateSaver()),
         host=HOST,
         log=NO_LOG,
@@ -204,6 +217,52 @@ def test_a_refused_copy_is_retried_before_later_messages(store: FakeStore, path:
 
     assert store.delivered == ["a", "b"]
     assert delays.offsets() == {LEVEL: 2}
+
+
+def test_a_message_stored_while_an_earlier_one_failed_is_not_delivered_again(
+    store: FakeStore, path: str
+) -> None:
+    for key in "abcd":
+        store.add(key, 0)
+    delays = service(store, path)
+    put, failing = store.put, {b"b"}
+
+    def put_some(message: NewMessage, done: PutDone) -> None:
+        if message.body in failing:
+            done(PutResult(PutStatus.SERVICE_NOT_AVAILABLE))
+        else:
+            put(message, done)
+
+    store.put = put_some  # type: ignore[method-assign]
+    step(delays, store, 10_000)
+    assert (store.delivered, delays.offsets()) == (["a", "c", "d"], {LEVEL: 1})
+    failing.clear()
+    step(delays, store, 10_100)
+    assert (sorted(store.delivered), delays.offsets()) == (list("abcd"), {LEVEL: 4})
+
+
+def test_the_positions_of_levels_that_the_settings_lack_are_kept(
+    store: FakeStore, path: str
+) -> None:
+    Path(path).write_bytes(b'{"offsetTable":{2:1,7:17}}')
+    store.add("a", 0)
+    store.add("b", 0)
+    shorter = service(store, path, DelayLevels.parse("1s"))
+    step(shorter, store, 10_000)
+    shorter.save_at_end()
+    assert store.delivered == []
+    assert shorter.stranded() == {LEVEL: 1}
+    assert delay_file(path).load() == DelayFile({2: 1, 7: 17})
+    pieces = [msgspec.Raw(piece) for piece in shorter.whole()]
+
+    again = service(store, path)
+    step(again, store, 10_000)
+    assert store.delivered == ["b"]
+    assert again.stranded() == {}
+
+    other = service(store, str(Path(path).with_name("other")), DelayLevels.parse("1s"))
+    other.become(pieces)
+    assert other.offsets() == {2: 1, 7: 17}
 
 
 def test_fillers_and_lost_records_are_skipped(store: FakeStore, path: str) -> None:

@@ -81,6 +81,17 @@ async def test_dangerous_names_are_refused(body: bytes) -> None:
     assert broker.groups.version.counter == 0
 
 
+async def test_the_retry_topic_grows_with_the_number_of_retry_queues() -> None:
+    broker = memory_broker()
+    for retry_queues, expected in ((1, None), (4, 4), (2, 4)):
+        body = b'{"groupName":"G","retryQueueNums":%d}' % retry_queues
+        call = Call(200, NoHeader(), body=body)
+        assert (await serve(broker, call, groups.update_and_create_subscriptiongroup)).code == 0
+        topic = broker.topics.get("%RETRY%G")
+        assert (topic and topic.read_queue_nums) == expected
+        broker.topics.create("%RETRY%G", queue_nums=1)
+
+
 async def test_a_removed_group_and_its_offsets_are_saved_before_the_answer(
     tmp_path: Path,
 ) -> None:

@@ -174,6 +174,7 @@ def state_of(broker: ScriptedBroker) -> dict[str, Any]:
         "queues": broker.queue_entries(),
         "offsets": dict(delays.offsets()),
         "positions": delays.encode_for_file(),
+        "parked": dict(broker.broker.parking.counts),
         "counts": (delays.delivered_count, delays.skipped_count, stats.put_count, stats.get_count),
         "topics": {
             topic: (one.put_count, one.put_bytes, one.request_count, one.is_active)
@@ -200,6 +201,8 @@ def run(options: dict[str, str], steps: list[Step], *, native: bool) -> tuple[di
         }  # fmt: skip
         given |= options | {"nativeLaneEnable": str(native).lower()}
         broker = ScriptedBroker(**given)
+        for topic in ("Orders", "Payments", "%RETRY%group"):
+            broker.broker.topics.create(topic, queue_nums=4)
         await play(broker, steps)
         state = state_of(broker)
         runs = broker.broker.delay.runs
@@ -277,6 +280,7 @@ def test_a_bug_of_the_native_code_holds_up_no_message(monkeypatch):
 
         count = 5
         staged_bytes = 100
+        targets = staticmethod(lambda: [("Orders", 1)])
         place = staticmethod(fail)
 
     with monkeypatch.context() as patch:

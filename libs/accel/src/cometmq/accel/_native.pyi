@@ -345,6 +345,9 @@ class DueRecords:
     def staged_bytes(self) -> int:
         """The size of their bodies and properties."""
 
+    def targets(self) -> list[tuple[str, int]]:
+        """Return each topic with the number of queues that its messages need."""
+
     def place(
         self,
         first: int,

@@ -34,6 +34,10 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+PARKED_TOPIC: Final = "rmq_sys_PARKED_MESSAGES"
+"""CometMQ's topic for messages that a broker acknowledged and later could not store where they
+belong; each has properties that say why.
+"""
 REGION_TRACE_TOPIC_PREFIX: Final = "rmq_sys_TRACE_DATA_"
 
 SYSTEM_TOPICS: Final = frozenset({
@@ -42,7 +46,7 @@ SYSTEM_TOPICS: Final = frozenset({
 })  # fmt: skip
 SEND_FORBIDDEN_TOPICS: Final = frozenset({
     SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC,
-    OFFSET_MOVED_TOPIC,
+    OFFSET_MOVED_TOPIC, PARKED_TOPIC,
 })  # fmt: skip
 
 # Groups

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from cometmq.remoting.message.record_layout import TOPIC_BYTES_MAX
 from cometmq.store.settings import StoreSettings
 
 TEMPORARY_SUFFIX: Final = ".new"
@@ -20,6 +21,11 @@ def file_name(offset: int) -> str:
 def is_topic(topic: str) -> bool:
     """Return whether the topic is a valid folder name, as the topic of a stored message must be."""
     return bool(topic) and "\0" not in topic and "/" not in topic and topic not in {".", ".."}
+
+
+def is_storable(topic: str) -> bool:
+    """Return whether records and queues can have this topic."""
+    return is_topic(topic) and len(topic.encode("utf-8", "replace")) <= TOPIC_BYTES_MAX
 
 
 class Layout:

@@ -171,6 +171,7 @@ class BrokerApp:
         stack.push_async_callback(self._save_tables, broker)
         stack.push_async_callback(broker.driver.settle)  # after everything that timers put last
         slave_server = self._slave_server(broker, workers)
+        broker.delay.report_stranded()
         if settings.group_record:
             await self._join(broker, workers, inputs.client, slave_server)
         else:

@@ -15,6 +15,7 @@ from cometmq.broker.due_runs import DueRuns, may_run_natively
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
 from cometmq.broker.once_per_turn import OncePerTurn
+from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.registration.addresses import (
     Address,
     Ports,
@@ -40,6 +41,7 @@ from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.topics import Topics, topic_file
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
+from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import IncrementalRunner
@@ -150,6 +152,10 @@ def assemble(inputs: Inputs) -> Broker:
     host, port, setting = address = advertised(loaded, inputs.ports.main)
     store_host = packed_host(host, port, setting=setting)
     stats = BrokerStats()
+    parking = Parking(
+        tables.topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=log
+    )
+    destinations = Destinations(tables.topics, tables.groups, inputs.store)
     broker = Broker(
         loaded=loaded,
         settings=settings,
@@ -163,7 +169,15 @@ def assemble(inputs: Inputs) -> Broker:
         groups=tables.groups,
         offsets=tables.offsets,
         delay=_delay(
-            inputs, config, driver, saver, stats, settings=current_settings, store_host=store_host
+            inputs,
+            config,
+            driver,
+            saver,
+            stats,
+            destinations=destinations,
+            parking=parking,
+            settings=current_settings,
+            store_host=store_host,
         ),
         consumers=Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log),
         filters=tables.filters,
@@ -180,6 +194,8 @@ def assemble(inputs: Inputs) -> Broker:
         started_ms=clock.now_ms(),
         incremental=incremental,
         journal=inputs.journal,
+        parking=parking,
+        destinations=destinations,
     )
     driver.truncated = broker.transactions.recent.clear
     _begin_journal(inputs.journal, broker)
@@ -223,13 +239,15 @@ def delivery_counter(
     return count_delivered
 
 
-def _delay(
+def _delay(  # noqa: PLR0913  # the collaborators of the service
     inputs: Inputs,
     config: Path,
     driver: StoreDriver,
     saver: TableSaver,
     stats: BrokerStats,
     *,
+    destinations: Destinations,
+    parking: Parking,
     settings: Callable[[], BrokerSettings],
     store_host: bytes,
 ) -> DelayService:
@@ -243,8 +261,11 @@ def _delay(
         delay_file(str(config / "delayOffset.json")),
         driver=driver,
         saver=saver,
+        destinations=destinations,
+        parking=parking,
         delivered=delivery_counter(stats, settings),
         runs=runs,
+        used_levels=[q + 1 for topic, q in inputs.store.queue_ids() if topic == SCHEDULE_TOPIC],
         host=store_host,
         log=inputs.log,
     )

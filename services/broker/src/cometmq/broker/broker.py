@@ -20,6 +20,7 @@ from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.messages import cluster_pair
+from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.replication.state import Replication
 from cometmq.broker.role import MASTER_ID, Role, RoleState, id_of
@@ -98,6 +99,8 @@ class Broker:
     address: str  # "ip:port" for clients and name servers
     host: str  # the ip alone, as remarks name the broker
     store_host: bytes  # ip and port, packed as in every record
+    parking: Parking
+    destinations: Destinations
     role: RoleState = field(init=False)
     is_master: bool = field(init=False)  # cached from `role` for the message path
     producers: Producers = field(default_factory=Producers)

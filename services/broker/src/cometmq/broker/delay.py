@@ -4,24 +4,28 @@
 Each level is one queue in order of arrival, so only the head of the queue is examined.
 
 Invariants: the position of a level moves past a message only once the copy in its real queue is
-stored. The position is saved only once the copy is on disk and confirmed by the required replicas.
-After a crash, copies that are already in the log are found by their unique key, which avoids most
+stored, or once the message is parked (`parking.py`) because it can never be stored there. Messages
+that were stored while an earlier one failed are remembered, so no message is delivered twice. The
+position is saved only once the copy is on disk and confirmed by the required replicas. After a
+crash, copies that are already in the log are found by their unique key, which avoids most
 duplicates.
 
 Compatibility: delayOffset.json maps each level (queue id + 1) to the next queue offset; the due
 time is the queue entry's tag code. A due time later than now + delay means that the clock was set
-back, so the message is due at once.
+back, so the message is due at once. As in RocketMQ, the positions of levels that are missing in
+messageDelayLevel are kept, and their messages wait until the level is back.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from cometmq.broker.delay_level import Level
 from cometmq.broker.due_runs import RUN_COUNT_MAX, Delivered, DueRun, DueRuns, Times
 from cometmq.broker.messages import delivered
+from cometmq.broker.parking import REFUSED_FOR_GOOD, Case, Destinations, Origin, Parking, Reason
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.log import Log
@@ -78,7 +82,20 @@ class Due(NamedTuple):
     """One due entry of a level; `message` is None if the entry needs no delivery."""
 
     queue_offset: int
+    physical_offset: int
     message: NewMessage | None
+    reason: Reason | None = None
+    """Why the message is parked instead of delivered."""
+
+
+class DueBatch(NamedTuple):
+    """The due entries that Python delivers next, and whether more may be due."""
+
+    entries: list[Due]
+    is_behind: bool
+
+
+Found = DueBatch | DueRun
 
 
 class DelayReads(Protocol):
@@ -86,8 +103,8 @@ class DelayReads(Protocol):
 
     def look_up(
         self,
-        lookup: Lookup[list[Due] | DueRun],
-        done: Callable[[list[Due] | DueRun], None],
+        lookup: Lookup[Found],
+        done: Callable[[Found], None],
         failed: Callable[[Exception], None],
     ) -> None:
         """Run a search, then call `done` with its result or `failed` with its error."""
@@ -107,31 +124,6 @@ class DelayDriver(Protocol):
         """Store `count` messages from a source, starting with number `first`."""
 
 
-class _Level:
-    __slots__ = (
-        "has_failed",
-        "is_behind",
-        "is_reading",
-        "is_unreadable",
-        "marks",
-        "number",
-        "offset",
-        "pending_count",
-        "saved_offset",
-    )
-
-    def __init__(self, number: int, offset: int) -> None:
-        self.number = number
-        self.offset = offset  # next to deliver
-        self.saved_offset = offset  # the offset that may be saved
-        self.pending_count = 0  # puts whose result is pending
-        self.has_failed = False
-        self.is_reading = False
-        self.is_behind = False  # more may be due than one batch takes
-        self.is_unreadable = False
-        self.marks: deque[tuple[int, int]] = deque()  # end of copy in the log, offset behind it
-
-
 class DelayService:
     """Delivers due messages; a timer calls `step` every 100 ms while a message waits."""
 
@@ -143,15 +135,19 @@ class DelayService:
         *,
         driver: DelayDriver,
         saver: TableSaver,
+        destinations: Destinations,
+        parking: Parking,
         delivered: Callable[[str, int, int, int], None] = lambda *_: None,
         runs: DueRuns | None = None,
+        used_levels: Iterable[int] = (),
         host: bytes,
         log: Log,
     ) -> None:
         """Start at the saved offsets; nothing is delivered before the first step.
 
         `delivered` is called with a topic, the level's queue id, and the number and the size of
-        delivered messages. `runs` delivers plain messages natively.
+        delivered messages. `runs` delivers plain messages natively. `used_levels` are the levels
+        that have a queue, including levels that the settings lack.
         """
         loaded = file.load()
         offsets = loaded.offset_table if loaded is not None else {}
@@ -160,14 +156,18 @@ class DelayService:
         self.file = file
         self._driver = driver
         self._saver = saver
+        self._destinations = destinations
+        self._parking = parking
         self._delivered = delivered
         self.runs = runs
         self._host = host
         self._log = log
-        self._levels = {
-            number: _Level(number, offsets.get(number, 0))
-            for number in range(1, levels.level_max + 1)
-        }
+        self._levels = {number: Level(number, 0) for number in range(1, levels.level_max + 1)}
+        self._served = list(self._levels.values())
+        for number in used_levels:
+            self._level(number)
+        for number, offset in offsets.items():
+            self._level(number).place(offset, offset)
         self.is_dirty = False
         self.noted: Callable[[], None] | None = None
         self._noted: dict[int, int] = {}
@@ -187,8 +187,35 @@ class DelayService:
         return min(level, self.levels.level_max)
 
     def offsets(self) -> Mapping[int, int]:
-        """Return the next queue offset of each level."""
+        """Return the next queue offset of each level, including levels that the settings lack."""
         return {number: level.offset for number, level in self._levels.items() if level.offset}
+
+    def waiting(self) -> Mapping[int, int]:
+        """Return the number of messages that wait in each level that has been used."""
+        found = {}
+        for number, level in self._levels.items():
+            queue = self._store.queue(SCHEDULE_TOPIC, number - 1)
+            if queue is not None:
+                found[number] = max(0, queue.max_offset - max(level.offset, queue.min_offset))
+        return found
+
+    def stranded(self) -> Mapping[int, int]:
+        """Return the number of messages in each level that the settings lack: nobody delivers
+        them.
+        """
+        served = self.levels.level_max
+        return {n: count for n, count in self.waiting().items() if count and not 1 <= n <= served}
+
+    def report_stranded(self) -> None:
+        """Log the levels whose messages wait although no level of the settings delivers them."""
+        for number, count in self.stranded().items():
+            self._log.warning(
+                "delay.level_missing",
+                level=number,
+                messages=count,
+                level_max=self.levels.level_max,
+                action="add the level to messageDelayLevel again",
+            )
 
     def as_table(self) -> DelayFile:
         """Return the body of the answer to GET_ALL_DELAY_OFFSET (45)."""
@@ -197,26 +224,22 @@ class DelayService:
     def adopt(self, offsets: Mapping[int, int]) -> None:
         """Adopt the master's positions; they are used once this broker becomes the master."""
         for number, offset in offsets.items():
-            level = self._levels.get(number)
-            if level is not None and (level.offset, level.saved_offset) != (offset, offset):
-                level.offset = level.saved_offset = offset
-                level.marks.clear()
+            level = self._level(number)
+            if (level.offset, level.saved_offset) != (offset, offset):
+                level.place(offset, offset)
                 self.is_dirty = True
                 self._note(level)
 
     def restart(self) -> None:
         """Return to the saved positions, because a role change may have removed later copies."""
         for level in self._levels.values():
-            level.offset = level.saved_offset
-            level.marks.clear()
-            level.is_behind = False
-            level.has_failed = True  # of reads and puts in flight
+            level.place(level.saved_offset, level.saved_offset)
 
     def step(self, now_ms: int) -> None:
         """Deliver due messages, and save positions whose copies are on disk."""
         self._now_ms = now_ms
         self._has_work = False
-        for level in self._levels.values():
+        for level in self._served:
             if not self._is_stopped and level.pending_count == 0 and not level.is_reading:
                 self._read(level)
             if level.pending_count or level.is_reading or level.marks:
@@ -251,7 +274,14 @@ class DelayService:
             DelayFile({number: offset for number, offset in offsets.items() if offset})
         )
 
-    def _read(self, level: _Level) -> None:
+    def _level(self, number: int) -> Level:
+        """Return a level; one that the settings lack only keeps its position."""
+        level = self._levels.get(number)
+        if level is None:
+            level = self._levels[number] = Level(number, 0)
+        return level
+
+    def _read(self, level: Level) -> None:
         """Find and deliver due messages; a lookup that must read the disk finishes in a later loop
         iteration.
         """
@@ -260,97 +290,97 @@ class DelayService:
             return
         # Retention may have deleted entries, and positions copied from a master may be ahead of
         # this broker's own log.
-        level.offset = min(max(level.offset, queue.min_offset), queue.max_offset)
+        level.fit(queue.min_offset, queue.max_offset)
         if level.offset < queue.max_offset:
             self._has_work = True
         level.is_reading = True
         self._driver.reads.look_up(
-            self._due(queue, level.number, level.offset, self._now_ms),
-            partial(self._deliver, level),
+            self._due(queue, level, self._now_ms),
+            partial(self._deliver, level, level.run),
             partial(self._note_unreadable, level),
         )
 
-    def _deliver(self, level: _Level, due: list[Due] | DueRun) -> None:
+    def _deliver(self, level: Level, run: int, due: Found) -> None:
         level.is_unreadable = level.has_failed = False
-        if isinstance(due, DueRun):
-            self._deliver_run(level, due)
+        if run != level.run:
+            level.is_reading = False
             return
-        level.is_behind = len(due) == BATCH_COUNT_MAX
+        level.is_behind = due.is_behind
+        if isinstance(due, DueRun):
+            level.pending_count += due.count
+            due.done = partial(self._run_stored, level, run)
+            self._driver.put_run(due, 0, due.count, due.staged_bytes)
+        else:
+            self._deliver_each(level, due.entries)
+        level.is_reading = False
+        self._continue(level)
+
+    def _deliver_each(self, level: Level, entries: list[Due]) -> None:
         # Count the whole batch first: a put may commit at once and call `_stored`, which must not
         # treat the batch as finished and start the next one.
-        for entry in due:
-            if entry.message is not None:
-                level.pending_count += 1
-        for entry in due:
-            if entry.message is not None:
-                topic = entry.message.topic
-                self._driver.put(
-                    entry.message, partial(self._stored, level, topic, entry.queue_offset + 1)
-                )
-            # The position must not overtake pending puts. While there are any, this entry is passed
-            # by a later entry's callback or by the next batch.
-            elif level.pending_count == 0 and not level.has_failed:
-                self._pass(level, 0, entry.queue_offset + 1)
-        level.is_reading = False
-        self._continue(level)
+        level.pending_count += sum(entry.message is not None for entry in entries)
+        for entry in entries:
+            if entry.message is None:
+                level.finish(entry.queue_offset, entry.queue_offset + 1, 0)
+            elif entry.reason is not None:
+                self._park(level, level.run, entry, entry.message, entry.reason)
+            else:
+                stored = partial(self._stored, level, level.run, entry, entry.message)
+                self._driver.put(entry.message, stored)
 
-    def _deliver_run(self, level: _Level, run: DueRun) -> None:
-        level.is_behind = run.is_behind
-        level.pending_count += run.count
-        run.done = partial(self._run_stored, level)
-        self._driver.put_run(run, 0, run.count, run.staged_bytes)
-        level.is_reading = False
-        self._continue(level)
-
-    def _note_unreadable(self, level: _Level, error: Exception) -> None:
+    def _note_unreadable(self, level: Level, error: Exception) -> None:
         """Retry in the next step; the other levels continue."""
         level.is_reading = False
         if not level.is_unreadable:
             self._log.error("delay.unreadable", level=level.number, error=describe(error))
         level.is_unreadable = True
 
-    def _due(
-        self, queue: ConsumeQueue, number: int, offset: int, now_ms: int
-    ) -> Lookup[list[Due] | DueRun]:
+    def _due(self, queue: ConsumeQueue, level: Level, now_ms: int) -> Lookup[Found]:
         """Find the due entries at the head of a level."""
-        due_at_most = now_ms + self.levels.delay_ms(number)
-        if self.runs is None:
+        due_at_most = now_ms + self.levels.delay_ms(level.number)
+        offset = level.offset
+        if self.runs is None or level.ahead:
             data = yield from queue.plan(offset, BATCH_COUNT_MAX).entries()
         else:
             data = yield from queue.plan(offset, RUN_COUNT_MAX).entries()
             times = Times(now_ms, due_at_most, self._copied_until_ms)
-            run = yield from self.runs.find(data, offset, times)
+            run = yield from self.runs.find(data, offset, times, self._destinations.has)
             if run is not None:
                 return run
             data = data[: BATCH_COUNT_MAX * ENTRY.size]
         due: list[Due] = []
-        for physical_offset, size, due_ms in ENTRY.iter_unpack(data):
+        finished = offset
+        for at, (physical_offset, size, due_ms) in enumerate(ENTRY.iter_unpack(data), offset):
             # A time beyond the level's delay means that the clock was set back; as in RocketMQ,
             # such a message is delivered now.
             if now_ms < due_ms <= due_at_most:
-                break
-            message = None
+                return DueBatch(due, is_behind=False)
+            finished = max(finished, level.ahead.get(at, (0, 0))[0])
+            if at < finished:
+                continue
+            entry = Due(at, physical_offset, None)
             if size not in {0, FILLER_SIZE}:
-                message = yield from self._message(physical_offset, due_ms)
-            due.append(Due(offset, message))
-            offset += 1
-        return due
+                entry = yield from self._entry(entry, due_ms)
+            due.append(entry)
+        return DueBatch(due, is_behind=len(data) == BATCH_COUNT_MAX * ENTRY.size)
 
-    def _message(self, physical_offset: int, due_ms: int) -> Lookup[NewMessage | None]:
-        record = yield from self._store.read_record(physical_offset)
+    def _entry(self, entry: Due, due_ms: int) -> Lookup[Due]:
+        """Return the entry with the message to store."""
+        record = yield from self._store.read_record(entry.physical_offset)
         if record is None:
-            self._log.warning("delay.record_missing", physical_offset=physical_offset)
-            return None
+            self._log.warning("delay.record_missing", physical_offset=entry.physical_offset)
+            return entry
         message = delivered(record, host=self._host)
-        if message is None:
-            self._log.warning("delay.topic_missing", physical_offset=physical_offset)
-            return None
+        queue_id = self._destinations.queue_id(message.topic, message.queue_id)
+        if isinstance(queue_id, Reason):
+            return entry._replace(message=message, reason=queue_id)
+        message.queue_id = queue_id
         if due_ms <= self._copied_until_ms:
             is_copied = yield from self._is_copied(record, message, due_ms)
             if is_copied:
                 self.skipped_count += 1
-                return None
-        return message
+                return entry
+        return entry._replace(message=message)
 
     def _is_copied(self, record: MessageRecord, message: NewMessage, due_ms: int) -> Lookup[bool]:
         """Return whether the log already contains the delivered copy.
@@ -371,40 +401,57 @@ class DelayService:
             for copy in found.records
         )
 
-    def _stored(self, level: _Level, topic: str, next_offset: int, result: PutResult) -> None:
-        level.pending_count -= 1
-        if level.has_failed or not result.status.is_stored:
-            level.has_failed = True  # the next step starts at the first failed message
+    def _stored(
+        self, level: Level, run: int, entry: Due, message: NewMessage, result: PutResult
+    ) -> None:
+        if result.status in REFUSED_FOR_GOOD and run == level.run:
+            self._park(level, run, entry, message, Reason.TOO_LARGE)
             return
-        self.delivered_count += 1
-        self._delivered(topic, level.number - 1, 1, result.size)
-        self._pass(level, result.physical_offset + result.size, next_offset)
+        level.pending_count -= 1
+        if self._is_done(level, run, result):
+            self.delivered_count += 1
+            self._delivered(message.topic, level.number - 1, 1, result.size)
+            self._finish(level, entry.queue_offset, result)
+
+    def _park(
+        self, level: Level, run: int, entry: Due, message: NewMessage, reason: Reason
+    ) -> None:
+        case = Case(message, Origin.DELAY, reason, entry.physical_offset)
+        self._parking.park(case, partial(self._parked, level, run, entry))
+
+    def _parked(self, level: Level, run: int, entry: Due, result: PutResult) -> None:
+        level.pending_count -= 1
+        if self._is_done(level, run, result):
+            self._finish(level, entry.queue_offset, result)
+
+    def _is_done(self, level: Level, run: int, result: PutResult) -> bool:
+        if run != level.run:
+            return False
+        if not result.status.is_stored:
+            level.has_failed = True  # the next step starts at the first failed message
+        return result.status.is_stored
+
+    def _finish(self, level: Level, queue_offset: int, result: PutResult) -> None:
+        level.finish(queue_offset, queue_offset + 1, result.physical_offset + result.size)
         self._continue(level)
 
-    def _run_stored(self, level: _Level, part: Delivered, result: PutResult) -> None:
+    def _run_stored(self, level: Level, run: int, part: Delivered, result: PutResult) -> None:
         level.pending_count -= part.message_count
-        if level.has_failed or not result.status.is_stored:
-            level.has_failed = True  # the next step starts at the first failed message
+        if not self._is_done(level, run, result):
             return
         self.delivered_count += part.message_count
         for topic, count, size in part.totals:
             self._delivered(topic, level.number - 1, count, size)
-        self._pass(level, part.copy_end, part.next_offset)
+        level.finish(part.next_offset - part.message_count, part.next_offset, part.copy_end)
         self._continue(level)
 
-    def _continue(self, level: _Level) -> None:
+    def _continue(self, level: Level) -> None:
         """Deliver the next batch of a backlog after the previous one is stored; other work runs in
         between.
         """
         is_busy = self._is_stopped or level.pending_count or level.is_reading
         if level.is_behind and not is_busy and not level.has_failed:
             self._read(level)
-
-    def _pass(self, level: _Level, copy_end: int, next_offset: int) -> None:
-        # The position may be saved only when the copy is synced: otherwise a power failure could
-        # lose the copy and keep the position.
-        level.offset = next_offset
-        level.marks.append((copy_end, next_offset))
 
     def _mark_flushed(self) -> None:
         safe = min(self._store.flushed_offset, self._store.confirm_offset)
@@ -414,7 +461,7 @@ class DelayService:
                 self.is_dirty = True
                 self._note(level)
 
-    def _note(self, level: _Level) -> None:
+    def _note(self, level: Level) -> None:
         if self.noted is None:
             return
         if not self._noted:
@@ -441,7 +488,5 @@ class DelayService:
     def apply_changes(self, data: msgspec.Raw) -> None:
         """Apply a piece of `noted_changes` without noting it; call this before the first step."""
         for number, offset in decode_json(DelayFile, bytes(data)).offset_table.items():
-            level = self._levels.get(number)
-            if level is not None:
-                level.offset = level.saved_offset = offset
+            self._level(number).place(offset, offset)
         self.is_dirty = True

@@ -84,10 +84,17 @@ class DueRuns:
         self._has_failed = False
         self.delivered_count = 0
 
-    def find(self, entries: bytes, first_offset: int, times: Times) -> "Lookup[DueRun | None]":
+    def find(
+        self,
+        entries: bytes,
+        first_offset: int,
+        times: Times,
+        has_queues: Callable[[str, int], bool],
+    ) -> "Lookup[DueRun | None]":
         """Find due messages at the head of a level; None if Python must examine the first one.
 
-        `entries` are the level's entries, starting at `first_offset`.
+        `entries` are the level's entries, starting at `first_offset`. `has_queues` returns whether
+        a topic has this number of queues; Python examines messages for other topics and queues.
         """
         if self._has_failed:
             return None
@@ -120,7 +127,7 @@ class DueRuns:
         except accel.PanicException as error:
             self.fail(error)
             return None
-        if not records.count:
+        if not records.count or not all(has_queues(*target) for target in records.targets()):
             return None
         is_behind = records.count < count or not ends_at_undue
         return DueRun(self, records, first_offset, is_behind=is_behind)

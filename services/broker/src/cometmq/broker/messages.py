@@ -25,7 +25,7 @@ from cometmq.remoting.message.properties import (
     without_property,
 )
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.remoting.names import HALF_TOPIC, OFFSET_MOVED_TOPIC, SCHEDULE_TOPIC
+from cometmq.remoting.names import OFFSET_MOVED_TOPIC, SCHEDULE_TOPIC
 
 _WAIT: Final = PropertyKey.WAIT.value
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
@@ -208,15 +208,13 @@ def sent_back(
     return message
 
 
-def delivered(record: MessageRecord, *, host: bytes) -> NewMessage | None:
-    """Turn a delayed message into one for its real queue; return None if it names no real queue.
+def delivered(record: MessageRecord, *, host: bytes) -> NewMessage:
+    """Turn a delayed message into one for its real queue; the topic is empty if it names none.
 
     Compatibility: the properties are unchanged, so REAL_TOPIC, REAL_QID and DELAY remain.
     """
-    topic = record.properties.get(_REAL_TOPIC)
+    topic = record.properties.get(_REAL_TOPIC, "")
     queue_id = _level(record.properties.get(_REAL_QUEUE_ID, ""))
-    if not topic or topic == HALF_TOPIC:
-        return None
     message = record.to_new_message()
     message.topic = topic
     message.queue_id = queue_id

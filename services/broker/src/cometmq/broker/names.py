@@ -62,4 +62,4 @@ def group_fault(group: str) -> str | None:
 
 def can_retry(group: str) -> bool:
     """Return whether the group's retry topic is short enough, in bytes, to be legal."""
-    return len(group.encode()) <= RETRIED_GROUP_CHARS_MAX
+    return len(group.encode("utf-8", "replace")) <= RETRIED_GROUP_CHARS_MAX

@@ -4,9 +4,11 @@
 from collections.abc import Collection
 from datetime import UTC, datetime
 
+from cometmq.broker.names import RETRIED_GROUP_CHARS_MAX
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
+from cometmq.store.results import PutStatus
 from cometmq.store.writing.write_state import Refusal
 
 
@@ -22,6 +24,15 @@ def before_start(start_ms: int) -> str:
 def topic_send_forbidden(topic: str) -> str:
     """Return the remark for a sent-back message whose retry topic accepts no messages."""
     return f"the topic[{topic}] sending message is forbidden"
+
+
+def retry_topic_too_long(group: str) -> str:
+    """Return the remark for a message that a group with a long name sends back."""
+    length = len(group.encode("utf-8", "replace"))
+    return (
+        f"{PutStatus.MESSAGE_ILLEGAL.name}: the group's name has {length} bytes, but only groups"
+        f" with at most {RETRIED_GROUP_CHARS_MAX} have a retry topic; use a shorter name"
+    )
 
 
 def broadcast_forbidden(group: str) -> str:

@@ -50,6 +50,8 @@ class Member:
             delay_file(str(folder / "delay.json")),
             driver=absent,
             saver=absent,
+            destinations=absent,
+            parking=absent,
             host=b"",
             log=NO_LOG,
         )

@@ -27,7 +27,7 @@ from cometmq.remoting.errors import (
     TopicNotExist,
     TransportError,
 )
-from cometmq.remoting.names import SCHEDULE_TOPIC, retry_topic
+from cometmq.remoting.names import PARKED_TOPIC, SCHEDULE_TOPIC, retry_topic
 
 
 class QueueState(msgspec.Struct, frozen=True):
@@ -238,11 +238,11 @@ async def waiting_counts(masters: Iterable[BrokerAdmin]) -> dict[str, int]:
 
 
 def waiting_note(topic: str, counts: Mapping[str, int]) -> str:
-    """Return the warning that delayed messages of a deleted topic are still delivered."""
+    """Return the warning that delayed messages of a deleted topic will be parked."""
     where = ", ".join(f"{counted(count, 'message')} on {name}" for name, count in counts.items())
     return (
-        f"delayed messages are waiting ({where}, of all topics): those for {topic} are still"
-        f" delivered, so they appear in a new topic {topic}"
+        f"delayed messages are waiting ({where}, of all topics): those for {topic} will be in"
+        f" {PARKED_TOPIC} when they are due, unless {topic} has been created again"
     )
 
 

@@ -64,6 +64,14 @@ class NewMessage(msgspec.Struct, gc=False):
     wait: bool = True
 
 
+class StoredAgain(NewMessage, gc=False):
+    """A copy of a message that a broker has acknowledged.
+
+    The limit on the bodies of new messages does not apply to it: if an operator lowers the limit,
+    messages that wait for their delivery must still be delivered.
+    """
+
+
 def _topic_field(topic: str) -> bytes:
     data = topic.encode("utf-8", "replace")
     if len(data) > TOPIC_BYTES_MAX:

@@ -25,7 +25,7 @@ from cometmq.remoting.message.compression import (
 )
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.ids import offset_message_id
-from cometmq.remoting.message.new_message import NewMessage
+from cometmq.remoting.message.new_message import StoredAgain
 from cometmq.remoting.message.properties import PropertyKey, index_keys, parse_properties
 from cometmq.remoting.message.record_layout import (
     BLANK_BYTES_MIN,
@@ -98,9 +98,9 @@ class MessageRecord(msgspec.Struct, gc=False):
         """Return the body as it was sent; raise CorruptRecord if it cannot be restored."""
         return decompress(self.body, compression_type(self.sys_flag), bytes_max=bytes_max)
 
-    def to_new_message(self) -> NewMessage:
+    def to_new_message(self) -> StoredAgain:
         """Build a new message from the record, to be stored again for redelivery."""
-        return NewMessage(
+        return StoredAgain(
             topic=self.topic,
             queue_id=self.queue_id,
             flag=self.flag,

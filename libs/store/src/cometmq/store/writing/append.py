@@ -21,9 +21,9 @@ from cometmq.remoting.message.new_message import (
     encode_record,
     record_size,
 )
-from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, TOPIC_BYTES_MAX
+from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, QUEUE_ID_MAX
 from cometmq.store.index.keys import KeyedRecord, KeyedRows, Keys
-from cometmq.store.layout import is_topic
+from cometmq.store.layout import is_storable
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_table import QueueTable
@@ -43,6 +43,8 @@ store time.
 
 _PUT_OK: Final = PutStatus.PUT_OK  # an enum's attribute costs 40 ns: bench_append.py
 
+
+_NEW: Final = NewMessage  # not StoredAgain, whose body an earlier limit has admitted
 
 _Put: TypeAlias = tuple[NewMessage | tuple[NewMessage, ...] | Run, PutDone]
 _Place: TypeAlias = tuple[int, int, list[bytes], list[KeyedRecord]]
@@ -203,7 +205,7 @@ class Appender:
                 end, file_end, records, keyed = self._place_many(batch, message, done)
                 continue
             queue = queues.get((message.topic, message.queue_id)) or self._new_queue(message)
-            if queue is None or len(message.body) > body_bytes_max:
+            if queue is None or (len(message.body) > body_bytes_max and type(message) is _NEW):
                 batch.refused.append((done, PutStatus.MESSAGE_ILLEGAL))
                 continue
             transaction = message.sys_flag & ROLLBACK
@@ -290,7 +292,7 @@ class Appender:
         ]
         known = [queue for queue in queues if queue is not None]
         is_legal = len(known) == len(messages) and all(
-            len(message.body) <= self._body_bytes_max
+            (len(message.body) <= self._body_bytes_max or type(message) is not _NEW)
             and len(message.properties) <= PROPERTIES_CHARS_MAX
             for message in messages
         )
@@ -324,9 +326,7 @@ class Appender:
 
     def _new_queue(self, message: NewMessage) -> ConsumeQueue | None:
         """Create a queue for its first message; return None if the name or id is illegal."""
-        if message.queue_id < 0 or len(message.topic) > TOPIC_BYTES_MAX:
-            return None
-        if not is_topic(message.topic):
+        if not 0 <= message.queue_id <= QUEUE_ID_MAX or not is_storable(message.topic):
             return None
         return self._table.create(message.topic, message.queue_id)
 

@@ -16,6 +16,7 @@ from cometmq.remoting.names import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
+    PARKED_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     retry_topic,
@@ -23,7 +24,9 @@ from cometmq.remoting.names import (
 from cometmq.remoting.signature import Signer
 
 KEY_CHARS_MIN: Final = 7
-SHARED_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC})
+SHARED_TOPICS: Final = frozenset({
+    HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC, PARKED_TOPIC,
+})  # fmt: skip
 """Topics not covered by default rights, because they hold messages of all topics."""
 _TRANSACTIONS: Final = retry_topic(CHECK_GROUP)
 

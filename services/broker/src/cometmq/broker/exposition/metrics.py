@@ -73,6 +73,11 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "cometmq_delayed_delivered_total", "Delayed messages delivered.",
         lambda b: b.delay.delivered_count,
     ),
+    labelled_counter(
+        "cometmq_parked_messages_total",
+        "Messages that were acknowledged, but could not be stored where they belong.",
+        ("reason",), lambda b: (((reason,), n) for reason, n in b.parking.counts.items()),
+    ),
     counter(
         "cometmq_half_messages_total", "Half messages stored.",
         lambda b: b.transactions.prepared_count,

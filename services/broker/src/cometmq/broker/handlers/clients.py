@@ -10,7 +10,6 @@ from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.handlers.bodies import json_body
 from cometmq.broker.handlers.deferred_answers import answer
 from cometmq.broker.names import can_retry, check_group
-from cometmq.broker.tables.topics import READ_WRITE
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, ConsumerData, Heartbeat
@@ -21,7 +20,6 @@ from cometmq.remoting.commands.clients import GetConsumerListByGroup, Unregister
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError, SubscriptionParseFailed
 from cometmq.remoting.message.flags import TopicSysFlag
-from cometmq.remoting.names import retry_topic
 
 GROUPS_PER_CLIENT_MAX: Final = 1_000  # a process with more is faulty or an attacker
 SQL_CHARS_PER_CLIENT_MAX: Final = 32_768  # compiling them takes about 0.1 s
@@ -126,11 +124,9 @@ def _register_consumer(broker: Broker, data: ConsumerData, client: Client) -> No
         data.group_name, auto_create=broker.settings.auto_create_subscription_group
     )
     if config is not None and can_retry(data.group_name):
-        broker.topics.create(
-            retry_topic(data.group_name),
-            queue_nums=config.retry_queue_nums,
-            perm=READ_WRITE,
-            sys_flag=int(TopicSysFlag.UNIT_SUB) if data.unit_mode else 0,
+        unit_flag = int(TopicSysFlag.UNIT_SUB) if data.unit_mode else 0
+        broker.topics.create_retry(
+            data.group_name, queue_nums=config.retry_queue_nums, sys_flag=unit_flag
         )
     broker.consumers.register(data, client, notify=_may_notify(broker, config))
     broker.filters.register(data.group_name, data.subscription_data_set)

@@ -13,6 +13,7 @@ from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.groups import DeleteSubscriptiongroup, GetSubscriptiongroupConfig
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError, SubscriptionGroupNotExist
+from cometmq.remoting.names import retry_topic
 
 
 async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeader]) -> Reply:
@@ -25,6 +26,8 @@ async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeade
             f"retryQueueNums={config.retry_queue_nums}: must be between 0 and {QUEUE_NUMS_MAX}"
         )
     broker.groups.put(config)
+    if retry_topic(config.group_name) in broker.topics.table:
+        broker.topics.create_retry(config.group_name, queue_nums=config.retry_queue_nums)
     await save_table(broker, broker.groups)
     return OK
 

@@ -16,6 +16,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.put_answers import answer_delayed, answer_put, group_refusal
 from cometmq.broker.messages import batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import check_topic
+from cometmq.broker.parking import is_storable_again
 from cometmq.broker.recent_half_messages import RecentHalf
 from cometmq.broker.transactions import QUEUE_COUNT, prepare
 from cometmq.remoting import remarks
@@ -107,6 +108,8 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
     )
     if config.topic_filter_type == MULTI_TAG:
         message.sys_flag |= SysFlag.MULTI_TAGS
+    if sent.is_half or sent.delay_level > 0:
+        check_storable_again(broker, message)
     if sent.is_half:
         _put_half(broker, call, message, sent.wait, answered_id)
     elif sent.delay_level > 0:
@@ -115,6 +118,16 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
         broker.driver.put(message, partial(answer_delayed, broker, call, level_id, answered_id))
     else:
         broker.driver.put(message, partial(answer_put, broker, call, topic, answered_id, 1))
+
+
+def check_storable_again(broker: Broker, message: NewMessage) -> None:
+    """Refuse a message that would wait in the broker, and could not be stored afterwards.
+
+    `message` has its real topic.
+    """
+    settings = broker.settings
+    if not is_storable_again(message, file_bytes=settings.mapped_file_size_commit_log):
+        raise MessageIllegal(remarks.message_illegal(settings.max_message_size))
 
 
 def _put_half(

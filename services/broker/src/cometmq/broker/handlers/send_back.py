@@ -1,14 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CONSUMER_SEND_MSG_BACK (36): schedules a retry, or moves a message to the dead-letter topic."""
+"""CONSUMER_SEND_MSG_BACK (36): schedules a retry, or moves a message to the dead-letter topic.
+
+Compatibility: as in RocketMQ, the request of a group whose retry topic would have an illegal name
+is refused. RocketMQ also refuses a message whose properties leave no room for the broker's own, and
+the consumer then never gets past it; here it is parked.
+"""
 
 from functools import partial
 from typing import Final
+
+from msgspec import structs
 
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.stored_topics import reader
 from cometmq.broker.messages import delay, sent_back
+from cometmq.broker.names import can_retry
+from cometmq.broker.parking import (
+    REFUSED_FOR_GOOD,
+    Case,
+    Origin,
+    Reason,
+    is_storable_again,
+)
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.command import OK, Call, Reply
@@ -30,9 +45,13 @@ def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> R
     group = _check(broker, header)
     if group.retry_queue_nums <= 0:
         return OK
+    if not can_retry(header.group):
+        raise ServerError(refusals.retry_topic_too_long(header.group))
     topic = retry_topic(header.group)
     sys_flag = int(TopicSysFlag.UNIT_SUB) if header.unit_mode else 0
-    config = broker.topics.create(topic, queue_nums=group.retry_queue_nums, sys_flag=sys_flag)
+    config = broker.topics.create_retry(
+        header.group, queue_nums=group.retry_queue_nums, sys_flag=sys_flag
+    )
     if not config.perm & _WRITE:
         raise NoPermission(refusals.topic_send_forbidden(topic))
 
@@ -66,7 +85,9 @@ def _store_copy(
     )
     level = 0
     topic = retry_topic(header.group)
-    queue_id = broker.stats.send_back_count % group.retry_queue_nums
+    config = broker.topics.table.get(topic)
+    queue_nums = 0 if config is None else broker.topics.known_queue_nums(config)
+    queue_id = broker.stats.send_back_count % (min(queue_nums, group.retry_queue_nums) or 1)
     if retries.fate(record.reconsume_times, count_max, header.delay_level) is retries.Fate.DEAD:
         topic, queue_id = dead_letter_topic(header.group), 0
         broker.topics.create(topic, queue_nums=retries.DLQ_QUEUE_COUNT)
@@ -75,11 +96,24 @@ def _store_copy(
     message = sent_back(
         record, topic=topic, queue_id=queue_id, delay_level=level, host=broker.store_host
     )
-    if level > 0:
-        delay(message, level)
     origin = record.properties.get(PropertyKey.RETRY_TOPIC, record.topic)
+    case = Case(message, Origin.SEND_BACK, Reason.TOO_LARGE, record.physical_offset)
+    file_bytes = broker.settings.mapped_file_size_commit_log
+    if not is_storable_again(message, file_bytes=file_bytes):
+        broker.parking.park(case, partial(_answer, broker, call, origin, None))
+        return
+    if level > 0:
+        message = structs.replace(message)  # the message to park keeps its topic
+        delay(message, level)
     level_id = message.queue_id if level > 0 else None
-    broker.driver.put(message, partial(_answer, broker, call, origin, level_id))
+
+    def stored(result: PutResult) -> None:
+        if result.status in REFUSED_FOR_GOOD:
+            broker.parking.park(case, partial(_answer, broker, call, origin, None))
+        else:
+            _answer(broker, call, origin, level_id, result)
+
+    broker.driver.put(message, stored)
 
 
 def _answer(

@@ -4,18 +4,18 @@
 The txn-checker decides when to ask a producer about a half message (ASK_TRANSACTION_STATE) and when
 to give up on it (SET_TRANSACTION_ASIDE); the broker has the messages and the connections.
 
-Invariants: a committed message and the op message that ends its half message are contiguous in the
-log, written by one append. A request's fields are compared with the half message's record, and the
-record's position with its queue entry, because clients may forge offsets.
+Invariants: a committed message, or its parked copy, and the op message that ends its half message
+are contiguous in the log, written by one append. A request's fields are compared with the half
+message's record, and the record's position with its queue entry, because clients may forge offsets.
 """
 
 import random
-from collections.abc import Sequence
 from typing import Any, Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.put_answers import STORED_CODES, refusal
+from cometmq.broker.parking import REFUSED_FOR_GOOD, Case, Origin, Reason
 from cometmq.broker.transactions import (
     HALF_QUEUE_ID,
     QUEUE_COUNT,
@@ -115,12 +115,14 @@ def _check_names(header: EndTransaction, *, group: str | None, queue_offset: int
 def _end(
     broker: Broker, call: Call[EndTransaction], half: Half, place: tuple[str, int]
 ) -> Reply | None:
-    messages = [op(half, host=broker.store_host, now_ms=broker.clock.now_ms())]
     if call.header.commit_or_rollback == TRANSACTION_ROLLBACK:
-        return _store_end(broker, call, half, Outcome.ROLLED_BACK, messages)
-    messages.insert(0, committed(half, place, host=broker.store_host))
-    topic = place[0]
-    return _store_end(broker, call, half, Outcome.COMMITTED, messages, count_put_of=topic)
+        return _store_end(broker, call, half, Outcome.ROLLED_BACK)
+    message = committed(half, place, host=broker.store_host)
+    queue_id = broker.destinations.queue_id(*place)
+    if isinstance(queue_id, Reason):
+        return _store_end(broker, call, half, Outcome.COMMITTED, message, reason=queue_id)
+    message.queue_id = queue_id
+    return _store_end(broker, call, half, Outcome.COMMITTED, message)
 
 
 def _store_end(
@@ -128,27 +130,47 @@ def _store_end(
     call: Call[Any],
     half: Half,
     outcome: Outcome,
-    messages: Sequence[NewMessage],
+    message: NewMessage | None = None,
     *,
-    count_put_of: str | None = None,
+    reason: Reason | None = None,
 ) -> Reply | None:
-    """Store the messages that end a half message; concurrent requests share one result."""
+    """Store the op message that ends a half message and, in the same unit, the copy `message`;
+    concurrent requests share one result.
+
+    For a `reason`, or if the store will never accept it, the copy is parked: otherwise the half
+    message would be checked and committed again and again.
+    """
     transactions = broker.transactions
     state = transactions.begin_end(half.queue_offset, call)
     if state is EndState.ENDED:
         return OK
     if state is EndState.IN_FLIGHT:
         return None
+    end = op(half, host=broker.store_host, now_ms=broker.clock.now_ms())
+
+    def park(why: Reason) -> None:
+        assert message is not None
+        case = Case(message, Origin.TRANSACTION, why, half.physical_offset)
+        broker.parking.park(case, finish, also=(end,))
 
     def stored(result: PutResult) -> None:
-        if count_put_of is not None and result.status.is_stored:
-            broker.stats.count_put(count_put_of, 1, half.size)
+        if message is not None and result.status in REFUSED_FOR_GOOD:
+            park(Reason.TOO_LARGE)
+            return
+        if outcome is Outcome.COMMITTED and message is not None and result.status.is_stored:
+            broker.stats.count_put(message.topic, 1, half.size)
+        finish(result)
+
+    def finish(result: PutResult) -> None:
         ended = outcome if result.status.is_stored else None
         for waiting in transactions.finish_end(half.queue_offset, ended):
             answer_end(broker, waiting, result)
 
     broker.topics.create(OP_HALF_TOPIC, queue_nums=QUEUE_COUNT)
-    broker.driver.put_batch(messages, stored)
+    if reason is not None:
+        park(reason)
+    else:
+        broker.driver.put_batch((end,) if message is None else (message, end), stored)
     return None
 
 
@@ -230,10 +252,9 @@ def set_transaction_aside(broker: Broker, call: Call[SetTransactionAside]) -> No
 def _set_aside(
     broker: Broker, call: Call[SetTransactionAside], half: MessageRecord
 ) -> Reply | None:
-    host = broker.store_host
     broker.topics.create(CHECK_MAX_TIME_TOPIC, queue_nums=QUEUE_COUNT)
-    messages = [set_aside(half, host=host), op(half, host=host, now_ms=broker.clock.now_ms())]
-    return _store_end(broker, call, half, Outcome.SET_ASIDE, messages)
+    message = set_aside(half, host=broker.store_host)
+    return _store_end(broker, call, half, Outcome.SET_ASIDE, message)
 
 
 def resume_check_half_message(broker: Broker, call: Call[ResumeCheckHalfMessage]) -> None:

@@ -29,11 +29,13 @@ from cometmq.remoting.names import (
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     is_system_topic,
+    retry_topic,
 )
 from cometmq.store.json_config import JsonTable
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 QUEUE_NUMS_MAX: Final = 16_384  # one topic of this size costs a route of 1 kB and a scan of 10 ms
+ROUTE_KNOWN_MS: Final = 60_000  # twice the interval at which clients poll routes
 COUNT_MAX: Final = 100_000  # bound on topics created by sends: administrators may create more
 
 _BENCHMARK_QUEUES: Final = 1024
@@ -61,6 +63,8 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         )
         self.reserved: set[str] = set()
         self._changed_at: dict[str, int] = {}
+        self._grown: dict[str, tuple[int, int]] = {}
+        """Retry topics that have grown: their earlier number of queues, and when."""
         self._all_changed_at = self.version.counter
         self._ordered_as_of: tuple[DataVersion, frozenset[str]] | None = None
 
@@ -136,6 +140,37 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self.put(config)
         return config
 
+    def create_retry(self, group: str, *, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
+        """Return the retry topic of a group, with at least this number of queues.
+
+        The topic never shrinks, because messages may wait in its queues.
+        """
+        count = max(1, queue_nums)
+        config = self.create(retry_topic(group), queue_nums=count, sys_flag=sys_flag)
+        if min(config.read_queue_nums, config.write_queue_nums) >= count:
+            return config
+        grown = msgspec.structs.replace(
+            config,
+            read_queue_nums=max(config.read_queue_nums, count),
+            write_queue_nums=max(config.write_queue_nums, count),
+        )
+        self.put(grown)
+        if config.read_queue_nums:
+            self._grown[config.topic_name] = config.read_queue_nums, self._clock_ms()
+        return grown
+
+    def known_queue_nums(self, config: TopicConfig) -> int:
+        """Return the number of queues of a retry topic that its consumers certainly know.
+
+        Consumers poll routes every 30 s: until then, a retry in a new queue would wait for them.
+        """
+        grown = self._grown.get(config.topic_name)
+        if grown is not None:
+            if 0 <= self._clock_ms() - grown[1] < ROUTE_KNOWN_MS:
+                return min(grown[0], config.write_queue_nums)
+            del self._grown[config.topic_name]
+        return config.write_queue_nums
+
     def put(self, config: TopicConfig) -> None:
         """Add or replace a topic, but keep the order flag that the name servers set.
 
@@ -160,6 +195,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         if self.table.pop(topic, None) is None:
             return False
         self._changed_at.pop(topic, None)
+        self._grown.pop(topic, None)
         self._note(topic)
         self._log.info("topic.removed", topic=topic)
         self._bump()

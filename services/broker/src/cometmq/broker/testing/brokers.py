@@ -10,6 +10,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers, notify_members
 from cometmq.broker.delay import DelayFile
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
+from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.registration.identity import Identity
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.registration.registration import Registration
@@ -199,6 +200,8 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
     saver: Any = MemorySaver()
     queues: Any = store if store is not None else MemoryStore()
     filters = FilterSubscriptions(clock_ms=clock.now_ms)
+    groups = Groups(clock_ms=clock.now_ms)
+    store_host = bytes([127, 0, 0, 1, 0, 0, 42, 159])
     return Broker(
         loaded=loaded,
         settings=loaded.value,
@@ -209,7 +212,7 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
         driver=driver,
         saver=saver,
         topics=topics,
-        groups=Groups(clock_ms=clock.now_ms),
+        groups=groups,
         offsets=Offsets(),
         delay=delay,
         consumers=Consumers(changed=notify_members, emptied=filters.unregister),
@@ -223,6 +226,10 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
         history=History(lambda: Totals(queues.put_count, stats.get_count), now_ms=clock.now_ms()),
         address="127.0.0.1:10911",
         host="127.0.0.1",
-        store_host=bytes([127, 0, 0, 1, 0, 0, 42, 159]),
+        store_host=store_host,
+        parking=Parking(
+            topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=NO_LOG
+        ),
+        destinations=Destinations(topics, groups, queues),
         started_ms=clock.now_ms(),
     )

@@ -12,6 +12,7 @@ from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.hold import HoldTable
+from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.tables.persistence import TableSaver
@@ -47,12 +48,22 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     broker.driver = StoreDriver(store, workers=workers, clock=broker.clock, log=NO_LOG)
     broker.saver = TableSaver(workers.config, log=NO_LOG, runner=broker.incremental)
     broker.hold = HoldTable()
+    broker.parking = Parking(
+        broker.topics,
+        broker.driver,
+        host=broker.store_host,
+        monotonic_ms=broker.clock.monotonic_ms,
+        log=NO_LOG,
+    )
+    broker.destinations = Destinations(broker.topics, broker.groups, store)
     broker.delay = DelayService(
         store,
         DelayLevels.parse(loaded.value.message_delay_level),
         delay_file(str(folder / "config" / "delayOffset.json")),
         driver=broker.driver,
         saver=broker.saver,
+        destinations=broker.destinations,
+        parking=broker.parking,
         delivered=delivery_counter(broker.stats, lambda: broker.settings),
         host=broker.store_host,
         log=NO_LOG,

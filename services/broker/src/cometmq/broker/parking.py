@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that were acknowledged, but cannot be stored where they belong.
+
+The broker stores some messages twice: delayed messages when they are due, half messages when they
+are committed, and messages that a consumer sends back. If the second copy cannot be stored for a
+reason that will not pass, it is parked: stored in a topic of its own (`PARKED_TOPIC`), with
+properties that say why and where it belongs. Retrying instead would hold up, or deliver twice, all
+messages behind it. A store that accepts no messages at the moment is no reason: the message waits.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from cometmq.broker.tables.groups import Groups
+from cometmq.broker.tables.topics import Topics
+from cometmq.remoting.log import Log
+from cometmq.remoting.message.flags import TRANSACTION_MASK
+from cometmq.remoting.message.ids import offset_message_id
+from cometmq.remoting.message.new_message import NewMessage, StoredAgain, record_size
+from cometmq.remoting.message.properties import (
+    PropertyKey,
+    append_property,
+    render_properties,
+    without_property,
+)
+from cometmq.remoting.message.record_layout import QUEUE_ID_MAX
+from cometmq.remoting.names import (
+    PARKED_TOPIC,
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+)
+from cometmq.store.layout import is_storable
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.results import PutDone, PutResult, PutStatus
+
+QUEUE_COUNT: Final = 1
+LOG_INTERVAL_MS: Final = 60_000
+"""Between two log lines about the same reason, since a client may cause any number of them."""
+RESERVED_BYTES: Final = 768
+"""Left free in a log file by messages that are stored again: for a longer topic, for the op message
+beside a committed message, and for the properties that name the place and the reason. The native
+lane leaves room for as much.
+"""
+REFUSED_FOR_GOOD: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+"""The store will never accept this message; with any other status, it may later."""
+
+REASON_KEY: Final = "PARKED_REASON"
+TOPIC_KEY: Final = "PARKED_TOPIC"
+QUEUE_KEY: Final = "PARKED_QID"
+_TOPIC_CHARS_MAX: Final = 127
+
+
+class Reason(StrEnum):
+    """Why a message is parked."""
+
+    NO_TOPIC = "no_topic"
+    SYSTEM_TOPIC = "system_topic"
+    TOPIC_MISSING = "topic_missing"
+    PLACE_ILLEGAL = "place_illegal"
+    TOO_LARGE = "too_large"
+
+
+_TEXTS: Final = {
+    Reason.NO_TOPIC: "the message does not name its topic",
+    Reason.SYSTEM_TOPIC: "the topic is a system topic",
+    Reason.TOPIC_MISSING: "the topic does not exist",
+    Reason.PLACE_ILLEGAL: "no record can have this topic or queue id",
+    Reason.TOO_LARGE: "the body or the properties are too large for a record",
+}
+
+
+class Origin(StrEnum):
+    """What stored the message the first time."""
+
+    DELAY = "delay"
+    TRANSACTION = "transaction"
+    SEND_BACK = "send_back"
+
+
+class Case(NamedTuple):
+    """A message to park."""
+
+    message: NewMessage
+    """The copy that could not be stored, with its topic and queue."""
+    origin: Origin
+    reason: Reason
+    physical_offset: int
+    """The log offset of the record that was acknowledged."""
+
+
+class ParkingStore(Protocol):
+    """The part of the store that parking uses."""
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None: ...
+
+
+class ParkingDriver(Protocol):
+    """The part of the store's driver that parking uses."""
+
+    def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        """Store all messages contiguously, or none."""
+
+
+class Destinations:
+    """Where messages go that waited in the broker: the topic may have changed in the meantime."""
+
+    def __init__(self, topics: Topics, groups: Groups, store: ParkingStore) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._store = store
+
+    def queue_id(self, topic: str, queue_id: int) -> int | Reason:
+        """Return the queue to store a message in, or the reason why there is none.
+
+        If the topic has fewer queues now, nobody would read the queue, so the message goes to
+        another one.
+        """
+        if not topic:
+            return Reason.NO_TOPIC
+        if topic in SEND_FORBIDDEN_TOPICS:
+            return Reason.SYSTEM_TOPIC
+        if not 0 <= queue_id <= QUEUE_ID_MAX or not is_storable(topic):
+            return Reason.PLACE_ILLEGAL
+        config = self._topics.table.get(topic)
+        if config is None:
+            name = topic.removeprefix(RETRY_PREFIX)
+            group = self._groups.table.get(name) if topic.startswith(RETRY_PREFIX) else None
+            if group is not None:
+                config = self._topics.create_retry(name, queue_nums=group.retry_queue_nums)
+            else:
+                # If the table lost the topic, its messages are still there.
+                is_known = self._store.queue(topic, queue_id) is not None
+                return queue_id if is_known else Reason.TOPIC_MISSING
+        numbers = config.read_queue_nums, config.write_queue_nums
+        if queue_id < max(numbers):
+            return queue_id
+        return queue_id % (min(numbers) or max(numbers) or 1)
+
+    def has(self, topic: str, queue_count: int) -> bool:
+        """Return whether `queue_id` leaves all queue ids below a number unchanged."""
+        config = self._topics.table.get(topic)
+        if config is None or topic in SEND_FORBIDDEN_TOPICS:
+            return False
+        return queue_count <= max(config.read_queue_nums, config.write_queue_nums)
+
+
+def is_storable_again(message: NewMessage, *, file_bytes: int) -> bool:
+    """Return whether a message may wait in the broker: whether its later copy can be stored.
+
+    `message` has its real topic, and `file_bytes` is the size of a log file.
+    """
+    if not is_storable(message.topic) or message.topic in SEND_FORBIDDEN_TOPICS:
+        return False
+    try:
+        return record_size(message) + RESERVED_BYTES <= file_bytes
+    except ValueError:
+        return False
+
+
+class Parking:
+    """Parks messages, and counts them."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        driver: ParkingDriver,
+        *,
+        host: bytes,
+        monotonic_ms: Callable[[], int],
+        log: Log,
+    ) -> None:
+        self._topics = topics
+        self._driver = driver
+        self._host = host
+        self._monotonic_ms = monotonic_ms
+        self._log = log
+        self.counts = dict.fromkeys(Reason, 0)
+        self._unlogged: dict[tuple[Origin, Reason], int] = {}
+        self._logged_ms: dict[tuple[Origin, Reason], int] = {}
+
+    def park(self, case: Case, done: PutDone, *, also: Sequence[NewMessage] = ()) -> None:
+        """Store a message in the topic of parked messages, and the messages `also` in the same
+        unit.
+
+        If even this copy is too large, it is stored without its properties, or without its body,
+        which remains at the log offset that the copy names.
+        """
+        self._topics.create(PARKED_TOPIC, queue_nums=QUEUE_COUNT)
+        self._store(case, _forms(case, host=self._host), done, also)
+
+    def _store(
+        self, case: Case, forms: list[NewMessage], done: PutDone, also: Sequence[NewMessage]
+    ) -> None:
+        def stored(result: PutResult) -> None:
+            if result.status in REFUSED_FOR_GOOD and len(forms) > 1:
+                self._store(case, forms[1:], done, also)
+                return
+            if result.status.is_stored:
+                self._count(case)
+            done(result)
+
+        self._driver.put_batch((forms[0], *also), stored)
+
+    def _count(self, case: Case) -> None:
+        self.counts[case.reason] += 1
+        kind = case.origin, case.reason
+        count = self._unlogged.get(kind, 0) + 1
+        now_ms, logged_ms = self._monotonic_ms(), self._logged_ms.get(kind)
+        if logged_ms is not None and now_ms - logged_ms < LOG_INTERVAL_MS:
+            self._unlogged[kind] = count
+            return
+        self._unlogged[kind], self._logged_ms[kind] = 0, now_ms
+        self._log.warning(
+            "message.parked",
+            origin=case.origin.value,
+            topic=_printable(case.message.topic),
+            queue_id=case.message.queue_id,
+            physical_offset=case.physical_offset,
+            reason=_TEXTS[case.reason],
+            count=count,
+            parked_in=PARKED_TOPIC,
+        )
+
+
+def _forms(case: Case, *, host: bytes) -> list[NewMessage]:
+    """Return the copies to try, largest first."""
+    message = case.message
+    facts = {
+        REASON_KEY: f"{case.origin.value}: {_TEXTS[case.reason]}",
+        TOPIC_KEY: _printable(message.topic),
+        QUEUE_KEY: str(message.queue_id),
+    }
+    origin_id = {PropertyKey.ORIGIN_MESSAGE_ID.value: offset_message_id(host, case.physical_offset)}
+    short = render_properties({**origin_id, **{k: v for k, v in facts.items() if v}})
+    text = message.properties
+    for name, value in facts.items():
+        if value:
+            text = append_property(without_property(text, name), name, value)
+    if PropertyKey.ORIGIN_MESSAGE_ID not in text:
+        text = append_property(text, PropertyKey.ORIGIN_MESSAGE_ID, next(iter(origin_id.values())))
+    whole = StoredAgain(
+        PARKED_TOPIC,
+        0,
+        message.flag,
+        message.sys_flag & ~TRANSACTION_MASK,
+        message.born_timestamp,
+        message.born_host,
+        host,
+        message.body,
+        text,
+        message.reconsume_times,
+        0,
+        message.tag_code,
+        message.keys,
+    )
+    bare = StoredAgain(
+        PARKED_TOPIC, 0, message.flag, whole.sys_flag, message.born_timestamp, message.born_host,
+        host, message.body, short, message.reconsume_times,
+    )  # fmt: skip
+    notice = StoredAgain(
+        PARKED_TOPIC, 0, 0, 0, message.born_timestamp, message.born_host, host, b"", short
+    )
+    return [whole, bare, notice]
+
+
+def _printable(topic: str) -> str:
+    """Return a topic for logs and properties, whose separators it must not contain."""
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in topic[:_TOPIC_CHARS_MAX])
