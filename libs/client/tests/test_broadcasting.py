@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Broadcasting: every member gets every message once, and keeps its offsets in a file."""
 
+import asyncio
 import errno
 import fcntl
 import json
@@ -20,6 +21,7 @@ from cometmq.client import (
     LitePullOptions,
     Message,
     MessageModel,
+    MessageQueue,
     OffsetsUnreadable,
     OffsetsUnwritable,
     PullConsumer,
@@ -285,3 +287,51 @@ async def test_a_file_system_without_locks_is_no_reason_to_refuse(
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     assert await consumed_once(cluster, tmp_path, b"0") == [b"0"]
+
+
+async def test_queues_and_topics_that_appear_are_read_from_their_beginning(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    """A clustering member does this too: the broker says that the queues are young."""
+    await send(cluster, Message("T", b"before the start"))
+    seen = Recorder()
+    options = PushOptions(
+        message_model=MessageModel.BROADCASTING,
+        offsets_dir=str(tmp_path),
+        poll_namesrv_interval_ms=1_000,
+        rebalance_interval_ms=100,
+    )
+    consumer = consumer_of(cluster, seen, options)
+    consumer.subscribe("Later")
+    async with consumer:
+        cluster.create_topic("T", queue_count=8)
+        await send(cluster, Message("T", b"new queue"), queue=MessageQueue("T", "broker-a", 7))
+        cluster.create_topic("Later", queue_count=1)
+        await send(
+            cluster, Message("Later", b"new topic"), queue=MessageQueue("Later", "broker-a", 0)
+        )
+        await eventually(lambda: len(seen.bodies) == 2)
+    assert set(seen.bodies) == {b"new queue", b"new topic"}
+
+
+async def test_an_old_queue_that_comes_back_is_read_from_the_start_of_the_member(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    """Its broker may have been down; its old messages are not for this member."""
+    cluster.broker.young_queue_starts_at_zero = False
+    await send(cluster, Message("T", b"old"))
+    await asyncio.sleep(0.01)  # so that the clock of the broker moves on
+    seen = Recorder()
+    route, is_hidden = cluster.route, True
+    cluster.route = lambda topic: None if is_hidden and topic == "T" else route(topic)  # type: ignore[method-assign]
+    options = PushOptions(
+        message_model=MessageModel.BROADCASTING,
+        offsets_dir=str(tmp_path),
+        poll_namesrv_interval_ms=1_000,
+        rebalance_interval_ms=100,
+    )
+    async with consumer_of(cluster, seen, options):
+        is_hidden = False
+        await send(cluster, Message("T", b"new"))
+        await eventually(lambda: bool(seen.bodies))
+    assert seen.bodies == [b"new"]

@@ -98,6 +98,8 @@ class RouteBook:
         self._due = Wakeup()
         self._missing_due = Wakeup()
         self._outdated: set[str] = set()
+        self._absent_ms: dict[str, int] = {}
+        """When a name server last answered that a wanted topic does not exist."""
         self._has_brokers = True
         """Whether the name server knew any broker at the last lookup that found no route."""
 
@@ -112,6 +114,12 @@ class RouteBook:
     def get(self, topic: str) -> Route | None:
         """Return the cached route of a topic."""
         return self._routes.get(topic)
+
+    def was_absent(self, topic: str, since_ms: int) -> bool:
+        """Return whether a name server has answered, since a monotonic time, that a wanted topic
+        does not exist.
+        """
+        return self._absent_ms.get(topic, since_ms - 1) >= since_ms
 
     def get_for_sending(self, topic: str) -> Route | None:
         """Return the cached route of a topic, or the route with which a send may create it."""
@@ -319,6 +327,8 @@ class RouteBook:
                 self._fetching.pop(topic, None)
         self._outages.end(NAMESRV)
         if data is None:
+            if topic in self._wanted():
+                self._absent_ms[topic] = monotonic_ms()
             return self._routes.get(topic)
         route = route_of(topic, data)
         is_news = any(self._brokers.get(name) != ids for name, ids in route.brokers.items())

@@ -8,6 +8,7 @@ track of progress; `push_member` and `lite_pull_member` process the messages.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import ClassVar, Final, Generic, TypeVar
 
 import msgspec
@@ -19,7 +20,12 @@ from cometmq.client.consume.delivery.observation import ConsumeWatch
 from cometmq.client.consume.delivery.rates import ConsumeRates
 from cometmq.client.consume.queues.agreement import Agreement
 from cometmq.client.consume.queues.assignment import Assigner
-from cometmq.client.consume.queues.first_offsets import QueueOffsets, first_offset
+from cometmq.client.consume.queues.first_offsets import (
+    NewQueues,
+    QueueOffsets,
+    first_offset,
+    first_offset_of_new_queue,
+)
 from cometmq.client.consume.queues.locks import QueueLocks
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.ownership import Ownership, OwnershipCallbacks
@@ -86,6 +92,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         self._background = TaskSet(self._log)
         self._rates = ConsumeRates()
         self._queue_offsets = QueueOffsets(parts.instance)
+        self._new_queues = NewQueues(parts.instance.routes.was_absent)
         self._locks = self._make_locks()
         self._ownership = Ownership(
             parts.offsets,
@@ -161,6 +168,8 @@ class GroupMember(ABC, Generic[OptionsT]):
 
     async def _share(self, shares: Mapping[str, Collection[MessageQueue]]) -> bool:
         """Take our shares; release the queues of topics that are unsubscribed during the call."""
+        for topic, queues in shares.items():
+            self._new_queues.note(topic, queues)
         is_complete = await self._take(shares)
         for topic in shares:
             if topic not in self.topics:
@@ -169,6 +178,7 @@ class GroupMember(ABC, Generic[OptionsT]):
 
     async def unsubscribed(self, topic: str) -> None:
         """Release the queues of a topic."""
+        self._new_queues.forget(topic)
         await self._take({topic: []})
 
     async def _take(self, shares: Mapping[str, Collection[MessageQueue]]) -> bool:
@@ -306,7 +316,11 @@ class GroupMember(ABC, Generic[OptionsT]):
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         with Failures():
-            return await first_offset(queue, self._offsets, self._queue_offsets, self._options)
+            offsets, new = self._queue_offsets, self._new_queues
+            find = None
+            if self.is_broadcasting and queue in new:
+                find = partial(first_offset_of_new_queue, queue, self._group, offsets, new)
+            return await first_offset(queue, self._offsets, offsets, self._options, new_queue=find)
 
     def _left(self, process_queue: ProcessQueue, offset: int) -> None:
         """Advance the offset past consumed messages, and wake the reader, which has room again."""

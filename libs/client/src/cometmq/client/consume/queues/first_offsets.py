@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the offset at which a consumer starts in a newly assigned queue."""
 
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 import msgspec
 
-from cometmq.client.clock import wall_ms
+from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.settings import ConsumeFrom, ConsumerOptions
@@ -15,9 +16,11 @@ from cometmq.remoting.commands.offsets import (
     GetMaxOffset,
     GetMinOffset,
     OffsetReply,
+    QueryConsumerOffset,
+    QueryConsumerOffsetReply,
     SearchOffsetByTimestamp,
 )
-from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.errors import QueryNotFound, RemoteProtocolError
 from cometmq.remoting.names import RETRY_PREFIX
 
 TIMESTAMP_BACK_MS: Final = 30 * 60_000
@@ -49,6 +52,16 @@ class QueueOffsets:
             SearchOffsetByTimestamp(queue.topic, queue.queue_id, timestamp_ms),
         )
 
+    async def is_young(self, queue: MessageQueue, group: str) -> bool:
+        """Return whether a group without offsets must read the queue from its first message, as
+        the broker decides for clustering groups.
+        """
+        header = QueryConsumerOffset(group, queue.topic, queue.queue_id)
+        try:
+            return await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header) == 0
+        except QueryNotFound:
+            return False
+
     async def _ask(self, queue: MessageQueue, code: RequestCode, header: msgspec.Struct) -> int:
         """Send a query to the master or, while there is none, to a slave, as pulls do.
 
@@ -63,9 +76,58 @@ class QueueOffsets:
             header,
             timeout_ms=instance.options.api_timeout_ms,
         )
-        if not isinstance(response.header, OffsetReply):
+        if not isinstance(response.header, OffsetReply | QueryConsumerOffsetReply):
             raise RemoteProtocolError("the broker's answer lacks the offset")
         return response.header.offset
+
+
+class NewQueues:
+    """Which queues have appeared while a broadcasting member runs.
+
+    Clustering members leave this to the broker, which knows young queues. A broadcasting member
+    would otherwise skip the messages sent before it has learned of a new queue or topic.
+    """
+
+    def __init__(self, was_absent: Callable[[str, int], bool]) -> None:
+        """`was_absent` returns whether a topic has been missing since a monotonic time."""
+        self._was_absent = was_absent
+        self._began_ms = monotonic_ms()
+        self.began_at_ms = wall_ms()
+        self._known: dict[str, set[MessageQueue]] = {}
+        self._new: set[MessageQueue] = set()
+
+    def note(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        """Note the queues that a topic has now."""
+        known = self._known.get(topic)
+        if known is None:
+            if not queues:
+                return
+            known = self._known[topic] = set()
+            if not self._was_absent(topic, self._began_ms):
+                known.update(queues)
+        self._new |= set(queues) - known
+        known.update(queues)
+
+    def forget(self, topic: str) -> None:
+        """Forget a topic that is no longer subscribed."""
+        self._known.pop(topic, None)
+        self._new = {queue for queue in self._new if queue.topic != topic}
+
+    def __contains__(self, queue: MessageQueue) -> bool:
+        return queue in self._new
+
+
+async def first_offset_of_new_queue(
+    queue: MessageQueue, group: str, offsets: QueueOffsets, new: NewQueues
+) -> int:
+    """Return where a broadcasting member starts in a queue that appeared while it runs.
+
+    As for clustering members, this is the first message of a young queue. An old queue may come
+    back with its broker: it is read from the first message stored since the member started.
+    """
+    if await offsets.is_young(queue, group):
+        return 0
+    return await offsets.at(queue, new.began_at_ms)
 
 
 async def first_offset(
@@ -73,9 +135,12 @@ async def first_offset(
     store: OffsetStore,
     offsets: QueueOffsets,
     options: ConsumerOptions,
+    *,
+    new_queue: Callable[[], Awaitable[int]] | None = None,
 ) -> int:
     """Return the committed offset, or the start offset that the options specify.
 
+    `new_queue` finds the start offset of a queue that appeared while a broadcasting member runs.
     Raise CometError if the caller must retry later.
 
     Compatibility: retry topics are read from their beginning, except by a group that starts at a
@@ -87,6 +152,8 @@ async def first_offset(
     is_retry = queue.topic.startswith(RETRY_PREFIX)
     if options.consume_from is ConsumeFrom.FIRST_OFFSET:
         return 0
+    if options.consume_from is ConsumeFrom.LAST_OFFSET and new_queue is not None:
+        return await new_queue()
     if options.consume_from is ConsumeFrom.LAST_OFFSET:
         return 0 if is_retry else await offsets.max(queue)
     if is_retry:
