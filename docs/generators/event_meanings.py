@@ -140,6 +140,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "stopped.",
     "control.unprotected": "The control port is open to other machines and requires no "
     "certificate: any client that reaches it can depose a master.",
+    "control.unproven": "A call to the control port was refused, because its caller does not prove "
+    "that it knows the group's key: a stranger, or an elector without the brokers' `groupKeyFile`. "
+    "Logged at most once in ten seconds.",
     "control.failed": "An order through the control API failed because of a bug; please report it.",
     # elector
     "group.blocked": "The elector can do nothing for the group until a condition is met; `text` "

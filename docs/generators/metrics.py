@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from cometmq.broker.exposition import exporter, native
-from cometmq.broker.exposition.group_metrics import GROUP_FAMILIES
+from cometmq.broker.exposition.group_metrics import ELECTION_FAMILIES, GROUP_FAMILIES
 from cometmq.broker.exposition.metrics import (
     FAMILIES,
     FIGURE_FAMILIES,
@@ -51,7 +51,9 @@ class Group(NamedTuple):
 GROUPS: Final = (
     Group("Broker", ("cluster", "broker"), (*FAMILIES, *FIGURE_FAMILIES, *LIMIT_FAMILIES)),
     Group("Replication", ("cluster", "broker"), REPLICATION_FAMILIES),
-    Group("Broker group with failover", ("cluster", "broker"), GROUP_FAMILIES),
+    Group(
+        "Broker group with failover", ("cluster", "broker"), (*GROUP_FAMILIES, *ELECTION_FAMILIES)
+    ),
     Group("Store", ("cluster", "broker"), STORE_FAMILIES),
     Group("Name server", (), ROUTE_FAMILIES),
     Group("Txn-checker", (), TXN_CHECKER_FAMILIES),

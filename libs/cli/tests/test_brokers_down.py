@@ -455,6 +455,17 @@ def test_a_broker_with_a_broken_account_file_is_not_ok(call, monkeypatch):
     )
 
 
+def test_a_member_of_a_group_without_an_elector_is_a_failure(monkeypatch):
+    found: dict[str, str] = {}
+    monkeypatch.setattr(brokers, "MISSING", found)
+    figures = read_figures({"electorMissing": "true"})
+    member = ClusterMember("C", "orders", 0, "10.0.0.1:10911", figures, None)
+    brokers._note_faults(member)
+    (text,) = found.values()
+    assert "no elector looks after broker orders (10.0.0.1:10911)" in text
+    assert brokers._state(member, is_read_only=False) == "no elector"
+
+
 def test_a_sync_master_without_a_slave_is_not_ok(call, monkeypatch):
     figures = read_figures({"slaveMissing": "not connected"})
     member = ClusterMember("c", "broker-a", 0, "127.0.0.1:1", figures, None)

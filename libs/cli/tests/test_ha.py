@@ -8,7 +8,9 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
+from cometmq.control.electors import Electors, elector_mark
 from cometmq.control.member import Target
+from cometmq.control.server import ControlServer
 from cometmq.control.testing.obedient import ObedientMember
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.places.file import FileRecord
@@ -17,6 +19,8 @@ from cometmq.ha.state import Standing
 from cometmq.peers.comet import PROGRAM
 
 from .conftest import COMMAND_TIMEOUT_S, Result
+
+ELECTOR = elector_mark("e", 60_000)
 
 
 class Group:
@@ -37,6 +41,7 @@ class Group:
         await self.record.create(record)
         for member in self.members:
             member.becomes(role=Role.SLAVE, epoch=4, promised=4, standing=Standing.PROVEN)
+            member.server.electors.heard(ELECTOR)
         self.members[0].becomes(role=Role.MASTER)
 
     async def found(self):
@@ -83,6 +88,49 @@ async def group(tmp_path):
         yield group
 
 
+def forget_electors(member):
+    """Make a member as old as one that no elector has ever asked."""
+    times = iter([0])
+    member.server.electors = Electors(lambda: next(times, 60_000))
+
+
+async def test_a_group_without_an_elector_is_not_complete(group):
+    await group.lead()
+    for member in group.members:
+        forget_electors(member)
+    shown = await group.ha("status")
+    assert shown.status == 1
+    assert "elector  0" in shown.out
+    assert "group orders: no elector has asked brokers [0, 1, 2] for 5 s" in shown.err
+    group.members[0].server.electors.heard(ELECTOR)
+    shown = await group.ha("status")
+    assert shown.status == 1
+    assert "elector  1" in shown.out
+    assert "no elector reaches brokers [1, 2]" in shown.err
+
+
+async def test_a_command_proves_itself_with_the_key_of_the_group(group, tmp_path):
+    keys = (b"k" * 32,)
+    for member in group.members:
+        member.server = ControlServer(member, keys=lambda: keys)
+        await member.server.start("127.0.0.1", 0)
+    await group.lead()
+    try:
+        shown = await group.ha("status")
+        assert shown.status == 1
+        assert "set groupKeyFile to a file with one of its keys" in shown.err
+        path = tmp_path / "group.key"
+        path.write_bytes(keys[0] + b"\n")
+        shown = await group.ha("status", "--group-key-file", path)
+        assert (shown.status, shown.err) == (0, "")
+        path.write_bytes(b"short\n")
+        shown = await group.ha("status", "--group-key-file", path)
+        assert f"--group-key-file={path}: the key in line 1 has 5 bytes" in shown.err
+    finally:
+        for member in group.members:
+            await member.server.stop()
+
+
 async def test_status_of_a_complete_group_fits_80_columns(group):
     await group.lead()
     group.members[1].becomes(lag_bytes=1_234_567)
@@ -91,7 +139,7 @@ async def test_status_of_a_complete_group_fits_80_columns(group):
     facts, table = shown.out.split("\n\n")
     assert "master   0" in facts
     assert "in sync  0,1,2" in facts
-    assert "elector  unknown" in facts
+    assert "elector  1" in facts
     head, *rows = [line.split() for line in table.splitlines()]
     assert head == ["Broker", "Role", "Epoch", "In", "sync", "Behind", "Address", "State"]
     assert [row[:4] for row in rows] == [

@@ -2,6 +2,7 @@
 """Server and client of the control API, over a real connection."""
 
 import asyncio
+import contextlib
 import socket
 from contextlib import AsyncExitStack
 
@@ -11,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cometmq.control import server as servers
+from cometmq.control.admission import CALLS_MAX, CONNECTION_CALLS_MAX
 from cometmq.control.client import MemberClient
 from cometmq.control.member import ConfigChange, MemberUnreachable, Target, WrongMember
 from cometmq.control.messages import ROLES, STANDINGS, from_message, to_message, to_target
@@ -40,6 +42,11 @@ def fill(member):
     )
 
 
+def bare(report):
+    """Return a report without the number of electors, which the server adds."""
+    return msgspec.structs.replace(report, electors=None)
+
+
 async def test_a_status_arrives_as_it_is(member, client):
     fill(member)
     assert await client.status() == member.now
@@ -49,6 +56,7 @@ async def test_a_status_arrives_as_it_is(member, client):
 
 def test_every_field_of_a_status_travels(member):
     fill(member)
+    member.now = msgspec.structs.replace(member.now, electors=2)
     message = to_message(member.now)
     travelling = {field.name for field, _ in message.ListFields()}
     assert {field.name for field in pb.MemberStatus.DESCRIPTOR.fields} == travelling
@@ -148,7 +156,7 @@ async def test_an_order_that_takes_too_long_goes_on(member, client, monkeypatch)
 
 async def test_the_watch_sends_changes_at_once_and_growth_at_intervals(member, client):
     reports = client.watch(interval_ms=10_000, silence_ms=DEADLINE_S * 1000)
-    assert await anext(reports) == member.now
+    assert bare(await anext(reports)) == member.now
     member.becomes(max_offset=5, lag_bytes=3, tables=2)
     member.becomes(role=Role.MASTER, epoch=5, promised=5)
     changed = await anext(reports)
@@ -298,16 +306,48 @@ async def test_a_port_in_use_is_named(server, member):
     check_port("127.0.0.1", 0, setting="controlPort")
 
 
-async def test_too_many_calls_are_refused(member, server, client):
+async def test_too_many_unfinished_orders_are_refused(member, server, client):
     member.gate.clear()
     async with asyncio.TaskGroup() as group:
-        for _ in range(servers.CALLS_MAX):
+        for _ in range(CONNECTION_CALLS_MAX):
             group.create_task(client.fence(9))
-        await until(lambda: len(server._orders) == servers.CALLS_MAX)
-        with pytest.raises(MemberUnreachable, match="RESOURCE_EXHAUSTED"):
-            await client.status()
+        await until(lambda: len(server._orders) == CONNECTION_CALLS_MAX)
+        with pytest.raises(MemberUnreachable, match=r"RESOURCE_EXHAUSTED, .* 8 unfinished orders"):
+            await client.fence(9)
+        assert await client.status() == member.now
         member.gate.set()
-    assert len(member.orders) == servers.CALLS_MAX
+    assert len(member.orders) == CONNECTION_CALLS_MAX
+    assert await client.fence(10)
+
+
+@pytest.mark.parametrize("connection_count", [1, CALLS_MAX])
+async def test_one_address_that_opens_many_watches_starves_no_elector(
+    member, server, client, connection_count
+):
+    strangers = [MemberClient(f"127.0.0.1:{server.port}", TARGET) for _ in range(connection_count)]
+    greedy = TaskSet()
+
+    async def watch_again(stranger):
+        """Open a watch, and another one after each refusal."""
+        while True:
+            with contextlib.suppress(MemberUnreachable):
+                async for _ in stranger.watch(silence_ms=DEADLINE_S * 1000):
+                    pass
+            await asyncio.sleep(0.25)
+
+    for number in range(CALLS_MAX):
+        greedy.spawn(watch_again(strangers[number % connection_count]), name="stranger")
+    await until(lambda: len(server.streams) >= CONNECTION_CALLS_MAX)
+    async with asyncio.timeout(DEADLINE_S):
+        reports = client.watch(interval_ms=100, silence_ms=DEADLINE_S * 1000)
+        for _ in range(3):
+            assert bare(await anext(reports)) == member.now
+        assert (await client.fence(9)).status.promised == 9
+        await reports.aclose()
+        assert len(server.streams) <= CALLS_MAX
+    await greedy.close()
+    for stranger in strangers:
+        await stranger.close()
 
 
 async def test_a_request_that_is_too_large_is_refused(client):

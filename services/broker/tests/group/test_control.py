@@ -7,10 +7,16 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
+from cometmq.broker.disk_figures import read_disk
+from cometmq.broker.faults import elector_gap
+from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.membership.discard import why_not
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.testing.groups import BrokerGroup
+from cometmq.client.admin.figures import read_figures
+from cometmq.control import electors
 from cometmq.control.client import MemberClient
+from cometmq.control.electors import elector_mark
 from cometmq.control.member import Target
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.peers.ports import free_port
@@ -80,6 +86,22 @@ async def test_a_broker_reports_its_state_and_obeys(controlled):
     fenced = await controlled.clients[1 - master].fence(epoch)
     assert (fenced.status.role, fenced.status.promised) == (Role.FENCED, epoch)
     assert fenced.confirm_offset >= end
+
+
+async def test_a_member_without_an_elector_says_so_and_goes_on_serving(controlled, monkeypatch):
+    monkeypatch.setattr(electors, "FIRST_MS", 0)
+    group, first = controlled.group, controlled.clients[0]
+    broker = group.apps[0].broker
+    assert (await first.status()).electors == 0
+    assert "no elector looks after this member" in (elector_gap(broker) or "")
+    facts = runtime_table(broker, read_disk(broker.settings, None))
+    assert read_figures(facts).is_elector_missing
+    elector = MemberClient(first.address, first.target, elector=elector_mark("e", 500))
+    try:
+        assert (await elector.status()).electors == 1
+    finally:
+        await elector.close()
+    assert elector_gap(broker) is None
 
 
 async def test_settings_change_as_through_mqadmin(controlled):

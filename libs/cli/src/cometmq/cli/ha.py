@@ -60,9 +60,9 @@ def status(
 ) -> None:
     """Show the master, epoch and members; exit status 1 if the group is incomplete.
 
-    A group is complete if its master is open and every broker answers and is in sync. Electors
-    leave no trace in the group, so this command cannot tell whether one is running; query /readyz
-    of each elector instead.
+    A group is complete if its master is open, every broker answers and is in sync, and electors
+    look after every broker. Brokers of earlier releases do not know whether electors do; query
+    /readyz of each elector instead.
     """
 
     async def show(open_group: OpenGroup) -> None:

@@ -18,6 +18,7 @@ from cometmq.control.member import Report, Target
 from cometmq.elector.plan import Plan, plan_of, record_of
 from cometmq.elector.settings import PREFIX, ElectorSettings
 from cometmq.ha.actions import Statuses
+from cometmq.ha.group_key import KeyFile
 from cometmq.ha.port import RecordPort, RecordUnreachable
 from cometmq.ha.record import RecordDamaged, Versioned
 from cometmq.remoting.errors import CometError, SettingsError
@@ -51,6 +52,12 @@ class GroupOptions(OptionSet, frozen=True, kw_only=True):
         str,
         typer.Option("--members", help="Its brokers, as 0=HOST:CONTROLPORT;1=HOST:CONTROLPORT."),
     ] = ""
+    group_key_file: Annotated[
+        str,
+        typer.Option(
+            "--group-key-file", help="File with the group's key, if its brokers have groupKeyFile."
+        ),
+    ] = ""
 
     def settings(self) -> ElectorSettings:
         """Return the elector's settings with these options; raise InvalidArgument on errors."""
@@ -58,9 +65,13 @@ class GroupOptions(OptionSet, frozen=True, kw_only=True):
             "brokerName": self.group,
             "groupRecord": self.record,
             "controlMembers": self.members,
+            "groupKeyFile": self.group_key_file,
         }
         options = {name: value for name, value in given.items() if value}
-        names = {"brokerName": "--group", "groupRecord": "--record", "controlMembers": "--members"}
+        names = {
+            "brokerName": "--group", "groupRecord": "--record", "controlMembers": "--members",
+            "groupKeyFile": "--group-key-file",
+        }  # fmt: skip
         try:
             settings = load(
                 ElectorSettings, prefix=PREFIX, file=self.config, cli=options, options=names
@@ -157,6 +168,8 @@ async def opened(options: GroupOptions) -> AsyncIterator[OpenGroup]:
     plan = plan_of(settings)
     try:
         record, tls = record_of(settings), _tls(settings)
+        path = settings.group_key_file
+        keys = KeyFile(Path(path), "--group-key-file").keys if path else ()
     except SettingsError as error:
         raise InvalidArgument(str(error)) from error
     async with AsyncExitStack() as stack:
@@ -168,6 +181,7 @@ async def opened(options: GroupOptions) -> AsyncIterator[OpenGroup]:
                 Target(plan.group.name, ordinal),
                 tls=tls,
                 tls_name=settings.control_tls_name,
+                keys=lambda: keys,
             )
             stack.push_async_callback(client.close)
             clients[ordinal] = client

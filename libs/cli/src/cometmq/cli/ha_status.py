@@ -6,6 +6,7 @@ from typing import Final
 from cometmq.cli.ha_group import OpenGroup
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import Cell
+from cometmq.control.electors import SILENCE_MS
 from cometmq.control.member import Report
 from cometmq.ha import missing_record
 from cometmq.ha.actions import Wait
@@ -23,7 +24,7 @@ def facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
     if record is None:
         missing = dict.fromkeys(("epoch", "master"))
         rest = dict.fromkeys(("copies", "policy"))
-        return {**group, **missing, "in_sync": [], **rest, "elector": UNKNOWN}
+        return {**group, **missing, "in_sync": [], **rest, "elector": _electors(open_group)}
     return {
         **group,
         "epoch": record.epoch,
@@ -31,8 +32,14 @@ def facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
         "in_sync": [copy.ordinal for copy in record.in_sync],
         "copies": record.copies,
         "policy": str(record.policy),
-        "elector": UNKNOWN,
+        "elector": _electors(open_group),
     }
+
+
+def _electors(open_group: OpenGroup) -> Cell:
+    """Return how many electors look after the members, or that no member knows."""
+    counts = [it.electors for it in open_group.reports.values() if it.electors is not None]
+    return max(counts) if counts else UNKNOWN
 
 
 def row(open_group: OpenGroup, record: Record | None, ordinal: int) -> list[Cell]:
@@ -103,6 +110,7 @@ def note_faults(open_group: OpenGroup, record: Record | None) -> None:
         MISSING[name] = _why_without_master(open_group, record)
     if record is not None:
         _note_unnamed(open_group, record)
+    _note_electors(open_group)
     for ordinal, fault in open_group.faults.items():
         MISSING[f"{name}/{ordinal}"] = f"{fault}; start it, or look at its log"
     for ordinal, report in open_group.reports.items():
@@ -115,6 +123,24 @@ def note_faults(open_group: OpenGroup, record: Record | None) -> None:
                 if has_master(open_group, record)
                 else f"broker {ordinal} is not in sync, and cannot catch up until a master is open"
             )
+
+
+def _note_electors(open_group: OpenGroup) -> None:
+    """Report the members that no elector looks after."""
+    name, reports = open_group.plan.group.name, open_group.reports
+    alone = sorted(one for one, report in reports.items() if report.electors == 0)
+    if not alone:
+        return
+    if any(report.electors for report in reports.values()):
+        MISSING[f"{name}/elector"] = (
+            f"group {name}: no elector reaches brokers {alone}: compare controlMembers in its"
+            " settings with their addresses, and look at its log"
+        )
+        return
+    MISSING[f"{name}/elector"] = (
+        f"group {name}: no elector has asked brokers {alone} for {SILENCE_MS // 1000} s, so nobody"
+        " replaces a lost master: start one (cometmq elector), or look at its /readyz and its log"
+    )
 
 
 def _why_without_master(open_group: OpenGroup, record: Record) -> str:

@@ -2,14 +2,16 @@
 """Client for the control API of one member, used by electors and administrators."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import grpc
 
 from cometmq.control.credentials import channel_credentials
+from cometmq.control.electors import ELECTOR_KEY
 from cometmq.control.member import (
     ConfigChange,
+    MemberUnproven,
     MemberUnreachable,
     Reason,
     Report,
@@ -18,7 +20,9 @@ from cometmq.control.member import (
 )
 from cometmq.control.messages import from_message, to_target
 from cometmq.control.methods import ORDERS, REASON_KEY, SERVICE
+from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Caller, Seal
 from cometmq.control.v1 import control_pb2 as pb
+from cometmq.ha.group_key import Keys
 from cometmq.ha.member import OrderRefused, Refusal
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 from cometmq.remoting.transport.settings import TlsSettings
@@ -30,9 +34,13 @@ LONG_ORDER_TIMEOUT_MS: Final = 10_000
 """Timeout of an order whose answer an operator waits for."""
 PROBE_TIMEOUT_MS: Final = 500
 ANSWER_BYTES_MAX: Final = 64 * 1024
+PROOF_ATTEMPTS: Final = 3
+"""The first call gets the challenge, and the challenge may change before the second."""
 BACK_OFF_MS: Final = (100, 500)
 """First and longest pause between connection attempts; gRPC's default grows to two minutes."""
 
+
+Metadata = tuple[tuple[str, str | bytes], ...]
 
 OTHER_PROGRAM: Final = ("Failed parsing HTTP/2", "receiving SETTINGS", "Socket closed")
 """Parts of gRPC's error messages for a connection to a server without gRPC."""
@@ -41,17 +49,26 @@ OTHER_PROGRAM: Final = ("Failed parsing HTTP/2", "receiving SETTINGS", "Socket c
 class MemberClient:
     """Calls one member over one connection, which is reopened when necessary.
 
-    Every call raises MemberUnreachable if the member does not answer, WrongMember if a different
-    member answers, and OrderRefused, with the member's reason, if the member refuses.
+    Every call raises MemberUnreachable if the member does not answer, MemberUnproven if one end
+    does not prove that it knows the group's key, WrongMember if a different member answers, and
+    OrderRefused, with the member's reason, if the member refuses.
     """
 
     def __init__(
-        self, address: str, target: Target, *, tls: TlsSettings | None = None, tls_name: str = ""
+        self,
+        address: str,
+        target: Target,
+        *,
+        tls: TlsSettings | None = None,
+        tls_name: str = "",
+        keys: Callable[[], Keys] = lambda: (),
+        elector: str = "",
     ) -> None:
         """`address` is the HOST:PORT of the member's control port; requires a running event loop.
 
         `tls_name` is the name in the members' certificates, if it differs from the host of
-        `address`.
+        `address`. If `keys` returns keys of the group, the member must prove that it knows the
+        first one. `elector` is the mark of an elector (`electors.py`).
         """
         self.address = address
         self.target = target
@@ -71,6 +88,8 @@ class MemberClient:
         self._replaced: set[grpc.aio.Channel] = set()
         self._closing = TaskSet()
         self._to = to_target(target)
+        self._caller = Caller(keys, target)
+        self._marks = ((ELECTOR_KEY, elector),) if elector else ()
 
     def _open(self) -> grpc.aio.Channel:
         if self._credentials is None:
@@ -101,24 +120,26 @@ class MemberClient:
         self, *, interval_ms: int = 500, silence_ms: int = 1_500
     ) -> AsyncIterator[Report]:
         """Yield statuses; raise MemberUnreachable if the connection fails or goes silent."""
-        call = self._channel.unary_stream(
-            f"/{SERVICE}/WatchStatus",
-            request_serializer=pb.WatchStatusRequest.SerializeToString,
-            response_deserializer=pb.MemberStatus.FromString,
-        )(pb.WatchStatusRequest(target=self._to, interval_ms=interval_ms))
-        try:
-            while True:
-                async with asyncio.timeout(silence_ms / 1000):
-                    message = await call.read()
-                if message is grpc.aio.EOF:
-                    raise MemberUnreachable(f"{self._place}: the member ended the stream")
-                yield from_message(message)
-        except TimeoutError as error:
-            raise MemberUnreachable(f"{self._place}: silent for {silence_ms} ms") from error
-        except grpc.aio.AioRpcError as error:
-            raise self._translated(error) from error
-        finally:
-            call.cancel()
+        request = pb.WatchStatusRequest(target=self._to, interval_ms=interval_ms)
+        raw = request.SerializeToString()
+        stub = self._channel.unary_stream(f"/{SERVICE}/WatchStatus")
+        for attempt in range(PROOF_ATTEMPTS):
+            metadata, seal = self._proven("WatchStatus", raw)
+            call = stub(raw, metadata=metadata)
+            try:
+                while True:
+                    async with asyncio.timeout(silence_ms / 1000):
+                        message = await call.read()
+                    if message is grpc.aio.EOF:
+                        raise MemberUnreachable(f"{self._place}: the member ended the stream")
+                    yield from_message(pb.MemberStatus.FromString(self._opened(message, seal)))
+            except TimeoutError as error:
+                raise MemberUnreachable(f"{self._place}: silent for {silence_ms} ms") from error
+            except grpc.aio.AioRpcError as error:
+                if not self._is_challenged(error) or attempt + 1 == PROOF_ATTEMPTS:
+                    raise self._translated(error) from error
+            finally:
+                call.cancel()
 
     async def promote(self, epoch: int) -> Report:
         """Tell the member that the record names it as the master of `epoch`."""
@@ -188,12 +209,43 @@ class MemberClient:
     async def _send(
         self, name: str, request: Any, timeout_ms: int, *, answer: Any = pb.MemberStatus
     ) -> Any:
-        call = self._channel.unary_unary(
-            f"/{SERVICE}/{name}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=answer.FromString,
-        )
-        return await call(request, timeout=timeout_ms / 1000)
+        stub = self._channel.unary_unary(f"/{SERVICE}/{name}")
+        raw = request.SerializeToString()
+        for attempt in range(PROOF_ATTEMPTS):
+            metadata, seal = self._proven(name, raw)
+            try:
+                found = await stub(raw, timeout=timeout_ms / 1000, metadata=metadata)
+            except grpc.aio.AioRpcError as error:
+                if not self._is_challenged(error) or attempt + 1 == PROOF_ATTEMPTS:
+                    raise
+            else:
+                return answer.FromString(self._opened(found, seal))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _proven(self, name: str, raw: bytes) -> tuple[Metadata, Seal | None]:
+        """Return the metadata of a call with its proof, and the seal of its answers."""
+        found = self._caller.prove(name, raw)
+        if found is None:
+            return self._marks, None
+        proof, seal = found
+        return (*self._marks, (PROOF_KEY, proof)), seal
+
+    def _is_challenged(self, error: grpc.aio.AioRpcError) -> bool:
+        """Return whether the member refused a call with a challenge that was not used for it."""
+        challenge = dict(error.trailing_metadata() or ()).get(CHALLENGE_KEY)
+        if not isinstance(challenge, bytes) or challenge == self._caller.challenge:
+            return False
+        self._caller.challenge = challenge
+        return self._caller.has_keys
+
+    def _opened(self, message: bytes, seal: Seal | None) -> bytes:
+        """Return a message; raise MemberUnproven if it has to be proven and is not."""
+        if seal is not None and not seal.is_intact(message):
+            raise MemberUnproven(
+                f"{self._place} does not prove that it knows the group's key: give it this"
+                " program's groupKeyFile; if it has the key, another program answers in its place"
+            )
+        return message
 
     def _replace(self) -> None:
         channel, self._channel = self._channel, self._open()
@@ -217,6 +269,8 @@ class MemberClient:
             return WrongMember(f"{self.address}: {text}")
         if reason == Reason.INVALID_CONFIG:
             return SettingsError(text)
+        if reason == Reason.UNPROVEN:
+            return MemberUnproven(f"{self._place} refuses: {text}")
         if reason in Refusal.__members__:
             return OrderRefused(Refusal(str(reason)), text)
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2
 
+from cometmq.control.admission import Caller, Streams
 from cometmq.control.member import Report
 from cometmq.ha.member import Role
 
@@ -34,8 +35,10 @@ CHECKS: Final[Mapping[str, Callable[[Report], bool]]] = {
 class Health:
     """Answers health checks from the member's current report."""
 
-    def __init__(self, report: Callable[[], Report]) -> None:
+    def __init__(self, report: Callable[[], Report], streams: Streams) -> None:
+        """Watches take places among `streams`, as those of callers without a proof."""
         self._report = report
+        self._streams = streams
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
         """Answer one check; an unknown service gets NOT_FOUND."""
@@ -49,15 +52,20 @@ class Health:
         """Answer all checks."""
         return health_pb2.HealthListResponse(statuses={name: self._answer(name) for name in CHECKS})
 
-    async def Watch(self, request: Any, _context: Any) -> AsyncIterator[Any]:  # noqa: N802
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Send the state now and after each change."""
         sent = None
-        while True:
-            answer = self._answer(request.service)
-            if answer != sent:
-                sent = answer
-                yield answer
-            await asyncio.sleep(WATCH_MS / 1000)
+        stream = self._streams.enter(Caller(context.peer()))
+        try:
+            while not stream.is_evicted.is_set():
+                answer = self._answer(request.service)
+                if answer != sent:
+                    sent = answer
+                    yield answer
+                await asyncio.sleep(WATCH_MS / 1000)
+        finally:
+            self._streams.leave(stream)
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "others need the place of a watch")
 
     def _answer(self, service: str) -> Any:
         check = CHECKS.get(service)

@@ -24,6 +24,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     fault: str = ""
     """Why the member cannot serve clients as its role requires; empty if it can."""
+    electors: int | None = None
+    """The number of electors that look after the member; None if that is unknown."""
 
 
 def lasting(report: Report) -> Report:
@@ -94,10 +96,16 @@ class Reason(StrEnum):
 
     WRONG_MEMBER = "WRONG_MEMBER"
     INVALID_CONFIG = "INVALID_CONFIG"
+    UNPROVEN = "UNPROVEN"
+    TOO_MANY_CALLS = "TOO_MANY_CALLS"
 
 
 class MemberUnreachable(CometError):
     """A member did not answer; it may have received the request."""
+
+
+class MemberUnproven(MemberUnreachable):
+    """The member and this program do not prove to each other that they know the group's key."""
 
 
 class WrongMember(CometError):

@@ -74,6 +74,7 @@ def to_message(report: Report) -> pb.MemberStatus:
         record_uid=report.record_uid,
         version=report.version,
         fault=report.fault,
+        electors=report.electors,
         last_in_sync=[_to_copy(copy) for copy in status.last_in_sync],
     )
 
@@ -110,4 +111,5 @@ def from_message(message: pb.MemberStatus) -> Report:
         record_uid=message.record_uid,
         version=message.version,
         fault=message.fault,
+        electors=message.electors if message.HasField("electors") else None,
     )

@@ -1,24 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control server of one member: gRPC on the program's own event loop.
 
-Limits: CALLS_MAX calls at a time, REQUEST_BYTES_MAX per request, ORDER_TIMEOUT_MS per answer. An
-order is completed even if its caller disconnects, because an interrupted order may leave a saved
-promise that is never acted upon.
+If the member has a key of its group, calls need a proof (`proof.py`), unless TLS demands a
+certificate from every caller. Health checks need none.
+
+Limits: streams and unfinished orders as in `admission.py`, HTTP2_STREAMS_MAX calls of any kind on
+a connection, REQUEST_BYTES_MAX per request, ORDER_TIMEOUT_MS per answer. An order is completed
+even if its caller disconnects, because an interrupted order may leave a saved promise that is never
+acted upon.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final, NoReturn
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple, NoReturn
 
 import grpc
+import msgspec
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2_grpc
 
+from cometmq.control.admission import Caller, Orders, Streams, TooManyCalls
 from cometmq.control.credentials import server_credentials
+from cometmq.control.electors import ELECTOR_KEY, Electors
 from cometmq.control.health import Health
 from cometmq.control.member import Controlled, Reason, Report, Target, lasting
 from cometmq.control.messages import to_message
 from cometmq.control.methods import ORDERS, REASON_KEY, SERVICE
+from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Seal, Verifier
 from cometmq.control.v1 import control_pb2 as pb
+from cometmq.ha.group_key import Keys
 from cometmq.ha.member import OrderRefused, Refusal
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG, Log
@@ -26,8 +38,7 @@ from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet, describe
 from cometmq.runtime.places import check_port
 
-CALLS_MAX: Final = 32
-"""Each elector has a watch and a call open per member; other calls are for operators and probes."""
+HTTP2_STREAMS_MAX: Final = 64
 REQUEST_BYTES_MAX: Final = 64 * 1024
 ORDER_TIMEOUT_MS: Final = 10_000
 WATCH_INTERVAL_MS: Final = 500
@@ -35,6 +46,10 @@ WATCH_INTERVAL_BOUNDS_MS: Final = (100, 10_000)
 CHANGE_CHECK_MS: Final = 50
 """How soon a change of role or epoch is sent; reading a report is cheap."""
 DRAIN_MS: Final = 500
+WRONG_PROOFS_MAX: Final = 3
+UNPROVEN_ADDRESSES_MAX: Final = 256
+WARN_PERIOD_MS: Final = 10_000
+"""A stranger causes at most one event in this time."""
 
 CODES: Final[Mapping[str, grpc.StatusCode]] = {
     Refusal.STALE_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
@@ -44,22 +59,59 @@ CODES: Final[Mapping[str, grpc.StatusCode]] = {
     Refusal.STORE_FAILED: grpc.StatusCode.DATA_LOSS,
     Reason.WRONG_MEMBER: grpc.StatusCode.NOT_FOUND,
     Reason.INVALID_CONFIG: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.UNPROVEN: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.TOO_MANY_CALLS: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 """Reason of a refusal -> status code."""
 
 
 Work = Callable[[], Awaitable[Any]]
+NOBODY: Final = Caller("")
+
+
+class Admitted(NamedTuple):
+    """A call whose caller may make it."""
+
+    caller: Caller
+    seal: Seal | None = None
+    """Proves the answers; None if the call has no proof."""
+    is_elector: bool = False
+    """The caller says that it is an elector."""
+
+    def sealed(self, message: bytes) -> bytes:
+        """Return a message of the answer, with a proof if the call has one."""
+        return message if self.seal is None else self.seal.add_to(message)
 
 
 class ControlServer:
     """Serves the control API and health checks of one member."""
 
     def __init__(
-        self, member: Controlled, *, tls: TlsSettings | None = None, log: Log = NO_LOG
+        self,
+        member: Controlled,
+        *,
+        tls: TlsSettings | None = None,
+        keys: Callable[[], Keys] = lambda: (),
+        is_proof_needed: Callable[[], bool] = lambda: True,
+        now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+        log: Log = NO_LOG,
     ) -> None:
+        """`keys` returns the group's keys, if it has any; `is_proof_needed` returns False while
+        keys are introduced, so that callers without one are still served.
+        """
         self._member = member
         self._tls = tls
         self._log = log
+        self._verifier = Verifier(keys, now_ms)
+        self._is_proof_needed = is_proof_needed
+        self._now_ms = now_ms
+        self._warned_ms: int | None = None
+        self._unproven: dict[str, int] = {}
+        """Wrong proofs in a row, by address."""
+        self._has_certificates = False
+        self.electors = Electors(now_ms)
+        self.streams = Streams()
+        self._places = Orders()
         self._orders = TaskSet(log)
         self._server: grpc.aio.Server | None = None
         self.port = 0
@@ -68,15 +120,22 @@ class ControlServer:
         """Listen; port 0 picks a free port. Raise SettingsError if the port cannot be used."""
         credentials = server_credentials(self._tls) if self._tls else None
         check_port(host, port, setting=setting)
+        # No limit for all calls together: the first comers would keep the electors away.
         server = grpc.aio.server(
-            maximum_concurrent_rpcs=CALLS_MAX,
             options=[
                 ("grpc.so_reuseport", 0),  # a second broker on the port must fail
                 ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+                ("grpc.max_concurrent_streams", HTTP2_STREAMS_MAX),
             ],
         )
         server.add_generic_rpc_handlers([_handlers(self)])
-        health_pb2_grpc.add_HealthServicer_to_server(Health(self._member.report), server)
+        health = Health(self._member.report, self.streams)
+        health_pb2_grpc.add_HealthServicer_to_server(health, server)
+        self._has_certificates = (
+            credentials is not None
+            and self._tls is not None
+            and self._tls.need_client_auth == "require"
+        )
         place = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
         try:
             if credentials is None:
@@ -102,29 +161,43 @@ class ControlServer:
     async def get_status(self, request: Any, context: Any) -> Any:
         """Answer GetStatus."""
         await self._check(request, context)
-        return to_message(self._member.report())
+        return to_message(self._report())
 
-    async def watch_status(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def watch_status(
+        self, request: Any, context: Any, admitted: Admitted
+    ) -> AsyncGenerator[Any, None]:
         """Send the status now, after each change that elections depend on, and at intervals."""
         await self._check(request, context)
         lowest, highest = WATCH_INTERVAL_BOUNDS_MS
         interval_ms = max(lowest, min(request.interval_ms or WATCH_INTERVAL_MS, highest))
         sent: Report | None = None
         waited_ms = 0
-        while True:
-            report = self._member.report()
-            if sent is None or waited_ms >= interval_ms or lasting(sent) != lasting(report):
-                sent, waited_ms = report, 0
-                yield to_message(report)
-            await asyncio.sleep(CHANGE_CHECK_MS / 1000)
-            waited_ms += CHANGE_CHECK_MS
+        stream = self.streams.enter(admitted.caller)
+        if not admitted.is_elector:
+            self.electors.watch_opened()
+        try:
+            while True:
+                report = self._report()
+                if sent is None or waited_ms >= interval_ms or lasting(sent) != lasting(report):
+                    sent, waited_ms = report, 0
+                    yield to_message(report)
+                await asyncio.sleep(CHANGE_CHECK_MS / 1000)
+                waited_ms += CHANGE_CHECK_MS
+                if stream.is_evicted.is_set():
+                    await _refuse(context, Reason.TOO_MANY_CALLS, "another caller needs its place")
+                if admitted.seal is not None and not self._verifier.is_accepted(admitted.seal):
+                    await self._challenge(context, "the key of this watch was removed")
+        finally:
+            self.streams.leave(stream)
+            if not admitted.is_elector:
+                self.electors.watch_closed()
 
-    async def order(self, name: str, request: Any, context: Any) -> Any:
+    async def order(self, name: str, request: Any, context: Any, caller: Caller = NOBODY) -> Any:
         """Perform an order and answer with the status afterwards."""
         await self._check(request, context)
         perform = ORDERS[name].perform
-        await self._to_the_end(name, lambda: perform(self._member, request), context)
-        report = self._member.report()
+        await self._to_the_end(name, lambda: perform(self._member, request), context, caller)
+        report = self._report()
         status = report.status
         self._log.info(
             "control.ordered", order=name, role=str(status.role), epoch=status.epoch,
@@ -132,29 +205,98 @@ class ControlServer:
         )  # fmt: skip
         return to_message(report)
 
-    async def update_config(self, request: Any, context: Any) -> Any:
+    async def update_config(self, request: Any, context: Any, caller: Caller) -> Any:
         """Change settings."""
         await self._check(request, context)
         changes = dict(request.changes)
         change = await self._to_the_end(
-            "UpdateConfig", lambda: self._member.update_config(changes), context
+            "UpdateConfig", lambda: self._member.update_config(changes), context, caller
         )
         return pb.UpdateConfigReply(applied=change.applied, needs_restart=change.needs_restart)
 
     # ---- shared ------------------------------------------------------------------------------
 
+    def _report(self) -> Report:
+        return msgspec.structs.replace(self._member.report(), electors=self.electors.count)
+
+    async def admit(self, name: str, raw: bytes, context: Any) -> Admitted:
+        """Return who makes a call, and how its answers are proven; refuse a call that needs a proof
+        and has none.
+        """
+        metadata = dict(context.invocation_metadata() or ())
+        caller, seal = await self._proven(name, raw, context, metadata.get(PROOF_KEY))
+        mark = metadata.get(ELECTOR_KEY)
+        if mark is not None:
+            self.electors.heard(str(mark))
+        return Admitted(caller, seal, is_elector=mark is not None)
+
+    async def _proven(
+        self, name: str, raw: bytes, context: Any, proof: object
+    ) -> tuple[Caller, Seal | None]:
+        connection = context.peer()
+        if not self._verifier.has_keys:
+            return Caller(connection, self._has_certificates), None
+        seal = None
+        if isinstance(proof, bytes):
+            seal = self._verifier.check(proof, name, self._me(), raw)
+        if seal is not None:
+            caller = Caller(connection, is_proven=True)
+            self._unproven.pop(caller.address, None)
+            return caller, seal
+        is_needed = self._is_proof_needed() and not self._has_certificates
+        if is_needed or proof is not None:  # a caller with a key wants proven answers
+            self._note_unproven(connection, has_proof=proof is not None)
+            await self._challenge(context, "the call does not prove that it knows the group's key")
+        return Caller(connection, self._has_certificates), None
+
+    async def _challenge(self, context: Any, text: str) -> NoReturn:
+        await _refuse(
+            context, Reason.UNPROVEN, f"{text}: set groupKeyFile to a file with one of its keys",
+            (CHALLENGE_KEY, self._verifier.challenge),
+        )  # fmt: skip
+
+    def _note_unproven(self, connection: str, *, has_proof: bool) -> None:
+        """Warn about a call without a proof, or with several wrong ones in a row.
+
+        A client proves its first call, and one after a pause, without the current challenge.
+        """
+        address = Caller(connection).address
+        if has_proof:
+            count = self._unproven.pop(address, 0) + 1
+            self._unproven[address] = count
+            while len(self._unproven) > UNPROVEN_ADDRESSES_MAX:
+                del self._unproven[next(iter(self._unproven))]
+            if count < WRONG_PROOFS_MAX:
+                return
+        now_ms = self._now_ms()
+        if self._warned_ms is None or now_ms - self._warned_ms >= WARN_PERIOD_MS:
+            self._warned_ms = now_ms
+            proof = "wrong" if has_proof else "none"
+            self._log.warning(
+                "control.unproven", peer=connection, proof=proof,
+                action="if this is an elector or an administrator, give it the groupKeyFile",
+            )  # fmt: skip
+
+    def _me(self) -> Target:
+        report = self._member.report()
+        return Target(report.group, report.status.copy.ordinal)
+
     async def _check(self, request: Any, context: Any) -> None:
         """Refuse a request addressed to a different member."""
-        report = self._member.report()
-        mine = Target(report.group, report.status.copy.ordinal)
+        mine = self._me()
         meant = Target(request.target.group, request.target.ordinal)
         if meant != mine:
             text = f"this is {mine}, not {meant}: check the addresses of the members"
             await _refuse(context, Reason.WRONG_MEMBER, text)
 
-    async def _to_the_end(self, name: str, work: Callable[[], Awaitable[Any]], context: Any) -> Any:
+    async def _to_the_end(self, name: str, work: Work, context: Any, caller: Caller) -> Any:
         """Run an order in its own task, and wait for it with a deadline."""
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        try:
+            self._places.enter(caller)
+        except TooManyCalls as error:
+            await _refuse(context, Reason.TOO_MANY_CALLS, str(error))
+        outcome.add_done_callback(lambda _: self._places.leave(caller))
         self._orders.spawn(_performed(work, outcome), name=f"control-{name}")
         try:
             async with asyncio.timeout(ORDER_TIMEOUT_MS / 1000):
@@ -181,34 +323,51 @@ async def _performed(work: Work, outcome: asyncio.Future[Any]) -> None:
         outcome.set_result(error)
 
 
-async def _refuse(context: Any, reason: Refusal | Reason, text: str) -> NoReturn:
-    await context.abort(CODES[reason], text, ((REASON_KEY, reason.value),))
+async def _refuse(
+    context: Any, reason: Refusal | Reason, text: str, *more: tuple[str, bytes]
+) -> NoReturn:
+    await context.abort(CODES[reason], text, ((REASON_KEY, reason.value), *more))
     raise AssertionError("abort raises")
 
 
-def _handlers(server: ControlServer) -> grpc.GenericRpcHandler:
-    """Return the table of methods; the messages come from control.proto."""
-    to_bytes = pb.MemberStatus.SerializeToString
+async def _parsed(request: Any, raw: bytes, context: Any) -> Any:
+    try:
+        return request.FromString(raw)
+    except DecodeError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"unreadable request: {error}")
+        raise AssertionError("abort raises") from error
 
-    def unary(request: Any, method: Any, answer: Any = to_bytes) -> grpc.RpcMethodHandler:
-        return grpc.unary_unary_rpc_method_handler(
-            method, request_deserializer=request.FromString, response_serializer=answer
-        )
+
+def _handlers(server: ControlServer) -> grpc.GenericRpcHandler:
+    """Return the table of methods; the messages come from control.proto.
+
+    gRPC passes the bytes of requests and answers, because proofs cover them.
+    """
+
+    def unary(name: str, request: Any, perform: Any) -> grpc.RpcMethodHandler:
+        async def method(raw: bytes, context: Any) -> bytes:
+            admitted = await server.admit(name, raw, context)
+            answer = await perform(await _parsed(request, raw, context), context, admitted.caller)
+            return admitted.sealed(answer.SerializeToString())
+
+        return grpc.unary_unary_rpc_method_handler(method)
 
     def ordered(name: str) -> Any:
-        async def method(request: Any, context: Any) -> Any:
-            return await server.order(name, request, context)
+        return lambda request, context, caller: server.order(name, request, context, caller)
 
-        return method
+    async def watch(raw: bytes, context: Any) -> AsyncIterator[bytes]:
+        admitted = await server.admit("WatchStatus", raw, context)
+        request = await _parsed(pb.WatchStatusRequest, raw, context)
+        async with contextlib.aclosing(server.watch_status(request, context, admitted)) as messages:
+            async for message in messages:
+                yield admitted.sealed(message.SerializeToString())
 
-    methods = {name: unary(order.request, ordered(name)) for name, order in ORDERS.items()}
-    methods["GetStatus"] = unary(pb.GetStatusRequest, server.get_status)
-    methods["UpdateConfig"] = unary(
-        pb.UpdateConfigRequest, server.update_config, pb.UpdateConfigReply.SerializeToString
+    methods = {name: unary(name, order.request, ordered(name)) for name, order in ORDERS.items()}
+    methods["GetStatus"] = unary(
+        "GetStatus",
+        pb.GetStatusRequest,
+        lambda request, context, _: server.get_status(request, context),
     )
-    methods["WatchStatus"] = grpc.unary_stream_rpc_method_handler(
-        server.watch_status,
-        request_deserializer=pb.WatchStatusRequest.FromString,
-        response_serializer=to_bytes,
-    )
+    methods["UpdateConfig"] = unary("UpdateConfig", pb.UpdateConfigRequest, server.update_config)
+    methods["WatchStatus"] = grpc.unary_stream_rpc_method_handler(watch)
     return grpc.method_handlers_generic_handler(SERVICE, methods)

@@ -361,6 +361,7 @@ class BrokerApp:
                 raise
             raise SettingsError(f"controlPort: {error}: {INSTALL_EXTRA}") from error
         server = await control.serve_control(broker, self._group, self.discard.order)
+        broker.elector_count = lambda: server.electors.count
         self._stack.push_async_callback(server.stop)
 
     def _close_clients(self) -> None:

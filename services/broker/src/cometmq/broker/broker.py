@@ -122,6 +122,7 @@ class Broker:
     started_ms: int = 0
     is_stopping: bool = False
     is_diverting: bool = False  # requests that change state wait or are forwarded
+    elector_count: Callable[[], int | None] = lambda: None  # None: not known, or in no group
     may_read: Callable[[], bool] | None = None  # in a group: whether pulls may be answered now
     lane: LearningLane | None = None  # None: handlers serve every request
     send_path: str = "python"  # for operators: `native`, or `python` and why

@@ -23,6 +23,16 @@ def table_fault(broker: Broker) -> str | None:
     return None
 
 
+def elector_gap(broker: Broker) -> str | None:
+    """Return that nobody would replace this group's master, or None. The broker still serves."""
+    if broker.elector_count() != 0:
+        return None
+    return (
+        "no elector looks after this member of the broker group, so a lost master is not replaced:"
+        " start one, or look at its /readyz and its log"
+    )
+
+
 def replication_fault(broker: Broker) -> str | None:
     """Return why this slave cannot follow its master, or None."""
     status = broker.replication.following

@@ -7,19 +7,22 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from cometmq.control.client import MemberClient
+from cometmq.control.electors import elector_mark
 from cometmq.control.member import Report, Target, lasting
 from cometmq.elector.elector import ACCEPT_WITH, Elector
 from cometmq.elector.member import Link, Member
 from cometmq.elector.metrics import FAMILIES
 from cometmq.elector.plan import plan_of, record_of, timing_of
 from cometmq.elector.settings import ElectorSettings
+from cometmq.ha.group_key import KeyFile, Keys
 from cometmq.ha.port import RecordPort, RecordUnreachable
 from cometmq.ha.record import RecordDamaged
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet
@@ -30,6 +33,7 @@ from cometmq.runtime.places import prepare_folder
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.tls_keys import client_tls
+from cometmq.runtime.worker import Worker
 
 PAUSE_MS: Final = 20
 """Minimum pause between rounds, however many changes arrive."""
@@ -37,11 +41,14 @@ WATCH_RETRY_MS: Final = 250
 STUCK_INTERVALS: Final = 20
 """The elector is not ready after this many intervals without a completed round."""
 
+KEYS_POLL_MS: Final = 1_000
+
 TlsOf = Callable[[int], tuple[TlsSettings | None, str]]
+KeysOf = Callable[[int], Keys]
 
 
 class ElectorApp:
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
         settings: Loaded[ElectorSettings],
         *,
@@ -51,11 +58,14 @@ class ElectorApp:
         record: RecordPort | None = None,
         accept_with: str = ACCEPT_WITH,
         tls_of: TlsOf | None = None,
+        keys_of: KeysOf | None = None,
     ) -> None:
-        """`record` overrides the record store that the settings name, and `tls_of` the TLS settings
-        and the name in the certificate, by ordinal; `accept_with` is the command with which a
-        person accepts a loss.
+        """`record` overrides the record store that the settings name, `tls_of` the TLS settings and
+        the name in the certificate, and `keys_of` the keys of the group, both by ordinal;
+        `accept_with` is the command with which a person accepts a loss.
         """
+        self._key_file: KeyFile | None = None
+        self._keys_of = keys_of or self._keys_in_file
         self._tls_of = tls_of or self._tls_in_settings
         self._loaded = settings
         self._record = record
@@ -72,6 +82,8 @@ class ElectorApp:
         """Raise SettingsError if the settings contradict each other."""
         faults = Faults()
         faults.attempt(lambda: plan_of(self._settings))
+        if self._settings.group_key_file:
+            faults.attempt(self._open_key_file)
         if self._record is None:
             faults.attempt(lambda: record_of(self._settings, self._loaded.label))
         faults.raise_all()
@@ -86,11 +98,19 @@ class ElectorApp:
             prepare_folder(folder, setting=self._loaded.label("groupRecord"))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(record.close)
+            worker = Worker("elector-files")
+            stack.callback(worker.close)
+            if settings.group_key_file:
+                self._key_file = await worker.submit(self._open_key_file)
+            mark = elector_mark(uuid.uuid4().hex, settings.poll_interval_mills)
             links: dict[int, Link] = {}
             for ordinal, address in plan.addresses.items():
                 tls, name = self._tls_of(ordinal)
                 target = Target(plan.group.name, ordinal)
-                client = MemberClient(address, target, tls=tls, tls_name=name)
+                client = MemberClient(
+                    address, target, tls=tls, tls_name=name,
+                    keys=partial(self._keys_of, ordinal), elector=mark,
+                )  # fmt: skip
                 stack.push_async_callback(client.close)
                 links[ordinal] = client
             self.elector = Elector(
@@ -114,6 +134,8 @@ class ElectorApp:
                     lambda member=member: self._watch_member(member),  # type: ignore[misc]
                     name=f"elector-member-{member.ordinal}",
                 )
+            if self._key_file is not None:
+                background.keep(lambda: self._keep_keys_current(worker), name="elector-keys")
             self._show()
             self._started = stack.pop_all()
         self._log.info("elector.ready", group=plan.group.name, members=dict(plan.addresses))
@@ -130,6 +152,24 @@ class ElectorApp:
         if silent_ms > STUCK_INTERVALS * interval_ms + 10_000:
             return f"no round has ended for {silent_ms} ms: see its log"
         return self.elector.fault or None
+
+    def _open_key_file(self) -> KeyFile:
+        path = Path(self._settings.group_key_file)
+        return KeyFile(path, self._loaded.label("groupKeyFile"))
+
+    def _keys_in_file(self, _ordinal: int) -> Keys:
+        return () if self._key_file is None else self._key_file.keys
+
+    async def _keep_keys_current(self, worker: Worker) -> None:
+        """Read the key file again when it changes."""
+        assert self._key_file is not None
+        while True:
+            await asyncio.sleep(KEYS_POLL_MS / 1000)
+            try:
+                if await worker.submit(self._key_file.refresh):
+                    self._log.info("group_key.reloaded", path=self._settings.group_key_file)
+            except SettingsError as error:
+                self._log.warning("group_key.unusable", error=str(error))
 
     def _tls_in_settings(self, _ordinal: int) -> tuple[TlsSettings | None, str]:
         settings = self._settings

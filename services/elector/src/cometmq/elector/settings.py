@@ -89,6 +89,14 @@ class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             " controlMembers."
         ),
     ] = ""
+    group_key_file: Annotated[
+        str,
+        Meta(
+            description="File with the key of the group, as the brokers' groupKeyFile. Brokers then"
+            " have to prove that they know it, and the calls of this program prove it to them. A"
+            " changed file takes effect without a restart."
+        ),
+    ] = ""
     tls_enable: Annotated[
         bool, Meta(description="Connect to the control ports over TLS; servers are verified.")
     ] = msgspec.field(default=False, name="tls.enable")

@@ -46,10 +46,10 @@ def show_cluster(
 ) -> None:
     """Show each broker's role, rates, disk usage and slave lag; exit status 1 if one fails.
 
-    A broker fails if it does not answer, its account file is broken, or a name server lacks it. A
-    master also fails if it accepts no messages, its group lacks copies, or it is a SYNC_MASTER
-    without a slave; a slave fails if it has no master or cannot follow it. A slave's lag is the
-    number of commit log bytes that its master has but it does not.
+    A broker fails if it does not answer, its account file is broken, a name server lacks it, or no
+    elector looks after its group. A master also fails if it accepts no messages, its group lacks
+    copies, or it is a SYNC_MASTER without a slave; a slave fails if it has no master or cannot
+    follow it. A slave's lag is the number of commit log bytes that its master has but it does not.
 
     Name servers forget a broker as soon as its process has died: use --expect to name the brokers
     that must be there.
@@ -124,6 +124,11 @@ def _note_faults(member: ClusterMember) -> None:
             f"broker {place} is {reason}: clients that ask these name servers do not find it;"
             " remove the cause, and the broker registers again by itself"
         )
+    if _is_elector_missing(member):
+        MISSING[f"{member.broker_name}/elector"] = (
+            f"no elector looks after broker {place}, so nobody replaces a lost master of this"
+            " group: start one (cometmq elector, or the operator), or look at its /readyz"
+        )
     if file := _broken_accounts(member):
         MISSING[f"{member.address}/accounts"] = (
             f"broker {place} cannot use its account file {file}: it serves the accounts read"
@@ -191,6 +196,10 @@ def _missing_routes(member: ClusterMember) -> str:
     return member.figures.routes_missing if member.figures else ""
 
 
+def _is_elector_missing(member: ClusterMember) -> bool:
+    return member.figures is not None and member.figures.is_elector_missing
+
+
 def _broken_accounts(member: ClusterMember) -> str:
     return member.figures.accounts_broken if member.figures else ""
 
@@ -243,6 +252,8 @@ def _state(member: ClusterMember, *, is_read_only: bool) -> str:
         return f"no second copy: slave {reason}"
     if reason := _missing_routes(member):
         return reason
+    if _is_elector_missing(member):
+        return "no elector"
     if file := _broken_accounts(member):
         return f"account file broken: {file}"
     return "read-only" if is_read_only else "ok"

@@ -86,6 +86,8 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     """
     routes_missing: str = ""
     """The name servers that do not list the broker, and why; reported only by CometMQ's brokers."""
+    is_elector_missing: bool = False
+    """No elector looks after a member of a group; reported only by CometMQ's brokers."""
     log_max_offset: int = 0
     """End offset of the commit log in bytes; a slave's lag is the distance to the master's end
     offset.
@@ -121,6 +123,7 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         slave_missing=facts.get("slaveMissing", ""),
         accounts_broken=facts.get("accountsBroken", ""),
         routes_missing=facts.get("routesMissing", ""),
+        is_elector_missing="electorMissing" in facts,
         accounts_misspelt=facts.get("accountsMisspelt", ""),
         log_max_offset=int(_number(facts, "commitLogMaxOffset")),
         send_path=facts.get("sendPath", ""),

@@ -4,6 +4,7 @@
 from collections.abc import Iterable
 from typing import Final
 
+from cometmq.broker.broker import Broker
 from cometmq.broker.membership.grouping import Grouping
 from cometmq.ha import in_sync
 from cometmq.ha.member import Role
@@ -25,6 +26,14 @@ def _unconfirmed(group: Grouping) -> int:
     leader = group.duties.leader
     return 0 if leader is None else leader.view.end - leader.view.confirmed
 
+
+ELECTION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
+    gauge(
+        "cometmq_group_electors",
+        "Electors that look after this member; -1 while it cannot know, or without a control port.",
+        lambda broker: -1 if (count := broker.elector_count()) is None else count,
+    ),
+)
 
 GROUP_FAMILIES: Final[tuple[Family[Grouping], ...]] = (
     labelled_gauge("cometmq_group_role", "1 for the role of this member.", ("role",), _roles),

@@ -5,8 +5,8 @@ from functools import partial
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.exposition import metrics
-from cometmq.broker.exposition.group_metrics import GROUP_FAMILIES
-from cometmq.broker.faults import replication_fault, store_fault, table_fault
+from cometmq.broker.exposition.group_metrics import ELECTION_FAMILIES, GROUP_FAMILIES
+from cometmq.broker.faults import elector_gap, replication_fault, store_fault, table_fault
 from cometmq.broker.membership.grouping import Grouping
 from cometmq.broker.timers import watch_disk
 from cometmq.ha.member import Role
@@ -50,5 +50,8 @@ def attach(
         labels = metrics.labels(broker)
         admin.registry.add(StatsCollector(GROUP_FAMILIES, lambda: group, labels))
         admin.add_ready_check("group", partial(group_fault, group))
+        # A warning only: the broker serves, and a Service without it would stop all clients.
+        admin.add_ready_warning("elector", partial(elector_gap, broker))
+        admin.registry.add(StatsCollector(ELECTION_FAMILIES, lambda: broker, labels))
     admin.add_settings("broker", settings_text)
     admin.add_settings("sends", lambda: broker.send_path)

@@ -12,6 +12,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.disk_figures import DiskFigures
+from cometmq.broker.faults import elector_gap
 from cometmq.broker.group.members import parse_members
 from cometmq.broker.statistics.counters import WINDOWS_S
 from cometmq.remoting.names import SCHEDULE_TOPIC
@@ -41,8 +42,15 @@ SLAVE_MISSING: Final = "slaveMissing"
 value is the reason.
 """
 
-ACCOUNTS_BROKEN: Final = "accountsBroken"
 ROUTES_MISSING: Final = "routesMissing"
+"""Only CometMQ has this key, and only while name servers do not list the broker; the value names
+them.
+"""
+
+ELECTOR_MISSING: Final = "electorMissing"
+"""Only CometMQ has this key, and only while no elector looks after a member of a group."""
+
+ACCOUNTS_BROKEN: Final = "accountsBroken"
 """Only CometMQ has this key, and only while a changed account file cannot be used; the value is its
 path.
 """
@@ -130,6 +138,8 @@ def _store(broker: Broker) -> dict[str, str]:
     registration = broker.registration
     if routes := registration.route_fault or registration.route_gap:
         refused[ROUTES_MISSING] = routes
+    if elector_gap(broker):
+        refused[ELECTOR_MISSING] = "true"
     if broker.acl is not None and broker.acl.broken is not None:
         refused[ACCOUNTS_BROKEN] = str(broker.acl.broken)
     if broker.acl is not None and broker.acl.control.accounts.doubts:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many calls each caller of the control API may have open (pure).
+
+A caller that proves that it belongs to the group, by the group's key or by a certificate, has a
+reserved share. Other callers are told apart by address and connection.
+
+A new stream always gets a place. Where a limit is reached, it takes that of the oldest stream on
+the connection with the most streams, of the address with the most. A stranger that opens many thus
+loses its own, and the stream of an elector lasts. Orders cannot be interrupted, so there a limit
+refuses.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+CALLS_MAX: Final = 32
+"""Streams, and unfinished orders, of all callers without a proof."""
+PROVEN_CALLS_MAX: Final = 32
+"""The same, of callers with a proof."""
+ADDRESS_CALLS_MAX: Final = 16
+"""The share of one address among callers without a proof."""
+CONNECTION_CALLS_MAX: Final = 8
+"""The share of one connection; an elector has one stream and one order for each member."""
+
+
+class Caller(NamedTuple):
+    """The other end of a call."""
+
+    connection: str
+    """Its address and port, as gRPC writes them."""
+    is_proven: bool = False
+
+    @property
+    def address(self) -> str:
+        """The address without the port."""
+        return self.connection.rpartition(":")[0]
+
+
+class TooManyCalls(Exception):
+    """The caller has as many unfinished orders as it may have."""
+
+
+class Stream:
+    """An open stream; ended early if `is_evicted` is set."""
+
+    __slots__ = ("caller", "is_evicted")
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.is_evicted = asyncio.Event()
+
+
+class Streams:
+    """The open streams of a server."""
+
+    def __init__(self) -> None:
+        self._open: dict[Stream, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, caller: Caller) -> Stream:
+        """Give a new stream a place, by ending others if necessary."""
+        stream = Stream(caller)
+        self._open[stream] = None
+        for limit, is_meant in _limits(caller):
+            meant = [one for one in self._open if is_meant(one.caller)]
+            if len(meant) > limit:
+                victim = _victim(meant, stream)
+                victim.is_evicted.set()
+                del self._open[victim]
+        return stream
+
+    def leave(self, stream: Stream) -> None:
+        """Free the place of a stream."""
+        self._open.pop(stream, None)
+
+
+class Orders:
+    """The unfinished orders of a server."""
+
+    def __init__(self) -> None:
+        self._open: Counter[Caller] = Counter()
+
+    def enter(self, caller: Caller) -> None:
+        """Give an order a place, or raise TooManyCalls."""
+        for limit, is_meant in _limits(caller):
+            if sum(count for one, count in self._open.items() if is_meant(one)) >= limit:
+                raise TooManyCalls(f"{caller.connection} has {limit} unfinished orders")
+        self._open[caller] += 1
+
+    def leave(self, caller: Caller) -> None:
+        """Free the place of an order."""
+        self._open[caller] -= 1
+        if not self._open[caller]:
+            del self._open[caller]
+
+
+def _limits(caller: Caller) -> Iterable[tuple[int, Callable[[Caller], bool]]]:
+    """Return the limits that apply to a caller, each with the callers that share it."""
+    yield CONNECTION_CALLS_MAX, lambda one: one.connection == caller.connection
+    if caller.is_proven:
+        yield PROVEN_CALLS_MAX, lambda one: one.is_proven
+    else:
+        yield ADDRESS_CALLS_MAX, lambda one: not one.is_proven and one.address == caller.address
+        yield CALLS_MAX, lambda one: not one.is_proven
+
+
+def _victim(streams: list[Stream], new: Stream) -> Stream:
+    """Return the stream that has to go: an old one of the greediest."""
+    by_address = Counter(one.caller.address for one in streams)
+    by_connection = Counter(one.caller.connection for one in streams)
+    old = [one for one in streams if one is not new]
+    return max(
+        old,
+        key=lambda one: (by_address[one.caller.address], by_connection[one.caller.connection]),
+    )  # the first of equals is the oldest

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places of streams and orders: shares of connections, addresses and proven callers."""
+
+import pytest
+
+from cometmq.control.admission import (
+    ADDRESS_CALLS_MAX,
+    CALLS_MAX,
+    CONNECTION_CALLS_MAX,
+    PROVEN_CALLS_MAX,
+    Caller,
+    Orders,
+    Streams,
+    TooManyCalls,
+)
+
+
+def stranger(number, address="ipv4:10.0.0.6"):
+    return Caller(f"{address}:{number}")
+
+
+ELECTOR = Caller("ipv4:10.0.0.1:4000")
+PROVEN = Caller("ipv4:10.0.0.6:9", is_proven=True)
+
+
+def test_a_connection_loses_its_own_oldest_stream():
+    streams = Streams()
+    first = streams.enter(stranger(1))
+    others = [streams.enter(stranger(1)) for _ in range(CONNECTION_CALLS_MAX)]
+    assert first.is_evicted.is_set()
+    assert not any(one.is_evicted.is_set() for one in others)
+    assert len(streams) == CONNECTION_CALLS_MAX
+
+
+def test_a_stream_on_its_own_connection_outlasts_those_of_a_greedy_one():
+    streams = Streams()
+    mine = streams.enter(stranger(2))
+    for number in (3, 4, 5):
+        for _ in range(CONNECTION_CALLS_MAX):
+            streams.enter(stranger(number))
+    assert not mine.is_evicted.is_set()
+    assert len(streams) == ADDRESS_CALLS_MAX
+
+
+@pytest.mark.parametrize("elector", [ELECTOR, PROVEN])
+def test_no_number_of_streams_takes_the_place_of_an_elector(elector):
+    streams = Streams()
+    mine = streams.enter(elector)
+    for number in range(3 * CALLS_MAX):
+        streams.enter(stranger(number))
+        streams.enter(stranger(number, f"ipv4:10.0.1.{number % 2}"))
+    assert not mine.is_evicted.is_set()
+    assert len(streams) <= CALLS_MAX + 1
+    again = streams.enter(elector)
+    assert not again.is_evicted.is_set()
+    streams.leave(mine)
+    streams.leave(mine)
+
+
+def test_proven_callers_have_places_of_their_own():
+    streams, orders = Streams(), Orders()
+    for number in range(2 * PROVEN_CALLS_MAX):
+        streams.enter(PROVEN._replace(connection=f"ipv4:10.0.0.6:{number}"))
+        streams.enter(stranger(number))
+    assert len(streams) == PROVEN_CALLS_MAX + ADDRESS_CALLS_MAX
+    for number in range(CALLS_MAX):
+        orders.enter(stranger(number, f"ipv4:10.0.1.{number % 4}"))
+    with pytest.raises(TooManyCalls, match="32 unfinished orders"):
+        orders.enter(ELECTOR)
+    orders.enter(PROVEN)
+    orders.leave(stranger(0, "ipv4:10.0.1.0"))
+    orders.enter(ELECTOR)
+
+
+def test_an_address_and_a_connection_have_a_share_of_the_orders():
+    orders = Orders()
+    for _ in range(CONNECTION_CALLS_MAX):
+        orders.enter(stranger(1))
+    with pytest.raises(TooManyCalls):
+        orders.enter(stranger(1))
+    for _ in range(CONNECTION_CALLS_MAX):
+        orders.enter(stranger(2))
+    with pytest.raises(TooManyCalls):
+        orders.enter(stranger(3))
+    orders.enter(ELECTOR)
