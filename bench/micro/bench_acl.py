@@ -24,7 +24,9 @@ BODY = bytes(128)
 USER = AclAccount("userKey1", secret_key="userSecret1", topic_perms=["BenchTopic=PUB|SUB"])
 CREDENTIALS = SessionCredentials("userKey1", "userSecret1")
 SIGNER = Signer(CREDENTIALS.secret_key)
-CONTROL = AccessControl(Accounts([Account(USER)], version=DataVersion(), versions={}))
+CONTROL = AccessControl(
+    Accounts([Account(USER)], version=DataVersion(), versions={}), clock_ms=lambda: 0
+)
 
 
 def signed(serialization: Serialization) -> Call[Any]:

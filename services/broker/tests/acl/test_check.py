@@ -8,7 +8,16 @@ import pytest
 
 from cometmq.broker.acl.accounts import SHARED_TOPICS, Account, Accounts
 from cometmq.broker.acl.addresses import Addresses
-from cometmq.broker.acl.check import ADMIN_CODES, NEEDS, AccessControl
+from cometmq.broker.acl.check import (
+    ADMIN_CODES,
+    ADMIN_CODES_OF_5,
+    NEEDS,
+    NEEDS_OF_5,
+    NO_RULES,
+    UNCHANGING,
+    AccessControl,
+    Rules,
+)
 from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.replay import call_of, expected_answer
 from cometmq.remoting.bodies.acl import AclAccount
@@ -21,6 +30,8 @@ from cometmq.remoting.errors import ServerError
 from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
 
+NOW_MS = 1_700_000_000_000
+ROCKETMQ_4 = Rules(is_rocketmq_4=True)
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 ADMIN = AclAccount("adminKey1", admin=True, secret_key="adminSecret1")
 USER = AclAccount(
@@ -46,11 +57,17 @@ QUERY = {"key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1"}
 BACK = {"offset": "0", "delayLevel": "0"}
 BEAT = b'{"clientID":"c","producerDataSet":[],"consumerDataSet":[{"groupName":"%b",'
 BEAT += b'"subscriptionDataSet":[{"topic":"%b","subString":"*"}]}]}'
+LOCK = (
+    b'{"clientId":"c","consumerGroup":"%b","mqSet":[{"brokerName":"b","queueId":0,"topic":"%b"}]}'
+)
 
 
-def control(accounts: Iterable[AclAccount] = (ADMIN, USER), white: str = "") -> AccessControl:
+def control(
+    accounts: Iterable[AclAccount] = (ADMIN, USER), white: str = "", rules: Rules = NO_RULES
+) -> AccessControl:
     built = [Account(account) for account in accounts]
-    return AccessControl(Accounts(built, [Addresses(white)], version=DataVersion(), versions={}))
+    found = Accounts(built, [Addresses(white)], version=DataVersion(), versions={})
+    return AccessControl(found, clock_ms=lambda: NOW_MS, rules=rules)
 
 
 def received(code: int, ext: dict[str, str], body: bytes = b"") -> Call[Any]:
@@ -200,6 +217,20 @@ def test_an_account_s_white_address_needs_no_signature() -> None:
              "commitOffset": "1"}, b"",
             "group:AclDenied",
         ),
+        (Code.LOCK_BATCH_MQ, {}, LOCK % (b"AclDenied", b"AclTopic"), "group:AclDenied"),
+        (Code.LOCK_BATCH_MQ, {}, LOCK % (b"G", b"Other"), "topic:Other"),
+        (Code.UNLOCK_BATCH_MQ, {}, LOCK % (b"AclDenied", b"AclTopic"), "group:AclDenied"),
+        (Code.UNLOCK_BATCH_MQ, {}, LOCK % (b"G", b"Other"), "topic:Other"),
+        (
+            Code.GET_CONSUMER_RUNNING_INFO,
+            {"consumerGroup": "AclDenied", "clientId": "c", "jstackEnable": "true"}, b"",
+            "group:AclDenied",
+        ),
+        (
+            Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+            {"topic": "AclTopic", "group": "AclDenied"}, b"",
+            "group:AclDenied",
+        ),
     ],
 )  # fmt: skip
 def test_every_rule(code: int, ext: dict[str, str], body: bytes, resource: str) -> None:
@@ -219,10 +250,10 @@ def test_every_rule(code: int, ext: dict[str, str], body: bytes, resource: str) 
 
 def test_every_row_of_the_table_is_tested() -> None:
     rows = test_every_rule.pytestmark[0].args[1]  # type: ignore[attr-defined]
-    assert {row[0] for row in rows} == set(NEEDS)
+    assert {row[0] for row in rows} == {*NEEDS, *NEEDS_OF_5}
 
 
-@pytest.mark.parametrize("code", sorted(ADMIN_CODES))
+@pytest.mark.parametrize("code", sorted(ADMIN_CODES | ADMIN_CODES_OF_5))
 def test_admin_codes_are_refused_without_the_admin_role(code: int) -> None:
     assert f"Need admin permission for request code={code}" in (refusal(signed(code)) or "")
     assert refusal(signed(code, account=ADMIN)) is None
@@ -243,9 +274,112 @@ def test_every_account_may_send_traces() -> None:
     assert refusal(signed(Code.QUERY_MESSAGE, {**QUERY, "topic": "RMQ_SYS_TRACE_TOPIC"}))
 
 
-def test_every_account_may_reply() -> None:
-    reply = {**SEND_V2, "b": "DefaultCluster_REPLY_TOPIC"}
-    assert refusal(signed(Code.SEND_REPLY_MESSAGE_V2, reply)) is None
+def test_an_account_without_rights_may_not_send_traces() -> None:
+    trace = signed(Code.SEND_MESSAGE_V2, {**SEND_V2, "b": "RMQ_SYS_TRACE_TOPIC"})
+    nothing = AclAccount("userKey1", secret_key="userSecret1")
+    assert refusal(trace, control([nothing])) is not None
+    assert refusal(trace, control([nothing], rules=ROCKETMQ_4)) is None
+    refused = AclAccount(**(vars_of(USER) | {"topic_perms": ["RMQ_SYS_TRACE_TOPIC=DENY"]}))
+    assert refusal(trace, control([refused])) is not None
+
+
+def vars_of(account: AclAccount) -> dict[str, Any]:
+    return {name: getattr(account, name) for name in account.__struct_fields__}
+
+
+def test_a_reply_needs_a_right_to_the_reply_topic_except_with_rights_of_4() -> None:
+    reply = signed(Code.SEND_REPLY_MESSAGE_V2, {**SEND_V2, "b": "DefaultCluster_REPLY_TOPIC"})
+    assert (refusal(reply) or "").startswith(denied("topic:DefaultCluster_REPLY_TOPIC"))
+    assert refusal(reply, control(rules=ROCKETMQ_4)) is None
+
+
+@pytest.mark.parametrize("code", sorted({*NEEDS_OF_5, *ADMIN_CODES_OF_5} - NEEDS.keys()))
+def test_rights_of_4_demand_only_a_signature(code: int) -> None:
+    nothing = AclAccount("userKey1", secret_key="userSecret1")
+    call = signed(code, {**NAMES, **PULL}, BODIES.get(code, b""))
+    assert refusal(call, control([nothing], rules=ROCKETMQ_4)) is None
+    assert refusal(call, control([nothing])) is not None
+
+
+PRODUCERS = b'{"clientID":"c","consumerDataSet":[],"producerDataSet":[{"groupName":"%b"}]}'
+
+
+def test_only_an_account_that_may_send_joins_a_producer_group() -> None:
+    """The broker asks the members of a producer group about half messages and shows them."""
+    reader = AclAccount(**(vars_of(USER) | {"topic_perms": ["AclReadOnly=SUB"]}))
+    beat = signed(Code.HEART_BEAT, body=PRODUCERS % b"Shop")
+    assert (refusal(beat, control([reader])) or "").startswith(denied("producer group:Shop"))
+    assert refusal(beat, control([reader], rules=ROCKETMQ_4)) is None
+    assert refusal(beat) is None  # AclTopic=PUB|SUB
+    inner = signed(Code.HEART_BEAT, body=PRODUCERS % b"CLIENT_INNER_PRODUCER")
+    assert refusal(inner, control([reader])) is None
+
+
+NAMES = {
+    "topic": "T", "b": "T", "consumerGroup": "G", "group": "G", "clientId": "c", "clientID": "c",
+    "queueId": "0", "commitOffset": "1", "jstackEnable": "true",
+}  # fmt: skip
+BODIES: dict[int, bytes] = {
+    Code.HEART_BEAT: BEAT % (b"G", b"T"),
+    Code.LOCK_BATCH_MQ: LOCK % (b"G", b"T"),
+    Code.UNLOCK_BATCH_MQ: LOCK % (b"G", b"T"),
+}
+ACCOUNTS = {
+    "nothing": {},
+    "consumes": {"default_topic_perm": "SUB", "default_group_perm": "SUB"},
+    "sends": {"default_topic_perm": "PUB"},
+    "both": {"default_topic_perm": "PUB|SUB", "default_group_perm": "SUB"},
+    "admin": {"admin": True},
+}
+SENDS = {
+    Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE,
+    Code.SEND_REPLY_MESSAGE_V2,
+}  # fmt: skip
+CONSUMES = {*NEEDS, *NEEDS_OF_5} - SENDS
+ALLOWED = {
+    "nothing": set(),
+    "consumes": CONSUMES,
+    "sends": SENDS,
+    "both": SENDS | CONSUMES,
+    "admin": SENDS | CONSUMES | ADMIN_CODES | ADMIN_CODES_OF_5,
+}
+
+
+@pytest.mark.parametrize("name", ACCOUNTS)
+def test_each_account_may_change_what_its_rights_cover(name: str) -> None:
+    """Every request that changes something, for every kind of account."""
+    account = AclAccount("userKey1", secret_key="userSecret1", **ACCOUNTS[name])  # type: ignore[arg-type]
+    access = control([account])
+    changing = sorted(COMMANDS.keys() & {*NEEDS, *NEEDS_OF_5, *ADMIN_CODES, *ADMIN_CODES_OF_5})
+    fields: dict[int, dict[str, str]] = {
+        code: (SEND_V2 if code in (310, 320, 325) else SEND) for code in SENDS
+    }
+    others = {**PULL, **QUERY, **BACK}
+    allowed = {
+        code for code in changing
+        if refusal(
+            signed(code, fields.get(code, others) | NAMES, BODIES.get(code, b"m")), access
+        ) is None
+    }  # fmt: skip
+    assert allowed == ALLOWED[name]
+
+
+@pytest.mark.parametrize("code", sorted(UNCHANGING))
+def test_every_account_may_read_what_changes_nothing(code: int) -> None:
+    nothing = AclAccount("userKey1", secret_key="userSecret1")
+    assert refusal(signed(code), control([nothing])) is None
+
+
+@pytest.mark.parametrize(("age_ms", "is_refused"), [(0, False), (60_000, False), (60_001, True),
+                                                    (-60_000, False), (-60_001, True)])  # fmt: skip
+def test_a_send_that_was_signed_long_ago_is_refused_on_request(
+    age_ms: int, is_refused: bool
+) -> None:
+    born = {**SEND_V2, "b": "AclTopic", "g": str(NOW_MS - age_ms)}
+    call = signed(Code.SEND_MESSAGE_V2, born)
+    assert refusal(call) is None
+    found = refusal(call, control(rules=Rules(signed_age_ms_max=60_000)))
+    assert (found is not None and "aclSignedAgeMax allows 60000 ms" in found) is is_refused
 
 
 @pytest.mark.parametrize(

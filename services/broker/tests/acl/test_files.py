@@ -13,7 +13,7 @@ from cometmq.broker.acl.accounts import Accounts
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.acl.documents import ACCOUNTS_MAX, Document
 from cometmq.broker.acl.errors import AclError, AclFileError
-from cometmq.broker.acl.files import AclFiles
+from cometmq.broker.acl.files import AclFiles, Change
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.acl.permissions import Right, check_resources, parse_resources, parse_right
 from cometmq.remoting.bodies.acl import AclAccount
@@ -317,7 +317,9 @@ async def poll(keeper: AclKeeper, worker: Worker) -> None:
 
 
 def kept(files: AclFiles, worker: Worker, log: Warnings | None = None) -> AclKeeper:
-    return AclKeeper(files, AccessControl(files.load()), worker=worker, log=log or NO_LOG)
+    return AclKeeper(
+        files, AccessControl(files.load(), clock_ms=lambda: 0), worker=worker, log=log or NO_LOG
+    )
 
 
 async def test_changed_files_are_reloaded(tmp_path: Path, worker: Worker) -> None:
@@ -329,8 +331,34 @@ async def test_changed_files_are_reloaded(tmp_path: Path, worker: Worker) -> Non
     assert keeper.control.accounts is before
     files.path.write_text(OTHER)
     await poll(keeper, worker)
+    await poll(keeper, worker)
 
     assert list(keeper.control.accounts.by_key) == ["otherKey1"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9])
+async def test_a_half_written_file_is_not_applied(
+    tmp_path: Path, worker: Worker, share: float
+) -> None:
+    """An editor writes in pieces; a file that ends early may be valid and lack accounts."""
+    log = Warnings()
+    files = acl_files(tmp_path)
+    keeper = kept(files, worker, log)
+    before = keeper.control.accounts
+    newcomer = "  - accessKey: newcomer1\n    secretKey: newsecret1\nother: kept\n"
+    whole = files.path.read_text().replace("other: kept\n", newcomer)
+
+    files.path.write_text(whole[: int(len(whole) * share)])
+    await poll(keeper, worker)
+    assert keeper.control.accounts is before
+    with pytest.raises(AclFileError, match="changed by another program: try again"):
+        files.change([Change(lambda files: files.delete_account("rocketmq2"))])
+    files.path.write_text(whole)
+    await poll(keeper, worker)
+    assert keeper.control.accounts is before
+    await poll(keeper, worker)
+    assert list(keeper.control.accounts.by_key) == [*before.by_key, "newcomer1"]
+    assert log.names == []
 
 
 async def test_an_invalid_file_changes_nothing_and_is_logged_once(
@@ -350,6 +378,7 @@ async def test_an_invalid_file_changes_nothing_and_is_logged_once(
     assert "plain_acl.yml: line " in (keeper.fault or "")
     files.path.write_text(OTHER)
     await poll(keeper, worker)
+    await poll(keeper, worker)
     assert keeper.fault is None
     assert list(keeper.control.accounts.by_key) == ["otherKey1"]
 
@@ -367,6 +396,7 @@ async def test_an_unreadable_file_is_logged_once(tmp_path: Path, worker: Worker)
     assert keeper.fault == f"{files.path}: Input/output error"
     assert keeper.broken == files.path
     disk.unreadable = None
+    await poll(keeper, worker)
     await poll(keeper, worker)
     assert [keeper.fault, keeper.broken, keeper.warning] == [None, None, None]
 

@@ -13,6 +13,7 @@ from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, admin
+from cometmq.broker.handlers.acl import MASK
 from cometmq.broker.testing import expected_answer, memory_broker, replay
 from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.replay import serve
@@ -59,7 +60,9 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     path.write_text(ACCOUNTS)
     files = AclFiles(path, clock_ms=broker.clock.now_ms, log=NO_LOG)
     worker = Worker("test-acl")
-    broker.acl = AclKeeper(files, AccessControl(files.load()), worker=worker, log=NO_LOG)
+    broker.acl = AclKeeper(
+        files, AccessControl(files.load(), clock_ms=lambda: 0), worker=worker, log=NO_LOG
+    )
     yield broker
     worker.close()
 
@@ -133,7 +136,20 @@ async def test_captured_queries_of_accounts(broker: Broker, exchange: Exchange) 
     header = UpdateGlobalWhiteAddrsConfig(global_white_addrs=",".join(white))
     assert await ask(broker, 53, header) == (0, None)
 
-    assert (await replay(broker, exchange, HANDLERS[54])).body == expected_answer(exchange).body
+    peer = FakePeer()
+    peer.is_encrypted = True
+    answer = await replay(broker, exchange, HANDLERS[54], peer)
+    assert answer.body == expected_answer(exchange).body
+
+
+@pytest.mark.parametrize("exchange", exchanges("054-*.jsonl", is_on=True), ids=lambda one: one.name)
+async def test_secrets_are_masked_without_tls(broker: Broker, exchange: Exchange) -> None:
+    answer = msgspec.json.decode((await replay(broker, exchange, HANDLERS[54])).body)
+    secrets = {account["secretKey"] for account in answer["plainAccessConfigs"]}
+    assert secrets == {MASK}
+    put = UpdateAndCreateAclConfig(access_key="userKey1", secret_key=MASK)
+    code, remark = await ask(broker, 50, put)
+    assert (code, "length should longer than 6" in (remark or "")) == (209, True)
 
 
 @pytest.mark.parametrize(

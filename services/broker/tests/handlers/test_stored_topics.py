@@ -50,7 +50,9 @@ async def guarded(tmp_path: Path, *, is_on: bool) -> AsyncIterator[Broker]:
     settings = {"aclCheckStoredTopic": str(is_on).lower()}
     async with stored_broker(tmp_path / "store", **settings) as broker:
         files = AclFiles(path, clock_ms=broker.clock.now_ms, log=NO_LOG)
-        broker.acl = AclKeeper(files, AccessControl(files.load()), worker=worker, log=NO_LOG)
+        broker.acl = AclKeeper(
+            files, AccessControl(files.load(), clock_ms=lambda: 0), worker=worker, log=NO_LOG
+        )
         yield broker
     worker.close()
 

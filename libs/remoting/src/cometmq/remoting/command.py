@@ -90,6 +90,10 @@ class Peer(Protocol):
         """Whether unsent output is below its high-water mark."""
 
     @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection uses TLS."""
+
+    @property
     def state(self) -> dict[str, object]:
         """State that handlers keep per connection; cleared when the connection ends."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.broker.acl.accounts import Account
-from cometmq.broker.acl.check import AccessControl
+from cometmq.broker.acl.check import AccessControl, Rules
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.assembly import Inputs, assemble
@@ -294,7 +294,15 @@ class BrokerApp:
         accounts = files.load()
         if accounts.is_empty:
             self._log.warning("accounts.missing", file=str(path))
-        return files, AccessControl(accounts, self._own_account)
+        settings = self._loaded.value
+        rules = Rules(
+            is_rocketmq_4=settings.acl_rocketmq_4_rights,
+            signed_age_ms_max=settings.acl_signed_age_max,
+        )
+        control = AccessControl(
+            accounts, self._own_account, clock_ms=self._clock.now_ms, rules=rules
+        )
+        return files, control
 
     async def _listen(self, broker: Broker) -> Server[Broker]:
         settings = self._loaded.value

@@ -418,6 +418,27 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
             "every account can use them to read every message.",
         ),
     ] = False
+    acl_rocketmq_4_rights: Annotated[
+        bool,
+        Meta(
+            extra=GUARD,
+            description="Whether RocketMQ 4.9's rights apply where those of RocketMQ 5 are"
+            " stricter: an account then needs only a signature to end transactions, lock and"
+            " unlock queues, reply, ask consumers for their state and stacks, join producer"
+            " groups, and register filter servers.",
+        ),
+    ] = False
+    acl_signed_age_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            extra=GUARD,
+            description="Maximum age in ms of the time that a send is signed with"
+            " (bornTimestamp), in both directions; older sends are refused. 0 accepts any, as"
+            " RocketMQ does; a captured send can then be repeated at any time. Other requests"
+            " contain no time.",
+        ),
+    ] = 0
     rocketmq_home: Annotated[
         str, Meta(description="Folder of a RocketMQ installation; see aclFile.")
     ] = ""

@@ -80,7 +80,11 @@ class ExporterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         ),
     ] = False
     access_key: Annotated[
-        str, Meta(description="Access key for brokers with access control; any account will do.")
+        str,
+        Meta(
+            description="Access key for brokers with access control; one with SUB on the"
+            " groups whose consumers it asks."
+        ),
     ] = ""
     secret_key: Annotated[
         str, Meta(description="Secret key of the account.", extra={"secret": True})

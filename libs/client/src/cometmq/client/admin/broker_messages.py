@@ -14,7 +14,7 @@ from cometmq.client.transfer.damage import (
     missing_offsets,
     missing_text,
 )
-from cometmq.client.transfer.puller import Pulled, PullStatus
+from cometmq.client.transfer.puller import PLAIN_BYTES_MAX, Pulled, PullStatus
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
@@ -86,7 +86,9 @@ class BrokerMessages(BrokerCalls):
     ) -> Pulled:
         """Read a queue from an offset without committing anything.
 
-        A message whose body cannot be decompressed is returned as an `UnreadableMessage`.
+        A message whose body cannot be decompressed is returned as an `UnreadableMessage`. After
+        `PLAIN_BYTES_MAX` bytes of decompressed bodies, the rest of the answer is left out;
+        `next_offset` says where to go on.
         """
         header = PullMessage(
             consumer_group=group,
@@ -117,7 +119,15 @@ class BrokerMessages(BrokerCalls):
             gaps = missing_offsets(records, offset, end, least)
             if gaps:
                 self._on_damage(MISSING, missing_text(queue, gaps, may_be_filtered=False))
-        return Pulled(status, list(map(self._readable, records)), end, least, reply.max_offset)
+        messages: list[MessageExt] = []
+        plain_bytes = 0
+        for record in records:
+            if plain_bytes > PLAIN_BYTES_MAX:
+                end = record.queue_offset
+                break
+            messages.append(self._readable(record))
+            plain_bytes += len(messages[-1].body)
+        return Pulled(status, messages, end, least, reply.max_offset)
 
     async def queue_entries(
         self, topic: str, queue_id: int, index: int, *, count: int = 10, group: str | None = None
@@ -157,8 +167,17 @@ class BrokerMessages(BrokerCalls):
 
     def _messages(self, response: Response) -> list[MessageExt]:
         try:
-            records = decode_records(response.body)
-            return [self._received(record) for record in records]
+            messages: list[MessageExt] = []
+            plain_bytes = 0
+            for record in decode_records(response.body):
+                if plain_bytes > PLAIN_BYTES_MAX:
+                    raise RemoteProtocolError(
+                        f"the bodies in the answer of the broker {self.address} decompress to more"
+                        f" than {PLAIN_BYTES_MAX} bytes: ask for fewer messages"
+                    )
+                messages.append(self._received(record))
+                plain_bytes += len(messages[-1].body)
+            return messages
         except CorruptRecord as error:
             raise RemoteProtocolError(
                 f"a message in the answer of the broker {self.address} is corrupt: {error}; run"

@@ -44,6 +44,11 @@ class PullStatus(NamedNumber):
     OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
 
 
+PLAIN_BYTES_MAX: Final = 32 << 20
+"""Bytes of decompressed bodies after which the rest of an answer is left to the next pull. A body
+has at most `DECOMPRESSED_BYTES_MAX` bytes, but an answer of 256 KiB may contain 32 such bodies.
+"""
+
 _ANSWERS: Final = frozenset(int(status) for status in PullStatus)
 _STREAM_EXT: Final = {"ReqT": "0"}
 _MIN_OFFSET: Final = PropertyKey.MIN_OFFSET.value
@@ -194,14 +199,18 @@ class Puller:
                 raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
             # The next pull begins at the corrupt record, so its error names the right offset.
             pulled.next_offset = records[-1].queue_offset + 1
-        self._check_missing(records, queue, offset, subscription, pulled)
         tags = frozenset(subscription.tags_set)
         bounds: Mapping[str, str] = {
             _MIN_OFFSET: str(pulled.min_offset),
             _MAX_OFFSET: str(pulled.max_offset),
         }
         messages, namespace = pulled.messages, self._instance.namespace
-        for record in records:
+        plain_bytes = 0
+        for index, record in enumerate(records):
+            if plain_bytes > PLAIN_BYTES_MAX:
+                pulled.next_offset = record.queue_offset
+                del records[index:]
+                break
             if tags and record.tags not in tags:
                 continue
             try:
@@ -230,6 +239,8 @@ class Puller:
                 )
             record.properties.update(bounds)
             messages.append(message)
+            plain_bytes += len(message.body)
+        self._check_missing(records, queue, offset, subscription, pulled)
 
     def _check_missing(
         self,

@@ -27,6 +27,7 @@ class ScriptedPeer:
         self.host = bytes(map(int, ip.split("."))) + struct.pack(">i", int(port))
         self.is_open = True
         self.is_writable = True
+        self.is_encrypted = False
         self.state: dict[str, object] = {}
         self.script: dict[int, Response | CometError] = {}
         self.sent: list[Request] = []

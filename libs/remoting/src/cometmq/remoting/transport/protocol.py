@@ -169,6 +169,11 @@ class PeerProtocol(asyncio.Protocol):
         """Whether unsent output is below its high-water mark."""
         return self._is_open and not self._pauses & _UNSENT_OUTPUT
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection uses TLS."""
+        return self._pipe is not None
+
     def send(
         self,
         code: int,

@@ -19,6 +19,7 @@ from cometmq.remoting.names import (
     PARKED_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    TRACE_TOPIC,
     retry_topic,
 )
 from cometmq.remoting.signature import Signer
@@ -39,6 +40,8 @@ class Account:
         "config",
         "group_right",
         "is_admin",
+        "may_produce",
+        "may_trace",
         "rights",
         "signer",
         "topic_right",
@@ -60,6 +63,18 @@ class Account:
             **parse_resources(config.group_perms or (), is_group=True),
             **parse_resources(config.topic_perms or (), is_group=False),
         }
+
+        granted = {self.topic_right, self.group_right, *self.rights.values()}
+        self.may_produce = self.is_admin or any(
+            right & Right.PUB
+            for right in (
+                self.topic_right,
+                *(it for name, it in self.rights.items() if not name.startswith(RETRY_PREFIX)),
+            )
+        )
+        self.may_trace = self.rights.get(TRACE_TOPIC) != Right.DENY and (
+            self.is_admin or any(right & (Right.PUB | Right.SUB) for right in granted)
+        )
 
     def right_to(self, resource: str) -> Right:
         """Return the right to a topic or, given its retry topic, to a group."""

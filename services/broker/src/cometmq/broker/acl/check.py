@@ -13,7 +13,10 @@ Compatibility: these checks are stricter than in RocketMQ 4.9.4:
 - an account's default rights cover neither the topics that hold messages of all topics
   (``SHARED_TOPICS``) nor the group that checks transactions;
 - the codes in ``ADMIN_CODES`` beyond RocketMQ's five need an administrator, for example requests
-  that show or change accounts.
+  that show or change accounts;
+- requests that change something, or show a consumer's stack, need a right to what they touch, as
+  in RocketMQ 5 (``NEEDS_OF_5``, and the handler of END_TRANSACTION); a producer group needs PUB on
+  some topic, and traces need any right. ``aclRocketmq4Rights=true`` restores 4.9's rules for these.
 
 Hot path: with access control, ``AccessControl.check`` runs once per request. The budget for a
 signed send is 10 us, half of which is spent on decoding the header again as text
@@ -21,6 +24,7 @@ signed send is 10 us, half of which is spent on decoding the header again as tex
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cometmq.broker.acl import errors
@@ -28,15 +32,24 @@ from cometmq.broker.acl.accounts import Account, Accounts
 from cometmq.broker.acl.permissions import Right, resource_text
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
+from cometmq.remoting.bodies.locks import LockBatch
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call
+from cometmq.remoting.commands.admin import InvokeBrokerToGetConsumerStatus
+from cometmq.remoting.commands.callbacks import GetConsumerRunningInfo
 from cometmq.remoting.commands.clients import GetConsumerListByGroup, UnregisterClient
 from cometmq.remoting.commands.offsets import UpdateConsumerOffset
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.queries import QueryMessage
 from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessage, SendMessageV2
 from cometmq.remoting.errors import RemoteProtocolError, ServerError
-from cometmq.remoting.names import REPLY_SUFFIX, RETRY_PREFIX, TRACE_TOPIC, retry_topic
+from cometmq.remoting.names import (
+    INNER_PRODUCER_GROUP,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    TRACE_TOPIC,
+    retry_topic,
+)
 from cometmq.remoting.signature import ACCESS_KEY
 
 Need = tuple[str, Right]
@@ -112,6 +125,83 @@ VIEW_MESSAGE_BY_ID and CONSUMER_SEND_MSG_BACK name a position in the log. With t
 `aclCheckStoredTopic`, their handlers also demand SUB on the topic of the message at that position.
 """
 
+
+def _locking(call: Call[Any]) -> Iterator[Need]:
+    try:
+        batch = decode_json(LockBatch, call.body)
+    except RemoteProtocolError as error:
+        raise ServerError(str(error)) from error
+    yield retry_topic(batch.consumer_group), Right.SUB
+    for topic in {queue.topic for queue in batch.mq_set}:
+        yield topic, Right.SUB
+
+
+def _asking_member(call: Call[GetConsumerRunningInfo]) -> Iterator[Need]:
+    yield retry_topic(call.header.consumer_group), Right.SUB
+
+
+def _asking_members(call: Call[InvokeBrokerToGetConsumerStatus]) -> Iterator[Need]:
+    yield retry_topic(call.header.group), Right.SUB
+
+
+NEEDS_OF_5: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
+    Code.SEND_REPLY_MESSAGE: _sending,
+    Code.SEND_REPLY_MESSAGE_V2: _sending,
+    Code.LOCK_BATCH_MQ: _locking,
+    Code.UNLOCK_BATCH_MQ: _locking,
+    Code.GET_CONSUMER_RUNNING_INFO: _asking_member,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _asking_members,
+}
+"""Rights that RocketMQ 5 demands for requests that need only a signature in 4.9.
+
+END_TRANSACTION names a half message by its position, so its handler demands PUB on the topic.
+"""
+
+SIGNED_TIME_CODES: Final = frozenset(
+    {
+        Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE,
+        Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2,
+    }
+)  # fmt: skip
+"""Requests whose signed header contains the sender's time; no other request of 4.9 has one."""
+
+ADMIN_CODES_OF_5: Final = frozenset({Code.REGISTER_FILTER_SERVER})
+"""Changes for which 4.9 demands only a signature, and which no topic or group covers."""
+
+UNCHANGING: Final = frozenset(
+    {
+        Code.QUERY_CONSUMER_OFFSET,
+        Code.GET_ALL_TOPIC_CONFIG,
+        Code.GET_BROKER_CONFIG,
+        Code.GET_BROKER_RUNTIME_INFO,
+        Code.SEARCH_OFFSET_BY_TIMESTAMP,
+        Code.GET_MAX_OFFSET,
+        Code.GET_MIN_OFFSET,
+        Code.GET_EARLIEST_MSG_STORETIME,
+        Code.VIEW_MESSAGE_BY_ID,
+        Code.GET_ALL_CONSUMER_OFFSET,
+        Code.GET_ALL_DELAY_OFFSET,
+        Code.CHECK_CLIENT_CONFIG,
+        Code.GET_BROKER_CLUSTER_ACL_INFO,
+        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        Code.GET_TOPIC_STATS_INFO,
+        Code.GET_CONSUMER_CONNECTION_LIST,
+        Code.GET_PRODUCER_CONNECTION_LIST,
+        Code.GET_CONSUME_STATS,
+        Code.QUERY_TOPIC_CONSUME_BY_WHO,
+        Code.QUERY_CONSUME_TIME_SPAN,
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        Code.QUERY_CORRECTION_OFFSET,
+        Code.VIEW_BROKER_STATS_DATA,
+        Code.GET_BROKER_CONSUME_STATS,
+        Code.QUERY_CONSUME_QUEUE,
+        Code.GET_ALL_PRODUCER_INFO,
+        Code.GET_TOPIC_CONFIG,
+        Code.GET_SUBSCRIPTIONGROUP_CONFIG,
+    }
+)
+"""Requests that every account may make, as in RocketMQ, because they change nothing."""
+
 ADMIN_CODES: Final = frozenset(
     {
         # of RocketMQ
@@ -139,14 +229,36 @@ ADMIN_CODES: Final = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Rules:
+    """The settings of access control that change which requests are allowed."""
+
+    is_rocketmq_4: bool = False
+    """Whether RocketMQ 4.9's rules apply where those of 5 are stricter."""
+    signed_age_ms_max: int = 0
+    """The maximum age of a send's signed time; 0 accepts any."""
+
+
+NO_RULES: Final = Rules()
+
+
 class AccessControl:
     """Checks requests against the newest accounts."""
 
-    def __init__(self, accounts: Accounts, own: Account | None = None) -> None:
+    def __init__(
+        self,
+        accounts: Accounts,
+        own: Account | None = None,
+        *,
+        clock_ms: Callable[[], int],
+        rules: Rules = NO_RULES,
+    ) -> None:
         """`own` is the account used by programs in this process; it remains valid when the files
-        change.
+        change. `clock_ms` is wall-clock time.
         """
         self.accounts = accounts
+        self._clock_ms = clock_ms
+        self._rules = rules
         self._own = {} if own is None else {own.access_key: own}
         self.refused_count = 0
 
@@ -164,17 +276,32 @@ class AccessControl:
         This is for requests whose topic is known only once a message has been read. Refusals are
         counted.
         """
+        return self._holder(call, Right.SUB)
+
+    def ender(self, call: Call[Any]) -> Callable[[str], None]:
+        """Return a function that raises ServerError unless the sender of a checked call may end
+        transactions of a topic, for which it needs PUB. Refusals are counted.
+        """
+        may_write = self._holder(call, Right.PUB)
+
+        def check(topic: str) -> None:
+            if not self._rules.is_rocketmq_4 and not may_write(topic):
+                raise errors.no_permission(resource_text(topic), is_default=True)
+
+        return check
+
+    def _holder(self, call: Call[Any], needed: Right) -> Callable[[str], bool]:
         account = None if self._is_white(call) else self._account(call, call.ext)
 
-        def may_read(topic: str) -> bool:
+        def has_right(topic: str) -> bool:
             if account is None or (account.is_admin and not account.rights):
                 return True
             right = account.right_to(topic)
-            is_allowed = bool(right & Right.SUB) and not right & Right.DENY
+            is_allowed = bool(right & needed) and not right & Right.DENY
             self.refused_count += not is_allowed
             return is_allowed
 
-        return may_read
+        return has_right
 
     def _check(self, call: Call[Any]) -> None:
         if self._is_white(call):
@@ -185,8 +312,36 @@ class AccessControl:
             return
         if not account.signer.has_signed(ext, call.body):
             raise errors.wrong_signature(account.access_key)
-        needs = NEEDS.get(call.code)
-        _check_rights(account, call.code, list(needs(call)) if needs is not None else [])
+        if self._rules.signed_age_ms_max:
+            self._check_age(account, call)
+        self._check_rights(account, call)
+
+    def _check_age(self, account: Account, call: Call[Any]) -> None:
+        """Refuse a send that was signed too long ago, or by a clock too far ahead."""
+        if call.code not in SIGNED_TIME_CODES:
+            return
+        age_ms = self._clock_ms() - call.header.born_timestamp
+        if abs(age_ms) > self._rules.signed_age_ms_max:
+            raise errors.too_old(account.access_key, age_ms, self._rules.signed_age_ms_max)
+
+    def _check_rights(self, account: Account, call: Call[Any]) -> None:
+        code, is_4 = call.code, self._rules.is_rocketmq_4
+        find = NEEDS.get(code) if is_4 else NEEDS_OF_5.get(code) or NEEDS.get(code)
+        needs = list(find(call)) if find is not None else []
+        if (TRACE_TOPIC, Right.PUB) in needs and (is_4 or account.may_trace):
+            return
+        is_for_admins = code in ADMIN_CODES or (not is_4 and code in ADMIN_CODES_OF_5)
+        if is_for_admins and not account.is_admin:
+            raise errors.not_admin(code, account.access_key)
+        if account.is_admin and not account.rights:
+            return
+        for resource, needed in needs:
+            right = account.right_to(resource)
+            if right & Right.DENY or not right & needed:
+                is_default = resource not in account.rights
+                raise errors.no_permission(resource_text(resource), is_default=is_default)
+        if code == Code.HEART_BEAT and not is_4 and not account.may_produce:
+            _check_producers(call)
 
     def _account(self, call: Call[Any], ext: Mapping[str, str]) -> Account | None:
         """Return the account whose rights apply, or None if its address alone grants all rights."""
@@ -203,15 +358,13 @@ class AccessControl:
         return any(addresses.matches(host) for addresses in self.accounts.white_addresses)
 
 
-def _check_rights(account: Account, code: int, needs: list[Need]) -> None:
-    if (TRACE_TOPIC, Right.PUB) in needs:
-        return
-    if code in ADMIN_CODES and not account.is_admin:
-        raise errors.not_admin(code, account.access_key)
-    if account.is_admin and not account.rights:
-        return
-    for resource, needed in needs:
-        right = account.right_to(resource)
-        if right & Right.DENY or not right & needed:
-            is_default = resource not in account.rights
-            raise errors.no_permission(resource_text(resource), is_default=is_default)
+def _check_producers(call: Call[Any]) -> None:
+    """Refuse the producer groups of an account that may send to no topic.
+
+    The broker asks members of such groups about transactions. Java's consumers always contain the
+    inner producer, which takes part in no transaction.
+    """
+    for producer in decode_json(Heartbeat, call.body).producer_data_set:
+        if producer.group_name != INNER_PRODUCER_GROUP:
+            resource = f"producer group:{producer.group_name}"
+            raise errors.no_permission(resource, is_default=True)

@@ -56,6 +56,14 @@ def no_permission(resource: str, *, is_default: bool) -> ServerError:
     )
 
 
+def too_old(access_key: str, age_ms: int, age_ms_max: int) -> ServerError:
+    side = f"{age_ms} ms old" if age_ms > 0 else f"{-age_ms} ms ahead of the broker's clock"
+    return ServerError(
+        f"the request signed with accessKey={access_key} is {side}; aclSignedAgeMax allows"
+        f" {age_ms_max} ms: compare the clocks of both machines"
+    )
+
+
 def wrong_keys(access_key: str | None, secret_key: str | None) -> str:
     keys = f"accessKey={_shown(access_key)} and secretKey={_shown(secret_key)}"
     return f"The {keys} cannot be null and length should longer than 6"

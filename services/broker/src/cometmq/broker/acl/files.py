@@ -54,7 +54,9 @@ class AclFiles:
         self._clock_ms = clock_ms
         self._log = log
         self._files = files or OsFiles()
-        self._texts: Mapping[Path, bytes] | None = {}
+        self._texts: Mapping[Path, bytes] | None = None
+        self._changing: Mapping[Path, bytes] | None = None
+        """The texts that the last `reload` found."""
         self._staged: dict[Path, bytes] | None = None  # during a batch of changes
         self._owners: Mapping[str, Path] = {}
         self._versions: Mapping[Path, DataVersion] = {}
@@ -69,13 +71,19 @@ class AclFiles:
         return accounts
 
     def reload(self) -> Accounts | None:
-        """Read the files again; return None if no text has changed since the last read."""
+        """Read the files again; return None unless a text has changed and settled.
+
+        Half of a file may be valid and lack accounts, so a change takes effect only if the next
+        call finds the same texts.
+        """
         try:
             texts = self._read()
         except AclFileError:
             self._texts = None  # so that the next read that succeeds ends the fault
             raise
-        return None if texts == self._texts else self.load()
+        is_at_rest = texts == self._changing
+        self._changing = texts
+        return self.load() if texts != self._texts and is_at_rest else None
 
     def change(self, changes: Sequence[Change]) -> None:
         """Apply the changes in order, reading all files once and writing each changed file once.
@@ -83,6 +91,7 @@ class AclFiles:
         An invalid change gets an error and alters nothing; an AclFileError makes all changes fail.
         """
         before = self._read()
+        self._check_rest(before)
         self._staged = after = dict(before)
         try:
             for change in changes:
@@ -118,6 +127,17 @@ class AclFiles:
         if chosen != self.path and chosen not in self._read():
             return None
         return self._change(chosen, lambda document: document.set_white_addresses(texts))
+
+    def _check_rest(self, texts: Mapping[Path, bytes]) -> None:
+        """Raise AclFileError if somebody else may be writing a file, which would be rewritten."""
+        if self._texts is None or texts == self._texts:
+            return
+        moving = next(
+            it for it in sorted({*texts, *self._texts}) if texts.get(it) != self._texts.get(it)
+        )
+        raise AclFileError(
+            moving, f"{moving} has just been changed by another program: try again in 2 seconds"
+        )
 
     def _owner(self, access_key: str) -> Path | None:
         self._parse_all(self._read())

@@ -16,7 +16,8 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.saves import Job, Saver
 from cometmq.runtime.worker import Worker
 
-POLL_INTERVAL_MS: Final = 2_000
+POLL_INTERVAL_MS: Final = 1_000
+"""A change takes effect at the second poll that finds it."""
 
 
 class AclKeeper:

@@ -4,6 +4,8 @@
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from cometmq.broker.acl.accounts import Accounts, has_keys
 from cometmq.broker.acl.errors import AclError, wrong_keys
 from cometmq.broker.acl.files import AclFiles
@@ -29,6 +31,8 @@ from cometmq.remoting.errors import (
     UpdateGlobalWhiteAddrsConfigFailed,
 )
 
+MASK: Final = "******"
+"""Replaces secret keys; too short to be one, so that no account gets it by mistake."""
 IS_OFF: Final = "access control is off: the broker has aclEnable=false"
 
 
@@ -110,12 +114,19 @@ def get_broker_cluster_acl_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
     )
 
 
-def get_broker_cluster_acl_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return all accounts, including secret keys, and the addresses that need no account."""
+def get_broker_cluster_acl_config(broker: Broker, call: Call[NoHeader]) -> Reply:
+    """Return all accounts, and the addresses that need no account.
+
+    Secret keys are masked unless the connection is encrypted. Compatibility: RocketMQ sends them in
+    any case; no program can sign with a mask, because it is shorter than a secret may be.
+    """
     accounts = _keeper(broker, ServerError).control.accounts
+    configs = [account.config for account in accounts.by_key.values()]
+    if not call.peer.is_encrypted:
+        configs = [msgspec.structs.replace(it, secret_key=MASK) for it in configs]
     config = AclConfig(
         global_white_addrs=[addresses.text for addresses in accounts.white_addresses],
-        plain_access_configs=[account.config for account in accounts.by_key.values()],
+        plain_access_configs=configs,
     )
     return Reply(body=encode_json(config))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The right to messages that a request names by their position in the log (33, 36)."""
+"""The right to messages that a request names by their position in the log (33, 36, 37)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,3 +19,10 @@ def reader(broker: Broker, call: Call[Any]) -> Callable[[MessageRecord], bool]:
         return lambda _record: True
     may_read = broker.acl.control.reader(call)
     return lambda record: may_read(record.topic)
+
+
+def check_ender(broker: Broker, call: Call[Any]) -> Callable[[str], None]:
+    """Return a function that raises ServerError unless the sender of a call may end transactions
+    of a topic.
+    """
+    return (lambda _topic: None) if broker.acl is None else broker.acl.control.ender(call)

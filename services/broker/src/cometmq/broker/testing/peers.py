@@ -28,6 +28,7 @@ class FakePeer:
         self.host = bytes([127, 0, 0, 1]) + int(address.rpartition(":")[2]).to_bytes(4, "big")
         self.is_open = True
         self.is_writable = True
+        self.is_encrypted = False
         self.state: dict[str, object] = {}
         self.sent: list[Sent] = []
         self.asked: list[Sent] = []
