@@ -227,7 +227,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "file.create_failed": "The next log file could not be created ahead of time; the broker "
     "retries every second.",
     "file.padded": "The newest file was shorter than the configured size and was extended to it.",
-    "log.truncated": "Recovery truncated the log: the removed part was never confirmed as flushed.",
+    "log.truncated": "Recovery truncated the log at a record that is incomplete or damaged and had "
+    "no checksum yet.",
     "log.shortened": "The log of a slave or of a member of a broker group ends before its synced "
     "end: the disk lost the missing bytes, or someone removed them. The broker gets them from its "
     "master; in a broker group, the store becomes a new copy.",

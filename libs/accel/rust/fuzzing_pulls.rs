@@ -31,7 +31,7 @@ struct World {
 impl World {
     fn new(random: &mut Random) -> Self {
         let (mut log, mut entries, mut places) = (vec![], vec![], vec![]);
-        for _ in 0..RECORDS {
+        for number in 0..RECORDS {
             let level = i64::from(random.below(8));
             let text = format!("level\u{1}{level}\u{2}");
             let body = random.below(300) as usize;
@@ -44,6 +44,7 @@ impl World {
             let mut record = vec![0; 88];
             record[..4].copy_from_slice(&(size as u32).to_be_bytes());
             record[4..8].copy_from_slice(&0xDAA3_20A7u32.to_be_bytes());
+            record[20..28].copy_from_slice(&number.to_be_bytes());
             record[28..36].copy_from_slice(&offset.to_be_bytes());
             record[84..88].copy_from_slice(&(body as u32).to_be_bytes());
             record.resize(88 + body, b'x');
@@ -51,7 +52,9 @@ impl World {
             record.extend((text.len() as u16).to_be_bytes());
             record.extend(text.bytes());
             if random.below(400) == 0 {
-                record[random.below(4) as usize] ^= 1; // found by its size
+                // Its size, queue id, queue offset, physical offset or topic is another one.
+                let at = *random.pick(&[&0, &15, &27, &35, &(88 + body), &(89 + body)]);
+                record[at] ^= 1;
             }
             log.extend(&record);
             let tag = i64::from(random.below(3));
@@ -105,7 +108,8 @@ impl World {
 }
 
 impl Source for World {
-    fn log(&mut self, offset: i64, into: &mut [u8]) -> bool {
+    fn log(&mut self, start: i64, known: usize, block: &mut [u8]) -> bool {
+        let (offset, into) = (start + known as i64, &mut block[known..]);
         let (start, count) = (usize::try_from(offset).expect("an offset in the log"), into.len());
         assert_eq!(offset / FILE_SIZE, (offset + count as i64 - 1) / FILE_SIZE, "one file");
         assert!(count > 0 && offset >= self.view.first && start + count <= self.log.len());
@@ -252,7 +256,7 @@ fn check(
         let reader = &pulls.readers[pull.reader as usize];
         let (queue, view) = (world.queue(), world.view.clone());
         let (mut out, mut budget) = (BEFORE.to_vec(), 2000);
-        let context = Context { queue, log: &view, limits: LIMITS, source: world };
+        let context = Context { queue, topic: b"T", log: &view, limits: LIMITS, source: world };
         let rooms = (&mut out, &mut budget);
         let Some(found) = answer(pull, reader, context, caches, template, rooms) else {
             assert_eq!(out, BEFORE, "nothing is appended for Python");
@@ -281,7 +285,10 @@ fn check(
         assert!(found.next_offset > pull.asked.queue_offset && found.next_offset <= RECORDS);
         let mut at = 0;
         for _ in 0..found.count {
-            at += be32(body, at) as usize;
+            let record = &body[at..];
+            let topic = 88 + be32(record, 84) as usize;
+            assert_eq!((be32(record, 12), &record[topic..topic + 2]), (0, &b"\x01T"[..]));
+            at += be32(record, 0) as usize;
         }
         assert_eq!(at, body.len(), "undamaged records fill the answer");
     }

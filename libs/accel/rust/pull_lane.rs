@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::pull::answer::{PlainTemplate, Template};
+use crate::pull::cache::{Part, fits};
 use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Found, Limits, LogView, Queue, Source};
 use crate::pull::stage::{Context, Pull, Pulls, Reader, Renewal, Staged, answer};
 use crate::python::array;
@@ -83,28 +84,32 @@ struct PythonSource<'a, 'py> {
 }
 
 impl PythonSource<'_, '_> {
-    fn take(&self, found: PyResult<Py<PyAny>>, into: &mut [u8]) -> bool {
-        let Ok(found) = found else {
-            return false;
-        };
-        let found = found.bind(self.py);
-        if let Ok(place) = found.cast::<PyTuple>() {
-            // `found` keeps the file open.
-            let place = place.extract::<(Bound<'_, PyAny>, i32, u64)>();
-            return place.is_ok_and(|(_file, fd, position)| read_cached(fd, position, into));
-        }
+    fn copy(&self, found: &Bound<'_, PyAny>, into: &mut [u8]) -> bool {
         PyBuffer::<u8>::get(found).is_ok_and(|data| data.copy_to_slice(self.py, into).is_ok())
     }
 }
 
 impl Source for PythonSource<'_, '_> {
-    fn log(&mut self, offset: i64, into: &mut [u8]) -> bool {
-        self.take(self.read_log.call1(self.py, (self.view, offset, into.len())), into)
+    fn log(&mut self, start: i64, known: usize, block: &mut [u8]) -> bool {
+        let found = self.read_log.call1(self.py, (self.view, start, known, block.len()));
+        let Ok(found) = found else {
+            return false;
+        };
+        let found = found.bind(self.py);
+        let Ok(place) = found.cast::<PyTuple>() else {
+            return self.copy(found, &mut block[known..]);
+        };
+        // `found` keeps the file open.
+        let place = place.extract::<(Bound<'_, PyAny>, i32, u64, Vec<Part>)>();
+        place.is_ok_and(|(_file, fd, position, parts)| {
+            read_cached(fd, position, &mut block[known..]) && fits(block, known, &parts)
+        })
     }
 
     fn entries(&mut self, _queue: usize, queue_offset: i64, into: &mut [u8]) -> bool {
         let count = into.len() / ENTRY_BYTES;
-        self.take(self.read_entries.call1(self.py, (self.queue, queue_offset, count)), into)
+        let found = self.read_entries.call1(self.py, (self.queue, queue_offset, count));
+        found.is_ok_and(|found| self.copy(found.bind(self.py), into))
     }
 }
 
@@ -384,7 +389,19 @@ impl PullLane {
         let Some(reader) = self.pulls.readers.get(pull.reader as usize) else {
             return Ok(false);
         };
-        let context = Context { queue, log: &self.log, limits: self.limits, source: &mut source };
+        let Some((_, topic)) = self.names.get(pull.reader as usize) else {
+            return Ok(false);
+        };
+        let Ok(topic) = topic.to_str(work.py) else {
+            return Ok(false);
+        };
+        let context = Context {
+            queue,
+            topic: topic.as_bytes(),
+            log: &self.log,
+            limits: self.limits,
+            source: &mut source,
+        };
         let rooms = (&mut work.out, &mut work.budget);
         let found = answer(pull, reader, context, &mut self.caches, &self.template, rooms);
         if let Some(found) = found {

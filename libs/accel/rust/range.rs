@@ -119,6 +119,9 @@ fn step<'a>(
 ) -> Option<usize> {
     let offset = base.checked_add(found.size as i64)?;
     let record = parse(data, offset, rules.check_crc)?;
+    if rules.check_crc && !is_sound(record.properties) {
+        return None;
+    }
     let queue = match queues.entry((record.topic, record.queue_id)) {
         Entry::Occupied(entry) => entry.into_mut(),
         Entry::Vacant(entry) => entry.insert(open(record.topic, record.queue_id, rules)?),
@@ -228,6 +231,16 @@ pub(crate) fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<
         topic,
         properties,
     })
+}
+
+/// Returns whether a property text is UTF-8 without NUL, and each pair has a name. Python examines
+/// other records.
+fn is_sound(properties: &[u8]) -> bool {
+    let is_pair =
+        |pair: &[u8]| pair.is_empty() || pair.iter().position(|&byte| byte == 1) > Some(0);
+    !properties.contains(&0)
+        && properties.split(|&byte| byte == PAIR_SEPARATOR).all(is_pair)
+        && str::from_utf8(properties).is_ok()
 }
 
 /// The properties from which queue entries and index keys are derived; the last pair wins if a name

@@ -5,6 +5,7 @@ import struct
 import sys
 from functools import partial
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -296,12 +297,12 @@ class PullWorld:
     def record(number):
         fixed = bytearray(88)
         struct.pack_into(">ii", fixed, 0, 92, -626843481)
-        struct.pack_into(">q", fixed, 28, 92 * number)
+        struct.pack_into(">qq", fixed, 20, number, 92 * number)
         return bytes(fixed) + b"\x01T\0\0"
 
-    def read_log(self, view, offset, count):
-        self.reads.append(("log", offset, count))
-        return self.answer_to_read(self.log[offset : offset + count])
+    def read_log(self, view, start, known, count):
+        self.reads.append(("log", start + known, count - known))
+        return self.answer_to_read(self.log[start + known : start + count])
 
     def read_entries(self, queue, offset, count):
         assert queue is self.queue
@@ -435,14 +436,23 @@ def test_an_open_file_is_read_without_python(tmp_path):
     path.write_bytes(b"xy" + world.log)
     with path.open("rb") as file:
         fd = file.fileno()
-        world.answer_to_read = lambda _: (file, fd, 2)
+        world.answer_to_read = lambda _: (file, fd, 2, [])
         assert world.answer(data)[0] == expected
-        # too near to the end, no position, no file, and not three values
+        world.lane.clear()
+        size, crc = world.size, crc32(world.log[: world.size])
+        world.answer_to_read = lambda _: (file, fd, 2, [(0, size, crc)])
+        assert world.answer(data)[0] == expected
+        # other checksums, too near to the end, no position, no file, and not four values
         odd: list[Any] = [
-            (file, fd, 3),
-            (file, fd, -1),
-            (file, fd, "2"),
-            (None, -1, 2),
+            (file, fd, 2, [(0, size, crc ^ 1)]),
+            (file, fd, 2, [(0, size, crc), (size, 2 * size, crc)]),
+            (file, fd, 2, [(0, 1 << 20, crc)]),
+            (file, fd, 2, [(2, 1, crc)]),
+            (file, fd, 3, []),
+            (file, fd, -1, []),
+            (file, fd, "2", []),
+            (None, -1, 2, []),
+            (file, fd, 2),
             (None, 2),
             (),
         ]

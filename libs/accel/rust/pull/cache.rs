@@ -91,6 +91,18 @@ impl Cache {
     }
 }
 
+/// Begin and end of a part of a block, and the CRC-32 of its bytes.
+pub type Part = (usize, usize, u32);
+
+/// Returns whether the bytes of a block match the checksums of its parts. Parts before `known` were
+/// compared when they were read.
+#[must_use]
+pub fn fits(block: &[u8], known: usize, parts: &[Part]) -> bool {
+    parts.iter().all(|&(begin, end, crc)| {
+        end <= known || block.get(begin..end).is_some_and(|part| crc32fast::hash(part) == crc)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +139,16 @@ mod tests {
         assert_eq!(cache.bytes(), 1);
         assert_eq!(*cache.get((0, 3), 2, |from, data| fill(from, data, 3, 2)).unwrap(), [3, 3]);
         assert_eq!(*cache.get((0, 2), 1, |_, _| false).unwrap(), [2]);
+    }
+
+    #[test]
+    fn parts_are_compared_unless_they_are_known() {
+        let crc = crc32fast::hash(b"cd");
+        assert!(fits(b"abcd", 0, &[(2, 4, crc)]));
+        assert!(!fits(b"abce", 0, &[(2, 4, crc)]));
+        assert!(!fits(b"abce", 3, &[(2, 4, crc)]));
+        assert!(fits(b"abce", 4, &[(2, 4, crc)]));
+        assert!(!fits(b"abcd", 0, &[(2, 5, crc)]));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::pull::cache::{Cache, Key};
 use crate::pull::recent::Recent;
 use crate::pull::sql::{Program, Unsure};
-use crate::scan::be64;
+use crate::scan::{be32, be64};
 
 /// Size of a consume queue entry.
 pub const ENTRY_BYTES: usize = 20;
@@ -18,15 +18,18 @@ const LOG_BLOCK_BYTES: i64 = 128 << 10;
 const ENTRY_BLOCK_COUNT: i64 = 512;
 /// Smaller tag codes are the addresses of extended entries.
 const EXTENDED_TAG_MAX: i64 = -2_147_483_649;
-/// Position of the physical offset within a record.
-const OFFSET_AT: usize = 28;
 const RECORD_BYTES_MIN: usize = 91;
+/// Size of the fields before the body of a record, if both hosts have IPv4 addresses.
+const FIXED_BYTES: usize = 88;
+/// Bits of sysFlag for hosts with IPv6 addresses.
+const HOSTS_V6: u8 = 0x30;
 
 /// Reads blocks that are not cached. Each function fills a buffer, whose old content is arbitrary,
 /// and returns false if the read would block or fails.
 pub trait Source {
-    /// Reads bytes of the log, all of them from one file.
-    fn log(&mut self, offset: i64, into: &mut [u8]) -> bool;
+    /// Reads bytes of the log, all of them from one file: those of a block that begins at `start`,
+    /// from position `known` on. Returns false also if they do not match their checksums.
+    fn log(&mut self, start: i64, known: usize, block: &mut [u8]) -> bool;
     /// Reads entries of a queue, starting at a queue offset.
     fn entries(&mut self, queue: usize, queue_offset: i64, into: &mut [u8]) -> bool;
 }
@@ -134,6 +137,8 @@ pub struct Selection<'a, S> {
     pub log: &'a LogView,
     /// The queue.
     pub queue: Queue,
+    /// Id of the queue, and its topic.
+    pub name: (i32, &'a [u8]),
     /// Limits of the answer.
     pub limits: Limits,
     /// The messages that the reader wants.
@@ -182,7 +187,7 @@ impl<S: Source> Selection<'_, S> {
                 }
             }
             let begin = body.len();
-            self.record(offset, size, body)?;
+            self.record(at - 1, offset, size, body)?;
             if let Filter::Sql(program) = self.filter {
                 match program.matches(&body[begin..]) {
                     Ok(true) => {}
@@ -240,7 +245,8 @@ impl<S: Source> Selection<'_, S> {
         })
     }
 
-    fn record(&mut self, offset: i64, size: usize, body: &mut Vec<u8>) -> Option<()> {
+    /// Appends the record at an offset if it is the message with this queue offset.
+    fn record(&mut self, at: i64, offset: i64, size: usize, body: &mut Vec<u8>) -> Option<()> {
         let begin = body.len();
         let (mut from, end) = (offset, offset + size as i64);
         while from < end {
@@ -256,18 +262,37 @@ impl<S: Source> Selection<'_, S> {
                 let (source, stop) = (&mut *self.source, stop.min(self.log.end));
                 let block = self.caches.log.get(key, part, |known, data| {
                     data.resize((stop - start) as usize, 0);
-                    source.log(start + known as i64, &mut data[known..])
+                    source.log(start, known, data)
                 })?;
                 self.last.log = Some((key, block));
             }
             let (_, block) = self.last.log.as_ref()?;
             body.extend_from_slice(block.get(in_block as usize..part)?);
             from = start + part as i64;
+            // The size of a damaged entry may be anything up to the rest of the log.
+            if body.len() - begin >= 4 && be32(body, begin) as usize != size {
+                return None;
+            }
         }
-        let record = &body[begin..];
-        let own_size = i32::from_be_bytes(record[..4].try_into().ok()?);
-        (usize::try_from(own_size) == Ok(size) && be64(record, OFFSET_AT)? == offset).then_some(())
+        is_message(&body[begin..], self.name, at, offset).then_some(())
     }
+}
+
+/// Returns whether a record is the message with these offsets of the queue with this id and topic.
+/// Python examines records with hosts that have IPv6 addresses.
+#[inline]
+fn is_message(record: &[u8], (queue_id, topic): (i32, &[u8]), at: i64, offset: i64) -> bool {
+    let Some((fixed, rest)) = record.split_first_chunk::<FIXED_BYTES>() else {
+        return false;
+    };
+    let body_bytes = be32(&fixed[FIXED_BYTES - 4..], 0) as usize;
+    fixed[12..16] == queue_id.to_be_bytes()
+        && fixed[20..28] == at.to_be_bytes()
+        && fixed[28..36] == offset.to_be_bytes()
+        && fixed[39] & HOSTS_V6 == 0
+        && rest.get(body_bytes..).and_then(<[u8]>::split_first).is_some_and(|(&length, rest)| {
+            usize::from(length) == topic.len() && rest.starts_with(topic)
+        })
 }
 
 fn is_in(block: Option<&(Key, Arc<Vec<u8>>)>, key: Key, end: usize) -> bool {

@@ -194,6 +194,8 @@ impl Pulls {
 pub struct Context<'a, S> {
     /// The queue to read.
     pub queue: Queue,
+    /// Its topic.
+    pub topic: &'a [u8],
     /// The log.
     pub log: &'a LogView,
     /// Limits of answers.
@@ -212,7 +214,7 @@ pub fn answer<S: Source>(
     template: &Template,
     (out, budget): (&mut Vec<u8>, &mut i64),
 ) -> Option<Found> {
-    let Context { queue, log, limits, source } = context;
+    let Context { queue, topic, log, limits, source } = context;
     let Pull { asked, serialization, .. } = *pull;
     let count_max = i64::from(asked.count_max.max(1)).min(limits.count_max);
     let limits = Limits { count_max, ..limits };
@@ -237,6 +239,7 @@ pub fn answer<S: Source>(
         source,
         log,
         queue,
+        name: (asked.queue_id, topic),
         limits,
         filter: &reader.filter,
         last: LastBlocks::default(),

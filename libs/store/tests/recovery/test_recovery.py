@@ -384,7 +384,7 @@ def test_damage_before_the_checkpoint_refuses_to_start(disk):
 
 def test_a_refused_start_changes_nothing_so_that_all_but_the_damage_can_still_be_served(disk):
     rig = StoreRig(disk)
-    fill(rig, 20)
+    fill(rig, 100)
     rig.work(3)
     damage(disk, rig.entry("T", 0, 3).physical_offset)  # body-6
     disk.crash()
@@ -395,8 +395,9 @@ def test_a_refused_start_changes_nothing_so_that_all_but_the_damage_can_still_be
     disk.remove("/store/abort")
     rig = StoreRig(disk)
     assert rig.store.recovered.start.reason is StartReason.PROGRESS
-    assert rig.store.get_messages("T", 0, 4, 32).count == 6  # all messages after the damage
-    assert rig.store.max_offset("T", 1) == 10
+    assert rig.store.get_messages("T", 0, 0, 32).damaged_count  # the block of the damage
+    assert rig.store.get_messages("T", 0, 30, 32).count == 20  # all messages of later files
+    assert rig.store.max_offset("T", 1) == 50
 
 
 def test_a_short_last_file_is_padded_and_keeps_whole_records(disk):

@@ -12,8 +12,9 @@ import pytest
 from cometmq.broker.replication.frames import BODY_BYTES_MAX, Transfer
 from cometmq.broker.replication.pump import SLICE_BYTES, UNSENT_BYTES_MAX
 from cometmq.broker.replication.records import HEAD_BYTES, is_border
-from cometmq.broker.replication.unfit import Unfit
+from cometmq.broker.replication.unfit import ACTIONS, Unfit
 from cometmq.broker.testing.replicas import Node, RawSlave, until
+from cometmq.store.log.damage import DamagedRange
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import BrokerRole, FlushDiskType
 from cometmq.store.testing.builders import make_message
@@ -248,6 +249,27 @@ async def test_a_log_that_cannot_be_read_ends_the_connection_with_an_error() -> 
         async with slave_of(node) as slave:
             assert await slave.is_closed()
         assert "DiskError" in str(node.log.named("slave.log_unreadable")[0]["error"])
+
+
+async def test_bytes_that_changed_on_the_disk_are_not_sent() -> None:
+    disk = MemoryDisk()
+    async with Node(disk=disk) as node:
+        await filled(node, 100)
+        node.rig.work(3)
+        log = disk.contents[node.store.layout.commit_log + f"/{4096:020d}"]
+        log[100] ^= 1
+        async with slave_of(node) as slave:
+            transfers = await slave.receive(4096)
+            assert joined(transfers) == node.log_bytes()[:4096]
+            assert await slave.is_closed()
+        (fact,) = node.log.named("slave.refused")
+        assert (fact["reason"], fact["action"]) == (Unfit.DAMAGED.value, ACTIONS[Unfit.DAMAGED])
+        log[100] ^= 1
+        node.store.pulls.forget()
+        assert node.store.commit_log.verified is not None
+        node.store.commit_log.verified.settle((DamagedRange(4096, 8192),))
+        async with slave_of(node, 4096) as slave:
+            assert joined(await slave.receive(node.end - 4096)) == node.log_bytes()[4096:]
 
 
 async def test_the_rate_limit_spreads_a_catch_up() -> None:

@@ -133,6 +133,8 @@ PullEffects: TypeAlias = tuple[
 commit; the locks of each renewal; what is left of the filters' budget.
 """
 
+_Place: TypeAlias = tuple[Any, int, int, Sequence[tuple[int, int, int]]]
+
 class _View(Protocol):
     @property
     def first(self) -> int: ...
@@ -163,7 +165,7 @@ class PullLane:
         plain_json: list[bytes],
         plain_binary: list[bytes],
         queues: dict[tuple[str, int], Any],
-        read_log: Callable[[Any, int, int], Buffer | tuple[Any, int, int] | None],
+        read_log: Callable[[Any, int, int, int], Buffer | _Place | None],
         read_entries: Callable[[Any, int, int], Buffer | None],
     ) -> PullLane:
         """Start without readers and renewals.
@@ -172,10 +174,12 @@ class PullLane:
         as memory. `json` holds the parts of an answer's JSON header around the four numbers and the
         opaque; `binary_head`, `flag`, `remark` and `names` are the constant parts in the other
         encoding. `plain_json` and `plain_binary` hold the parts around the opaque in the header of
-        an answer without fields. `read_log` gets a view, an offset and a number of bytes in one
-        file, `read_entries` a queue, an offset and a number of entries; both return None if the
-        data is not in memory. Instead of the bytes, `read_log` may return an object that keeps a
-        file open, its descriptor and the position; the bytes are then read if that does not block.
+        an answer without fields. `read_log` gets a view, the start of a block of one file, a number
+        of known bytes, and a number of bytes: those between the two numbers are wanted.
+        `read_entries` gets a queue, an offset and a number of entries. Both return None if the data
+        is not in memory. Instead of the bytes, `read_log` may return an object that keeps a file
+        open, its descriptor, the position, and parts of the block with their CRC-32; the bytes are
+        then read if that does not block, and must match.
         """
 
     @property

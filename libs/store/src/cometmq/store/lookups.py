@@ -12,16 +12,18 @@ from cometmq.remoting.message.flags import SysFlag
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
 from cometmq.remoting.types import Buffer
-from cometmq.store.log.commit_log import LogView
+from cometmq.store.log.commit_log import LogRead, LogView
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
-from cometmq.store.reads import Lookup, Read
+from cometmq.store.reads import Lookup
 from cometmq.store.results import BoundaryType, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
 _SIZE_BYTES: Final = 4
 _FIRST_BYTES: Final = 1_024  # covers most records with one read
 _HEAD_BYTES: Final = 76  # includes the store timestamp even after the longest host
+DAMAGED_COUNT_MAX: Final = 1_000
+"""A search by time looks for an intact message among that many; a block holds fewer."""
 CANDIDATES_COUNT_MAX: Final = 10_000  # per query, because many messages may share a key
 
 
@@ -41,6 +43,8 @@ class Lookups:
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return None
         data = yield _log_read(log, physical_offset, _FIRST_BYTES)
+        if not data:  # a later record may be damaged
+            data = yield _log_read(log, physical_offset, _SIZE_BYTES)
         size = int.from_bytes(data[:_SIZE_BYTES], "big", signed=True)
         read = _log_read(log, physical_offset, size)
         if not RECORD_BYTES_MIN <= size == read.size or log.is_damaged(physical_offset, size):
@@ -90,19 +94,31 @@ class Lookups:
         return (yield from self._time_of(queue, offset))
 
     def _time_of(self, queue: ConsumeQueue, offset: int) -> Lookup[int]:
-        physical_offset = yield from _place_of(queue, offset)
-        if physical_offset < 0:
-            return -1
-        return (yield from self._stored_at(physical_offset))
+        """Find a message's store time, or -1.
+
+        Searches by time rely on the order of the times. The time of a damaged message is therefore
+        that of an intact one before it: nothing behind the damage is skipped.
+        """
+        first = max(queue.min_offset, offset - DAMAGED_COUNT_MAX)
+        for nearest in range(offset, first - 1, -1):
+            physical_offset = yield from _place_of(queue, nearest)
+            if physical_offset < 0:
+                return -1
+            stored_ms = yield from self._stored_at(physical_offset)
+            if stored_ms >= 0 or not self._commit_log.view().is_damaged(physical_offset, 1):
+                return stored_ms
+        return -1
 
     def _stored_at(self, physical_offset: int) -> Lookup[int]:
         """Find a record's store time without reading its body, which may be large."""
         log = self._commit_log.view()
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return -1
+        if log.is_damaged(physical_offset, _HEAD_BYTES):
+            return -1
         head = yield _log_read(log, physical_offset, _HEAD_BYTES)
         # The queue entry may be stale: the record itself must confirm its offset.
-        if int.from_bytes(head[28:36], "big") != physical_offset:
+        if len(head) < _HEAD_BYTES or int.from_bytes(head[28:36], "big") != physical_offset:
             return -1
         has_long_host = int.from_bytes(head[36:40], "big") & SysFlag.BORN_HOST_V6
         at = 68 if has_long_host else 56
@@ -209,10 +225,10 @@ class Lookups:
         )
 
 
-def _log_read(log: LogView, offset: int, count: int) -> Read:
-    """Return the `Read` for a range of the log, cut off at the end of the log and of the file."""
-    index, position = divmod(offset - log.first, log.file_size)
-    return Read(log.files[index], position, min(count, log.file_size - position, log.end - offset))
+def _log_read(log: LogView, offset: int, count: int) -> LogRead:
+    """Return the read of a range of the log, cut off at the end of the log and of the file."""
+    position = (offset - log.first) % log.file_size
+    return LogRead(log, offset, min(count, log.file_size - position, log.end - offset))
 
 
 def _place_of(queue: ConsumeQueue, offset: int) -> Lookup[int]:

@@ -63,7 +63,7 @@ def start(
     folder.mark_open(boot_id)
     last_timestamp = max(recovered.last_timestamp, checkpoint.log_timestamp)
     running = _running(parts, checkpoints, recovered, last_timestamp, on_damage)
-    running.scrubber.begin(trusted_end, host_crashed=host_crashed)
+    running.scrubber.begin(trusted_end, recovered.damaged, host_crashed=host_crashed)
     return running
 
 

@@ -10,6 +10,7 @@ from cometmq.store.index.index import Index
 from cometmq.store.layout import Layout
 from cometmq.store.log.checksums import Checksums
 from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.log.verified import VerifiedReads
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.settings import StoreSettings
@@ -50,14 +51,16 @@ def build_parts(
     queues = QueueTable(disk, layout, settings)
     index = Index(disk, layout, settings, clock_ms)
     appender = Appender(settings, commit_log, queues, clock_ms)
+    checksums = Checksums(
+        disk, layout, settings.mapped_file_size_commit_log, file_crcs=native.file_crcs
+    )
+    commit_log.verified = VerifiedReads(checksums)
     return Parts(
         settings=settings,
         disk=disk,
         layout=layout,
         commit_log=commit_log,
-        checksums=Checksums(
-            disk, layout, settings.mapped_file_size_commit_log, file_crcs=native.file_crcs
-        ),
+        checksums=checksums,
         queues=queues,
         index=index,
         appender=appender,

@@ -10,12 +10,26 @@ two reads, so a lookup checks again instead of relying on earlier results. A `Re
 """
 
 from collections.abc import Generator
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import DiskFile
 
 T = TypeVar("T")
+
+
+class SomeRead(Protocol):
+    """A range of bytes that a search needs."""
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+
+    def cached(self) -> Buffer | None:
+        """Return the bytes if they are in memory, otherwise None; never block."""
+
+    def load(self) -> Buffer:
+        """Return the bytes, or fewer if the store does not have all of them; may block."""
 
 
 class Read(NamedTuple):
@@ -34,7 +48,7 @@ class Read(NamedTuple):
         return self.file.read(self.position, self.size)
 
 
-Lookup: TypeAlias = Generator[Read, Buffer, T]
+Lookup: TypeAlias = Generator[SomeRead, Buffer, T]
 """A search that returns a T; it runs only while its caller drives it."""
 
 

@@ -102,7 +102,7 @@ class Checksums:
         self._file_crcs = file_crcs
         self._disk = disk
         self._layout = layout
-        self._file_size = file_size
+        self.file_size = file_size
         self._size = -(-file_size // BLOCK_BYTES) * _ENTRY.size
         self._files: dict[int, DiskFile] = {}
         self._lock = threading.Lock()
@@ -163,6 +163,33 @@ class Checksums:
                 if chunk.start + number * BLOCK_BYTES not in broken:
                     result.unknown[number] = entry
         return result
+
+    def block_size(self, number: int) -> int:
+        """Return the size of a block of any file; the last one may be shorter."""
+        return min(BLOCK_BYTES, self.file_size - number * BLOCK_BYTES)
+
+    def entry(self, start: int, number: int, *, may_block: bool) -> Entry | None:
+        """Return the entry of one block, with length 0 if it is unknown; None if reading it would
+        block.
+        """
+        file = self._files.get(start)
+        if file is None:
+            return _UNKNOWN
+        position = number * _ENTRY.size
+        try:
+            if may_block:
+                data: Buffer | None = file.read(position, _ENTRY.size)
+            else:
+                data = file.read_cached(position, _ENTRY.size)
+        except DiskError:
+            return _UNKNOWN
+        if data is None:
+            return None
+        if len(data) < _ENTRY.size:
+            return _UNKNOWN
+        length, crc, proof = _ENTRY.unpack(data)
+        is_known = length and proof == _proof(start, number, length, crc)
+        return (length, crc) if is_known else _UNKNOWN
 
     def prove(self, parts: Sequence[Span]) -> bool:
         """Return whether every block has a matching checksum; may block."""

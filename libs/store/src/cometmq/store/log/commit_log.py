@@ -13,6 +13,7 @@ from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.layout import Layout
 from cometmq.store.log.damage import DamagedRange, overlaps
 from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.log.verified import VerifiedReads
 
 
 class LogView(NamedTuple):
@@ -23,10 +24,20 @@ class LogView(NamedTuple):
     first: int
     end: int
     damage: Sequence[DamagedRange] = ()
+    verified: VerifiedReads | None = None
 
     def read(self, offset: int, count: int, *, may_block: bool) -> Buffer | None:
-        """Return bytes from one file; None if reading them would block and `may_block` is false."""
+        """Return bytes from one file; None if reading them would block and `may_block` is false.
+
+        If any of them are damaged, return fewer bytes; `is_damaged` is then true for the range.
+        """
+        if self.damage and overlaps(self.damage, offset, count):
+            return b""
         file, position = self.locate(offset)
+        verified = self.verified
+        if verified is not None and offset < verified.end:
+            start = offset - position
+            return verified.read(file, start, position, count, may_block=may_block)
         return file.read(position, count) if may_block else file.read_cached(position, count)
 
     def locate(self, offset: int) -> tuple[DiskFile, int]:
@@ -34,9 +45,32 @@ class LogView(NamedTuple):
         index, position = divmod(offset - self.first, self.file_size)
         return self.files[index], position
 
+    @property
+    def has_damage(self) -> bool:
+        """Whether any range is known to be damaged."""
+        return bool(self.damage or (self.verified is not None and self.verified.suspects))
+
     def is_damaged(self, offset: int, size: int) -> bool:
         """Return whether a record at this offset overlaps a range that is known to be damaged."""
-        return bool(self.damage) and overlaps(self.damage, offset, size)
+        if self.damage and overlaps(self.damage, offset, size):
+            return True
+        return self.verified is not None and self.verified.is_suspect(offset, size)
+
+
+class LogRead(NamedTuple):
+    """A range of the log that lies within one file."""
+
+    log: LogView
+    offset: int
+    size: int
+
+    def cached(self) -> Buffer | None:
+        """Return the bytes if they are in memory, otherwise None; never block."""
+        return self.log.read(self.offset, self.size, may_block=False)
+
+    def load(self) -> Buffer:
+        """Return the bytes, or fewer if they are damaged or the file ends; may block."""
+        return self.log.read(self.offset, self.size, may_block=True) or b""
 
 
 class CommitLog:
@@ -46,13 +80,14 @@ class CommitLog:
     advances the confirm offset.
     """
 
-    __slots__ = ("_view", "confirm_offset", "damage", "end", "files")
+    __slots__ = ("_view", "confirm_offset", "damage", "end", "files", "verified")
 
     def __init__(self, disk: Disk, layout: Layout, file_size: int) -> None:
         self.files = FileSequence(disk, layout.commit_log, file_size, layout.temporary)
         self.end = 0
         self.confirm_offset = 0
         self.damage: Sequence[DamagedRange] = ()
+        self.verified: VerifiedReads | None = None
         self._view: LogView | None = None
 
     @property
@@ -66,17 +101,22 @@ class CommitLog:
         # `forget_view`.
         view = self._view
         if view is None or view.end != self.confirm_offset:
-            files = self.files
-            view = LogView(
-                tuple(files.files), files.file_size, files.first, self.confirm_offset, self.damage
-            )
-            self._view = view
+            view = self._view = self._view_to(self.confirm_offset)
         return view
 
     def view_to_end(self) -> LogView:
         """Return a snapshot of the files up to the end; replicas also get unconfirmed bytes."""
+        return self._view_to(self.end)
+
+    def raw_view(self) -> LogView:
+        """Return a snapshot up to the end whose reads are not compared with the checksums."""
+        return self._view_to(self.end)._replace(damage=(), verified=None)
+
+    def _view_to(self, end: int) -> LogView:
         files = self.files
-        return LogView(tuple(files.files), files.file_size, files.first, self.end, self.damage)
+        return LogView(
+            tuple(files.files), files.file_size, files.first, end, self.damage, self.verified
+        )
 
     def forget_view(self) -> None:
         """Discard the cached snapshot after the file list has changed."""

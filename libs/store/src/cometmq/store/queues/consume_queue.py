@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import DiskFile, Piece, write_in_turn
 from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.queues.record_check import topic_field
 from cometmq.store.reads import Lookup, Read
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
@@ -108,17 +109,20 @@ class ConsumeQueue:
         "delay_ms",
         "files",
         "life",
+        "loaded_end",
         "max_offset",
         "min_offset",
         "next_offset",
         "queue_id",
         "topic",
+        "topic_field",
     )
 
     def __init__(
         self, topic: str, queue_id: int, files: FileSequence, delay_ms: int | None = None
     ) -> None:
         self.topic = topic
+        self.topic_field = topic_field(topic)
         self.queue_id = queue_id
         self.files = files
         self.delay_ms = delay_ms
@@ -127,6 +131,8 @@ class ConsumeQueue:
         self.next_offset = 0
         self.life = 0
         """Changes whenever existing entries may be replaced; caches of entries compare it."""
+        self.loaded_end = 0
+        """The end of the entries that were in the files when the store was opened."""
         self._tail = bytearray()
         self._staged: Buffer = b""  # a bytearray after `stage`
         self._held: Buffer = b""  # a bytearray while anything is held
@@ -379,7 +385,7 @@ class ConsumeQueue:
             end = first + (low - 1) * per_file + _count_in(files.files[low - 1], per_file, log_end)
         self._held = b""
         self._tail.clear()
-        self.max_offset = self.next_offset = end
+        self.max_offset = self.next_offset = self.loaded_end = end
         self.min_offset = first
         self.min_offset = self.first_at(log_first)
 
@@ -410,6 +416,17 @@ class ConsumeQueue:
         while high < stop and self._file_entry(high)[0] < end:
             high += 1
         return range(low, high)
+
+    def unwritten_between(self, start: int, end: int) -> range:
+        """Return the offsets of entries in memory whose records overlap a range of the log."""
+        found = [
+            queue_offset
+            for queue_offset, (offset, size, _) in enumerate(
+                ENTRY.iter_unpack(bytes(self._tail)), self.written_offset
+            )
+            if offset < end and offset + size > start and size != FILLER_SIZE
+        ]
+        return range(found[0], found[-1] + 1) if found else range(0)
 
     def trim(self, queue_offset: int) -> list[str]:
         """Set the first offset; return the paths of the files before it."""

@@ -6,15 +6,16 @@ records at a time; its caller decides how many reads to perform per turn of the 
 reads wait for the disk. Limits and results follow the rules of `read_queue`.
 """
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
 from cometmq.remoting.types import Buffer
-from cometmq.store.log.commit_log import LogView
+from cometmq.store.log.commit_log import LogRead, LogView
 from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.queues.queue_reader import SCAN_COUNT_MIN, QueueRow, ReadLimits, locate
-from cometmq.store.reads import Lookup, Read
+from cometmq.store.queues.record_check import HEAD_BYTES, is_at, matching
+from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult, GetStatus
 
 RecordTest: TypeAlias = Callable[[Buffer], bool]
@@ -22,7 +23,6 @@ RecordTest: TypeAlias = Callable[[Buffer], bool]
 BLOCK_COUNT_MAX: Final = 16  # records per read: testing them may take about 20 us
 BLOCK_BYTES_MAX: Final = 64 << 10
 PORTION_BYTES: Final = 64 * ENTRY.size
-_size_and_offset: Final = struct.Struct(">i24xq").unpack_from
 
 
 class _Place(NamedTuple):
@@ -116,41 +116,52 @@ def _search(
     rows: Sequence[QueueRow], found: _Found, place: _Place, test: RecordTest
 ) -> Lookup[bool]:
     """Test the records of some entries; return False if the answer is full."""
-    at = 0
+    at = alone_until = 0
     while at < len(rows):
         if found.is_full(rows[at][1], rows[at][0], place):
             return False
         stop = _block(rows, at, place)
-        if stop == at:  # the record was deleted, or is known to be damaged
-            found.damaged_count += _is_in(*rows[at][:2], place.log)
+        if at < alone_until:
+            stop = min(stop, at + 1)
+        if rows[at][1] > BLOCK_BYTES_MAX and stop > at:
+            is_sized = yield from _is_sized(rows[at], found, place)
+            stop = stop if is_sized else at
+        if stop == at:  # the record was deleted, or is damaged
+            found.damaged_count += _is_damaged(*rows[at][:2], place.log)
             found.status = GetStatus.MESSAGE_WAS_REMOVING
             found.scanned_count += 1
             at += 1
             continue
-        block = yield _read(rows, at, stop, place.log)
-        if not _take(memoryview(block), rows[at:stop], found, place, test):
+        read = _read(rows, at, stop, place.log)
+        block = yield read
+        if len(block) < read.size and stop > at + 1:
+            alone_until = stop  # a part of the block is damaged
+            continue
+        if not _take(block, rows[at:stop], found, place, test):
             return False
         at = stop
     return True
 
 
 def _take(
-    block: memoryview, rows: Sequence[QueueRow], found: _Found, place: _Place, test: RecordTest
+    block: Buffer, rows: Sequence[QueueRow], found: _Found, place: _Place, test: RecordTest
 ) -> bool:
     """Test the records of a block; return False if the answer is full."""
-    start = rows[0][0]
+    start, queue = rows[0][0], place.queue
+    queue_offset = place.queue_offset + found.scanned_count
     count_max, bytes_max = place.most(start)
     records, total, scanned = found.records, found.bytes, 0
     for offset, size, _ in rows:
         if records and (total + size > bytes_max or len(records) >= count_max):
             break
+        wanted = (size, queue.queue_id, queue_offset + scanned, offset)
         scanned += 1
-        record = block[offset - start : offset - start + size]
-        # Its own size and offset must match, otherwise the record is damaged.
-        if len(record) < size or _size_and_offset(record) != (size, offset):
+        is_whole = offset - start + size <= len(block)
+        matched = matching(block, start, (wanted,), queue.topic_field) if is_whole else ()
+        if not matched:
             found.damaged_count += 1
-        elif test(record):
-            records.append(record)
+        elif test(matched[0]):
+            records += matched
             total += size
     if scanned:
         found.last_offset = rows[scanned - 1][0]
@@ -169,9 +180,9 @@ def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
     border = min(border, first + BLOCK_BYTES_MAX, log.end)
     if first < place.memory_start:  # other limits apply from there on
         border = min(border, place.memory_start)
-    end, stop, may_be_damaged = first + size, start + 1, bool(log.damage)
+    end, stop, may_be_damaged = first + size, start + 1, log.has_damage
     for offset, size, _ in rows[stop : start + place.block_count]:
-        if offset < end or offset + size > border or size <= 0:
+        if offset < end or offset + size > border or size < RECORD_BYTES_MIN:
             break
         if may_be_damaged and log.is_damaged(offset, size):
             break
@@ -180,12 +191,27 @@ def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
     return stop
 
 
+def _is_sized(row: QueueRow, found: _Found, place: _Place) -> Lookup[bool]:
+    """Compare the size of an entry, if it is large, with the record's."""
+    offset, size, _ = row
+    wanted = (size, place.queue.queue_id, place.queue_offset + found.scanned_count, offset)
+    head = yield LogRead(place.log, offset, HEAD_BYTES)
+    return is_at(memoryview(head), wanted)
+
+
 def _is_in(offset: int, size: int, log: LogView) -> bool:
-    return 0 < size < FILLER_SIZE and log.first <= offset <= log.end - size
+    """Return whether a record may have this place: it never crosses the end of a file."""
+    return (
+        RECORD_BYTES_MIN <= size <= log.file_size - (offset - log.first) % log.file_size
+        and log.first <= offset <= log.end - size
+    )
 
 
-def _read(rows: Sequence[QueueRow], start: int, stop: int, log: LogView) -> Read:
+def _is_damaged(offset: int, size: int, log: LogView) -> bool:
+    """Return whether an entry that readers skip is damaged: it is no filler and has not expired."""
+    return size != FILLER_SIZE and (offset >= log.first or size < RECORD_BYTES_MIN)
+
+
+def _read(rows: Sequence[QueueRow], start: int, stop: int, log: LogView) -> LogRead:
     first = rows[start][0]
-    end = rows[stop - 1][0] + rows[stop - 1][1]
-    index, position = divmod(first - log.first, log.file_size)
-    return Read(log.files[index], position, end - first)
+    return LogRead(log, first, rows[stop - 1][0] + rows[stop - 1][1] - first)

@@ -4,11 +4,13 @@
 Hot path: `get` runs once per pull, on top of `read_queue` (bench/micro/bench_broker.py).
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import Descriptor
+from cometmq.store.log.checksums import Part
 from cometmq.store.log.commit_log import CommitLog, LogView
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.matching_reader import RecordTest, read_matching
@@ -22,6 +24,9 @@ from cometmq.store.stats import Counters
 
 TOLD_COUNT_MAX: Final = 10_000
 """Number of damaged places that are remembered, so that each is logged once."""
+
+LogPlace: TypeAlias = tuple[Descriptor, int, int, Sequence[Part]]
+"""An open file, its number, a position in it, and the checksums of what is read there."""
 
 
 class Pulls:
@@ -164,18 +169,27 @@ class Pulls:
         """Drop the cached reads, because the log was truncated or is damaged."""
         self.version += 1
         self._recent.clear()
+        if self._commit_log.verified is not None:
+            self._commit_log.verified.forget()
 
 
-def read_log(view: LogView, offset: int, count: int) -> Buffer | tuple[Descriptor, int, int] | None:
-    """Return bytes of the log, all from one file; None if they are not in memory.
+def read_log(view: LogView, start: int, known: int, count: int) -> LogPlace | Buffer | None:
+    """Return the log's bytes from `start` + `known` to `start` + `count`, all from one file; None
+    if they are not in memory or are damaged.
 
-    If native code can read them, return the open file, the descriptor's number and the position.
+    `start` begins a block that has a checksum. If native code can read the bytes, return the open
+    file, the descriptor's number, the position, and the checksums of parts of the range, relative
+    to `start`, which native code has to compare.
     """
-    file, position = view.locate(offset)
+    file, position = view.locate(start)
     descriptor = file.descriptor()
     if descriptor is None:
-        return file.read_cached(position, count)
-    return descriptor, descriptor.number, position
+        return view.read(start + known, count - known, may_block=False)
+    verified = view.verified
+    if verified is None or start >= verified.end:
+        return descriptor, descriptor.number, position + known, ()
+    parts = verified.parts(start - position, position, position + count)
+    return None if parts is None else (descriptor, descriptor.number, position + known, parts)
 
 
 def read_entries(queue: ConsumeQueue, queue_offset: int, count: int) -> Buffer | None:

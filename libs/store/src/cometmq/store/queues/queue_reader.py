@@ -10,20 +10,22 @@ bench/micro/bench_consume_queue.py).
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
+from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
 
+from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
 from cometmq.remoting.types import Buffer
 from cometmq.store.log.commit_log import LogView
 from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue, QueuePlan
+from cometmq.store.queues.record_check import HEAD_BYTES, Place, is_at, matching, matching_places
 from cometmq.store.results import GetResult, GetStatus, TagFilter
 from cometmq.store.settings import StoreSettings
 
 SCAN_COUNT_MIN: Final = 800  # entries that a filtered read examines, as in RocketMQ
 GAP_BYTES_MAX: Final = 8192  # copying that many takes 0.3 us, a second read 1 us
 SPAN_BYTES_MAX: Final = 1 << 20
-_size_and_offset: Final = struct.Struct(">i24xq").unpack_from
 _EXTENDED_TAG_MAX: Final = -2147483649  # smaller tag codes are addresses of extended entries
 
 QueueRow: TypeAlias = tuple[int, int, int]
@@ -66,6 +68,8 @@ class ReadLimits(NamedTuple):
 class ReadPlan(NamedTuple):
     """The inputs of one read, fixed at the time of the request."""
 
+    queue_id: int
+    topic: bytes  # see `topic_field`; empty if this process has made all entries
     queue_offset: int
     min_offset: int
     max_offset: int
@@ -76,12 +80,13 @@ class ReadPlan(NamedTuple):
 
 
 class _Selection(NamedTuple):
-    wanted: list[tuple[int, int]]  # size and offset, in the order of a record's fields
+    wanted: list[Place]
     scanned_count: int
     bytes: int
     last_offset: int
     status: GetStatus
     is_ordered: bool = False  # all offsets lie between the first and the last
+    damaged_count: int = 0  # entries that no record can match
 
 
 def read_queue(
@@ -97,6 +102,8 @@ def read_queue(
         return GetResult(status, next_offset, queue.min_offset, queue.max_offset)
     scan_count = limits.count_max if accept is None else max(SCAN_COUNT_MIN, limits.count_max)
     plan = ReadPlan(
+        queue.queue_id,
+        b"" if queue_offset >= queue.loaded_end else queue.topic_field,
         queue_offset,
         queue.min_offset,
         queue.max_offset,
@@ -141,11 +148,12 @@ def _run(plan: ReadPlan, *, may_block: bool) -> GetResult | None:
     if entries is None:
         return None
     selection = _select(entries, plan)
-    records = _read_records(selection, plan.log, may_block=may_block)
+    records = _read_records(selection, plan, may_block=may_block)
     if records is None:
         return None
     next_offset = plan.queue_offset + selection.scanned_count
-    is_damaged = len(records) < len(selection.wanted)
+    damaged_count = selection.damaged_count + len(selection.wanted) - len(records)
+    is_damaged = damaged_count > 0
     return GetResult(
         selection.status if records or not is_damaged else GetStatus.MESSAGE_WAS_REMOVING,
         next_offset,
@@ -155,7 +163,7 @@ def _run(plan: ReadPlan, *, may_block: bool) -> GetResult | None:
         len(records),
         sum(map(len, records)) if is_damaged else selection.bytes,
         plan.log.end - selection.last_offset > plan.limits.memory_bytes,
-        damaged_count=len(selection.wanted) - len(records),
+        damaged_count=damaged_count,
     )
 
 
@@ -182,24 +190,26 @@ def _select_all(entries: Buffer, count: int, plan: ReadPlan) -> _Selection | Non
     numbers = _places(count).unpack_from(entries)
     offsets, sizes = numbers[::2], numbers[1::2]
     first, last, total = offsets[0], offsets[-1], sum(sizes)
+    queue_offset = plan.queue_offset
     # If any entry is cold, removed, unordered or a filler, `_select_some` judges them one by one.
     if (
         first < max(log.first, log.end - limits.memory_bytes)
         or last + sizes[-1] > log.end
         or total > limits.bytes_max  # also excludes fillers
-        or min(sizes) <= 0
+        or min(sizes) < RECORD_BYTES_MIN
         or offsets != tuple(sorted(offsets))
     ):
         return None
-    wanted = list(zip(sizes, offsets, strict=True))
+    queue_offsets = range(queue_offset, queue_offset + count)
+    wanted = list(zip(sizes, repeat(plan.queue_id), queue_offsets, offsets))
     return _Selection(wanted, count, total, last, GetStatus.FOUND, is_ordered=True)
 
 
 def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
     log_first, log_end, accept, limits = plan.log.first, plan.log.end, plan.accept, plan.limits
     memory_start = log_end - limits.memory_bytes
-    wanted: list[tuple[int, int]] = []
-    scanned = total = 0
+    wanted: list[Place] = []
+    scanned = total = damaged = 0
     last_offset = log_end
     status = GetStatus.NO_MATCHED_MESSAGE
     for offset, size, tag_code in rows:
@@ -210,77 +220,113 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
             bytes_max = limits.bytes_max if in_memory else limits.disk_bytes_max
             if len(wanted) >= count_max or total + size > bytes_max:
                 break
+        queue_offset = plan.queue_offset + scanned
         scanned += 1
-        if not log_first <= offset <= log_end - size or size == FILLER_SIZE:
+        if not log_first <= offset <= log_end - size or size < RECORD_BYTES_MIN:
             status = GetStatus.MESSAGE_WAS_REMOVING
+            # The record of an intact entry is in the log, or has expired.
+            damaged += size != FILLER_SIZE and (offset >= log_first or size < RECORD_BYTES_MIN)
             continue
         last_offset = offset
         if accept is not None and tag_code > _EXTENDED_TAG_MAX and not accept(tag_code):
             continue
-        wanted.append((size, offset))
+        wanted.append((size, plan.queue_id, queue_offset, offset))
         total += size
-    return _Selection(wanted, scanned, total, last_offset, GetStatus.FOUND if wanted else status)
+    status = GetStatus.FOUND if wanted else status
+    return _Selection(wanted, scanned, total, last_offset, status, damaged_count=damaged)
 
 
-def _read_records(selection: _Selection, log: LogView, *, may_block: bool) -> list[Buffer] | None:
+def _read_records(selection: _Selection, plan: ReadPlan, *, may_block: bool) -> list[Buffer] | None:
     """Return the records; adjacent records are slices of one read."""
     records: list[Buffer] = []
-    rest = selection.wanted
-    if log.damage:
-        rest = [(size, offset) for size, offset in rest if not log.is_damaged(offset, size)]
+    rest, log = selection.wanted, plan.log
+    if log.has_damage:
+        rest = [place for place in rest if not log.is_damaged(place[3], place[0])]
         # Do not read across the damage: the disk may fail to read it.
         selection = selection._replace(is_ordered=False)
     while rest:
-        span_start = rest[0][1]
         span_end = _dense_end(rest, selection, log)
         if span_end:
             part, rest = rest, []
         else:
             stop, span_end = _span(rest, log)
             part, rest = rest[:stop], rest[stop:]
-        data = log.read(span_start, span_end - span_start, may_block=may_block)
-        if data is None:
+        found = _read_span(part, span_end, plan, may_block=may_block)
+        if found is None:
             return None
-        if len(data) < span_end - span_start:
-            break  # the file has become shorter, so none of this is reliable
-        records += _cut(memoryview(data), span_start, part)
+        records += found
     return records
 
 
-def _cut(view: memoryview, start: int, places: list[tuple[int, int]]) -> list[memoryview]:
-    """Split a span that begins at `start` into its records.
+def _read_span(
+    part: list[Place], end: int, plan: ReadPlan, *, may_block: bool
+) -> Sequence[Buffer] | None:
+    """Read adjacent records at once; leave out those that are damaged."""
+    log, start = plan.log, part[0][3]
+    if len(part) == 1 and not _may_read(part[0], log, may_block=may_block):
+        return ()
+    data = log.read(start, end - start, may_block=may_block)
+    if data is None:
+        return None
+    if len(data) == end - start:
+        if plan.topic:
+            return matching(data, start, part, plan.topic)
+        return matching_places(data, start, part)
+    if len(part) > 1 and log.is_damaged(start, end - start):
+        return _read_each(part, plan, may_block=may_block)
+    return ()  # damaged, or the file has become shorter
 
-    A record whose stored size or offset does not match is left out, because clients must not
-    receive damaged parts of the log as messages.
+
+def _read_each(part: list[Place], plan: ReadPlan, *, may_block: bool) -> list[Buffer] | None:
+    """Read the records of a span in which a block is damaged, one by one."""
+    records: list[Buffer] = []
+    for place in part:
+        size, _, _, offset = place
+        if plan.log.is_damaged(offset, size):
+            continue
+        data = plan.log.read(offset, size, may_block=may_block)
+        if data is None:
+            return None
+        if len(data) == size:
+            records += matching(data, offset, [place], plan.topic)
+    return records
+
+
+def _may_read(place: Place, log: LogView, *, may_block: bool) -> bool:
+    """Return whether an entry may have the right size; large ones are compared with their record.
+
+    The size of a damaged entry may be anything up to the rest of the log.
     """
-    return [
-        view[begin : begin + place[0]]
-        for place in places
-        if _size_and_offset(view, begin := place[1] - start) == place
-    ]
+    size, _, _, offset = place
+    if size > log.file_size - (offset - log.first) % log.file_size:
+        return False  # no record crosses the end of a file
+    if size <= SPAN_BYTES_MAX:
+        return True
+    head = log.read(offset, HEAD_BYTES, may_block=may_block)
+    return head is None or is_at(memoryview(head), place)
 
 
-def _dense_end(rest: list[tuple[int, int]], selection: _Selection, log: LogView) -> int:
+def _dense_end(rest: list[Place], selection: _Selection, log: LogView) -> int:
     """Return the end of a single read that fetches all records; 0 if several are better.
 
     A single read must stay within one file and copy few unneeded bytes.
     """
     if not selection.is_ordered:
         return 0
-    first, end = rest[0][1], rest[-1][1] + rest[-1][0]
+    first, end = rest[0][3], rest[-1][3] + rest[-1][0]
     most = min(selection.bytes + GAP_BYTES_MAX * len(rest), SPAN_BYTES_MAX)
     in_file = (first - log.first) % log.file_size
     return end if end - first <= most and in_file + end - first <= log.file_size else 0
 
 
-def _span(wanted: list[tuple[int, int]], log: LogView) -> tuple[int, int]:
-    size, first = wanted[0]
+def _span(wanted: list[Place], log: LogView) -> tuple[int, int]:
+    size, _, _, first = wanted[0]
     file_end = first - (first - log.first) % log.file_size + log.file_size
     bytes_end = min(first + SPAN_BYTES_MAX, file_end)
     end = first + size
     stop = 1
-    for size, offset in wanted[1:]:
-        if offset - end > GAP_BYTES_MAX or offset + size > bytes_end:
+    for size, _, _, offset in wanted[1:]:
+        if not 0 <= offset - end <= GAP_BYTES_MAX or offset + size > bytes_end:
             break
         end = offset + size
         stop += 1

@@ -14,10 +14,12 @@ from typing import Final, NamedTuple
 
 from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.log.damage import DamagedRange
 from cometmq.store.log.log_scanner import LogScanner, find_record, first_record, follow_headers
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.recovery.checkpoint import Checkpoint, Progress
+from cometmq.store.recovery.tail_check import TailCheck
 from cometmq.store.writing.dispatcher import Dispatcher
 
 PUBLISH_COUNT: Final = 20_000  # records between two updates of the index
@@ -70,6 +72,9 @@ class Recovered(NamedTuple):
     has_cut_records: bool = False
     """Whole records are missing from the end; an incomplete last record does not count."""
 
+    damaged: tuple[DamagedRange, ...] = ()
+    """Records behind the last checkpoint that readers must not get."""
+
 
 def judge_stop(
     *, stop: int, safe_offset: int, safe_timestamp: int, follows: Scan | None
@@ -116,6 +121,8 @@ class Recovery:
         self._has_cut_records = False
         self._is_from_head = False
         self._last: Scan | None = None  # read, but not dispatched yet
+        self._check: TailCheck | None = None
+        self._odd_end = 0  # of the last range that native code could not dispatch
 
     def run(self) -> Recovered:
         """Recover all parts; raise CorruptStore if starting would lose messages."""
@@ -127,13 +134,20 @@ class Recovery:
         if start.reason is StartReason.DAMAGED_BEFORE_PROGRESS:
             self._refuse_damage(start.offset)
         self._cut_derived(start)
+        if start.reason is StartReason.PROGRESS and self._settings.check_crc_on_recover:
+            self._check = TailCheck(
+                self._queues,
+                self._dispatcher,
+                start.offset,
+                begins_at_zero=not self._files.first,
+            )
         end = self._scan(start.offset)
         self._end_log(end)
         self._fill_gaps()
         dispatcher = self._dispatcher
         return Recovered(
             start, end, dispatcher.record_count, dispatcher.store_timestamp, self._was_clean,
-            self._has_cut_records,
+            self._has_cut_records, () if self._check is None else self._check.damaged,
         )  # fmt: skip
 
     def choose_start(self) -> Start:
@@ -274,25 +288,36 @@ class Recovery:
             self._log.warning("record.dropped", physical_offset=end, reason="torn properties")
         else:
             self._dispatch_last()
+        if self._check is not None:
+            self._check.finish()
         self._publish()
         return end
 
     def _take(self, data: bytes, position: int, base: int) -> int:
         """Dispatch plain records that are not torn; return their total size."""
+        if base + position < self._odd_end:
+            return 0
         check_crc = self._settings.check_crc_on_recover
         found = self._dispatcher.read(data, position, base, check_crc=check_crc)
         if found is None:
             return 0
         self._dispatch_last()
+        if self._check is not None and not self._check.is_plain(found.runs):
+            self._odd_end = base + position + found.size
+            return 0
         self._dispatcher.dispatch_range(found, is_from_head=self._is_from_head)
         self._publish_in_parts()
         return found.size
 
     def _dispatch_last(self) -> None:
         last, self._last = self._last, None
-        if last is not None:
+        if last is None:
+            return
+        if self._check is not None:
+            self._check.dispatch(last)
+        else:
             self._dispatcher.dispatch(last, is_from_head=self._is_from_head)
-            self._publish_in_parts()
+        self._publish_in_parts()
 
     def _publish_in_parts(self) -> None:
         if self._dispatcher.record_count - self._published_count >= PUBLISH_COUNT:
@@ -340,6 +365,8 @@ class Recovery:
         if follows is None:
             if verdict is StopVerdict.MISSING and progress is not None:
                 self._note_missing(stop, progress.offset)
+            elif self._files.has_data_from(stop):  # a torn record, or a damaged last one
+                self._log.warning("log.truncated", physical_offset=stop, discarded_from=stop)
             return
         if verdict is StopVerdict.REFUSE:
             path = self._files.file_at(stop).path

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file that keeps the scrubber's position and the known damage across restarts.
 
-The file is not essential: if it is missing or damaged, the scrubber starts over and finds the same
-damage.
+If the file is missing or damaged, the scrubber starts over and finds the same damage, apart from
+records that were damaged before they had a checksum.
 """
 
 import msgspec
@@ -20,6 +20,8 @@ class ScrubState(msgspec.Struct, frozen=True, rename="camel"):
     round_end: int = 0
     round_began_ms: int = 0
     damage: tuple[DamagedRange, ...] = ()
+    records: tuple[DamagedRange, ...] = ()
+    """The part of the damage that was found without checksums, which later ones would hide."""
 
 
 def load_state(disk: Disk, layout: Layout) -> ScrubState:

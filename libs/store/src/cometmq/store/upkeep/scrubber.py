@@ -54,14 +54,29 @@ class DamagedMessages(NamedTuple):
         return f"{self.topic}/{self.queue_id}: {offsets}"
 
 
-def messages_in(queues: Iterable[ConsumeQueue], damage: DamagedRange) -> list[DamagedMessages]:
-    """Find the messages that share bytes with a damaged range; blocks."""
+def messages_in(
+    queues: Iterable[ConsumeQueue], damage: DamagedRange, *, is_starting: bool = False
+) -> list[DamagedMessages]:
+    """Find the messages that share bytes with a damaged range; blocks.
+
+    The queues are complete on the disk up to the last checkpoint. Records behind it are examined
+    only at startup, when no other thread uses the queues.
+    """
     found = []
     for queue in queues:
-        offsets = queue.offsets_between(*damage)
-        if offsets:
-            found.append(DamagedMessages(queue.topic, queue.queue_id, offsets[0], offsets[-1]))
+        parts = [queue.offsets_between(*damage)]
+        if is_starting:
+            parts.append(queue.unwritten_between(*damage))
+        found += [
+            DamagedMessages(queue.topic, queue.queue_id, offsets[0], offsets[-1])
+            for offsets in parts
+            if offsets
+        ]
     return sorted(found)
+
+
+def _bounds(ranges: tuple[DamagedRange, ...]) -> tuple[int, int]:
+    return (ranges[0].start, ranges[-1].end) if ranges else (0, 0)
 
 
 def described(messages: list[DamagedMessages]) -> str:
@@ -101,13 +116,25 @@ class Scrubber:
 
     # Start and end
 
-    def begin(self, trusted_end: int, *, host_crashed: bool) -> None:
-        """Recheck known damage and, after a host crash, the last files; blocks."""
+    def begin(
+        self, trusted_end: int, records: tuple[DamagedRange, ...] = (), *, host_crashed: bool
+    ) -> None:
+        """Recheck known damage and, after a host crash, the last files; blocks.
+
+        `records` are damaged, as recovery has found without checksums.
+        """
         files, end = self._parts.commit_log.files, self._parts.commit_log.end
         self._state = state = load_state(self._parts.disk, self._parts.layout)
         known = clipped(merged(state.damage), files.first, min(end, trusted_end))
+        records = clipped(merged([*state.records, *records]), files.first, end)
         checksums = self._parts.checksums
-        damage = [part for part in known if not checksums.prove(spans(files, *part))]
+        damage = [
+            part
+            for part in known
+            if overlaps(records, part.start, part.end - part.start)
+            or not checksums.prove(spans(files, *part))
+        ]
+        damage += records
         for gone in set(known) - set(damage):
             self._parts.log.info(
                 "log.damage_gone", physical_offset=gone.start, size=gone.end - gone.start
@@ -117,10 +144,15 @@ class Scrubber:
             for span in spans(files, begin, end):
                 damage += checksums.check(span).damaged
             self._parts.log.info("log.verified", physical_offset=begin, size=end - begin)
-        self._state = msgspec.structs.replace(state, damage=())
+        self._state = msgspec.structs.replace(state, damage=(), records=records)
         queues = list(self._parts.queues.queues.values())
-        self._take([(it, messages_in(queues, it)) for it in merged(clipped(damage, 0, end))])
-        if self._state.damage != state.damage:
+        self._take(
+            [
+                (it, messages_in(queues, it, is_starting=True))
+                for it in merged(clipped(damage, 0, end))
+            ]
+        )
+        if (self._state.damage, self._state.records) != (state.damage, state.records):
             self._save()
 
     def _file_count(self, end: int) -> int:
@@ -139,9 +171,18 @@ class Scrubber:
     # Rounds
 
     def job(self, now_ms: int) -> Job | None:
-        """Return the comparison that is due; only one runs at a time."""
+        """Return the comparison that is due, or the report of damage that readers have found.
+
+        Only one runs at a time.
+        """
         hours = self._parts.settings.log_scrub_hours
-        if self._is_running or not hours:
+        if self._is_running:
+            return None
+        verified = self._parts.commit_log.verified
+        if verified is not None and verified.suspects:
+            self._is_running = True
+            return _ReportJob(self, self._parts, self._state, verified.suspects)
+        if not hours:
             return None
         files = self._parts.commit_log.files
         if self._state.damage and self._state.damage[0].start < files.first:
@@ -197,6 +238,11 @@ class Scrubber:
         if found:
             self._take(found)
 
+    def note_reported(self, found: Findings) -> None:
+        """Adopt the damage that readers have found."""
+        self._is_running = False
+        self._take(found)
+
     def note_stale(self) -> None:
         """Repeat a step during which files were truncated or deleted."""
         self._is_running = False
@@ -230,11 +276,15 @@ class Scrubber:
         )
 
     def _adopt(self, damage: tuple[DamagedRange, ...]) -> None:
-        self._state = msgspec.structs.replace(self._state, damage=damage)
+        records = clipped(self._state.records, *_bounds(damage))
+        self._state = msgspec.structs.replace(self._state, damage=damage, records=records)
         self._counts = {
             part: count for part, count in self._counts.items() if overlaps(damage, part.start, 1)
         }
-        self._parts.commit_log.set_damage(damage)
+        commit_log = self._parts.commit_log
+        commit_log.set_damage(damage)
+        if commit_log.verified is not None:
+            commit_log.verified.settle(damage)
         self._on_damage()
 
     def _save(self) -> None:
@@ -242,6 +292,44 @@ class Scrubber:
             save_state(self._parts.disk, self._parts.layout, self._state)
         except DiskError as error:
             self._parts.log.warning("scrub.unsaved", error=str(error))
+
+
+class _ReportJob:
+    """Finds the messages in damage that readers have found, and records it."""
+
+    name = "report"
+
+    def __init__(
+        self,
+        scrubber: Scrubber,
+        parts: Parts,
+        state: ScrubState,
+        suspects: tuple[DamagedRange, ...],
+    ) -> None:
+        self._scrubber = scrubber
+        self._parts = parts
+        self._state = state
+        self._suspects = clipped(suspects, parts.commit_log.files.first, parts.commit_log.end)
+        self._queues = list(parts.queues.queues.values())
+        self._generation = parts.checksums.generation
+        self._found: Findings = []
+
+    def run(self) -> None:
+        """Read the queues; may block."""
+        self._found = [(it, messages_in(self._queues, it)) for it in self._suspects]
+        damage = merged([*self._state.damage, *self._suspects])
+        state = msgspec.structs.replace(self._state, damage=damage)
+        try:
+            save_state(self._parts.disk, self._parts.layout, state)
+        except DiskError as error:
+            self._parts.log.warning("scrub.unsaved", error=str(error))
+
+    def done(self, error: Exception | None) -> None:
+        """Report the damage; after an error, the next tick repeats the job."""
+        if error is not None or self._generation != self._parts.checksums.generation:
+            self._scrubber.note_stale()
+        else:
+            self._scrubber.note_reported(self._found)
 
 
 class _ScrubJob:

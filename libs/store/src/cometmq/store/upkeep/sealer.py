@@ -25,12 +25,25 @@ class Sealer:
         """Checkpoints no longer compute checksums before this offset."""
 
     def begin(self, start: int, end: int) -> None:
-        """Adopt the result of a recovery that read the log from `start` to `end`."""
+        """Adopt the result of a recovery that read the log from `start` to `end`.
+
+        An earlier run may have left checksums up to the end.
+        """
         self.offset = max(min(start, end), end - LAG_BYTES_MAX)
+        self.note_sealed(end)
+
+    def note_sealed(self, end: int) -> None:
+        """Compare reads up to this offset with the checksums from now on."""
+        verified = self._parts.commit_log.verified
+        if verified is not None:
+            verified.extend(end)
 
     def note_truncated(self, offset: int) -> None:
         """Adopt the end of a truncated log."""
         self.offset = min(self.offset, offset)
+        verified = self._parts.commit_log.verified
+        if verified is not None:
+            verified.note_truncated(offset)
 
     def plan(self, stop: int) -> "SealStep":
         """Return the step that covers the log up to `stop`."""
@@ -68,3 +81,4 @@ class SealStep:
                 "checksums.failed", physical_offset=self._sealer.offset, error=str(self._error)
             )
         self._sealer.offset = self._stop
+        self._sealer.note_sealed(self._stop)

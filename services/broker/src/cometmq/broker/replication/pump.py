@@ -100,7 +100,7 @@ class LogPump:
         try:
             data = view.read(offset, count, may_block=False)
             if data is not None:
-                done(data)
+                self._take(view, offset, count, done, data)
                 return
             job = partial(view.read, offset, count, may_block=True)
             future = self._worker.submit(job)
@@ -108,10 +108,12 @@ class LogPump:
             self._failed(error)
             return
         self._is_reading = True
-        future.add_done_callback(partial(self._loaded, count, done))
+        future.add_done_callback(
+            partial(self._loaded, partial(self._take, view, offset, count, done))
+        )
 
     def _loaded(
-        self, count: int, done: Callable[[Buffer], None], future: asyncio.Future[Buffer | None]
+        self, take: Callable[[Buffer], None], future: asyncio.Future[Buffer | None]
     ) -> None:
         self._is_reading = False
         error = error_of(future)
@@ -119,12 +121,25 @@ class LogPump:
             return
         if error is not None:
             self._failed(error)
-            return
-        data = future.result()
-        if data is None or len(data) < count:
-            self._failed(EOFError(f"the log is shorter than {count} bytes there"))
         else:
+            take(future.result() or b"")
+
+    def _take(
+        self,
+        view: LogView,
+        offset: int,
+        count: int,
+        done: Callable[[Buffer], None],
+        data: Buffer,
+    ) -> None:
+        """Pass on a whole slice; a slave must not get bytes that changed on this broker's disk."""
+        if len(data) == count:
             done(data)
+        elif view.is_damaged(offset, count):
+            text = f"this broker's log is damaged between {offset} and {offset + count}"
+            self._failed(UnfitLog(Unfit.DAMAGED, text))
+        else:
+            self._failed(EOFError(f"the log is shorter than {count} bytes there"))
 
 
 def close_soon(transport: asyncio.Transport) -> None:

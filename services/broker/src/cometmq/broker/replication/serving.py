@@ -410,7 +410,7 @@ class SlaveStream(asyncio.Protocol):
         return sent_offset, self._slice_bytes
 
     def _give_up(self, error: Exception) -> None:
-        if isinstance(error, UnfitLog) and error.reason is Unfit.EXPIRED:
+        if isinstance(error, UnfitLog) and error.reason in {Unfit.EXPIRED, Unfit.DAMAGED}:
             self._refuse(error)
             return
         self._server.note_unreadable(self.address, error)

@@ -302,7 +302,7 @@ class GroupFollower:
         """Save the part of the log that will be cut off; if that fails, the broker follows
         nevertheless.
         """
-        view, epoch = self.commit_log.view_to_end(), last_epoch(self.epochs.history)
+        view, epoch = self.commit_log.raw_view(), last_epoch(self.epochs.history)
         facts = {"offset": offset, "end": view.end, "last_epoch": epoch}
         try:
             path = await self._worker.submit(partial(self._keeps_tail, view, offset, epoch))
@@ -357,4 +357,7 @@ class GroupFollower:
 
 
 def _read(view: LogView, offset: int, count: int) -> Buffer:
-    return view.read(offset, count, may_block=True) or b""
+    data = view.read(offset, count, may_block=True) or b""
+    if len(data) < count:
+        raise LogUnreadable(f"this log is damaged between {offset} and {offset + count}")
+    return data

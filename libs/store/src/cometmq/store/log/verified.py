@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare blocks of the sealed log with their checksums when they are read from the files.
+
+The checksums (`checksums.py`) cover the log up to the last checkpoint. A block below that offset is
+read as a whole, compared once, and kept for the next readers; later reads use the kept bytes. A
+block without a checksum is served as it is. Bytes behind the last checkpoint were written by this
+process, or were read record by record by recovery.
+
+Invariants: kept bytes have passed the comparison, and no file is read for them again. A mismatch
+adds the block to `suspects` before the read returns, so the reader can tell damage from a short
+file. Any thread may read; only the thread that owns the store calls the other methods.
+"""
+
+import errno
+import threading
+from collections import OrderedDict
+from typing import Final
+from zlib import crc32
+
+from cometmq.remoting.types import Buffer
+from cometmq.store.disk import DiskFile
+from cometmq.store.errors import DiskError
+from cometmq.store.log.checksums import BLOCK_BYTES, PIECE_BYTES, Checksums
+from cometmq.store.log.damage import DamagedRange, merged, overlaps
+
+KEPT_COUNT_MAX: Final = 64
+"""4 MiB: readers of the Python path that are close to each other share their blocks."""
+
+_NO_BYTES: Final = b""
+
+
+class VerifiedReads:
+    """The verified blocks of one log, and the damage that readers have found."""
+
+    __slots__ = ("_blocks", "_checksums", "_lock", "_tail", "end", "suspects")
+
+    def __init__(self, checksums: Checksums) -> None:
+        self._checksums = checksums
+        self._blocks: OrderedDict[int, Buffer] = OrderedDict()
+        self._lock = threading.Lock()
+        self._tail = (-1, -1)
+        self.end = 0
+        """Reads behind this offset are not compared: they have no checksums yet."""
+        self.suspects: tuple[DamagedRange, ...] = ()
+        """Ranges that failed the comparison, until the store has recorded them as damage."""
+
+    def extend(self, end: int) -> None:
+        """Compare reads up to this offset, which checksums cover now."""
+        self.end = max(self.end, end)
+
+    def note_truncated(self, end: int) -> None:
+        """Forget everything about the bytes of a truncated log."""
+        self.end = min(self.end, end)
+        self.suspects = ()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the kept blocks, because their bytes may have changed."""
+        with self._lock:
+            self._blocks.clear()
+            self._tail = (-1, -1)
+
+    def settle(self, recorded: tuple[DamagedRange, ...]) -> None:
+        """Forget the suspects that the store has recorded as damage."""
+        with self._lock:
+            rest = (it for it in self.suspects if not overlaps(recorded, *_place(it)))
+            self.suspects = tuple(rest)
+
+    def is_suspect(self, offset: int, size: int) -> bool:
+        """Return whether a range overlaps a block that failed the comparison."""
+        return bool(self.suspects) and overlaps(self.suspects, offset, size)
+
+    def read(
+        self, file: DiskFile, start: int, position: int, count: int, *, may_block: bool
+    ) -> Buffer | None:
+        """Return bytes of the log file that begins at `start`; none of them if a block is damaged.
+
+        Return None if reading would block and `may_block` is false.
+        """
+        in_block = position % BLOCK_BYTES
+        kept = self._blocks.get(start + position - in_block)
+        if kept is not None and in_block + count <= len(kept):
+            return kept[in_block : in_block + count]  # the usual case
+        stop, whole = position + count, self.end - start
+        if whole < self._checksums.file_size:
+            whole -= whole % BLOCK_BYTES
+        number = position // BLOCK_BYTES
+        parts: list[Buffer] = []
+        while position < stop and position < whole:
+            begin = number * BLOCK_BYTES
+            block = self._blocks.get(start + begin)
+            if block is None:
+                found = self._load(file, start, number, may_block=may_block)
+                if not found:
+                    return found
+                block = found
+            if stop <= begin + BLOCK_BYTES and not parts:
+                return block[position - begin : stop - begin]
+            parts.append(memoryview(block)[position - begin : stop - begin])
+            position = begin + BLOCK_BYTES
+            number += 1
+        if position < stop:  # the rest is in the last block with a checksum, or behind it
+            rest = self._read_tail(file, start, position, stop - position, may_block=may_block)
+            if not rest or not parts:
+                return rest
+            parts.append(rest)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _load(self, file: DiskFile, start: int, number: int, *, may_block: bool) -> Buffer | None:
+        """Return a whole block, which checksums cover completely; b"" if it is damaged."""
+        begin = number * BLOCK_BYTES
+        size = self._checksums.block_size(number)
+        entry = self._checksums.entry(start, number, may_block=may_block)
+        if entry is None:
+            return None
+        length, crc = entry
+        data = _whole(file, begin, size, may_block=may_block)
+        if data is None:
+            return None
+        if len(data) < size or (length and crc_of(data, length) != crc):
+            self._suspect(start + begin, length or size)
+            return _NO_BYTES
+        with self._lock:
+            blocks = self._blocks
+            blocks[start + begin] = data
+            if len(blocks) > KEPT_COUNT_MAX:
+                blocks.popitem(last=False)
+        return data
+
+    def _read_tail(
+        self, file: DiskFile, start: int, position: int, count: int, *, may_block: bool
+    ) -> Buffer | None:
+        """Read bytes behind the last complete block; what its checksum covers is compared."""
+        number = position // BLOCK_BYTES
+        begin = number * BLOCK_BYTES
+        end = self.end
+        if start + begin < end and self._tail != (start + begin, end):
+            entry = self._checksums.entry(start, number, may_block=may_block)
+            if entry is None:
+                return None
+            length, crc = entry
+            data = _whole(file, begin, length, may_block=may_block) if length else _NO_BYTES
+            if data is None:
+                return None
+            if length and (len(data) < length or crc_of(data, length) != crc):
+                self._suspect(start + begin, length)
+                return _NO_BYTES
+            self._tail = (start + begin, end)
+        if may_block:
+            return file.read(position, count)
+        return file.read_cached(position, count)
+
+    def _suspect(self, offset: int, size: int) -> None:
+        with self._lock:
+            self.suspects = merged([*self.suspects, DamagedRange(offset, offset + size)])
+
+    def parts(self, start: int, begin: int, end: int) -> list[tuple[int, int, int]] | None:
+        """Return the checksums of a range of the log file that begins at `start`, for native code.
+
+        Each part has its begin and end relative to `begin`, which starts a block, and the CRC-32 of
+        its bytes. Return None if they are not in memory, or if one of them ends behind `end`.
+        """
+        found = []
+        stop = min(end, self.end - start)
+        for number in range(begin // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
+            entry = self._checksums.entry(start, number, may_block=False)
+            if entry is None:
+                return None
+            length, crc = entry
+            at = number * BLOCK_BYTES
+            if at + length > end:
+                return None
+            if length:
+                found.append((at - begin, at - begin + length, crc))
+        return found
+
+
+def crc_of(data: Buffer, length: int) -> int:
+    """Return the CRC-32 of the first bytes, without releasing the interpreter lock.
+
+    See `checksums._crcs`: above 5 KiB, zlib releases the lock, and waits for it up to 5 ms.
+    """
+    crc = 0
+    view = memoryview(data)
+    for position in range(0, length, PIECE_BYTES):
+        crc = crc32(view[position : min(position + PIECE_BYTES, length)], crc)
+    return crc
+
+
+def _whole(file: DiskFile, begin: int, size: int, *, may_block: bool) -> Buffer | None:
+    """Return bytes of a file, or fewer if the disk cannot read them."""
+    try:
+        data = file.read(begin, size) if may_block else file.read_cached(begin, size)
+    except DiskError as error:
+        if error.errno != errno.EIO:
+            raise
+        return _NO_BYTES
+    return data
+
+
+def _place(damage: DamagedRange) -> tuple[int, int]:
+    return damage.start, damage.end - damage.start

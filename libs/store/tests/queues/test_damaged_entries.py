@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A queue entry that changed on the disk delivers no other message than its own."""
+
+import struct
+
+import pytest
+
+from cometmq.remoting.message.record import decode_record
+from cometmq.store.queues.consume_queue import ENTRY
+from cometmq.store.queues.record_check import has_topic, topic_field
+from cometmq.store.reads import finish
+from cometmq.store.results import GetStatus
+from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+SETTINGS = small_settings(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=2_000)
+VICTIM = 5
+
+
+@pytest.fixture
+def disk():
+    return MemoryDisk()
+
+
+@pytest.fixture
+def events():
+    return Events()
+
+
+@pytest.fixture
+def rig(disk, events):
+    """Two topics with messages of the same size in turn, so offsets differ in single bits."""
+    rig = StoreRig(disk, SETTINGS, log=events)
+    for number in range(20):
+        for topic in ("T", "U"):
+            for queue_id in (0, 1):
+                body = b"%s%d-%02d" % (topic.encode(), queue_id, number)
+                rig.put(make_message(topic=topic, queue_id=queue_id, body=body.ljust(36, b".")))
+    assert rig.entry("T", 0, 0).size == 128
+    rig.store.close()
+    return StoreRig(disk, SETTINGS, log=events)
+
+
+def change(disk, data):
+    file = disk.contents["/store/consumequeue/T/0/" + "0" * 20]
+    file[VICTIM * ENTRY.size : (VICTIM + 1) * ENTRY.size] = data
+
+
+def pull(rig, offset):
+    return rig.store.get_messages("T", 0, offset, 8)
+
+
+def pull_by_tag(rig, offset):
+    return rig.store.get_messages("T", 0, offset, 8, accept=lambda code: True)
+
+
+def search(rig, offset):
+    return finish(rig.store.find_messages("T", 0, offset, 8, lambda _: True))
+
+
+def read(rig, way):
+    offset, found = 0, []
+    while offset < 20:
+        result = way(rig, offset)
+        assert result.status in {GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING}
+        assert result.next_offset > offset
+        found += [decode_record(record) for record in result.records]
+        offset = result.next_offset
+    return found
+
+
+@pytest.mark.parametrize("way", [pull, pull_by_tag, search])
+@pytest.mark.parametrize("at", range(12))
+def test_any_flipped_bit_of_an_entry_leaves_its_message_out(rig, disk, events, at, way):
+    entry = bytearray(ENTRY.pack(*rig.entry("T", 0, VICTIM)))
+    for bit in range(8):
+        entry[at] ^= 1 << bit
+        change(disk, entry)
+        entry[at] ^= 1 << bit
+        found = read(rig, way)
+        assert [record.queue_offset for record in found] == [at for at in range(20) if at != VICTIM]
+        assert all(record.topic == "T" and record.queue_id == 0 for record in found)
+    told = {(line["topic"], line["queue_id"]) for line in events.of("records.damaged")}
+    assert told == {("T", 0)}
+
+
+@pytest.mark.parametrize("way", [pull, pull_by_tag, search])
+@pytest.mark.parametrize("other", [("T", 0, 6), ("T", 1, VICTIM), ("U", 0, VICTIM), ("U", 1, 9)])
+def test_an_entry_of_another_message_delivers_nothing(rig, disk, events, other, way):
+    change(disk, ENTRY.pack(*rig.entry(*other)))
+    assert [record.queue_offset for record in read(rig, way)] == [
+        at for at in range(20) if at != VICTIM
+    ]
+    assert len(events.of("records.damaged")) == 1
+
+
+def test_fillers_are_no_damage(rig, disk, events):
+    change(disk, ENTRY.pack(0, 0x7FFFFFFF, 0))
+    assert len(read(rig, pull)) == len(read(rig, search)) == 19
+    assert events.of("records.damaged") == []
+
+
+def record(topic=b"T", *, v6=False, long=False):
+    fixed = bytearray(112 if v6 else 88)
+    struct.pack_into(">i", fixed, 4, -626843477 if long else -626843481)
+    fixed[39] = 0x30 if v6 else 0
+    fixed[-4:] = struct.pack(">i", 3)
+    length = struct.pack(">h", len(topic)) if long else bytes([len(topic)])
+    return bytes(fixed) + b"abc" + length + topic + b"\0\0"
+
+
+@pytest.mark.parametrize("v6", [False, True])
+@pytest.mark.parametrize("long", [False, True])
+def test_a_topic_is_found_in_every_form_of_a_record(v6, long):
+    view = memoryview(record(v6=v6, long=long))
+    assert has_topic(view, topic_field("T"))
+    assert not has_topic(view, topic_field("U"))
+    assert not has_topic(view, topic_field("TT"))
+    for end in range(len(view) - 4):
+        assert not has_topic(view[:end], topic_field("T"))
+
+
+def test_the_topic_of_a_negative_body_is_none():
+    data = bytearray(record())
+    data[84:88] = b"\xff" * 4
+    assert not has_topic(memoryview(data), topic_field("T"))
+
+
+def test_unknown_bytes_of_a_topic_fit_every_record():
+    assert has_topic(memoryview(record(b"\xff")), topic_field("\ufffd"))

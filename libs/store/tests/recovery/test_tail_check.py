@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damage behind the last checkpoint, which no checksum covers, is found record by record."""
+
+import struct
+
+import pytest
+
+from cometmq.remoting.message.record import decode_record
+from cometmq.store.recovery.recovery import StartReason
+from cometmq.store.recovery.tail_check import is_sound
+from cometmq.store.results import GetStatus
+from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+SETTINGS = small_settings(mapped_file_size_commit_log=1 << 20)
+PER_QUEUE = 12
+SAVED = 3  # messages of each queue that the last checkpoint covers
+QUEUES = [("T", 0), ("T", 1), ("U", 0)]
+
+
+@pytest.fixture
+def disk():
+    return MemoryDisk()
+
+
+def killed(disk):
+    """Leave a killed store whose last checkpoint covers a part of its messages."""
+    rig = StoreRig(disk, SETTINGS)
+    for number in range(PER_QUEUE):
+        for topic, queue_id in QUEUES:
+            rig.put(make_message(topic=topic, queue_id=queue_id, body=b"%d" % number, tags="a"))
+        if number == SAVED - 1:
+            rig.work(3)
+    places = {(*queue, at): rig.entry(*queue, at) for queue in QUEUES for at in range(PER_QUEUE)}
+    rig.flush()
+    disk.crash()
+    return places
+
+
+def overwrite(disk, place, at, data):
+    log = disk.contents["/store/commitlog/" + "0" * 20]
+    begin = place.physical_offset + (at if at >= 0 else place.size + at)
+    log[begin : begin + len(data)] = data
+
+
+def opened(disk):
+    events = Events()
+    rig = StoreRig(disk, SETTINGS, log=events, boot_id="boot")
+    assert rig.store.recovered.start.reason is StartReason.PROGRESS
+    return rig, events
+
+
+def read(rig, topic, queue_id):
+    found, offset = {}, 0
+    while offset < rig.store.max_offset(topic, queue_id):
+        result = rig.store.get_messages(topic, queue_id, offset, 8)
+        assert result.status in {GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING}
+        for record in map(decode_record, result.records):
+            assert (record.topic, record.queue_id) == (topic, queue_id)
+            found[record.queue_offset] = record.body
+        offset = result.next_offset
+    return found
+
+
+def check(rig, victim, *, claimed=None):
+    """All messages but the victim are there, and new ones get the next offsets.
+
+    `claimed` is the message whose place the victim claims: readers may get neither.
+    """
+    for queue in QUEUES:
+        missing = {one[2] for one in (victim, claimed) if one is not None and one[:2] == queue}
+        expected = {at: b"%d" % at for at in range(PER_QUEUE) if at not in missing}
+        assert read(rig, *queue) == expected
+    for queue in QUEUES:
+        result = rig.put(make_message(topic=queue[0], queue_id=queue[1], body=b"new"))
+        if queue != victim[:2] or victim[2] < PER_QUEUE - 1:
+            assert result.queue_offset == PER_QUEUE
+        assert read(rig, *queue)[result.queue_offset] == b"new"
+
+
+VICTIMS = [("T", 0, 4), ("T", 1, 8), ("U", 0, SAVED), ("T", 0, PER_QUEUE - 1)]
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("offset", [0, 1, 3, 5, 6, 9, 13, 1 << 20, 1 << 62, -1])
+def test_a_damaged_queue_offset_costs_only_its_message(disk, victim, offset):
+    places = killed(disk)
+    if offset == victim[2]:
+        offset += 100
+    overwrite(disk, places[victim], 20, struct.pack(">q", offset))
+    rig, events = opened(disk)
+    (told,) = events.of("log.damaged")
+    assert told["physical_offset"] == places[victim].physical_offset
+    check(rig, victim)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("queue_id", [1, 7, 1 << 30])
+def test_a_damaged_queue_id_costs_only_its_message(disk, victim, queue_id):
+    places = killed(disk)
+    if queue_id == victim[1]:
+        queue_id += 1
+    overwrite(disk, places[victim], 12, struct.pack(">i", queue_id))
+    rig, events = opened(disk)
+    assert events.of("log.damaged")
+    is_claimed = (victim[0], queue_id) in QUEUES
+    check(rig, victim, claimed=(victim[0], queue_id, victim[2]) if is_claimed else None)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("name", [b"U", b"V", b"\xd4", b"\x81"])
+def test_a_damaged_topic_costs_only_its_message(disk, victim, name):
+    places = killed(disk)
+    name = b"T" if name == b"U" and victim[0] == "U" else name
+    overwrite(disk, places[victim], 89 + len(str(victim[2])), name)
+    rig, events = opened(disk)
+    assert events.of("log.damaged")
+    other = (name.decode("latin-1"), victim[1])
+    check(rig, victim, claimed=(*other, victim[2]) if other in QUEUES else None)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("data", [b"\0", b"\xff", b"A", b"\x81"])
+def test_damaged_properties_cost_only_their_message_and_stay_known(disk, victim, data):
+    places = killed(disk)
+    overwrite(disk, places[victim], -2, data)  # the separator of TAGS and its value
+    rig, events = opened(disk)
+    (told,) = events.of("log.damaged")
+    assert told["messages"] == f"{victim[0]}/{victim[1]}: {victim[2]}"
+    check(rig, victim)
+    rig.work(5)
+    rig.store.close()
+    rig, events = opened(disk)
+    assert victim[2] not in read(rig, *victim[:2])
+    assert len(events.of("log.damaged")) == 1
+
+
+def test_a_last_record_that_is_cut_off_does_not_come_back(disk):
+    places = killed(disk)
+    victim = places["T", 0, 8]
+    overwrite(disk, victim, 88, b"x")  # its body
+    rig, events = opened(disk)
+    assert events.of("log.truncated")
+    rig.put(make_message(body=b"", tags="a"))  # shorter than the old record
+    disk.crash()
+    rig, _ = opened(disk)
+    assert rig.store.commit_log.end < victim.physical_offset + victim.size
+    assert sorted(read(rig, "T", 0)) == [*range(8), 8]
+    assert read(rig, "T", 0)[8] == b""
+    assert len(read(rig, "U", 0)) == 8
+
+
+def test_a_damaged_last_record_is_named_when_it_is_cut_off(disk):
+    places = killed(disk)
+    overwrite(disk, places["U", 0, PER_QUEUE - 1], 88, b"x")
+    _, events = opened(disk)
+    (told,) = events.of("log.truncated")
+    assert told["physical_offset"] == places["U", 0, PER_QUEUE - 1].physical_offset
+
+
+def test_intact_records_are_all_dispatched(disk):
+    killed(disk)
+    rig, events = opened(disk)
+    assert events.of("log.damaged") == events.of("log.truncated") == []
+    check(rig, ("none", 0, 0))
+
+
+def test_a_topic_that_was_created_again_begins_at_zero(disk):
+    rig = StoreRig(disk, SETTINGS)
+    for number in range(5):
+        rig.put(make_message(body=b"%d" % number))
+    rig.work(3)
+    rig.queue("T", 0).begin_again()  # as after a deletion that the disk does not show
+    for number in range(3):
+        rig.put(make_message(body=b"new %d" % number))
+    disk.crash()
+    events = Events()
+    rig = StoreRig(disk, SETTINGS, log=events, boot_id="boot")
+    assert list(read(rig, "T", 0).values()) == [b"new 0", b"new 1", b"new 2"]
+    assert events.of("log.damaged") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        (b"", True),
+        (b"a\x01b", True),
+        (b"a\x01b\x02", True),
+        (b"a\x01\x02b\x01c\x01d", True),
+        ("ä\x01ö".encode(), True),
+        (b"a", False),
+        (b"\x01b", False),
+        (b"a\x01b\x02c", False),
+        (b"a\x01\xff", False),
+        (b"a\x01\0", False),
+    ],
+)
+def test_the_syntax_of_properties(text, is_right):
+    assert is_sound(text) is is_right
