@@ -146,19 +146,28 @@ def test_queues_that_nobody_would_read_are_refused_and_named(ask, topic, tmp_pat
     unread = sum(row["messages"] for row in rows if row["queue"] >= 2)
     assert unread
     note = (
-        f"cometmq: {topic}: no consumer reads {queues}, and lag leaves out the {unread} messages"
-        f" there; to have them read: cometmq topic alter {topic} --read-queues 4\n"
+        f"cometmq: {topic}: no consumer reads {queues}, so {unread} messages wait there;"
+        f" to have them read: cometmq topic alter {topic} --read-queues 4\n"
     )
     page = tmp_path / "lag.html"
     for command in [
         *(("topic", "describe", topic), ("lag", group), ("lag", "-t", topic)),
-        ("lag", group, "--report", page),
+        *(("lag", group, "--report", page), ("group", "describe", group)),
     ]:
         result = ask(*command)
         assert (result.status, result.err) == (0, note), command
     assert ask("topic", "alter", topic, "--queues", 4).status == 0
     for command in ("topic", "describe", topic), ("lag", group):
         assert ask(*command).err == ""
+    # Queues that are removed altogether, and added again.
+    before = ask("lag", group, "--json").json
+    assert ask("topic", "alter", topic, "--queues", 2, "--force", "--yes").status == 0
+    for command in ("lag", group), ("group", "describe", group):
+        assert ask(*command).err == note
+    assert ask("lag", group, "--json").json["lag"] == before["lag"]
+    assert ask("topic", "alter", topic, "--queues", 4).status == 0
+    after = ask("lag", group, "--json").json["queues"]
+    assert [it["committed"] for it in after] == [it["committed"] for it in before["queues"]]
 
 
 def test_a_topic_that_consumers_may_not_read_is_named(ask, topic):

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+from msgspec import structs
+
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.exposition.metrics import collectors
+from cometmq.broker.parking import Reason
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
@@ -45,3 +48,19 @@ async def test_a_scrape_shows_messages_lag_and_refusals(tmp_path: Path) -> None:
         f'cometmq_store_refusal{{{LABELS},reason="disk-full"}} 1.0',
     ):
         assert line in lines, text
+
+
+async def test_a_scrape_shows_parked_and_stranded_messages(tmp_path: Path) -> None:
+    async with stored_broker(tmp_path) as broker:
+        registry = Registry(has_process_metrics=False)
+        for source in collectors(broker, TransportStats):
+            registry.add(source)
+        for _ in range(3):
+            ask(broker, call_with(310, SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0), b"x"))
+        broker.offsets.commit("G", "T", 1, 1)
+        config = broker.topics.table["T"]
+        broker.topics.put(structs.replace(config, read_queue_nums=1, write_queue_nums=1))
+        broker.parking.counts[Reason.TOO_LARGE] = 4
+        text = render(finish(registry.collect())).decode()
+    assert f'cometmq_stranded_messages{{{LABELS},group="G",topic="T"}} 2.0' in text
+    assert f'cometmq_parked_messages_total{{{LABELS},reason="too_large"}} 4.0' in text

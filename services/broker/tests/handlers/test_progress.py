@@ -9,6 +9,7 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import progress
+from cometmq.broker.stranded import stranded_queues
 from cometmq.broker.testing import (
     FakePeer,
     MemoryStore,
@@ -258,3 +259,21 @@ def test_times_are_written_as_rocketmq_writes_them() -> None:
     assert text.endswith(":20:07:407")
     assert len(text) == len("2026-11-20#08:20:07:407")
     assert progress.time_text(-1).endswith(":59:59:999")
+
+
+async def test_messages_in_queues_that_nobody_reads_are_reported() -> None:
+    store = MemoryStore()
+    broker = memory_broker(store)
+    broker.topics.create("T", queue_nums=2)
+    for queue_id, end in enumerate((5, 5, 7, 3, 4)):
+        store.set_queue("T", queue_id, max_offset=end, stored_ms=1, min_offset=1)
+    broker.offsets.commit("G", "T", 0, 5)
+    broker.offsets.commit("G", "T", 2, 6)
+    broker.offsets.commit("G", "T", 3, 3)  # consumed before the queue was removed
+    assert stranded_queues(broker, "G", "T") == {2: 1, 4: 3}
+    call = Call(208, GetConsumeStats("G"), peer=FakePeer())
+    answer = await serve(broker, call, progress.get_consume_stats)
+    assert isinstance(answer.body, bytes)
+    table = decode_json(ConsumeStats, answer.body).offset_table
+    found = {queue.queue_id: (it.consumer_offset, it.broker_offset) for queue, it in table.items()}
+    assert found == {0: (5, 5), 1: (0, 5), 2: (6, 7), 4: (0, 4)}

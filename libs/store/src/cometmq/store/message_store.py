@@ -472,6 +472,10 @@ class MessageStore:
         """How full the disk was when it was last measured."""
         return self._housekeeping.cleaner.used_percent
 
+    def queue_count(self, topic: str) -> int:
+        """Return the number behind the highest queue id that has held messages of a topic."""
+        return self._queues.counts.get(topic, 0)
+
     def queue_ids(self) -> list[tuple[str, int]]:
         """Return the topic and id of every queue."""
         return list(self._queues.queues)

@@ -30,9 +30,15 @@ from cometmq.cli.output import (
 )
 from cometmq.cli.verbs.group_members import Members, is_ours, members_of
 from cometmq.cli.verbs.observer import begin_of, chosen_queues
-from cometmq.cli.verbs.queue_states import missed_notes, queue_states, topics_by_group
+from cometmq.cli.verbs.queue_states import (
+    missed_notes,
+    missing_level_notes,
+    queue_states,
+    topics_by_group,
+    waiting_in,
+)
 from cometmq.cli.verbs.source import queues_of
-from cometmq.cli.verbs.topic_changes import check_exists, configs_at
+from cometmq.cli.verbs.topic_changes import check_exists, configs_at, unread_notes
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
@@ -106,7 +112,11 @@ def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
 
     async def question(admin: AdminClient) -> tuple[Members, list[str]]:
         members = await members_of(admin, group, await known_group(admin, group))
-        notes = missed_notes(group, await queue_states(admin, group))
+        states = await queue_states(admin, group)
+        notes = missed_notes(group, states)
+        topics = {state.queue.topic for state in states}
+        notes += await unread_notes(admin, topics, waiting_in(states))
+        notes += await missing_level_notes(admin)
         return members, notes + _duplicate_notes(members)
 
     found, notes = ask(namesrv, question)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq lag`: how far consumer groups are behind, in messages and in time."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -26,10 +27,17 @@ from cometmq.cli.output import (
 )
 from cometmq.cli.verbs.absent import AbsentBrokers, absence
 from cometmq.cli.verbs.group_members import is_ours, members_of
-from cometmq.cli.verbs.queue_states import QueueState, missed_notes, queue_states
+from cometmq.cli.verbs.queue_states import (
+    QueueState,
+    missed_notes,
+    missing_level_notes,
+    queue_states,
+    waiting_in,
+)
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import INTERVAL_S_MAX, INTERVAL_S_MIN, watch
 from cometmq.cli.words import counted
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
 
 QUEUE_COLUMNS: Final = (
@@ -108,7 +116,8 @@ def _group_view(
         missing = await AbsentBrokers(admin).of(group, topics, topic)
         if topic is not None:
             topics &= {topic}
-        return states, missing, await unread_notes(admin, topics)
+        notes = await unread_notes(admin, topics, waiting_in(states))
+        return states, missing, [*notes, *await missing_level_notes(admin)]
 
     states, missing, notes = ask(namesrv, question)
 
@@ -163,6 +172,7 @@ def _groups_view(namesrv: str, *, topic: str | None, as_json: bool) -> Callable[
     async def question(admin: CommandAdmin) -> list[list[Cell]]:
         rows: list[list[Cell]] = []
         consumed: set[str] = set()
+        waiting = Counter[MessageQueue]()
         absent = AbsentBrokers(admin)
         if topic is not None:
             await check_exists(admin, topic)
@@ -183,7 +193,9 @@ def _groups_view(namesrv: str, *, topic: str | None, as_json: bool) -> Callable[
                 rows.append([group, *counts, *_total(states), missing])
                 notes.extend(missed_notes(group, states))
                 consumed |= topics
-        notes.extend(await unread_notes(admin, consumed))
+                waiting |= Counter(waiting_in(states))
+        notes.extend(await unread_notes(admin, consumed, waiting))
+        notes.extend(await missing_level_notes(admin))
         return rows
 
     rows = ask(namesrv, question)

@@ -24,6 +24,7 @@ from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.errors import (
     CometError,
     NoPermission,
+    ServerError,
     TopicNotExist,
     TransportError,
 )
@@ -63,6 +64,11 @@ class QueueState(msgspec.Struct, frozen=True):
         queue = self.queue
         offsets = [self.min_offset, self.committed, self.max_offset, self.lag, self.skip_count]
         return [queue.topic, queue.broker_name, queue.queue_id, *offsets, self.behind_s]
+
+
+def waiting_in(states: Iterable[QueueState]) -> dict[MessageQueue, int]:
+    """Return the number of messages that a group has not consumed, by queue."""
+    return {state.queue: state.lag for state in states}
 
 
 async def queue_states(
@@ -161,6 +167,8 @@ async def _stored_ms(master: BrokerAdmin, queue: MessageQueue, offset: int) -> i
         return None  # the topic is not readable at the moment
     except TopicNotExist:
         return None  # deleted meanwhile
+    except ServerError:
+        return None  # brokers refuse pulls from queues that the topic no longer has
     return pulled.messages[0].store_timestamp if pulled.messages else None
 
 
@@ -235,6 +243,31 @@ async def waiting_counts(masters: Iterable[BrokerAdmin]) -> dict[str, int]:
             if count > 0:
                 found[master.name] = count
     return found
+
+
+async def missing_level_notes(admin: AdminClient) -> list[str]:
+    """Return a line for each broker on which delayed messages wait in levels that it lacks."""
+    notes = []
+    for name, master in (await admin.masters()).items():
+        with suppress(CometError, KeyError):  # the figures only serve a note
+            last = len((await master.config())["messageDelayLevel"].split())
+            offsets = (await master.delay_offsets()).offset_table
+            stats = (await master.topic_stats(SCHEDULE_TOPIC)).offset_table
+            counts = {
+                queue.queue_id + 1: it.max_offset
+                - max(it.min_offset, offsets.get(queue.queue_id + 1, 0))
+                for queue, it in stats.items()
+                if queue.queue_id >= last
+            }
+            levels = [str(level) for level, count in sorted(counts.items()) if count > 0]
+            if levels:
+                total = sum(count for count in counts.values() if count > 0)
+                notes.append(
+                    f"{name}: {counted(total, 'delayed message')} in level {', '.join(levels)}"
+                    f" {'wait' if total > 1 else 'waits'} until messageDelayLevel, which has {last}"
+                    " levels, has the level again"
+                )
+    return notes
 
 
 def waiting_note(topic: str, counts: Mapping[str, int]) -> str:

@@ -144,19 +144,31 @@ def unread_text(topic: str, unread: Collection[UnreadQueues]) -> str:
     )
 
 
-async def unread_notes(admin: AdminClient, topics: Iterable[str]) -> list[str]:
-    """Return a line for each topic with queues that consumers do not read, or may not read."""
+async def unread_notes(
+    admin: AdminClient, topics: Iterable[str], waiting: Mapping[MessageQueue, int] | None = None
+) -> list[str]:
+    """Return a line for each topic with queues that consumers do not read, or may not read.
+
+    `waiting` are the queues with messages that a group has not consumed, and their number: brokers
+    also report queues that the topic no longer has.
+    """
+    waiting = waiting or {}
     notes: list[str] = []
     for topic in sorted(set(topics)):
         try:
             route = await admin.route(topic)
             places = [data for data in route.queue_datas if data.perm & Perm.READ]
-            unread = [it for data in places if (it := _unread(data.broker_name, data))]
+            ends = _ends(topic, waiting)
+            unread = [
+                it
+                for data in places
+                if (it := _unread(data.broker_name, data, ends.get(data.broker_name, 0)))
+            ]
             offsets = await admin.topic_stats(topic) if unread else {}
         except (NoRoute, TopicNotExist):
             continue  # deleted meanwhile, or only the offsets of the group are left
         if unread:
-            notes.append(_unread_note(topic, unread, offsets))
+            notes.append(_unread_note(topic, unread, offsets, waiting))
         notes += unreadable_notes(topic, route)
     return notes
 
@@ -180,25 +192,41 @@ def unreadable_notes(topic: str, route: TopicRoute) -> list[str]:
 
 
 def _unread_note(
-    topic: str, unread: Collection[UnreadQueues], offsets: Mapping[MessageQueue, TopicOffset]
+    topic: str,
+    unread: Collection[UnreadQueues],
+    offsets: Mapping[MessageQueue, TopicOffset],
+    waiting: Mapping[MessageQueue, int],
 ) -> str:
-    total = sum(
-        it.max_offset - it.min_offset
-        for queue, it in offsets.items()
-        if any(queues.has(queue) for queues in unread)
-    )
-    held = "messages sent there" if not total else f"the {counted(total, 'message')} there"
+    counts = {queue: it.max_offset - it.min_offset for queue, it in offsets.items()}
+    counts |= {queue: n for queue, n in waiting.items() if queue.topic == topic}
+    total = sum(n for queue, n in counts.items() if any(it.has(queue) for it in unread))
+    held = "messages sent there wait"
+    if total:
+        held = f"{counted(total, 'message')} {'wait' if total > 1 else 'waits'} there"
     queue_count = max(it.end for it in unread)
     return (
-        f"{topic}: no consumer reads {', '.join(map(str, unread))}, and lag leaves out {held};"
+        f"{topic}: no consumer reads {', '.join(map(str, unread))}, so {held};"
         f" to have them read: cometmq topic alter {topic} --read-queues {queue_count}"
     )
 
 
-def _unread(broker: str, config: TopicConfig | QueueData) -> UnreadQueues | None:
-    if config.write_queue_nums <= config.read_queue_nums:
+def _ends(topic: str, waiting: Mapping[MessageQueue, int]) -> dict[str, int]:
+    """Return the number behind the highest queue with waiting messages on each broker."""
+    ends: dict[str, int] = {}
+    for queue, count in waiting.items():
+        if count and queue.topic == topic:
+            ends[queue.broker_name] = max(queue.queue_id + 1, ends.get(queue.broker_name, 0))
+    return ends
+
+
+def _unread(
+    broker: str, config: TopicConfig | QueueData, used_count: int = 0
+) -> UnreadQueues | None:
+    """Return the queues that nobody reads, of those that are written or have waiting messages."""
+    end = max(config.write_queue_nums, used_count)
+    if end <= config.read_queue_nums:
         return None
-    return UnreadQueues(broker, config.read_queue_nums, config.write_queue_nums)
+    return UnreadQueues(broker, config.read_queue_nums, end)
 
 
 def _covers(old: UnreadQueues, new: UnreadQueues) -> bool:

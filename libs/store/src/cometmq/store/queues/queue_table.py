@@ -20,7 +20,7 @@ from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
 class QueueTable:
     """The consume queues of a store."""
 
-    __slots__ = ("_delays", "_disk", "_file_size", "_layout", "queues")
+    __slots__ = ("_delays", "_disk", "_file_size", "_layout", "counts", "queues")
 
     def __init__(self, disk: Disk, layout: Layout, settings: StoreSettings) -> None:
         self._disk = disk
@@ -29,6 +29,8 @@ class QueueTable:
         size = settings.mapped_file_size_consume_queue
         self._file_size = -(-size // CQ_ENTRY_BYTES) * CQ_ENTRY_BYTES
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.counts: dict[str, int] = {}
+        """The number behind the highest queue id of each topic."""
 
     def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
         """Find the queues in the store's folder; recovery determines their ends.
@@ -70,6 +72,7 @@ class QueueTable:
         delay_ms = self._delays.delay_ms(queue_id + 1) if topic == SCHEDULE_TOPIC else None
         queue = ConsumeQueue(topic, queue_id, files, delay_ms)
         self.queues[topic, queue_id] = queue
+        self.counts[topic] = max(queue_id + 1, self.counts.get(topic, 0))
         return queue
 
     def of_topic(self, topic: str) -> Iterator[ConsumeQueue]:
@@ -78,6 +81,7 @@ class QueueTable:
 
     def remove_topic(self, topic: str) -> list[str]:
         """Drop a topic's queues; return the folders to delete."""
+        self.counts.pop(topic, None)
         for key in [key for key in self.queues if key[0] == topic]:
             for file in self.queues.pop(key).files.files:
                 file.close()

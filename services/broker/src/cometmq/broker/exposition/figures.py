@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cometmq.broker.broker import Broker
 from cometmq.broker.disk_figures import DiskFigures
 from cometmq.broker.handlers.runtime_info import runtime_table
+from cometmq.broker.stranded import stranded_queues
 from cometmq.broker.tables.offsets import KEY_SEPARATOR
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.metrics import Family, RowLimit, StatsCollector
@@ -29,6 +30,7 @@ class GroupLag(NamedTuple):
     consumed: int  # sum of the committed offsets
     lag: int
     lag_ms: int | None  # age of the oldest unread message; None until it is measured
+    stranded: int = 0  # unread messages in queues that nobody reads
 
 
 class TopicEnd(NamedTuple):
@@ -68,7 +70,8 @@ def _group_lags(broker: Broker, now_ms: int) -> Steps[list[GroupLag]]:
         if lag:
             since_ms = oldest_ms.get((topic, group))
             lag_ms = None if since_ms is None else max(0, now_ms - since_ms)
-        found.append(GroupLag(topic, group, consumed, lag, lag_ms))
+        stranded = sum(stranded_queues(broker, group, topic).values())
+        found.append(GroupLag(topic, group, consumed, lag, lag_ms, stranded))
         left -= len(queues)
         if left <= 0:
             left = STEP_QUEUES

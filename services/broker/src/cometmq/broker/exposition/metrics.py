@@ -9,7 +9,7 @@ from cometmq.broker.exposition import exporter, native
 from cometmq.broker.exposition.figures import FigureCollector, Figures
 from cometmq.broker.replication.state import FollowState
 from cometmq.broker.replication.unfit import Unfit
-from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.metrics import (
     Family,
@@ -45,11 +45,7 @@ def _get_sizes(broker: Broker) -> Iterable[Row]:
 
 def _delayed(broker: Broker) -> Iterable[Row]:
     """Yield a row for each level that has ever been used."""
-    ends = broker.store.max_offset
-    return [
-        ((str(level),), max(0, ends(SCHEDULE_TOPIC, level - 1) - offset))
-        for level, offset in broker.delay.offsets().items()
-    ]
+    return [((str(level),), count) for level, count in broker.delay.waiting().items()]
 
 
 def _mismatches(broker: Broker) -> Iterable[Row]:
@@ -215,6 +211,16 @@ def _members(figures: Figures) -> Iterable[Row]:
     return [((name,), count) for name, count in counts.items()]
 
 
+def _stranded(figures: Figures) -> Iterable[Row]:
+    """Yield a row where messages wait: in queues of a group's topics, and in delay levels."""
+    for row in figures.groups:
+        if row.stranded:
+            yield (row.topic, row.group), row.stranded
+    levels = figures.broker.delay.stranded()
+    if levels and not figures.broker.is_slave:
+        yield (SCHEDULE_TOPIC, SCHEDULE_GROUP), sum(levels.values())
+
+
 FIGURE_FAMILIES: Final[tuple[Family[Figures], ...]] = (
     labelled_gauge(
         "cometmq_group_lag_messages", "Messages not yet consumed.", ("topic", "group"),
@@ -226,6 +232,12 @@ FIGURE_FAMILIES: Final[tuple[Family[Figures], ...]] = (
         lambda f: (
             ((g.topic, g.group), g.lag_ms / 1000) for g in f.groups if g.lag_ms is not None
         ),
+    ),
+    labelled_gauge(
+        "cometmq_stranded_messages",
+        "Messages that nobody reads: in queues beyond readQueueNums, and in delay levels that"
+        " messageDelayLevel lacks.",
+        ("topic", "group"), _stranded,
     ),
     labelled_gauge(
         "cometmq_group_members", "Connected members of a consumer group.", ("group",), _members

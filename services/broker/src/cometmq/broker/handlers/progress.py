@@ -4,7 +4,9 @@
 (303).
 
 Compatibility: a topic to which a connected group no longer subscribes is left out, and a queue
-without an offset counts as 0. Message times are strings in the broker's time zone.
+without an offset counts as 0. Unlike RocketMQ's, the answer to 208 also has the queues in which
+messages of the group wait although nobody reads these queues (`stranded.py`). Message times are
+strings in the broker's time zone.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import stored_ms
 from cometmq.broker.handlers.deferred_answers import found, look_up
 from cometmq.broker.statistics.sampler import pull_rate
+from cometmq.broker.stranded import stranded_queues
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import GroupList, MessageQueue
@@ -54,7 +57,9 @@ def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
         for name in topics:
             config = broker.topics.table.get(name)
             if config is not None:
-                part = yield from _offsets(broker, group, name, config.read_queue_nums)
+                stranded = stranded_queues(broker, group, name)
+                queue_ids = [*range(config.read_queue_nums), *stranded]
+                part = yield from _offsets(broker, group, name, queue_ids)
                 whole.offset_table.update(part)
         return Reply(body=encode_json(whole))
 
@@ -77,7 +82,7 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
             if config is None or (call.header.is_order and not config.order):
                 continue
             queue_count = config.write_queue_nums
-            table = await found(broker, _offsets(broker, group, topic, queue_count))
+            table = await found(broker, _offsets(broker, group, topic, range(queue_count)))
             tps = pull_rate(broker.stats, topic, group)
             parts.append(ConsumeStats(consume_tps=tps, offset_table=table))
             checked_count += queue_count
@@ -123,14 +128,14 @@ def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) ->
 
 
 def _offsets(
-    broker: Broker, group: str, topic: str, queue_count: int
+    broker: Broker, group: str, topic: str, queue_ids: Iterable[int]
 ) -> Lookup[dict[MessageQueue, OffsetPair]]:
     """Find a group's offset in each queue of a topic, and the store time of the last message that
     the group consumed there.
     """
     name = broker.settings.broker_name
     table = {}
-    for queue_id in range(queue_count):
+    for queue_id in queue_ids:
         queue = MessageQueue(topic, name, queue_id)
         end = broker.store.max_offset(topic, queue_id)
         committed = max(0, broker.offsets.committed(group, topic, queue_id) or 0)

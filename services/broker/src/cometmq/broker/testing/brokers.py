@@ -71,6 +71,9 @@ class MemoryStore:
         """Simulate a queue whose messages were all stored at the same time."""
         self.queues[topic, queue_id] = (min_offset, max_offset, stored_ms)
 
+    def queue_count(self, topic: str) -> int:
+        return max((q + 1 for name, q in self.queues if name == topic), default=0)
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         return self.queues.get((topic, queue_id), (0, 0, -1))[0]
 
@@ -175,6 +178,12 @@ class MemoryDelay:
 
     def offsets(self) -> dict[int, int]:
         return self.progress
+
+    def waiting(self) -> dict[int, int]:
+        return {}
+
+    def stranded(self) -> dict[int, int]:
+        return {}
 
     def as_table(self) -> DelayFile:
         return DelayFile(offset_table=self.progress)
