@@ -89,6 +89,9 @@ class NoLane:
     def answer(self, _first: int, _count: int, _room: int) -> Answered:
         raise AssertionError("nothing is staged")
 
+    def frame(self, _index: int) -> tuple[int, int]:
+        raise AssertionError("nothing is staged")
+
     def answer_rows(
         self, _rows: list[tuple[Any, bytes]], _first: int, _count_max: int, _room: int
     ) -> AnsweredRows | None:

@@ -113,9 +113,10 @@ async def test_a_slow_reader_is_paused_and_gets_everything(
 
 
 class FakePeer:
-    def __init__(self, unsent_bytes: int) -> None:
+    def __init__(self, held_bytes: int) -> None:
         self.address = ""
-        self.unsent_bytes = unsent_bytes
+        self.held_bytes = held_bytes
+        self.waiting_bytes = 0
         self.is_restrained = False
         self.is_aborted = False
         self.taken_ms = 0
@@ -128,13 +129,15 @@ class FakePeer:
 
     def abort(self) -> None:
         self.is_aborted = True
-        self.unsent_bytes = 0
+        self.held_bytes = 0
 
 
 def budget(peers: list[FakePeer], bytes_max: int | None = 100) -> UnsentBudget[FakePeer]:
-    return UnsentBudget(
-        peers, bytes_max=bytes_max, drain_timeout_ms=1_000, stats=TransportStats(), log=NO_LOG
+    watch: UnsentBudget[FakePeer] = UnsentBudget(
+        bytes_max=bytes_max, drain_timeout_ms=1_000, stats=TransportStats(), log=NO_LOG
     )
+    watch.holders.update(peers)
+    return watch
 
 
 def test_the_largest_are_paused_until_the_others_hold_half() -> None:
@@ -165,7 +168,7 @@ def test_far_over_the_budget_there_is_little_time() -> None:
     peers = [FakePeer(60), FakePeer(50)]
     watch = budget(peers)
     watch.measure(0)
-    peers[0].unsent_bytes = 90
+    peers[0].held_bytes = 90
     watch.measure(99)
     assert not any(peer.is_aborted for peer in peers)
     watch.measure(100)
@@ -177,9 +180,10 @@ def test_the_peers_are_not_measured_at_each_write() -> None:
     watch = budget(peers, 160)
     watch.measure(0)
     assert watch.left == 61
-    peers[0].unsent_bytes = 159
+    assert watch.floor == 0
+    peers[0].held_bytes = 159
     watch.measure(0)
-    assert watch.left == 10  # a sixteenth
+    assert (watch.left, watch.floor) == (1, -9)  # a sixteenth more
 
 
 def test_a_client_has_no_budget() -> None:

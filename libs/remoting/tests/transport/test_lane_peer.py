@@ -181,6 +181,10 @@ class World:
             done += 1
         return b"".join(out), done, 0, 0, False
 
+    def frame(self, index: int) -> tuple[int, int]:
+        _, start, end = self.quick[index]
+        return start, end
+
     def answer_rows(
         self, rows: Sequence[tuple[Any, bytes]], first: int, count_max: int, room: int
     ) -> AnsweredRows:

@@ -419,6 +419,41 @@ async def test_cold_messages_are_read_on_a_worker(
     assert bodies(answer) == [b"a"]
 
 
+async def test_a_cold_read_waits_for_room_and_reads_nothing_before(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(broker, "a")
+    monkeypatch.setattr(OsFile, "read_cached", lambda *_: None)
+    call = pull_call()
+    call.peer.has_room = False
+
+    assert ask(broker, call) is None
+    await broker.driver.drain()
+    assert last_answer(call) is None
+    (waiting,) = call.peer.waiting
+
+    call.peer.has_room = True
+    waiting()
+    await broker.driver.drain()
+    answer = last_answer(call)
+    assert answer is not None
+    assert bodies(answer) == [b"a"]
+
+
+def test_a_woken_pull_waits_for_room(broker: Broker) -> None:
+    call = hold(broker)
+    call.peer.has_room = False
+    store(broker, "a")
+    assert last_answer(call) is None
+
+    call.peer.has_room = True
+    (waiting,) = call.peer.waiting
+    waiting()
+    answer = last_answer(call)
+    assert answer is not None
+    assert bodies(answer) == [b"a"]
+
+
 async def test_a_commit_during_a_cold_read_is_newer_than_that_of_the_pull(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,21 +20,26 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
 
-DEAF_CLIENTS = 50
+DEAF_CLIENTS = 800
 PULLS = 200
-"""Each pull asks for 256 KB, so every client asks for 50 MB."""
-MESSAGES = 64
-BODY = b"b" * 16_384
+MESSAGES = 48
+BODY = b"b" * (1 << 20)
+"""Each pull is answered with one message, so every client asks for 200 MiB."""
 TIMEOUT_MS = 60_000
-BUDGET_BYTES = 32 << 20
-HIGH_BYTES = 16 << 20
-GROWTH_MB_MAX = 1_000
-"""Measured: the memory grows by 353 MB (busy machine) to 720 MB (quiet machine) with this budget,
-and by 1,091 to 1,368 MB without one, because every connection then reaches HIGH_BYTES plus one more
-read.
+TOTAL_MB = 128
+"""The default of `writeBufferTotalBytes`, the documented total. Measured: the memory grows by 113
+MB; it grew by 4,161 MB, and a sender waited 36 s, when output was only counted once it was written.
 """
-WITNESS_S_MAX = 10.0
-WATCH_S = 3.0
+WAIT_S_MAX = 0.05
+BUSY_FACTOR = 5
+"""Measured on a quiet machine: 99 % of the sends wait at most 20 ms. On a busy one, the broker may
+not run for longer than that.
+"""
+WATCH_S = 4.0
+WATCHES_MAX = 3
+"""The test repeats a measurement of waits that a busy machine has disturbed."""
+RELEASE_S_MAX = 10.0
+KEPT_MB_MAX = 24
 
 
 @pytest.fixture
@@ -45,13 +50,12 @@ def deaf() -> Iterator[list[socket.socket]]:
         one.close()
 
 
-def connect_deaf(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
+def pull_frame(number: int) -> bytes:
     pull = {
         "consumerGroup": "G",
         "topic": "T",
         "queueId": "0",
-        "queueOffset": "0",
+        "queueOffset": str(number % MESSAGES),
         "maxMsgNums": "32",
         "sysFlag": "4",
         "commitOffset": "0",
@@ -60,14 +64,18 @@ def connect_deaf(address: str) -> socket.socket:
         "subscription": "*",
         "expressionType": "TAG",
     }
+    return encode_frame(RawCommand(code=RequestCode.PULL_MESSAGE, ext=pull, opaque=number))
+
+
+FLOOD = b"".join(pull_frame(number) for number in range(PULLS))
+
+
+def connect_deaf(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     one.connect((host, int(port)))
-    frames = [
-        encode_frame(RawCommand(code=RequestCode.PULL_MESSAGE, ext=pull, opaque=number))
-        for number in range(PULLS)
-    ]
-    one.sendall(b"".join(frames))
+    one.sendall(FLOOD)
     return one
 
 
@@ -77,56 +85,80 @@ class Witness:
     def __init__(self, address: str) -> None:
         self._address = address
         self._remoting = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
-        self.longest_s = 0.0
+        self.waits_s: list[float] = []
 
     async def _ask(self, code: int, header: Any, body: bytes = b"") -> bytes:
         begin = time.monotonic()
         reply = await self._remoting.invoke(
             self._address, code, header, body, timeout_ms=TIMEOUT_MS
         )
-        self.longest_s = max(self.longest_s, time.monotonic() - begin)
+        self.waits_s.append(time.monotonic() - begin)
         return bytes(reply.body)
 
-    async def send(self) -> None:
-        header = SendMessageV2("P", "T", "TBW102", 4, 0, 0, 0, 0, "")
-        await self._ask(RequestCode.SEND_MESSAGE_V2, header, BODY)
+    async def send(self, topic: str, body: bytes) -> None:
+        header = SendMessageV2("P", topic, "TBW102", 4, 0, 0, 0, 0, "")
+        await self._ask(RequestCode.SEND_MESSAGE_V2, header, body)
 
-    async def pull(self) -> int:
-        header = PullMessage("W", "T", 0, 0, 1, 4, 0, 0, 0, "*")
+    async def pull(self, number: int) -> int:
+        header = PullMessage("W", "T", 0, number, 1, 4, 0, 0, 0, "*")
         return len(await self._ask(RequestCode.PULL_MESSAGE, header))
+
+    def slow_share_s(self) -> float:
+        """Return the 99th percentile of the waits."""
+        return sorted(self.waits_s)[len(self.waits_s) * 99 // 100]
 
     async def close(self) -> None:
         await self._remoting.close()
 
 
-def memory_mb(pid: int, field: str) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    (line,) = [line for line in lines if line.startswith(field)]
+def memory_mb(pid: int) -> int:
+    """Return the memory of a process without pages of files."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    (line,) = [line for line in text.splitlines() if line.startswith("Anonymous:")]
     return int(line.split()[1]) // 1024
 
 
+async def least_memory_mb(pid: int, wanted_mb: int) -> int:
+    """Return the memory of a process once it is as small as wanted, or after the time limit."""
+    end = time.monotonic() + RELEASE_S_MAX
+    while True:
+        found_mb = memory_mb(pid)
+        if found_mb <= wanted_mb or time.monotonic() > end:
+            return found_mb
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("native", ["true", "false"])
 async def test_clients_that_never_read_take_bounded_memory_and_disturb_no_other(
-    tmp_path: Path, deaf: list[socket.socket]
+    tmp_path: Path, deaf: list[socket.socket], native: str
 ) -> None:
-    bounds = {
-        "writeBufferTotalBytes": str(BUDGET_BYTES),
-        "writeBufferHighBytes": str(HIGH_BYTES),
-    }
-    async with BrokerProcess(tmp_path, **bounds) as broker:
+    async with BrokerProcess(tmp_path, nativeLaneEnable=native) as broker:
         witness = Witness(broker.address)
         for _ in range(MESSAGES):
-            await witness.send()
-        before_mb = memory_mb(broker.pid, "VmRSS")
-        witness.longest_s = 0
-        for _ in range(DEAF_CLIENTS):
-            deaf.append(connect_deaf(broker.address))
-            assert await witness.pull() > len(BODY)
-        end = time.monotonic() + WATCH_S
-        while time.monotonic() < end:
-            await witness.pull()
-            await witness.send()
-            await asyncio.sleep(0)
-        grown_mb = memory_mb(broker.pid, "VmHWM") - before_mb
+            await witness.send("T", BODY)
+        for number in range(MESSAGES):  # fill the caches
+            await witness.pull(number)
+        before_mb = most_mb = memory_mb(broker.pid)
+        deaf += [connect_deaf(broker.address) for _ in range(DEAF_CLIENTS)]
+        await witness.send("S", b"")
+        waits_s: list[float] = []
+        for _ in range(WATCHES_MAX):
+            witness.waits_s.clear()
+            end = time.monotonic() + WATCH_S
+            while time.monotonic() < end:
+                await witness.send("S", b"")
+                most_mb = max(most_mb, memory_mb(broker.pid))
+                await asyncio.sleep(0.005)
+            waits_s.append(witness.slow_share_s())
+            if waits_s[-1] < WAIT_S_MAX:
+                break
+        for number in range(10):  # a consumer that reads its answers
+            assert await witness.pull(number) > len(BODY)
+        assert max(witness.waits_s) < WATCH_S
+        for one in deaf:
+            one.close()
+        kept_mb = await least_memory_mb(broker.pid, before_mb + KEPT_MB_MAX)
         await witness.close()
-    assert grown_mb < GROWTH_MB_MAX
-    assert witness.longest_s < WITNESS_S_MAX
+    assert kept_mb <= before_mb + KEPT_MB_MAX
+    assert most_mb - before_mb <= TOTAL_MB
+    assert min(waits_s) < WAIT_S_MAX * BUSY_FACTOR

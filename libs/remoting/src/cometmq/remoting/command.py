@@ -9,7 +9,7 @@ Hot path: one ``Call`` is created per request. The garbage collector does not tr
 form is the header itself, so the decoder fills it in one step (see ``header.py``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -92,6 +92,20 @@ class Peer(Protocol):
     @property
     def is_encrypted(self) -> bool:
         """Whether the connection uses TLS."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a large answer may be built now.
+
+        If not, the peer or all peers together have too much unread output.
+        """
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a large answer would have to wait now; any thread may ask."""
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Call ``work`` on the loop once ``has_room``, unless the connection ends before."""
 
     @property
     def state(self) -> dict[str, object]:

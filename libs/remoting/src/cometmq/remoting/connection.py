@@ -102,6 +102,10 @@ class Connection:
         """Return the bytes of an incomplete frame and ``data``; see ``FrameReader.join``."""
         return self._reader.join(data)
 
+    def take_tail(self) -> bytes:
+        """Return the bytes of an incomplete frame, and forget them."""
+        return self._reader.take_tail()
+
     def receive_whole(self, data: bytes, now_ms: int) -> list[Call[Any]]:
         """Return the calls in whole frames; bytes kept for an incomplete frame are unaffected."""
         return self.receive(data, now_ms, is_whole=True)

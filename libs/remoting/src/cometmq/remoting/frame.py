@@ -68,6 +68,12 @@ class FrameReader:
         self._tail.clear()
         return data
 
+    def take_tail(self) -> bytes:
+        """Return the buffered bytes, and clear the reader's buffer."""
+        data = bytes(self._tail)
+        self._tail.clear()
+        return data
+
     def split(self, data: bytes) -> list[Frame]:
         """Return the frames of ``data``, which contains only whole frames.
 

@@ -47,6 +47,17 @@ def return_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES_MAX)
 
 
+def release_free_memory() -> None:
+    """Return all free pages to the kernel, also those between buffers that are in use.
+
+    Call it on a thread: for 150 MB it takes 25 ms, during which other threads may wait up to 10 ms
+    for a large buffer.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def physical_bytes() -> int:
     """Return the machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

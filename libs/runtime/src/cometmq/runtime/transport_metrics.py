@@ -49,6 +49,11 @@ TRANSPORT_FAMILIES: Final[tuple[Family[TransportStats], ...]] = (
         lambda s: s.requests_refused,
     ),
     counter(
+        "cometmq_requests_postponed_total",
+        "Requests that waited because there was too much unread output.",
+        lambda s: s.requests_postponed,
+    ),
+    counter(
         "cometmq_handler_failures_total",
         "Requests answered with SYSTEM_ERROR because a handler failed unexpectedly.",
         lambda s: s.handler_failures,

@@ -57,7 +57,7 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.boot import boot_id
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
-from cometmq.runtime.memory import memory_limit_bytes
+from cometmq.runtime.memory import memory_limit_bytes, release_free_memory
 from cometmq.runtime.open_files import open_files_limit
 from cometmq.runtime.places import listening, prepare_folder
 from cometmq.runtime.settings import Loaded
@@ -322,6 +322,7 @@ class BrokerApp:
             on_close=closed,
             before_write=None if group is None else group.duties.before_write,
             save=None if broker.journal is None else broker.journal.write,
+            release_memory=release_free_memory,
         )
         self._server = server
         if broker.journal is not None:

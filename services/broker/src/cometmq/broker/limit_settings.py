@@ -47,8 +47,9 @@ class LimitSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=1024,
             description=(
-                "Limit on unread answer bytes across all connections. Above it, the connections"
-                " with the most unread bytes are paused, and closed if they do not drain."
+                "Limit on the memory for unread answers across all connections. Near it, requests"
+                " with large answers wait, and the connections with the most unread bytes are"
+                " paused, and closed if they do not drain."
             ),
         ),
     ] = 128 * 1024**2

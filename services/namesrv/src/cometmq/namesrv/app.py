@@ -20,6 +20,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.files import replace_file
+from cometmq.runtime.memory import release_free_memory
 from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.places import check_port, listening, prepare_folder
 from cometmq.runtime.saves import Saver
@@ -119,6 +120,7 @@ class NamesrvApp:
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
             on_close=lambda peer: _disconnected(namesrv, peer),
+            release_memory=release_free_memory,
         )
         starting.push_async_callback(server.close, DRAIN_MS)
         with listening(

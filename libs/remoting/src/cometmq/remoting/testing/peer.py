@@ -2,7 +2,7 @@
 """A peer without a connection: it records what handlers send, and answers from a script."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,6 +28,8 @@ class ScriptedPeer:
         self.is_open = True
         self.is_writable = True
         self.is_encrypted = False
+        self.has_room = True
+        self.waiting: list[Callable[[], None]] = []
         self.state: dict[str, object] = {}
         self.script: dict[int, Response | CometError] = {}
         self.sent: list[Request] = []
@@ -38,6 +40,15 @@ class ScriptedPeer:
         """Return a request as if this peer had sent it."""
         more.setdefault("version", CURRENT_VERSION)
         return Call(code=code, header=header, body=body, peer=self, **more)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a large answer would have to wait."""
+        return not self.has_room
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Record the work in ``waiting``."""
+        self.waiting.append(work)
 
     def send(
         self,

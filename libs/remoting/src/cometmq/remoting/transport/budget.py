@@ -1,37 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One budget for the unsent output of all connections of a server; does no I/O itself.
+"""One budget for the unread output of all connections of a server; does no I/O itself.
 
 Limits per connection do not protect a server from many peers: fifty peers that send requests but
-read no answers may each hold output up to the high-water mark. When the budget is exceeded, the
-connections with the most unsent output are paused: the server neither reads nor serves their
-requests until only a quarter of that output is left. Connections that do not drain are closed,
-largest first.
+read no answers may each hold output up to the high-water mark. The budget therefore counts output
+*before* it exists: a request whose answer may be large is served only while `admits` allows it, and
+otherwise waits (``room.py``).
+
+Rules
+    A connection may hold an eighth of what is left for all, so many slow readers get small shares.
+    The last quarter of the budget is for connections that have read every earlier answer, so peers
+    that never read cannot use up the room of consumers. Requests that wait for room count too, up
+    to half of the budget. In one turn of the loop, a bounded number of bytes is built, so sends do
+    not wait for the answers to hundreds of pulls.
+
+    Under pressure, the connections with the most output are paused: the server neither reads nor
+    serves their requests until only a quarter of that output is left. Connections that do not drain
+    are closed, largest first; they have little time while other requests wait for room.
 
 Hot path
     The bytes of each write are subtracted from ``left``. The connections are measured only when
-    ``left`` is used up, so at most once per sixteenth of the budget.
+    ``left`` is used up, so at most once per sixteenth of the budget, and while requests wait.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final, Generic, Protocol, TypeVar
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.stats import TransportStats
 
-# uvloop keeps a buffer whole until the kernel has taken all of it, and counts only the rest as
-# unsent. Writes of 4 MiB let a slow reader take twice the memory that the budget counts; writes of
-# this size avoid that, but cost pulls of 250 KB 40 % more processor time.
+# uvloop keeps a buffer whole until the kernel has taken all of it. Writes of 4 MiB would let a slow
+# reader keep much more memory than it has left to read; writes of this size avoid that, but cost
+# pulls of 250 KB 40 % more processor time.
 TIGHT_WRITE_BYTES: Final = 256 * 1024
+LARGE_BYTES: Final = 64 * 1024
+"""Output above this size counts as soon as it is built, and smaller output when it is written."""
 _STEPS: Final = 16  # at most this many measurements while one budget is sent
 _OPEN_SHARE: Final = 2  # unpaused connections may hold half of the budget
 _TIGHT_SHARE: Final = 4
 _EXCESS_SHARE: Final = 4
+_RESERVE_SHARE: Final = 4
+_REQUEST_SHARE: Final = 2
+_PEER_SHARE: Final = 8
 _HURRY: Final = 10
-"""Divisor of the time to drain while usage exceeds the budget by a quarter. The time is not zero,
-because output written in this turn of the loop counts as unsent until the kernel takes it, perhaps
-at the end of the turn.
+"""Divisor of the time to drain while requests wait for room, or while usage exceeds the budget by a
+quarter. The time is not zero, because output written in this turn of the loop counts as unsent
+until the kernel takes it, perhaps at the end of the turn.
 """
 _UNLIMITED: Final = 1 << 62
+TURN_BYTES: Final = 4 << 20
+"""Large answers that are built in one turn of the loop: a few milliseconds."""
 
 
 class Unsent(Protocol):
@@ -42,8 +59,12 @@ class Unsent(Protocol):
         """The remote address as ``ip:port``."""
 
     @property
-    def unsent_bytes(self) -> int:
-        """Output that the kernel has not taken yet."""
+    def held_bytes(self) -> int:
+        """The memory used by output that the kernel has not taken yet."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the requests that wait for room."""
 
     @property
     def is_restrained(self) -> bool:
@@ -53,7 +74,9 @@ class Unsent(Protocol):
         """Pause until a quarter of the unsent output is left."""
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return how long the peer of a paused connection has read nothing."""
+        """Return how long the peer has read nothing; measured from the first call, or from the
+        moment when the connection is paused.
+        """
 
     def abort(self) -> None:
         """Close immediately; unsent output is lost."""
@@ -64,73 +87,119 @@ Sizes = list[tuple[int, PeerT]]
 
 
 class UnsentBudget(Generic[PeerT]):
-    """Keeps the total unsent output of all peers below a limit."""
+    """Keeps the total output held for all peers below a limit."""
 
     __slots__ = (
         "_bytes_max",
         "_drain_timeout_ms",
+        "_last_total",
         "_log",
         "_paused",
-        "_peers",
         "_stats",
+        "floor",
+        "freed_bytes",
+        "holders",
         "is_tight",
+        "is_wanted",
         "left",
+        "plenty",
+        "reserved_bytes",
+        "turn_left",
     )
 
     def __init__(
         self,
-        peers: Collection[PeerT],
         *,
         bytes_max: int | None,
         drain_timeout_ms: int,
         stats: TransportStats,
         log: Log,
     ) -> None:
-        """Watch ``peers``, which may change; a ``bytes_max`` of None means no limit."""
-        self._peers = peers
+        """A ``bytes_max`` of None means no limit."""
+        self.holders: set[PeerT] = set()
+        """The connections that may hold output or requests; each adds itself before it does."""
         self._bytes_max = _UNLIMITED if bytes_max is None else bytes_max
+        self.reserved_bytes = self._bytes_max // _RESERVE_SHARE
+        """The part of the budget that only connections may use that read their answers."""
         self._drain_timeout_ms = drain_timeout_ms
         self._stats = stats
         self._log = log
         self._paused = 0  # number of connections since the last log line
+        self._last_total = 0
+        self.freed_bytes = 0
+        """How much the total has fallen, in all its falls so far; the owner may reset it."""
         self.left = self._bytes_max
+        self.floor = 0
+        """The value of ``left`` below which the connections are measured again."""
+        self.plenty = self._bytes_max - self._bytes_max // _TIGHT_SHARE
+        """The value of ``left`` above which every answer may be built."""
+        self.turn_left = TURN_BYTES
+        """The number of bytes that may still be built in this turn of the loop."""
         self.is_tight = False
         """Whether more than a quarter of the budget is used; connections then write small portions.
         """
+        self.is_wanted = False
+        """Whether requests wait for room."""
+
+    def admits(self, held_bytes: int, *, reads_well: bool) -> bool:
+        """Return whether another answer may be built for a connection that holds ``held_bytes``.
+
+        ``reads_well`` means that the connection has been sent answers, and has taken all of them.
+        """
+        open_bytes = self.left - self.reserved_bytes
+        if held_bytes > max(open_bytes, 0) // _PEER_SHARE:
+            return False
+        return open_bytes > 0 or (reads_well and self.left > 0)
 
     def check(self, now_ms: int) -> None:
         """Close paused peers that do not drain, and log new pauses; called by a timer."""
         if self._bytes_max == _UNLIMITED:
             return
-        unsent_bytes = self.measure(now_ms)
+        held_bytes = self.measure(now_ms)
         if self._paused:
             self._log.warning(
-                "connections.paused", count=self._paused, unsent_bytes=unsent_bytes,
+                "connections.paused", count=self._paused, unsent_bytes=held_bytes,
                 unsent_bytes_max=self._bytes_max,
             )  # fmt: skip
             self._paused = 0
 
     def measure(self, now_ms: int) -> int:
-        """Keep all unsent output within the budget, and return its total in bytes."""
-        sizes = [(size, peer) for peer in self._peers if (size := peer.unsent_bytes)]
-        total = sum(size for size, _ in sizes)
-        if total > self._bytes_max:
+        """Keep the output of all connections within the budget, and return its total in bytes."""
+        sizes: Sizes[PeerT] = []
+        waiting = 0
+        for peer in tuple(self.holders):
+            waiting += (requests := peer.waiting_bytes)
+            if size := peer.held_bytes:
+                sizes.append((size, peer))
+            elif not requests:
+                self.holders.discard(peer)
+        total = sum(size for size, _ in sizes) + min(waiting, self._bytes_max // _REQUEST_SHARE)
+        limit = self._bytes_max - (self.reserved_bytes if self.is_wanted else 0)
+        if total > limit:
             sizes.sort(key=lambda row: row[0], reverse=True)
             total -= self._close(sizes, total, now_ms)
             self._pause(sizes)
+        self.freed_bytes += max(0, self._last_total - total)
+        self._last_total = total
         self.is_tight = total > self._bytes_max // _TIGHT_SHARE
+        self.left = self._bytes_max - total
         # Leave at least one step; otherwise every write would measure all connections of a full
         # budget.
-        self.left = max(self._bytes_max - total, self._bytes_max // _STEPS)
+        self.floor = min(0, self.left - self._bytes_max // _STEPS)
         return total
 
     def _close(self, sizes: Sizes[PeerT], total: int, now_ms: int) -> int:
-        """Close paused peers that do not drain; return the number of unsent bytes freed."""
+        """Close peers that do not drain; return the number of bytes freed.
+
+        While requests wait, these are all peers that read nothing; otherwise, only paused ones.
+        """
         limit, patience_ms = self._bytes_max, self._drain_timeout_ms
-        if total > limit + limit // _EXCESS_SHARE:
+        if self.is_wanted or total > limit + limit // _EXCESS_SHARE:
             patience_ms //= _HURRY
+        if self.is_wanted:
+            limit -= self.reserved_bytes + limit // _PEER_SHARE
         closed = 0
-        for size, peer in self._restrained(sizes):
+        for size, peer in sizes if self.is_wanted else self._restrained(sizes):
             if total - closed <= limit:
                 break
             if peer.stalled_ms(now_ms) >= patience_ms:

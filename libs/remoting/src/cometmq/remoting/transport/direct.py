@@ -22,6 +22,7 @@ import select
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
+from cometmq.remoting.transport.budget import LARGE_BYTES
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, PULLS, SENDS, LanePeer
@@ -269,19 +270,23 @@ class DirectIO:
         A chunk that the lane leaves unfinished is served before the next one.
         """
         hub, stats, settings, first = self._hub, self._hub.stats, self._settings, 0
-        while first < len(chunks) and not hub.budget.is_tight:
+        budget = hub.budget
+        while first < len(chunks) and budget.left > budget.plenty and budget.turn_left > 0:
             room = settings.in_flight_max - stats.in_flight
             answered = self._lane.answer_rows(
                 chunks,
                 first,
                 max(0, min(hub.calls_max * FRAMES_PER_CALL, room)),
-                settings.write_high_water_bytes,
+                min(settings.write_high_water_bytes, budget.left - budget.plenty, budget.turn_left),
             )
             if answered is None:
                 break
             rows, received_bytes, first, start = answered
             stats.bytes_received += received_bytes
+            before = stats.bytes_sent
             self._reply_now(rows)
+            if stats.bytes_sent - before > LARGE_BYTES:
+                hub.note_large(stats.bytes_sent - before)
             if start >= 0:
                 peer, data = chunks[first]
                 first += 1
@@ -294,6 +299,7 @@ class DirectIO:
         for row in rows:
             peer = row[0]
             peer.has_received = True
+            peer.was_served = True
             count += row[2]
             if peer.direct_fd < 0 or peer.is_dirty:
                 peer.append_output(row[1])

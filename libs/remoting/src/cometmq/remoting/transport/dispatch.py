@@ -12,7 +12,7 @@ Hot path
     itself (bench/micro/bench_transport.py).
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -35,6 +35,10 @@ Before = Callable[[ContextT, Call[Any]], None]
 After = Callable[[ContextT, Call[Any], Answer], None]
 
 
+class NoRoom(Exception):  # not an error: the request is served later
+    """Raised before a handler runs, because the connection must serve nothing more for now."""
+
+
 class Served(Protocol):
     """The part of a connection that the dispatcher uses."""
 
@@ -55,7 +59,7 @@ class Hooks(Struct, Generic[ContextT], frozen=True):
 class Dispatcher(Generic[ContextT]):
     """The handlers of one port."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what serves a port, each by name
         self,
         handlers: Mapping[int, Handler[ContextT]],
         context: ContextT,
@@ -65,12 +69,20 @@ class Dispatcher(Generic[ContextT]):
         tasks: TaskSet,
         stats: TransportStats,
         log: Log,
+        large: Collection[int] = (),
     ) -> None:
-        """``in_flight_max`` holds the limit per connection and the limit of all connections."""
+        """``in_flight_max`` holds the limit per connection and the limit of all connections.
+
+        Requests with the codes in ``large`` wait while there is no room for their answers.
+        """
         self.is_limited = False
         """Whether this port lacks handlers that other ports have."""
-        self._handlers = {
+        self._unlimited = {
             int(code): _guarded(handler, hooks.before) for code, handler in handlers.items()
+        }
+        self._handlers = {
+            code: _admitted(handler) if code in large else handler
+            for code, handler in self._unlimited.items()
         }
         self._context = context
         self.after = hooks.after
@@ -92,6 +104,9 @@ class Dispatcher(Generic[ContextT]):
                     result: Result = self._refusal(peer)
                 else:
                     result = find_handler(call.code, _not_supported)(context, call)
+            except NoRoom:
+                served = index
+                break
             except CommandError as error:
                 result = Reply(code=error.code, remark=error.remark)
             except Exception as error:  # noqa: BLE001  # see the module's head
@@ -116,6 +131,21 @@ class Dispatcher(Generic[ContextT]):
         self._stats.in_flight += in_flight
         self._stats.requests += served
         return served
+
+    def serve_postponed(self, peer: Served, call: Call[Any]) -> None:
+        """Serve a call that waited for room, and has been counted as in flight."""
+        try:
+            result = self._unlimited[call.code](self._context, call)
+        except CommandError as error:
+            result = Reply(code=error.code, remark=error.remark)
+        except Exception as error:  # noqa: BLE001  # see the module's head
+            result = self.failure(call, error)
+        if result is None:
+            return
+        if isinstance(result, Struct):
+            call.answer(result)
+        else:
+            self._start(peer, call, result)
 
     def has_room(self, peer: Served, count: int) -> bool:
         """Return whether the limits on unanswered requests allow `count` more."""
@@ -216,6 +246,20 @@ def _guarded(handler: Handler[ContextT], before: tuple[Before[ContextT], ...]) -
         return handler(context, call)
 
     return guarded
+
+
+def _admitted(handler: Handler[ContextT]) -> Handler[ContextT]:
+    """Return the handler of a request with a large answer, which runs only if there is room."""
+
+    def admitted(context: ContextT, call: Call[Any]) -> Result:
+        peer = call.peer
+        if peer.has_room:
+            return handler(context, call)
+        if not peer.postpone(call):
+            raise NoRoom
+        return None
+
+    return admitted
 
 
 def _not_supported(_context: object, call: Call[Any]) -> Reply:

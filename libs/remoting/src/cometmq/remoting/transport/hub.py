@@ -4,12 +4,13 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import Log
-from cometmq.remoting.transport.budget import Unsent, UnsentBudget
+from cometmq.remoting.transport.budget import TURN_BYTES, Unsent, UnsentBudget
 from cometmq.remoting.transport.lane import Lane
+from cometmq.remoting.transport.room import Room
 from cometmq.remoting.transport.settings import ConnectionSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import due_on_grid
@@ -56,6 +57,7 @@ class Hub(Generic[PeerT]):
         "on_close",
         "on_open",
         "peers",
+        "room",
         "save",
         "settings",
         "stats",
@@ -94,13 +96,13 @@ class Hub(Generic[PeerT]):
         """How many requests of one connection may currently be served in a row."""
         self._behind_count = 0
         self.peers: set[PeerT] = set()
-        self.budget = UnsentBudget(
-            self.peers,
-            bytes_max=settings.unsent_total_bytes_max,
+        self.budget: UnsentBudget[PeerT] = UnsentBudget(
+            bytes_max=_net_bytes(settings.unsent_total_bytes_max),
             drain_timeout_ms=settings.drain_timeout_ms,
             stats=self.stats,
             log=log,
         )
+        self.room: Room[Any] = Room(self.budget, self.loop)
         self._is_empty = asyncio.Event()
         self._dirty: list[PeerT] = []
         self._is_flush_scheduled = False
@@ -127,6 +129,16 @@ class Hub(Generic[PeerT]):
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self.loop.call_soon(self._flush_scheduled)
+
+    def note_large(self, size: int) -> None:
+        """Count bytes of large answers that were built in this turn of the loop."""
+        budget = self.budget
+        if budget.turn_left == TURN_BYTES:
+            self.loop.call_soon(self._begin_turn)
+        budget.turn_left -= size
+
+    def _begin_turn(self) -> None:
+        self.budget.turn_left = TURN_BYTES
 
     def prepare_write(self) -> None:
         """Make durable what the answers promise; call this before each write of answers."""
@@ -176,3 +188,10 @@ class Hub(Generic[PeerT]):
     def now_ms(self) -> int:
         """Return the loop's time in milliseconds, the clock of all deadlines."""
         return int(self.loop.time() * 1000)
+
+
+def _net_bytes(bytes_max: int | None) -> int | None:
+    """Return how much output may use a limited amount of memory: free gaps between buffers take the
+    rest.
+    """
+    return None if bytes_max is None else bytes_max - bytes_max // 4

@@ -87,6 +87,9 @@ class Lane(Protocol):
         Unanswered requests remain staged, and the caller may ask for them again.
         """
 
+    def frame(self, index: int) -> tuple[int, int]:
+        """Return where the frame of a request begins and ends in the chunk, as `answer` does."""
+
     def answer_rows(
         self, rows: list[tuple[Any, bytes]], first: int, count_max: int, room: int
     ) -> AnsweredRows | None:

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cometmq.remoting.command import Call
-from cometmq.remoting.errors import RemoteProtocolError
-from cometmq.remoting.transport.budget import TIGHT_WRITE_BYTES
+from cometmq.remoting.transport.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane, Part
 from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.room import WAITING_MAX
+from cometmq.remoting.transport.room_peer import NO_ROOM, RoomPeer
 from cometmq.remoting.types import Buffer
 
 FRAMES_PER_CALL: Final = 2
@@ -40,13 +41,12 @@ PULLS: Final = 2
 """Only requests that the lane answered at once."""
 
 
-class LanePeer(PeerProtocol):
+class LanePeer(RoomPeer):
     """A connection to a server that may have a lane."""
 
     def __init__(self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any]) -> None:
         super().__init__(hub, dispatcher)
         self.is_limited = dispatcher.is_limited
-        self._held = b""  # received bytes beyond what one loop iteration may take
         self._may_join = hub.direct is not None
         self.fd = NO_FD
         """The socket, while it is read and written directly; see `DirectIO`."""
@@ -56,15 +56,9 @@ class LanePeer(PeerProtocol):
         self.habit = MIXED
         """What the last chunk contained; the next one probably contains the same."""
 
-    @property
-    def buffered_bytes(self) -> int:
-        """The approximate memory used by unsent output and by received bytes not yet served."""
-        return super().buffered_bytes + len(self._held)
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection and fail its pending requests."""
         self.leave_direct()
-        self._held = b""
         super().connection_lost(exc)
 
     def close(self) -> None:
@@ -98,8 +92,8 @@ class LanePeer(PeerProtocol):
         if self._is_open:
             self.direct_fd = NO_FD
             self._hub.stats.bytes_sent += len(data)
-            self._sent_bytes += len(data)
-            self._write(data)
+            self._outbox.sent_bytes += len(data)
+            self._write(data, len(data))
 
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to `count` requests that the lane has taken."""
@@ -114,11 +108,9 @@ class LanePeer(PeerProtocol):
         connection = self._connection
         connection.out.append(data)
         connection.out_bytes += len(data)
-        if connection.out_bytes > self._flush_bytes or (
-            connection.out_bytes > TIGHT_WRITE_BYTES and self._hub.budget.is_tight
-        ):
-            self.flush()
-        elif not self.is_dirty:
+        if connection.out_bytes > LARGE_BYTES:
+            self._note_output()
+        if connection.out and not self.is_dirty:
             self._mark_dirty()
 
     def _receive_for(self, lane: Lane, data: bytes) -> None:
@@ -128,8 +120,11 @@ class LanePeer(PeerProtocol):
         if self._held:
             self._held += data
             return
-        if self._backlog or not self.is_writable:
-            self._receive(data)
+        if self._backlog or not self._may_serve:
+            if self._must_save_memory:
+                self._held = data
+            else:
+                self._receive(data)
             return
         data = self._connection.join(data)
         if not data:
@@ -158,9 +153,16 @@ class LanePeer(PeerProtocol):
         end, is_plain = self._answer(lane, data, part, 0)
         if is_plain:
             self._note_habit(PULLS)
-        if end < part[3]:
+        if end < part[3] and self._must_save_memory:
+            self._held = data[end:] + self._held
+        elif end < part[3]:
             self._backlog = self._connection.receive_whole(data[end:], self._hub.clock_ms())
         self._end_chunk()
+
+    @property
+    def _must_save_memory(self) -> bool:
+        """Whether requests that wait are kept as bytes."""
+        return bool(self._pauses & NO_ROOM) or self._hub.budget.is_tight
 
     def _put(self, lane: Lane, part: Part) -> bool:
         count, staged_bytes, _, _ = part
@@ -196,12 +198,13 @@ class LanePeer(PeerProtocol):
         for (count, _, start, end), known in zip(parts[index:], calls[index:], strict=True):
             left += connection.receive_whole(data[start:end], now_ms) if count else known
         left += rest
-        if left and self.is_writable:
+        if left and self._may_serve:
             self._serve(left)
         else:
             self._backlog = left
+            self._stopped_serving()
         self._end_chunk()
-        if self._held and not self._backlog and self.is_writable:
+        if self._held and not self._backlog and self._may_serve:
             self._fall_behind()
 
     def _serve_parts(
@@ -224,7 +227,7 @@ class LanePeer(PeerProtocol):
                 pulled_count -= part[0]
             else:
                 served = self._dispatcher.serve(self, calls[index])
-                if not self.is_writable:  # the last call served has been answered; stop here
+                if not self._may_serve:  # the last call served has been answered; stop here
                     del calls[index][:served]
                     return index
         return len(parts)
@@ -238,26 +241,34 @@ class LanePeer(PeerProtocol):
         connection, hub, dispatcher = self._connection, self._hub, self._dispatcher
         last, is_plain = first - part[0], True
         while first < last:
+            if last - first > WAITING_MAX and not self.has_room:
+                self._wait_for_room()
+                return lane.frame(first)[0], False
             bytes_max = self._flush_bytes
             if hub.budget.is_tight:
                 bytes_max = min(bytes_max, TIGHT_WRITE_BYTES)
             room = max(0, bytes_max - connection.out_bytes)
-            frames, count, start, end, is_odd = lane.answer(first, last - first, room)
+            frames, count, start, end, is_odd = (
+                lane.answer(first, last - first, room)
+                if self.has_room
+                else (b"", 0, *lane.frame(first), True)  # a handler lets the request wait
+            )
             if count:
                 first += count
                 dispatcher.note_served(count)
                 connection.out.append(frames)
                 connection.out_bytes += len(frames)
-                if connection.out_bytes > bytes_max:
-                    self.flush()
+                if connection.out_bytes > LARGE_BYTES:
+                    self._note_output()
                     if not self.is_writable:
                         return start or part[3], False
             if is_odd:
+                calls = connection.receive_whole(data[start:end], hub.clock_ms())
+                served = dispatcher.serve(self, calls)
                 first += 1
                 is_plain = False
-                dispatcher.serve(self, connection.receive_whole(data[start:end], hub.clock_ms()))
-                if not self.is_writable:
-                    return end, False
+                if not self._may_serve:
+                    return end if served else start, False
         return part[3], is_plain
 
     def _join_direct(self) -> None:
@@ -285,7 +296,7 @@ class LanePeer(PeerProtocol):
         else:
             super()._start_reading()
 
-    def _write(self, data: Buffer) -> None:
+    def _write(self, data: Buffer, whole_bytes: int) -> None:
         """Write directly as much as the kernel accepts, and let the transport send the rest."""
         direct = self._hub.direct
         if (
@@ -299,14 +310,10 @@ class LanePeer(PeerProtocol):
                 return
             data = memoryview(data)[sent:]
         self.direct_fd = NO_FD
-        super()._write(data)
+        super()._write(data, whole_bytes)
 
-    def _serve_backlog(self) -> None:
-        super()._serve_backlog()
-        if self._held and self.is_writable and not (self._backlog or self._is_behind):
-            data, self._held = self._held, b""
-            assert self._hub.lane is not None
-            try:
-                self._receive_for(self._hub.lane, data)
-            except RemoteProtocolError as error:
-                self._refuse(error)
+    def _serve_held(self, data: bytes) -> None:
+        if self._hub.lane is None:
+            super()._serve_held(data)
+        else:
+            self._receive_for(self._hub.lane, data)

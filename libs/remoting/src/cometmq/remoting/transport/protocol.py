@@ -2,53 +2,45 @@
 """One socket: an asyncio protocol around ``Connection``, with limits in both directions.
 
 Invariants
-    Unsent output above the high-water mark stops reading *and* serving. The memory that a peer can
-    tie up by not reading is therefore bounded by that mark plus the answers in progress. The
-    connection is closed above the hard limit, or if the peer reads nothing for a while. Only a
-    limited number of a connection's requests are served in a row. While the others wait for the
-    next turn of the loop, nothing more is read from that connection. All answers to one chunk, and
-    all answers given in one turn of the loop, are sent in one write.
+    Unsent output above the high-water mark stops reading *and* serving. A request whose answer may
+    be large is not served at all while the connection, or all of them, hold too much output: it
+    waits (``room_peer.py``). The connection is closed above the hard limit, or if the peer reads
+    nothing for a while. Only a limited number of a connection's requests are served in a row. While
+    the others wait for the next turn of the loop, nothing more is read from that connection. All
+    answers to one chunk, and all answers given in one turn of the loop, are sent in one write.
 """
 
 import asyncio
-import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
 
-from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.command import Call, Reply, Request, Response
+from cometmq.remoting.command import Call, Request, Response
 from cometmq.remoting.connection import Connection
 from cometmq.remoting.errors import ConnectionLost, Overloaded, RemoteProtocolError
 from cometmq.remoting.raw import FLAG_ONEWAY, Body
 from cometmq.remoting.transport.addresses import NO_HOST, peer_address
-from cometmq.remoting.transport.budget import TIGHT_WRITE_BYTES
+from cometmq.remoting.transport.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
+from cometmq.remoting.transport.gated_peer import GatedPeer
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
+from cometmq.remoting.transport.outbox import Outbox
 from cometmq.remoting.transport.tasks import settle
-from cometmq.remoting.transport.tls import (
-    NO_TLS_ALERT,
-    REFUSED_LINGER_S,
-    TlsGate,
-    TlsPipe,
-    tls_advice,
-)
+from cometmq.remoting.transport.tls import TlsPipe, tls_advice
 from cometmq.remoting.types import Buffer
 
-_TLS_HANDSHAKE: Final = 0x16
-
 # Reasons not to read from a connection; several may apply at once.
-_UNSENT_OUTPUT: Final = 1  # the peer does not read its answers
-_BACKLOG: Final = 2  # received requests are waiting for the next turn
-_LEAVING: Final = 4  # this end is stopping and accepts no more requests
+UNSENT_OUTPUT: Final = 1  # the peer does not read its answers
+BACKLOG: Final = 2  # received requests are waiting for the next turn
+LEAVING: Final = 4  # this end is stopping and accepts no more requests
 
-_CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
+CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
 
 
-class PeerProtocol(asyncio.Protocol):
+class PeerProtocol(GatedPeer):
     """One connection, which handlers see as a ``Peer``."""
 
     def __init__(self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any]) -> None:
@@ -69,15 +61,15 @@ class PeerProtocol(asyncio.Protocol):
         self._end: Exception | None = None  # the network error that ended the connection
         self.is_dirty = False
         self._pauses = 0
-        self._stops_reading = ~_UNSENT_OUTPUT if hub.settings.reads_while_unsent else ~0
+        self._stops_reading = ~UNSENT_OUTPUT if hub.settings.reads_while_unsent else ~0
         self.is_restrained = False
         self._backlog: list[Call[Any]] = []
+        self._noted_bytes = 0  # pending output that the budget has counted
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._active_ms = 0  # as known at the last check
         self.has_received = False  # since the last check
-        self._sent_bytes = 0
-        self._progress = (0, 0)
+        self._outbox = Outbox()
         self.in_flight = 0
         self.address, self.host = "", NO_HOST
         self.state: dict[str, object] = {}
@@ -132,6 +124,7 @@ class PeerProtocol(asyncio.Protocol):
         self.in_flight = 0
         self._backlog.clear()
         self._connection.take()
+        hub.budget.holders.discard(self)
         if exc is not None:
             self.close_reason, self._end = f"ended: {exc}{tls_advice(exc)}", exc
         self._connection.lost(self._lost())
@@ -143,12 +136,12 @@ class PeerProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop serving a peer that does not read; a server also stops reading from it."""
-        self._progress = (self._sent_bytes - self.unsent_bytes, self._hub.now_ms())
-        self._pause(_UNSENT_OUTPUT)
+        self.stalled_ms(self._hub.now_ms())
+        self._pause(UNSENT_OUTPUT)
 
     def resume_writing(self) -> None:
         """Serve the backlog, then resume reading."""
-        self._pauses &= ~_UNSENT_OUTPUT
+        self._pauses &= ~UNSENT_OUTPUT
         if self.is_restrained:
             self.is_restrained = False
             settings = self._hub.settings
@@ -167,7 +160,21 @@ class PeerProtocol(asyncio.Protocol):
     @property
     def is_writable(self) -> bool:
         """Whether unsent output is below its high-water mark."""
-        return self._is_open and not self._pauses & _UNSENT_OUTPUT
+        return self._is_open and not self._pauses & UNSENT_OUTPUT
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a large answer may be built now; see ``RoomPeer``."""
+        return self.is_writable
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a large answer would have to wait now; any thread may ask."""
+        return not self.is_writable
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Call ``work`` now, because only a server's connections wait for room."""
+        work()
 
     @property
     def is_encrypted(self) -> bool:
@@ -236,7 +243,7 @@ class PeerProtocol(asyncio.Protocol):
 
     def stop_reading(self) -> None:
         """Accept no more requests; requests already received are still answered."""
-        self._pause(_LEAVING)
+        self._pause(LEAVING)
 
     def deliver(self, call: Call[Any], answer: Answer) -> bool:
         """Encode an answer; return False if the peer must catch up before it is served further.
@@ -252,11 +259,20 @@ class PeerProtocol(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001  # as in dispatch.py
             size = self._encode_reply(out, serialization, opaque, dispatcher.failure(call, error))
         connection.out_bytes += size
-        if connection.out_bytes > self._flush_bytes or (
-            connection.out_bytes > TIGHT_WRITE_BYTES and self._hub.budget.is_tight
-        ):
+        if connection.out_bytes > LARGE_BYTES:
+            self._note_output()
+        return self._is_open and not self._pauses & UNSENT_OUTPUT
+
+    def _note_output(self) -> None:
+        """Count pending output, and write it if it is large enough."""
+        budget, out_bytes = self._hub.budget, self._connection.out_bytes
+        more_bytes = out_bytes - self._noted_bytes
+        budget.left -= more_bytes
+        self._noted_bytes = out_bytes
+        self._hub.note_large(more_bytes)
+        budget.holders.add(self)
+        if out_bytes > self._flush_bytes or (out_bytes > TIGHT_WRITE_BYTES and budget.is_tight):
             self.flush()
-        return self._is_open and not self._pauses & _UNSENT_OUTPUT
 
     def flush(self) -> None:
         """Write the pending output."""
@@ -264,20 +280,26 @@ class PeerProtocol(asyncio.Protocol):
         if not self._connection.out or not self._is_open:
             return
         data = self._connection.take()
+        if self._noted_bytes:
+            self._hub.budget.left += self._noted_bytes
+            self._noted_bytes = 0
         if self._pipe is not None:
             data = self._pipe.encrypt(data)
         self._hub.prepare_write()
         self._hub.stats.bytes_sent += len(data)
-        self._sent_bytes += len(data)
-        self._write(data)
+        self._outbox.sent_bytes += len(data)
+        self._write(data, len(data))
 
-    def _write(self, data: Buffer) -> None:
+    def _write(self, data: Buffer, whole_bytes: int) -> None:
+        """Write output, which keeps ``whole_bytes`` of memory until the kernel has taken all."""
         hub = self._hub
         self._transport.write(data)
-        hub.budget.left -= len(data)
-        if hub.budget.left < 0:
+        hub.budget.left -= whole_bytes
+        hub.budget.holders.add(self)
+        self._outbox.note(whole_bytes)
+        if hub.budget.left < hub.budget.floor:
             hub.budget.measure(hub.now_ms())
-        if self._pauses & _UNSENT_OUTPUT and self.unsent_bytes > hub.settings.unsent_bytes_max:
+        if self._pauses & UNSENT_OUTPUT and self.unsent_bytes > hub.settings.unsent_bytes_max:
             hub.stats.overflow_closed += 1
             hub.log.warning("connection.overflowed", peer=self.address, bytes=self.unsent_bytes)
             self.abort()
@@ -294,14 +316,8 @@ class PeerProtocol(asyncio.Protocol):
         if self.has_received:
             self.has_received = False
             self._active_ms = now_ms
-        if self._pauses & _UNSENT_OUTPUT:
-            gone = self._sent_bytes - self.unsent_bytes
-            if gone != self._progress[0]:
-                self._progress = (gone, now_ms)
-            elif self.stalled_ms(now_ms) >= settings.stall_timeout_ms:
-                stats.stalled_closed += 1
-                self._hub.log.warning("connection.stalled", peer=self.address)
-                self.abort()
+        if self._pauses & UNSENT_OUTPUT:
+            self._close_stalled(now_ms)
         elif now_ms - self._active_ms < settings.idle_timeout_ms:
             return
         elif self._transport.is_closing():
@@ -311,23 +327,41 @@ class PeerProtocol(asyncio.Protocol):
             self._hub.log.info("connection.idle", peer=self.address)
             self.close()
 
+    def _close_stalled(self, now_ms: int) -> None:
+        if self.stalled_ms(now_ms) >= self._hub.settings.stall_timeout_ms:
+            self._hub.stats.stalled_closed += 1
+            self._hub.log.warning("connection.stalled", peer=self.address)
+            self.abort()
+
     def restrain(self) -> None:
         """Pause until only a quarter of the unsent output is left, ignoring the high-water mark."""
+        size = self.unsent_bytes
+        if not size:
+            return  # what the connection holds are requests, or output of this turn
         self.is_restrained = True
         if self._transport.is_closing():
             self.pause_writing()
         else:
-            size = self.unsent_bytes
             self._set_water_marks(size // 2, size // 4)
 
     def stalled_ms(self, now_ms: int) -> int:
         """Return how long the peer of a paused connection has read nothing."""
-        return now_ms - self._progress[1]
+        return self._outbox.stalled_ms(self.unsent_bytes, now_ms)
 
     @property
     def unsent_bytes(self) -> int:
         """Output that the kernel has not accepted yet."""
         return self._transport.get_write_buffer_size() if self._is_open else 0
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory used by output that the kernel has not taken yet."""
+        return self._outbox.held_bytes(self.unsent_bytes) + self._connection.out_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the requests that wait for room; only a server's connections have any."""
+        return 0
 
     @property
     def pending_count(self) -> int:
@@ -337,8 +371,8 @@ class PeerProtocol(asyncio.Protocol):
     @property
     def buffered_bytes(self) -> int:
         """The approximate memory that unsent output, the incomplete frame and the backlog use."""
-        held = self._connection.out_bytes + self._connection.buffered_bytes
-        return self.unsent_bytes + held + len(self._backlog) * _CALL_BYTES
+        backlog_bytes = len(self._backlog) * CALL_BYTES
+        return self.held_bytes + self._connection.buffered_bytes + backlog_bytes
 
     # -- private ----------------------------------------------------------------------------
 
@@ -392,9 +426,14 @@ class PeerProtocol(asyncio.Protocol):
             self._backlog = calls[served:]
             if served == len(chunk):
                 self._fall_behind()
+            else:
+                self._stopped_serving()
+
+    def _stopped_serving(self) -> None:
+        """Note that the remaining requests wait until the peer has read its answers."""
 
     def _serve_backlog(self) -> None:
-        if self._backlog and self._is_open and not self._pauses & _BACKLOG:
+        if self._backlog and self._is_open and not self._pauses & BACKLOG:
             calls, self._backlog = self._backlog, []
             self._serve(calls)
             self._end_chunk()
@@ -402,18 +441,18 @@ class PeerProtocol(asyncio.Protocol):
     @property
     def _is_behind(self) -> bool:
         """Whether received requests are waiting for their turn in the event loop."""
-        return bool(self._pauses & _BACKLOG)
+        return bool(self._pauses & BACKLOG)
 
     def _fall_behind(self) -> None:
         """Postpone the remaining requests, so that other connections get their turn first."""
         self._hub.fell_behind(1)
-        self._pause(_BACKLOG)
+        self._pause(BACKLOG)
         self._hub.loop.call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
-        self._pauses &= ~_BACKLOG
+        self._pauses &= ~BACKLOG
         self._hub.fell_behind(-1)
-        if not self._pauses & _UNSENT_OUTPUT:
+        if not self._pauses & UNSENT_OUTPUT:
             self._serve_backlog()
         self._read_on()
 
@@ -433,52 +472,10 @@ class PeerProtocol(asyncio.Protocol):
     def _start_reading(self) -> None:
         self._transport.resume_reading()
 
-    def _open_gate(self, gate: TlsGate, data: bytes) -> bool:
-        """Detect TLS by the first byte; return False if the connection is refused."""
-        if self._refusal:
-            self._answer_refused(data)
-            return False
-        is_tls = data[0] == _TLS_HANDSHAKE
-        try:
-            self._pipe = gate.open(is_tls=is_tls)
-        except RemoteProtocolError as error:
-            self._hub.stats.protocol_errors += 1
-            self._hub.log.warning("connection.refused", peer=self.address, error=str(error))
-            if is_tls:
-                self._transport.write(NO_TLS_ALERT)
-                self._is_open = False
-                self._transport.close()
-            else:
-                self._refusal = str(error)
-                self._answer_refused(data)
-                self._hub.loop.call_later(REFUSED_LINGER_S, self.close)
-            return False
-        self._gate = None
-        return True
-
-    def _answer_refused(self, data: bytes) -> None:
-        """Answer any requests on a refused connection with the reason for the refusal.
-
-        Compatibility: RocketMQ closes the connection without a reply.
-        """
-        with contextlib.suppress(RemoteProtocolError):
-            for call in self._connection.receive(data, self._hub.clock_ms()):
-                if not call.flag & FLAG_ONEWAY:
-                    self.deliver(call, Reply(ResponseCode.SYSTEM_ERROR, remark=self._refusal))
-        self.flush()
-
     def _lost(self) -> ConnectionLost:
         lost = ConnectionLost(f"connection to {self.address} {self.close_reason}")
         lost.__cause__ = self._end
         return lost
-
-    def _decrypt(self, pipe: TlsPipe, data: bytes) -> bytes:
-        plain, answer = pipe.decrypt(data)
-        if answer:
-            self._transport.write(answer)
-        if pipe.is_finished:
-            self._transport.close()
-        return plain
 
     def _mark_dirty(self) -> None:
         if not self.is_dirty:

@@ -8,6 +8,7 @@ from typing import Final, Generic
 
 import msgspec
 
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import NO_LOG, Log
@@ -31,6 +32,17 @@ from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch, TlsGate
 
 _ACCEPTED_PER_TURN: Final = 32
+_FREED_BYTES_MIN: Final = 32 << 20
+_RELEASE_PAUSE_MS: Final = 3_000
+
+LARGE_ANSWERS: Final = frozenset(
+    code
+    for code, command in COMMANDS.items()
+    if command.reply_body is not None and code != RequestCode.LOCK_BATCH_MQ
+)
+"""Codes of requests whose answers may be large. The answer to a request for locks is no larger than
+the request.
+"""
 
 PeerHook = Callable[[PeerProtocol], None]
 ALL_ADDRESSES: Final = ("0.0.0.0", "::") if has_ipv6() else ("0.0.0.0",)  # noqa: S104
@@ -54,18 +66,22 @@ class Server(Generic[ContextT]):
         on_close: PeerHook | None = None,
         before_write: Callable[[], None] | None = None,
         save: Callable[[], None] | None = None,
+        release_memory: Callable[[], None] | None = None,
     ) -> None:
         """Prepare the server on the running loop; it does not listen yet.
 
         ``before_write`` is called before each write of answers to a connection. ``save`` is called
         once, before the first write after ``gather``; it must make durable what the answers
-        promise.
+        promise. ``release_memory`` is called on a thread some time after much unread output has
+        been freed; it may return the memory to the system.
         """
         self._handlers = handlers
         self._context = context
         self._settings = settings
         self._hooks = Hooks(tuple(before), tuple(after))
         self._log = log
+        self._release_memory = release_memory
+        self._released_ms = 0
         self._gate = TlsGate(settings.tls)
         self._hub: Hub[PeerProtocol] = Hub(
             Codec(COMMANDS, frame_bytes_max=settings.frame_bytes_max),
@@ -119,6 +135,7 @@ class Server(Generic[ContextT]):
             tasks=self._tasks,
             stats=self._hub.stats,
             log=self._log,
+            large=LARGE_ANSWERS,
         )
         dispatcher.is_limited = bool(excluded)
 
@@ -209,8 +226,16 @@ class Server(Generic[ContextT]):
         for peer in tuple(self._hub.peers):
             peer.check(now_ms)
         self._hub.budget.check(now_ms)
+        self._release_freed(now_ms)
         self._bound_memory()
         self._certificates.look(self._gate.watched)
+
+    def _release_freed(self, now_ms: int) -> None:
+        budget, is_due = self._hub.budget, now_ms - self._released_ms >= _RELEASE_PAUSE_MS
+        if self._release_memory is None or budget.freed_bytes < _FREED_BYTES_MIN or not is_due:
+            return
+        self._released_ms, budget.freed_bytes = now_ms, 0
+        self._tasks.spawn(asyncio.to_thread(self._release_memory), name="release-memory")
 
     def _bound_memory(self) -> None:
         """Close the connections that hold the most memory until the total is within its limit."""

@@ -15,6 +15,8 @@ class TransportStats(msgspec.Struct):
     bytes_sent: int = 0
     requests_refused: int = 0
     """Requests answered with SYSTEM_BUSY because too many were in flight."""
+    requests_postponed: int = 0
+    """Requests that waited because there was too much unread output."""
     handler_failures: int = 0
     """Requests answered with SYSTEM_ERROR because a handler raised an unexpected exception."""
     protocol_errors: int = 0

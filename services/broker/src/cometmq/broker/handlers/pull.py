@@ -86,10 +86,18 @@ def resume(broker: Broker, held: HeldPull) -> None:
     """Answer a held pull because its queue has grown, its deadline has passed or the broker is
     stopping.
     """
-    call = held.call
-    if not call.peer.is_open:
+    _resume(broker, held.call)
+
+
+def _resume(broker: Broker, call: Call[PullMessage]) -> None:
+    """Answer a pull that has waited; it waits further while there is no room for its answer."""
+    peer = call.peer
+    if not peer.is_open:
         return
-    answer(broker, call, lambda: _pull(broker, call, may_hold=False))
+    if peer.has_room:
+        answer(broker, call, lambda: _pull(broker, call, may_hold=False))
+    else:
+        peer.when_room(partial(_resume, broker, call))
 
 
 def serve_arrivals(broker: Broker) -> None:
@@ -159,13 +167,22 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     broker.stats.cold_read_count += 1
     started_ms = broker.clock.monotonic_ms()
 
-    def loaded(messages: GetResult) -> None:
+    peer = call.peer
+
+    def load() -> GetResult | None:
+        """Read nothing for a peer that has stopped reading while this read waited for its turn."""
+        return None if peer.is_crowded else result.load()
+
+    def loaded(messages: GetResult | None) -> None:
+        if messages is None:
+            peer.when_room(partial(_resume, broker, call))
+            return
         waited_ms = broker.clock.monotonic_ms() - started_ms
         broker.stats.count_wait(header.topic, header.consumer_group, waited_ms)
         broker.store.note_loaded(header.topic, header.queue_id, header.queue_offset, messages)
         answer(broker, call, lambda: _conclude(broker, pull, messages))
 
-    broker.driver.reads.read(call, result.load, loaded)
+    broker.driver.reads.read(call, load, loaded)
     return None
 
 

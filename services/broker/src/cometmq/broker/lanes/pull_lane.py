@@ -170,6 +170,10 @@ class BrokerPulls:
         self._apply(effects, started_s)
         return data, done, start, end, is_odd
 
+    def frame(self, index: int) -> tuple[int, int]:
+        """Return the place of a staged request; see `cometmq.remoting.transport.lane`."""
+        return self._native.frame(index)
+
     def answer_rows(
         self, rows: list[tuple[Staging, bytes]], first: int, count_max: int, room: int
     ) -> AnsweredRows | None:

@@ -148,6 +148,9 @@ class BrokerLane:
     def answer(self, first: int, count: int, room: int) -> Answered:
         return self._pulls.answer(first, count, room)
 
+    def frame(self, index: int) -> tuple[int, int]:
+        return self._pulls.frame(index)
+
     def answer_rows(
         self, rows: list[tuple[Staging, bytes]], first: int, count_max: int, room: int
     ) -> AnsweredRows | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A connection without a socket."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,11 +29,22 @@ class FakePeer:
         self.is_open = True
         self.is_writable = True
         self.is_encrypted = False
+        self.has_room = True
+        self.waiting: list[Callable[[], None]] = []
         self.state: dict[str, object] = {}
         self.sent: list[Sent] = []
         self.asked: list[Sent] = []
         self.answers: dict[int, Response | CometError] = {}
         self.replies: list[Reply] = []
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a large answer would have to wait."""
+        return not self.has_room
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Record the work in ``waiting``."""
+        self.waiting.append(work)
 
     def send(
         self,

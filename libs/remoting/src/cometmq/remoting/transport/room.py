@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests with large answers that wait until the budget of unread output has room for them.
+
+The connections take turns, one request each, so a connection with many waiting requests delays the
+others by one answer. A turn of the loop serves a bounded number of bytes, so sends do not wait for
+all answers that have become possible. Each connection may have a few requests here; its further
+requests wait as received bytes, which take less memory (``PeerProtocol``).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+from cometmq.remoting.transport.budget import UnsentBudget
+
+Work = Callable[[], None]
+
+WAITING_MAX: Final = 8
+"""Requests of one connection that wait here before the server stops serving the connection."""
+_TURN_COUNT: Final = 64
+_TURN_BYTES: Final = 1 << 20
+_PAUSES_S: Final = (0.01, 0.05)
+
+
+class Waiting(Protocol):
+    """The part of a connection that this module uses."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is still usable."""
+
+    @property
+    def may_build(self) -> bool:
+        """Whether a large answer may be built now, regardless of the requests that wait."""
+
+    def go_on(self) -> None:
+        """Serve the requests that wait as received bytes."""
+
+
+PeerT = TypeVar("PeerT", bound=Waiting)
+
+
+class Room(Generic[PeerT]):
+    """The requests of one server that wait for room, by connection."""
+
+    def __init__(
+        self,
+        budget: UnsentBudget[PeerT],  # type: ignore[type-var]  # a connection satisfies both
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._budget = budget
+        self._loop = loop
+        self._waiting: dict[PeerT, deque[Work]] = {}
+        self._timer: asyncio.Handle | None = None
+        self._pause_s = _PAUSES_S[0]
+        self._measure_s = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def count(self) -> int:
+        """The number of waiting requests."""
+        return sum(map(len, self._waiting.values()))
+
+    def has(self, peer: PeerT) -> bool:
+        """Return whether requests of a connection wait here."""
+        return peer in self._waiting
+
+    def count_of(self, peer: PeerT) -> int:
+        """Return how many requests of a connection wait here."""
+        return len(self._waiting.get(peer, ()))
+
+    def wait(self, peer: PeerT, work: Work) -> None:
+        """Call ``work`` once there is room for an answer, unless the connection ends before."""
+        works = self._waiting.get(peer)
+        if works is None:
+            works = self._waiting[peer] = deque()
+        works.append(work)
+        self._budget.is_wanted = True
+        if self._timer is None:
+            # If there is room for all, the request waits only for the next turn of the loop.
+            is_full = self._budget.left <= self._budget.reserved_bytes
+            self._timer = self._loop.call_later(_PAUSES_S[0] if is_full else 0, self._serve)
+
+    def drop(self, peer: PeerT) -> None:
+        """Forget the requests of a closed connection."""
+        self._waiting.pop(peer, None)
+        self._budget.is_wanted = bool(self._waiting)
+
+    def _serve(self) -> None:
+        """Serve one request of each connection that has room."""
+        budget, now_s = self._budget, self._loop.time()
+        self._timer = None
+        if now_s >= self._measure_s:
+            # Between measurements, the budget knows only what is written, not what is read.
+            budget.measure(int(now_s * 1000))
+            self._measure_s = now_s + _PAUSES_S[0]
+        count, last = 0, budget.turn_left - _TURN_BYTES
+        try:
+            for peer in tuple(self._waiting):
+                if budget.left <= 0 or budget.turn_left <= max(0, last) or count >= _TURN_COUNT:
+                    break
+                if peer in self._waiting and peer.may_build:
+                    count += 1
+                    self._serve_one(peer)
+        finally:
+            budget.is_wanted = bool(self._waiting)
+            self._pause_s = _PAUSES_S[0] if count else min(self._pause_s * 2, _PAUSES_S[1])
+            if self._waiting and self._timer is None:
+                pause_s = 0 if count else self._pause_s
+                self._timer = self._loop.call_later(pause_s, self._serve)
+
+    def _serve_one(self, peer: PeerT) -> None:
+        works = self._waiting.pop(peer)
+        work = works.popleft()
+        if works:
+            self._waiting[peer] = works  # at the end: the others go first
+        work()
+        if peer not in self._waiting:
+            peer.go_on()
