@@ -47,7 +47,7 @@ def main() -> None:
             store.put(message(number), _forget)
         store.commit()
         all_of_them, half, none = (
-            sql_record_filter(compiled(text)).matches for text in ("TRUE", "n = 1", NOTHING)
+            sql_record_filter(compiled(text)).tester() for text in ("TRUE", "n = 1", NOTHING)
         )
         compare_and_print(
             {

@@ -255,7 +255,7 @@ fn check(
         };
         let reader = &pulls.readers[pull.reader as usize];
         let (queue, view) = (world.queue(), world.view.clone());
-        let (mut out, mut budget) = (BEFORE.to_vec(), 2000);
+        let (mut out, mut budget) = (BEFORE.to_vec(), 1 << 40);
         let context = Context { queue, topic: b"T", log: &view, limits: LIMITS, source: world };
         let rooms = (&mut out, &mut budget);
         let Some(found) = answer(pull, reader, context, caches, template, rooms) else {

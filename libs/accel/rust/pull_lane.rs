@@ -61,7 +61,7 @@ struct Work<'a, 'py> {
     py: Python<'py>,
     view: &'a Bound<'py, PyAny>,
     out: Vec<u8>,
-    /// Number of entries that filters may still examine.
+    /// Number of steps that filters may still take.
     budget: i64,
     totals: Bound<'py, PyList>,
     commits: Bound<'py, PyList>,
@@ -248,7 +248,7 @@ impl PullLane {
     }
 
     /// Answers staged requests, and stops at one that Python must answer or when the answers exceed
-    /// `room` bytes. Filters may examine `budget` entries in total.
+    /// `room` bytes. Filters may take `budget` steps in total.
     fn answer<'py>(
         &mut self,
         py: Python<'py>,

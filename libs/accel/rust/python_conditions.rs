@@ -17,7 +17,7 @@ pub fn matches(
     condition: &Bound<'_, PyTuple>,
     record: &[u8],
 ) -> PyResult<Option<bool>> {
-    Ok(program(names, condition)?.matches(record).ok())
+    Ok(program(names, condition)?.matches(record, &mut 0).ok())
 }
 
 /// Returns a condition on properties with these names.

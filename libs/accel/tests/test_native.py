@@ -389,7 +389,7 @@ def test_readers_that_are_unknown_or_forgotten_are_left_to_python():
     world.lane.forget()
     assert world.lane.reader_count == 0
     assert world.lane.frame(1)[1] == len(data + other + send() + data)
-    done = world.lane.answer(0, 1, 1000, View(0, 276, 1 << 20), 99)
+    done = world.lane.answer(0, 1, 1000, View(0, 276, 1 << 20), 99_999)
     assert done[:5] == (b"", 0, 0, len(data), True)
     assert world.stage(data) == [(0, 0, 0, len(data))]
 
@@ -477,10 +477,10 @@ def test_answers_stop_above_the_room_and_filters_choose():
     data = world.head()
     world.stage(data * 3)
     view = View(0, 276, 1 << 20)
-    frames, done, start, end, is_odd, *_ = world.lane.answer(0, 3, 0, view, 99)
+    frames, done, start, end, is_odd, *_ = world.lane.answer(0, 3, 0, view, 99_999)
     assert (done, start, end, is_odd) == (1, len(data), 2 * len(data), False)
     assert frames.endswith(b"401}" + world.log[92:])
-    assert world.lane.answer(1, 2, 1 << 20, view, 99)[0] == frames * 2
+    assert world.lane.answer(1, 2, 1 << 20, view, 99_999)[0] == frames * 2
 
 
 def test_chunks_of_several_connections_are_answered_until_one_is_not_plain():
@@ -511,15 +511,19 @@ def test_chunks_of_several_connections_are_answered_until_one_is_not_plain():
     assert answer(pull * 2, pull, room=1) == ([(0, 1)], size, 0, size)
 
 
-def test_filters_examine_no_more_entries_than_they_may():
+def test_filters_take_no_more_steps_than_they_may():
     world = PullWorld()
-    world.learn(codes=[0])
+    world.learn(codes=[0, 1, 2])
     data = world.head()
     view = View(0, 276, 1 << 20)
-    for budget, done, left in ((9, 2, 3), (6, 2, 0), (5, 1, -1), (2, 0, -1), (0, 0, -1)):
+    for budget, done, found, left in ((9, 2, 6, 3), (6, 2, 6, 0), (5, 2, 5, 0), (2, 1, 2, 0)):
         world.stage(data * 2)
-        answered = world.lane.answer(0, 2, 1 << 20, view, budget)
-        assert (answered[1], answered[4], answered[5][3]) == (done, done < 2, left)
+        answered = world.lane.answer(0, 2, 1 << 20, view, 256 * budget)
+        assert (answered[1], answered[4], answered[5][3]) == (done, done < 2, 256 * left)
+        assert sum(total[3] for total in answered[5][0]) == found
+    for budget in (255, 0, -1):
+        world.stage(data * 2)
+        assert world.lane.answer(0, 2, 1 << 20, view, budget)[1:5:3] == (0, True)
 
 
 @pytest.mark.parametrize("serialization", Serialization)
@@ -547,14 +551,14 @@ def test_a_request_for_locks_gets_the_answer_of_its_twin(serialization):
     assert answer.endswith(b"granted")
     world.stage(data)
     world.lane.forget_renewals()
-    answered = world.lane.answer(0, 2, 1 << 20, View(0, 276, 1 << 20), 99)
+    answered = world.lane.answer(0, 2, 1 << 20, View(0, 276, 1 << 20), 99_999)
     assert (answered[1], answered[4], answered[5][2]) == (1, True, [])
 
 
 def test_impossible_pulls_raise():
     world = PullWorld()
     with pytest.raises(IndexError):
-        world.lane.answer(0, 1, 0, View(0, 276, 1 << 20), 99)
+        world.lane.answer(0, 1, 0, View(0, 276, 1 << 20), 99_999)
     with pytest.raises(IndexError):
         world.lane.frame(0)
     for condition in [("cast", 1), ("like", 0), ("integer", 0, "!=", 1, False)]:

@@ -14,6 +14,10 @@ use crate::scan::{be32, be64};
 pub const ENTRY_BYTES: usize = 20;
 /// Maximum number of entries that a filtered pull examines.
 const SCAN_COUNT_MIN: i64 = 800;
+/// Steps of a filter for an entry without its record.
+pub const ENTRY_STEPS: i64 = 256;
+/// Bytes of a record that a filter copies in one step.
+const COPIED_BYTES: usize = 16;
 const LOG_BLOCK_BYTES: i64 = 128 << 10;
 const ENTRY_BLOCK_COUNT: i64 = 512;
 /// Smaller tag codes are the addresses of extended entries.
@@ -157,7 +161,8 @@ pub struct LastBlocks {
 impl<S: Source> Selection<'_, S> {
     /// Appends records to `body`, starting at a queue offset. Returns `None`, possibly after
     /// appending, if Python must answer because nothing was found or not everything is plain.
-    /// `budget` is the number of entries that filters may still examine.
+    /// `budget` is the number of steps that filters may still take (`sql.rs`). A pull that exceeds
+    /// it ends with what it has found, or leaves its answer to Python.
     pub fn run(&mut self, from: i64, body: &mut Vec<u8>, budget: &mut i64) -> Option<Found> {
         let Queue { min_offset, max_offset, .. } = self.queue;
         if from < min_offset || from >= max_offset {
@@ -170,8 +175,13 @@ impl<S: Source> Selection<'_, S> {
         let (mut count, mut at, mut last, mut first) = (0usize, from, -1i64, -1i64);
         while at < end {
             let (offset, size, tag_code) = self.entry(at)?;
-            *budget -= i64::from(is_filtered);
-            if (is_filtered && *budget < 0) || offset <= last || !self.is_plain(offset, size) {
+            if is_filtered && *budget < ENTRY_STEPS {
+                if count > 0 {
+                    break;
+                }
+                return None;
+            }
+            if offset <= last || !self.is_plain(offset, size) {
                 return None;
             }
             let is_full = count as i64 >= self.limits.count_max
@@ -181,6 +191,7 @@ impl<S: Source> Selection<'_, S> {
             }
             last = offset;
             at += 1;
+            *budget -= if is_filtered { ENTRY_STEPS } else { 0 };
             if let Filter::Tags(codes) = self.filter {
                 if tag_code > EXTENDED_TAG_MAX && codes.binary_search(&tag_code).is_err() {
                     continue;
@@ -189,7 +200,10 @@ impl<S: Source> Selection<'_, S> {
             let begin = body.len();
             self.record(at - 1, offset, size, body)?;
             if let Filter::Sql(program) = self.filter {
-                match program.matches(&body[begin..]) {
+                let mut steps = size / COPIED_BYTES;
+                let verdict = program.matches(&body[begin..], &mut steps);
+                *budget -= steps as i64;
+                match verdict {
                     Ok(true) => {}
                     Ok(false) => {
                         body.truncate(begin);

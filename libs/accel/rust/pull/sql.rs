@@ -5,6 +5,9 @@
 //! Conditions have three values: true, false, unknown. Python compiles the expression and passes
 //! the kinds of conditions that this module supports (`filters/sql/program.py`). Doubtful values
 //! are `Unsure` and left to Python.
+//!
+//! Work is counted in steps of about 1 ns, because it depends on the sender and the reader: a
+//! record may have thousands of properties, or numbers of thousands of digits.
 
 use std::cmp::Ordering;
 
@@ -84,18 +87,27 @@ enum Failure {
 
 type Values<'a> = [Option<&'a str>];
 
+/// Steps of one condition without its operands.
+const CONDITION_STEPS: usize = 4;
+/// Steps of one property without its names and its value.
+const PROPERTY_STEPS: usize = 6;
+/// Steps of one name that is compared with a property.
+const NAME_STEPS: usize = 2;
+/// Bytes that one step compares or searches.
+const STEP_BYTES: usize = 8;
+
 impl Program {
-    /// Returns whether a record matches.
+    /// Returns whether a record matches; adds the steps that this took to `steps`.
     ///
     /// # Errors
     ///
     /// `Unsure` if only Python can decide.
-    pub fn matches(&self, record: &[u8]) -> Result<bool, Unsure> {
+    pub fn matches(&self, record: &[u8], steps: &mut usize) -> Result<bool, Unsure> {
         let properties = properties_of(record).ok_or(Unsure)?;
         let mut room = [None; 8];
         let values = room.get_mut(..self.names.len()).ok_or(Unsure)?;
-        self.read(properties, values).ok_or(Unsure)?;
-        match evaluate(&self.condition, values) {
+        self.read(properties, values, steps).ok_or(Unsure)?;
+        match evaluate(&self.condition, values, steps) {
             Ok(verdict) => Ok(verdict == Some(true)),
             Err(Failure::NoMatch) => Ok(false),
             Err(Failure::Unsure) => Err(Unsure),
@@ -103,10 +115,17 @@ impl Program {
     }
 
     /// Finds the last non-empty value of each name.
-    fn read<'a>(&self, properties: &'a [u8], values: &mut Values<'a>) -> Option<()> {
+    fn read<'a>(
+        &self,
+        properties: &'a [u8],
+        values: &mut Values<'a>,
+        steps: &mut usize,
+    ) -> Option<()> {
         let mut rest = properties;
+        *steps += properties.len() / STEP_BYTES;
         while !rest.is_empty() {
             let end = position(rest, 2);
+            *steps += PROPERTY_STEPS + NAME_STEPS * self.names.len();
             for (name, value) in self.names.iter().zip(values.iter_mut()) {
                 let found = name.len() + 1;
                 if found <= end && rest[found - 1] == 1 && rest.starts_with(name) {
@@ -153,12 +172,17 @@ fn properties_of(record: &[u8]) -> Option<&[u8]> {
     record.get(end + 2..end + 2 + usize::try_from(length).ok()?)
 }
 
-fn evaluate(condition: &Condition, values: &Values) -> Result<Option<bool>, Failure> {
+fn evaluate(
+    condition: &Condition,
+    values: &Values,
+    steps: &mut usize,
+) -> Result<Option<bool>, Failure> {
+    *steps += CONDITION_STEPS;
     Ok(match condition {
         Condition::Logic(is_and, parts) => {
             let mut result = Some(*is_and);
             for part in parts {
-                match evaluate(part, values)? {
+                match evaluate(part, values, steps)? {
                     Some(value) if value != *is_and => return Ok(Some(value)),
                     Some(_) => {}
                     None => result = None,
@@ -166,21 +190,33 @@ fn evaluate(condition: &Condition, values: &Values) -> Result<Option<bool>, Fail
             }
             result
         }
-        Condition::Not(part) => evaluate(part, values)?.map(|value| !value),
+        Condition::Not(part) => evaluate(part, values, steps)?.map(|value| !value),
         Condition::Cast(name) => values[*name].map(|_| false),
         Condition::Null(name) => Some(values[*name].is_none()),
-        Condition::Within(name, texts, is_negated) => values[*name]
-            .map(|value| texts.iter().any(|text| text == value.as_bytes()) != *is_negated),
-        Condition::Text(name, text) => values[*name].map(|value| value.as_bytes() == text),
+        Condition::Within(name, texts, is_negated) => {
+            *steps += NAME_STEPS * texts.len();
+            values[*name]
+                .map(|value| texts.iter().any(|text| text == value.as_bytes()) != *is_negated)
+        }
+        Condition::Text(name, text) => {
+            *steps += text.len() / STEP_BYTES;
+            values[*name].map(|value| value.as_bytes() == text)
+        }
         Condition::Truth(name, wanted) => {
             values[*name].map(|value| value.eq_ignore_ascii_case("true") == *wanted)
         }
         Condition::Integer(name, test, constant, range) => match values[*name] {
-            Some(value) => Some(test.holds(integer(value, *range)?.cmp(constant))),
+            Some(value) => {
+                *steps += value.len();
+                Some(test.holds(integer(value, *range)?.cmp(constant)))
+            }
             None => None,
         },
         Condition::Double(name, test, constant) => match values[*name] {
-            Some(value) => Some(test.holds(compare_doubles(double(value)?, *constant))),
+            Some(value) => {
+                *steps += value.len();
+                Some(test.holds(compare_doubles(double(value)?, *constant)))
+            }
             None => None,
         },
     })
@@ -278,7 +314,7 @@ mod tests {
 
     fn verdict(condition: Condition, properties: &str) -> Result<bool, Unsure> {
         let program = Program { names: vec![b"a".to_vec(), b"b".to_vec()], condition };
-        program.matches(&record(properties))
+        program.matches(&record(properties), &mut 0)
     }
 
     #[test]
@@ -343,6 +379,25 @@ mod tests {
     }
 
     #[test]
+    fn steps_grow_with_operators_and_bytes() {
+        let equal = || Condition::Integer(0, Test::Equal, 6, INT);
+        let program = |count| Program {
+            names: vec![b"a".to_vec()],
+            condition: Condition::Logic(false, (0..count).map(|_| equal()).collect()),
+        };
+        let steps = |count: usize, properties: &str| {
+            let mut steps = 0;
+            assert_eq!(program(count).matches(&record(properties), &mut steps), Ok(false));
+            steps
+        };
+        let digits = format!("a\u{1}{}7", "0".repeat(10_000));
+        assert!(steps(1, "a\u{1}7") < 100);
+        assert!(steps(1, &digits) > 10_000);
+        assert!(steps(60, &digits) > 600_000);
+        assert!(steps(1, &"b\u{1}c\u{2}".repeat(5_000)) > 40_000);
+    }
+
+    #[test]
     fn the_first_of_several_bytes_is_found_wherever_it_is() {
         for length in 0..40 {
             for first in 0..=length {
@@ -359,9 +414,9 @@ mod tests {
     #[test]
     fn a_damaged_record_is_left_to_python() {
         let program = Program { names: vec![], condition: Condition::Logic(true, vec![]) };
-        assert_eq!(program.matches(&record("")), Ok(true));
+        assert_eq!(program.matches(&record(""), &mut 0), Ok(true));
         for end in 0..record("").len() {
-            assert_eq!(program.matches(&record("")[..end]), Err(Unsure));
+            assert_eq!(program.matches(&record("")[..end], &mut 0), Err(Unsure));
         }
     }
 }

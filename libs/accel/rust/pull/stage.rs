@@ -205,7 +205,7 @@ pub struct Context<'a, S> {
 }
 
 /// Appends the answer to a pull to `out`. If Python must answer, returns `None` and appends nothing.
-/// `budget` is the number of entries that filters may still examine.
+/// `budget` is the number of steps that filters may still take.
 pub fn answer<S: Source>(
     pull: &Pull,
     reader: &Reader,

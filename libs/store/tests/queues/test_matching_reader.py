@@ -12,9 +12,9 @@ from cometmq.remoting.types import Buffer
 from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.consume_queue import ENTRY
-from cometmq.store.queues.matching_reader import BLOCK_COUNT_MAX, read_matching
+from cometmq.store.queues.matching_reader import BLOCK_COUNT_MAX, BlockSize, read_matching
 from cometmq.store.queues.queue_reader import SCAN_COUNT_MIN, ReadLimits, read_queue
-from cometmq.store.reads import Read, finish
+from cometmq.store.reads import PAUSE, Exhausted, Read, finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
@@ -157,3 +157,41 @@ def test_the_extended_queue_files_of_a_java_broker_survive(tmp_path):
     store.close()
     file = folder / "00000000000000000000"
     assert file.read_bytes() == b"\x00\x1c" + bytes(100)
+
+
+def test_a_test_that_pauses_is_called_again_with_the_same_record(rig):
+    fill(rig, 40)
+    asked: list[bytes] = []
+
+    def test(record: Buffer) -> bool | None:
+        asked.append(bytes(record))
+        return None if len(asked) % 3 else is_odd(record)
+
+    reads, result = reads_of(rig.store.find_messages("T", 0, 0, 32, test))
+    expected = finish(rig.store.find_messages("T", 0, 0, 32, is_odd))
+    assert [bytes(record) for record in result.records] == [
+        bytes(record) for record in expected.records
+    ]
+    assert (result.status, result.next_offset) == (expected.status, expected.next_offset)
+    assert asked == [record for record in asked[::3] for _ in range(3)]
+    assert sum(read is PAUSE for read in reads) == 2 * 40
+
+
+def test_an_exhausted_search_ends_after_at_least_one_record(rig):
+    fill(rig, 40)
+    tested: list[Buffer] = []
+    lookup = rig.store.find_messages("T", 0, 0, 32, tested.append, block=BlockSize(1))
+    block = next(lookup)
+    while not block.size > 20:  # entries
+        block = lookup.send(block.load())
+    assert lookup.throw(Exhausted()) == block  # nothing was tested yet
+    assert lookup.send(block.load()) is PAUSE  # `append` returns None
+    assert lookup.throw(Exhausted()) is PAUSE
+    assert len(tested) == 1
+
+    lookup = rig.store.find_messages("T", 0, 0, 32, lambda _: False, block=BlockSize(1))
+    lookup.send(next(lookup).load())
+    with pytest.raises(StopIteration) as end:
+        lookup.throw(Exhausted())
+    result = end.value.value
+    assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 1)

@@ -3,16 +3,17 @@
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cometmq.broker import store_reads
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import progress
-from cometmq.broker.store_reads import TURN_BYTES_MAX, TURN_READS_MAX
+from cometmq.broker.store_reads import TURN_BYTES_MAX, TURN_READS_MAX, StoreReads
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.broker.timers import disable_slow_groups
@@ -37,13 +38,17 @@ from cometmq.remoting.commands.queries import QueryConsumeQueue, QueryMessage, V
 from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.commands.topics import GetTopicStatsInfo
+from cometmq.remoting.errors import SystemBusy
+from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import decode_record
 from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.worker import Worker
 from cometmq.store.disk import OsFile
 from cometmq.store.errors import DiskError
 from cometmq.store.reads import Lookup, Read
 
 COUNT = 40
+COUNT_MAX = 1_000
 SETTINGS = {"youngQueueStartsAtZero": "true", "disableConsumeIfConsumerReadSlowly": "true",
             "consumerFallbehindThreshold": "1"}  # fmt: skip
 STORED_MS = FakeClock().now_ms()
@@ -219,6 +224,10 @@ def endless(reads: list[int], size: int = 1) -> Lookup[None]:
         reads.append(1)
 
 
+def unexpected_result(result: object) -> None:
+    raise AssertionError(result)
+
+
 def unexpected(error: Exception) -> None:
     raise AssertionError(error)
 
@@ -253,6 +262,114 @@ async def test_a_search_ends_with_its_connection(broker: Broker) -> None:
     await broker.driver.drain()
     assert ended == []
     assert len(reads) <= TURN_READS_MAX
+
+
+async def until(is_over: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_over():  # noqa: ASYNC110  # the code under test knows no event
+            await asyncio.sleep(0)
+
+
+def cold(file: Any, count: int) -> Lookup[int]:
+    for _ in range(count):
+        yield Read(file, 0, 1)
+    return count
+
+
+class SlowFile:
+    """A file that is never in memory; its reads wait until they are allowed, for at most 5 s."""
+
+    def __init__(self) -> None:
+        self.may_read = threading.Semaphore(0)
+
+    def read_cached(self, *_: int) -> None:
+        return None
+
+    def read(self, *_: int) -> bytes:
+        self.may_read.acquire(timeout=5)
+        return b"x"
+
+
+async def test_the_reads_of_one_peer_do_not_delay_those_of_another(broker: Broker) -> None:
+    file, ended, reads = SlowFile(), list[str](), broker.driver.reads
+    first, second = FakePeer(), FakePeer()
+    for _ in range(500):
+        reads.look_up(cold(file, 2), lambda _: ended.append("first"), unexpected, peer=first)
+    reads.look_up(cold(file, 2), lambda _: ended.append("second"), unexpected, peer=second)
+    file.may_read.release(12)
+    await until(lambda: "second" in ended)
+    assert len(ended) < 12
+    file.may_read.release(1_000)
+    await broker.driver.drain()
+    assert ended.count("first") == 500
+
+
+async def test_the_postponed_searches_of_peers_take_turns(broker: Broker) -> None:
+    ended, reads = list[str](), broker.driver.reads
+    first, second = FakePeer(), FakePeer()
+    for _ in range(200):
+        reads.look_up(endless([]), lambda _: ended.append("first"), unexpected, peer=first)
+    reads.look_up(endless([]), lambda _: ended.append("second"), unexpected, peer=second)
+    await until(lambda: "second" in ended)
+    assert len(ended) < 10
+    reads.drop(first)
+    await broker.driver.drain()
+    assert len(ended) < 20
+
+
+async def test_a_request_that_waits_too_long_is_refused(broker: Broker) -> None:
+    file, errors, reads = SlowFile(), list[Exception](), broker.driver.reads
+    reads.wait_ms_max = 300
+    began_s = asyncio.get_running_loop().time()
+    for _ in range(50):
+        reads.look_up(cold(file, 2), unexpected_result, errors.append, peer=FakePeer())
+    own: list[int] = []
+    reads.look_up(cold(file, 2), own.append, unexpected)
+    await until(lambda: len(errors) == 50)
+    waited_s = asyncio.get_running_loop().time() - began_s
+    assert 0.3 <= waited_s < 2
+    error = errors[-1]
+    assert isinstance(error, SystemBusy)
+    assert error.remark is not None
+    assert error.remark.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control")
+    assert reads.expired_count == 50
+    file.may_read.release(1_000)
+    await broker.driver.drain()
+    assert own == [2]  # the broker's own searches have no deadline
+
+
+async def test_the_waiting_reads_of_a_closed_connection_are_dropped(broker: Broker) -> None:
+    file, ended, reads = SlowFile(), list[int](), broker.driver.reads
+    peer = FakePeer()
+    for _ in range(100):
+        reads.look_up(cold(file, 1), ended.append, unexpected, peer=peer)
+    peer.close()
+    reads.drop(peer)
+    await asyncio.sleep(0)
+    waiting = len(reads)
+    file.may_read.release(100)
+    await broker.driver.drain()
+    assert ended == []
+    assert waiting <= 2  # on the thread
+
+
+async def test_the_reads_of_one_peer_leave_room_for_others(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_reads, "WAITING_MAX", COUNT_MAX)
+    monkeypatch.setattr(store_reads, "TURN_S_MAX", 1e9)
+    broker.driver.reads = StoreReads(Worker("test"), log=NO_LOG)
+    file, errors, reads = SlowFile(), list[Exception](), broker.driver.reads
+    peer = FakePeer()
+    for _ in range(COUNT_MAX):
+        reads.look_up(cold(file, 1), lambda _: None, errors.append, peer=peer)
+    assert len(errors) == pytest.approx(COUNT_MAX / 2, abs=3)
+    assert all(isinstance(error, SystemBusy) for error in errors)
+    count = len(errors)
+    reads.look_up(cold(file, 1), lambda _: None, errors.append, peer=FakePeer())
+    assert len(errors) == count
+    file.may_read.release(COUNT_MAX)
+    await broker.driver.drain()
 
 
 async def test_the_progress_of_all_groups_is_read_on_a_worker(broker: Broker, disk: Disk) -> None:

@@ -257,9 +257,11 @@ def whole_searches(monkeypatch):
     """Complete each search in the turn in which it begins, because handlers and the lane would
     postpone different ones.
     """
-    monkeypatch.setattr(pull_lane, "TURN_EXAMINED_MAX", 1 << 30)
+    monkeypatch.setattr(pull_lane, "TURN_STEPS_MAX", 1 << 50)
     monkeypatch.setattr(store_reads, "TURN_READS_MAX", 1 << 30)
     monkeypatch.setattr(store_reads, "TURN_BYTES_MAX", 1 << 40)
+    monkeypatch.setattr(store_reads, "TURN_S_MAX", 1e9)
+    monkeypatch.setattr(store_reads, "SEARCH_S_MAX", 1e9)
     for expression in EXPRESSIONS:  # cached: one broker finds what the other has compiled
         compile_sql(expression)
 
@@ -295,7 +297,7 @@ def test_groups_that_read_the_same_places_get_the_same_answers(seed, oddity):
 
 
 def test_filters_of_one_turn_examine_a_bounded_number_of_entries(monkeypatch):
-    monkeypatch.setattr(pull_lane, "TURN_EXAMINED_MAX", 500)
+    monkeypatch.setattr(pull_lane, "TURN_STEPS_MAX", 500 * 256)
     script = Script(1, oddity=0)
     script.send(600)
     ext = {
@@ -328,7 +330,7 @@ def test_filters_of_one_turn_examine_a_bounded_number_of_entries(monkeypatch):
 
 
 def test_filters_may_examine_as_many_entries_in_every_turn(monkeypatch):
-    monkeypatch.setattr(pull_lane, "TURN_EXAMINED_MAX", 500)
+    monkeypatch.setattr(pull_lane, "TURN_STEPS_MAX", 500 * 256)
     script = Script(1, oddity=0)
     script.send(1200)
     ext = {

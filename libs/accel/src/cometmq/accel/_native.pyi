@@ -235,8 +235,8 @@ class PullLane:
     ) -> tuple[bytes, int, int, int, bool, PullEffects]:
         """Answer staged requests until one is for Python, or the answers exceed `room` bytes.
 
-        Filters may examine `budget` entries in total; beyond that, pulls with filters are for
-        Python.
+        Filters may take `budget` steps in total, of about 1 ns each; beyond that, a pull with a
+        filter ends with what it has found, or is for Python if it has found nothing.
 
         Return the frames, the number of answered requests, the begin and end of the next request's
         frame (0: none), whether that request is for Python, and the effects.

@@ -70,6 +70,14 @@ def rejected(*, in_flight: int, waited_ms: int) -> str:
     )
 
 
+def queue_timeout(*, in_queue: int, waited_ms: int) -> str:
+    """Answer to a request that has waited too long for its turn."""
+    return (
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+        f"period in queue: {waited_ms}ms, size of queue: {in_queue}"
+    )
+
+
 def message_illegal(body_bytes_max: int) -> str:
     """Answer to a message whose body or properties are too long."""
     return (

@@ -28,7 +28,7 @@ from cometmq.store.opening import Running, start
 from cometmq.store.parts import Parts, build_parts
 from cometmq.store.publishing import ArrivalListener
 from cometmq.store.queues.consume_queue import ConsumeQueue
-from cometmq.store.queues.matching_reader import BLOCK_COUNT_MAX, RecordTest
+from cometmq.store.queues.matching_reader import WHOLE_BLOCK, BlockSize, RecordTest
 from cometmq.store.queues.pulls import Pulls
 from cometmq.store.reads import Lookup
 from cometmq.store.results import (
@@ -275,13 +275,13 @@ class MessageStore:
         count_max: int,
         test: RecordTest,
         *,
-        block_count: int = BLOCK_COUNT_MAX,
+        block: BlockSize = WHOLE_BLOCK,
     ) -> Lookup[GetResult]:
         """Find messages of a queue whose records pass a test, starting at this offset.
 
-        `block_count` is the number of records tested per read.
+        `block` is the number of records tested per read.
         """
-        return self.pulls.find(topic, queue_id, offset, count_max, test, block_count)
+        return self.pulls.find(topic, queue_id, offset, count_max, test, block)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue; None if it has never held a message."""

@@ -10,7 +10,7 @@ two reads, so a lookup checks again instead of relying on earlier results. A `Re
 """
 
 from collections.abc import Generator
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import DiskFile
@@ -46,6 +46,26 @@ class Read(NamedTuple):
     def load(self) -> Buffer:
         """Return the bytes, fewer at the end of the file; may block."""
         return self.file.read(self.position, self.size)
+
+
+class _NoFile:
+    def read_cached(self, _position: int, _size: int) -> bytes:
+        return b""
+
+    read = read_cached
+
+
+_no_file: Final[Any] = _NoFile()
+PAUSE: Final = Read(_no_file, 0, 0)
+"""Requested by a search between two parts of a long computation; it has no bytes."""
+
+
+class Exhausted(Exception):  # not an error: it ends a search early
+    """Thrown into a search that has used up its time.
+
+    The search ends with what it has found so far. It may go on instead until it has a result from
+    which its caller can continue.
+    """
 
 
 Lookup: TypeAlias = Generator[SomeRead, Buffer, T]

@@ -309,6 +309,7 @@ class BrokerApp:
 
         def closed(peer: Peer) -> None:
             broker.hold.drop(peer)
+            broker.driver.reads.drop(peer)
             connection_closed(broker, peer)
 
         group = self._group

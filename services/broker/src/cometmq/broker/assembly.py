@@ -141,6 +141,7 @@ def assemble(inputs: Inputs) -> Broker:
     incremental = IncrementalRunner()
     saver = TableSaver(inputs.workers.config, log=log, runner=incremental, journal=inputs.journal)
     driver = StoreDriver(inputs.store, workers=inputs.workers, clock=clock, log=log)
+    driver.reads.wait_ms_max = settings.read_wait_mills
 
     def register() -> None:
         broker.registration.notify()

@@ -34,6 +34,16 @@ class LimitSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
             ),
         ),
     ] = 200_000
+    read_wait_mills: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description=(
+                "How long a request may wait for reads of messages or of the index, in ms; then it"
+                " is refused with SYSTEM_BUSY. Connections take turns."
+            ),
+        ),
+    ] = 3_000
     write_buffer_high_bytes: Annotated[
         int,
         Meta(ge=1024, description="Number of unread answer bytes at which a connection is paused."),

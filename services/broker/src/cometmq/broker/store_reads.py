@@ -1,52 +1,117 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads of the store that may block, and searches that read several times.
 
-Searches read data in memory on the loop. The number of reads per turn is bounded for all searches
-together; searches above the bound continue in later turns, one at a time.
+Searches read data in memory on the loop, everything else is read on a thread. The number of reads,
+their bytes and the time per turn of the loop are bounded for all searches together; searches above
+a bound continue in later turns, one at a time.
+
+The peers take turns, on the loop and on the thread, so that one peer's searches do not delay
+another's. A request that waits too long is refused. The reads of a closed connection are dropped.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from time import thread_time
+from typing import Any, Final, TypeVar
 
+from cometmq.broker.fair_queue import FairQueue
+from cometmq.remoting import remarks
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.runtime.worker import Worker, error_of
-from cometmq.store.reads import Lookup
+from cometmq.store.reads import Exhausted, Lookup, SomeRead
 
 T = TypeVar("T")
 
 TURN_READS_MAX: Final = 32  # for all searches together: about 1 ms with testing the records
 TURN_BYTES_MAX: Final = 1 << 20
+TURN_S_MAX: Final = 0.003
+"""CPU time of unusually slow searches. One step, which takes up to 3 ms, may exceed it."""
+SEARCH_S_MAX: Final = 0.2
+"""CPU time that a search with `may_end_early` may use in total."""
+RUNNING_MAX: Final = 2  # on the thread: one that runs, and the next
+WAITING_MAX: Final = 10_000
+"""Maximum number of reads that wait for the thread, and of searches that wait for a turn."""
+WAIT_MS_MAX: Final = 3_000
+EXPIRE_S: Final = 0.25
+
+_PUTS: Final = "puts"  # the key of searches that are parts of puts
+_OWN: Final = "broker"  # and of the broker's own
 
 
-class _Search(NamedTuple):
-    lookup: Lookup[Any]
-    done: Callable[[Any], None]
-    failed: Callable[[Exception], None]
-    peer: Peer | None
-    is_part_of_put: bool
+class _Request:
+    """A read or search that has not ended."""
+
+    __slots__ = ("failed", "is_over", "key", "peer", "since_s")
+
+    def __init__(self, peer: Peer | None, failed: Callable[[Exception], None], key: object) -> None:
+        self.peer = peer
+        self.failed = failed
+        self.key = key
+        self.since_s = 0.0  # when it began to wait
+        self.is_over = False
+
+    def end(self) -> None:
+        self.is_over = True
+
+
+class _Search(_Request):
+    __slots__ = ("done", "is_part_of_put", "lookup", "may_end_early", "spent_s")
+
+    def __init__(
+        self,
+        lookup: Lookup[Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+        peer: Peer | None,
+        *,
+        is_part_of_put: bool,
+        may_end_early: bool,
+    ) -> None:
+        key = _PUTS if is_part_of_put else _OWN if peer is None else peer
+        super().__init__(peer, failed, key)
+        self.lookup = lookup
+        self.done = done
+        self.is_part_of_put = is_part_of_put
+        self.may_end_early = may_end_early
+        self.spent_s = 0.0
+
+    def end(self) -> None:
+        super().end()
+        self.lookup.close()
 
 
 class StoreReads:
     """The reads of one store that are under way."""
 
     def __init__(self, worker: Worker, *, log: Log) -> None:
-        """Reads that may block run on `worker`."""
+        """Reads that may block run on `worker`, which has no other jobs."""
         self._worker = worker
         self._log = log
         self._loop = asyncio.get_running_loop()
         self.futures: set[asyncio.Future[Any]] = set()
         self.is_refused = False
         """Whether new reads are refused, because the log is being truncated."""
-        self._waiting: deque[tuple[_Search, Buffer, asyncio.Future[Any]]] = deque()
+        self.wait_ms_max = WAIT_MS_MAX
+        """How long a request may take before it is refused."""
+        self.expired_count = 0
+        """Number of requests refused because they waited too long."""
+        self._open: dict[_Request, None] = {}  # requests of peers that wait, the oldest first
+        self._expiry: asyncio.TimerHandle | None = None
+        self._jobs: FairQueue[tuple[_Request, Callable[[], Any], asyncio.Future[Any]]]
+        self._jobs = FairQueue(WAITING_MAX)
+        self._running_count = 0
+        self._waiting: FairQueue[tuple[_Search, SomeRead, asyncio.Future[Any]]]
+        self._waiting = FairQueue(WAITING_MAX)
+        self._is_turn_known = False  # whether the end of this turn is arranged
         self._reads_left = TURN_READS_MAX
         self._bytes_left = TURN_BYTES_MAX
+        self._left_s = TURN_S_MAX
+        self._step_began_s = 0.0
 
     def __len__(self) -> int:
         return len(self.futures)
@@ -57,39 +122,37 @@ class StoreReads:
         If the read fails, the call is answered with the error. Raise SystemBusy if too many reads
         are pending.
         """
-        future = self._submit(job)
-        self.futures.add(future)
-        future.add_done_callback(self.futures.discard)
-        future.add_done_callback(partial(self._read, call, done))
 
-    def _read(self, call: Call[Any], done: Callable[[T], None], future: asyncio.Future[T]) -> None:
-        error = error_of(future)
-        if error is None:
-            done(future.result())
-            return
-        self._log.warning("read.failed", code=call.code, error=describe(error))
-        call.fail(ServerError(describe(error)))
+        def failed(error: Exception) -> None:
+            if isinstance(error, SystemBusy):
+                call.fail(error)
+                return
+            self._log.warning("read.failed", code=call.code, error=describe(error))
+            call.fail(ServerError(describe(error)))
+
+        self._check_readable()
+        self._run(_Request(call.peer, failed, call.peer), job, done)
 
     def run(
         self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
         """Run a job of the broker on the read thread, then call `done` or `failed` on the loop."""
+        try:
+            self._run(_Request(None, failed, _OWN), job, done)
+        except SystemBusy as error:
+            failed(error)
 
+    def _run(self, request: _Request, job: Callable[[], T], done: Callable[[T], None]) -> None:
         def ended(future: asyncio.Future[T]) -> None:
+            if not self._close(request) or future.cancelled():
+                return
             error = error_of(future)
             if error is None:
                 done(future.result())
             else:
-                failed(error)
+                request.failed(error)
 
-        try:
-            future = self._submit(job)
-        except SystemBusy as error:
-            failed(error)
-            return
-        self.futures.add(future)
-        future.add_done_callback(self.futures.discard)
-        future.add_done_callback(ended)
+        self._submit(request, job).add_done_callback(ended)
 
     def look_up(
         self,
@@ -99,98 +162,233 @@ class StoreReads:
         *,
         peer: Peer | None = None,
         is_part_of_put: bool = False,
+        may_end_early: bool = False,
     ) -> None:
         """Run a search; `done` is called on the loop, immediately if all its reads are in memory.
 
         A search for a `peer` ends silently if its connection closes. `failed` receives the error of
-        a read, or SystemBusy if too many reads are pending. A search that is part of a put reads a
-        single message and is limited like a put, so it does not count towards the turn's bound.
+        a read, or SystemBusy if too many reads are pending or the search takes too long. A search
+        that is part of a put reads a single message and is limited like a put, so it does not count
+        towards the turn's bounds. With `may_end_early`, a search that has used SEARCH_S_MAX gets
+        `Exhausted`.
         """
-        self._advance(_Search(lookup, done, failed, peer, is_part_of_put), None)
+        search = _Search(
+            lookup,
+            done,
+            failed,
+            peer,
+            is_part_of_put=is_part_of_put,
+            may_end_early=may_end_early,
+        )
+        self._advance(search, lambda: next(lookup))
 
-    def _advance(self, search: _Search, data: Buffer | None) -> None:
-        """Continue until the search ends, waits for the disk, or exceeds the turn's bound."""
-        lookup = search.lookup
+    def drop(self, peer: Peer) -> None:
+        """Drop what waits for a closed connection."""
+        for request, _, future in self._jobs.take(peer):
+            self._abandon(request, future)
+        for search, _, future in self._waiting.take(peer):
+            self._abandon(search, future)
+
+    def _abandon(self, request: _Request, future: asyncio.Future[Any]) -> None:
+        if self._close(request):
+            request.end()
+        future.cancel()
+
+    def _advance(self, search: _Search, step: Callable[[], SomeRead]) -> None:
+        """Continue until the search ends, waits for the disk, or exceeds the turn's bounds."""
+        self._step_began_s = thread_time()
         try:
             self._check_readable()
-            read = next(lookup) if data is None else lookup.send(data)
-            cached = read.cached()
-            while cached is not None and (search.is_part_of_put or self._has_share(len(cached))):
-                read = lookup.send(cached)
-                cached = read.cached()
-            future: asyncio.Future[Any]
-            if cached is not None:
-                future = self._postpone(search, cached)
-            else:
-                future = self._submit(read.load)
-                future.add_done_callback(partial(self._advanced, search))
+            self._go_on(search, step)
         except StopIteration as end:
             found = end.value
         except Exception as error:  # noqa: BLE001  # like a job's error: its caller must get it
+            self._close(search)
             search.failed(error)
             return
         else:
-            self.futures.add(future)
-            future.add_done_callback(self.futures.discard)
             return
+        self._charge(search)
+        self._close(search)
         search.done(found)
 
-    def _advanced(self, search: _Search, future: asyncio.Future[Buffer]) -> None:
-        if _is_abandoned(search):
-            future.exception()  # mark the error as retrieved: asyncio would report it
+    def _go_on(self, search: _Search, step: Callable[[], SomeRead]) -> None:
+        lookup = search.lookup
+        read = step()
+        while True:
+            self._charge(search)
+            if not search.is_part_of_put and not self._has_share():
+                self._postpone(search, read)
+                return
+            if search.may_end_early and search.spent_s > SEARCH_S_MAX:
+                read = lookup.throw(Exhausted())
+            cached = read.cached()
+            if cached is None:
+                future = self._submit(search, read.load)
+                future.add_done_callback(partial(self._loaded, search))
+                return
+            if not search.is_part_of_put:
+                self._reads_left -= 1
+                self._bytes_left -= len(cached)
+            read = lookup.send(cached)
+
+    def _charge(self, search: _Search) -> None:
+        """Count the time of a step: CPU time, so that a busy machine does not end searches early.
+        Reading the clock takes 0.4 us, a step about 20 us.
+        """
+        if search.is_part_of_put:
+            return
+        began_s, self._step_began_s = self._step_began_s, thread_time()
+        self._left_s -= self._step_began_s - began_s
+        search.spent_s += self._step_began_s - began_s
+
+    def _loaded(self, search: _Search, future: asyncio.Future[Buffer]) -> None:
+        if search.is_over or self._is_abandoned(search):
+            if not future.cancelled():
+                future.exception()  # mark the error as retrieved: asyncio would report it
             return
         error = error_of(future)
         if error is not None:
+            self._close(search)
             search.lookup.close()
             search.failed(error)
         else:
-            self._advance(search, future.result())
+            self._advance(search, partial(search.lookup.send, future.result()))
 
-    def _submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
+    def _is_abandoned(self, request: _Request) -> bool:
+        """Return whether the peer of a request has disconnected; if so, end the request."""
+        if request.peer is None or request.peer.is_open:
+            return False
+        if self._close(request):
+            request.end()
+        return True
+
+    def _submit(self, request: _Request, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Run a job on the thread, after those of other peers that came earlier."""
         self._check_readable()
+        future: asyncio.Future[T] = self._loop.create_future()
+        if not self._jobs.put(request.key, (request, job, future)):
+            raise SystemBusy(
+                f"[OVERLOAD]too many cold reads, {len(self._jobs)} are pending: try again later"
+            )
+        self._note(future)
+        self._wait(request)
+        self._start()
+        return future
+
+    def _start(self) -> None:
+        """Keep the thread busy; one job more than it can run waits in its own queue."""
+        while self._running_count < RUNNING_MAX and self._jobs:
+            request, job, future = self._jobs.pop()
+            if request.is_over or self._is_abandoned(request):
+                future.cancel()
+                continue
+            try:
+                running = self._worker.submit(job)
+            except Overloaded as error:
+                future.set_exception(SystemBusy(f"[OVERLOAD]too many cold reads, {error}"))
+                continue
+            self._running_count += 1
+            running.add_done_callback(partial(self._ran, future))
+
+    def _ran(self, future: asyncio.Future[Any], running: asyncio.Future[Any]) -> None:
+        self._running_count -= 1
+        error = error_of(running)
+        if error is None:
+            future.set_result(running.result())
+        else:
+            future.set_exception(error)
+        self._start()
+
+    def _note(self, future: asyncio.Future[Any]) -> None:
+        self.futures.add(future)
+        future.add_done_callback(self.futures.discard)
+
+    def _wait(self, request: _Request) -> None:
+        """Start the time limit of a peer's request."""
+        if request.peer is None or request in self._open:
+            return
+        request.since_s = self._loop.time()
+        self._open[request] = None
+        if self._expiry is None:
+            self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
+
+    def _close(self, request: _Request) -> bool:
+        """End the time limit; return False if the request is over."""
+        self._open.pop(request, None)
+        return not request.is_over
+
+    def _expire(self) -> None:
+        """Refuse the requests that have waited too long."""
+        self._expiry = None
+        now_s = self._loop.time()
+        for request in list(self._open):
+            waited_ms = int((now_s - request.since_s) * 1000)
+            if waited_ms < self.wait_ms_max:
+                break
+            if request not in self._open or self._ends_early(request):
+                continue
+            del self._open[request]
+            request.end()
+            self.expired_count += 1
+            remark = remarks.queue_timeout(in_queue=len(self.futures), waited_ms=waited_ms)
+            request.failed(SystemBusy(remark))
+        if self._open:
+            self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
+
+    def _ends_early(self, request: _Request) -> bool:
+        """Complete a search with what it has found so far, if it has found something."""
+        if not isinstance(request, _Search) or not request.may_end_early:
+            return False
         try:
-            return self._worker.submit(job)
-        except Overloaded as error:
-            raise SystemBusy(f"[OVERLOAD]too many cold reads, {error}") from error
+            request.lookup.throw(Exhausted())
+        except StopIteration as end:
+            found = end.value
+        except Exception:  # noqa: BLE001  # it cannot end here, and is refused
+            return False
+        else:
+            return False
+        self._close(request)
+        request.is_over = True
+        request.done(found)
+        return True
 
     def _check_readable(self) -> None:
         if self.is_refused:
             raise SystemBusy("the log is being truncated; try again, or ask the master")
 
-    def _has_share(self, size: int) -> bool:
-        """Count one read towards this turn's bound; return False if the bound is reached."""
+    def _has_share(self) -> bool:
+        """Return whether one more read is within this turn's bounds."""
         # The first read of a turn arranges the reset, so an idle driver schedules nothing.
-        if self._reads_left == TURN_READS_MAX:
+        if not self._is_turn_known:
+            self._is_turn_known = True
             self._loop.call_soon(self._next_turn)
-        if self._reads_left <= 0 or self._bytes_left <= 0:
-            return False
-        self._reads_left -= 1
-        self._bytes_left -= size
-        return True
+        return self._reads_left > 0 and self._bytes_left > 0 and self._left_s > 0
 
-    def _postpone(self, search: _Search, data: Buffer) -> asyncio.Future[Any]:
-        """Continue the search with these bytes in a later turn of the loop."""
+    def _postpone(self, search: _Search, read: SomeRead) -> None:
+        """Continue the search with this read in a later turn of the loop."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting.append((search, data, future))
-        return future
+        if not self._waiting.put(search.key, (search, read, future)):
+            raise SystemBusy(
+                f"[OVERLOAD]too many searches, {len(self._waiting)} are pending: try again later"
+            )
+        self._note(future)
+        self._wait(search)
 
     def _next_turn(self) -> None:
-        """Reset the bound, and continue the search that has been postponed the longest."""
+        """Reset the bounds, and continue postponed searches, one of each peer in turn."""
+        self._is_turn_known = False
+        self._reads_left = TURN_READS_MAX
         self._bytes_left = TURN_BYTES_MAX
-        if not self._waiting:
-            self._reads_left = TURN_READS_MAX
-            return
-        self._reads_left = TURN_READS_MAX - 1  # the continued search already has its first read
-        self._loop.call_soon(self._next_turn)
-        search, data, future = self._waiting.popleft()
-        future.set_result(None)
-        if not _is_abandoned(search):
-            self._advance(search, data)
+        self._left_s = TURN_S_MAX
+        while self._waiting and self._has_share():
+            search, read, future = self._waiting.pop()
+            if search.is_over or self._is_abandoned(search):
+                future.cancel()
+                continue
+            future.set_result(None)
+            self._advance(search, partial(_same, read))
 
 
-def _is_abandoned(search: _Search) -> bool:
-    """Return whether the peer of a search has disconnected; if so, end the search."""
-    if search.peer is None or search.peer.is_open:
-        return False
-    search.lookup.close()
-    return True
+def _same(read: SomeRead) -> SomeRead:
+    return read

@@ -3,10 +3,12 @@
 
 Such a search skips most of the records it examines, so it is a `Lookup`. It requests a few adjacent
 records at a time; its caller decides how many reads to perform per turn of the loop, and which
-reads wait for the disk. Limits and results follow the rules of `read_queue`.
+reads wait for the disk. Limits and results follow the rules of `read_queue`. An `Exhausted` search
+ends after at least one record; the result says where the next one continues.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
@@ -15,13 +17,26 @@ from cometmq.store.log.commit_log import LogRead, LogView
 from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.queues.queue_reader import SCAN_COUNT_MIN, QueueRow, ReadLimits, locate
 from cometmq.store.queues.record_check import HEAD_BYTES, is_at, matching
-from cometmq.store.reads import Lookup
+from cometmq.store.reads import PAUSE, Exhausted, Lookup, SomeRead
 from cometmq.store.results import GetResult, GetStatus
 
-RecordTest: TypeAlias = Callable[[Buffer], bool]
+RecordTest: TypeAlias = Callable[[Buffer], bool | None]
+"""Returns whether a record matches; None if the test has paused and must be called again with the
+same record.
+"""
 
-BLOCK_COUNT_MAX: Final = 16  # records per read: testing them may take about 20 us
+BLOCK_COUNT_MAX: Final = 16
 BLOCK_BYTES_MAX: Final = 64 << 10
+
+
+class BlockSize(NamedTuple):
+    """The records that one read covers, at least one: testing them may take about 20 us."""
+
+    count_max: int = BLOCK_COUNT_MAX
+    bytes_max: int = BLOCK_BYTES_MAX
+
+
+WHOLE_BLOCK: Final = BlockSize()
 PORTION_BYTES: Final = 64 * ENTRY.size
 
 
@@ -30,7 +45,7 @@ class _Place(NamedTuple):
     queue_offset: int
     log: LogView
     limits: ReadLimits
-    block_count: int
+    block: "BlockSize"
     memory_start: int  # records before this offset are assumed to be on disk
 
     def most(self, offset: int) -> tuple[int, int]:
@@ -42,13 +57,16 @@ class _Place(NamedTuple):
 
 
 class _Found:
-    __slots__ = ("bytes", "damaged_count", "last_offset", "records", "scanned_count", "status")
+    __slots__ = (
+        "bytes", "damaged_count", "is_paused", "last_offset", "records", "scanned_count", "status"
+    )  # fmt: skip
 
     def __init__(self, log_end: int) -> None:
         self.records: list[Buffer] = []
         self.bytes = 0
         self.scanned_count = 0
         self.damaged_count = 0
+        self.is_paused = False
         self.last_offset = log_end
         self.status = GetStatus.NO_MATCHED_MESSAGE
 
@@ -84,17 +102,17 @@ def read_matching(
     log: LogView,
     test: RecordTest,
     limits: ReadLimits,
-    block_count: int = BLOCK_COUNT_MAX,
+    block: BlockSize = WHOLE_BLOCK,
 ) -> Lookup[GetResult]:
     """Find the records from this offset onwards that pass a test.
 
-    If none does, return a status with the next offset. `block_count` is the number of records per
-    read; slow tests need fewer.
+    If none does, return a status with the next offset. Slow tests need a smaller
+    `block`.
     """
     status, next_offset = locate(queue, queue_offset)
     if status is not GetStatus.FOUND:
         return GetResult(status, next_offset, queue.min_offset, queue.max_offset)
-    place = _Place(queue, queue_offset, log, limits, block_count, log.end - limits.memory_bytes)
+    place = _Place(queue, queue_offset, log, limits, block, log.end - limits.memory_bytes)
     found = _Found(log.end)
     scan_count = max(SCAN_COUNT_MIN, limits.count_max)
     data = yield from queue.plan(queue_offset, scan_count).entries()
@@ -115,7 +133,9 @@ def _portions(data: Buffer) -> Iterator[list[QueueRow]]:
 def _search(
     rows: Sequence[QueueRow], found: _Found, place: _Place, test: RecordTest
 ) -> Lookup[bool]:
-    """Test the records of some entries; return False if the answer is full."""
+    """Test the records of some entries; return False if the answer is full or the search is
+    exhausted.
+    """
     at = alone_until = 0
     while at < len(rows):
         if found.is_full(rows[at][1], rows[at][0], place):
@@ -133,24 +153,58 @@ def _search(
             at += 1
             continue
         read = _read(rows, at, stop, place.log)
-        block = yield read
+        block = yield from _unless_exhausted(read, found)
+        if block is None:
+            return False
         if len(block) < read.size and stop > at + 1:
             alone_until = stop  # a part of the block is damaged
             continue
-        if not _take(block, rows[at:stop], found, place, test):
+        if not (yield from _test_block(block, rows[at:stop], found, place, test)):
             return False
         at = stop
     return True
 
 
-def _take(
+def _test_block(
     block: Buffer, rows: Sequence[QueueRow], found: _Found, place: _Place, test: RecordTest
-) -> bool:
-    """Test the records of a block; return False if the answer is full."""
-    start, queue = rows[0][0], place.queue
+) -> Lookup[bool]:
+    """Test the records of a block; return False if the answer is full or the search exhausted."""
+    start, at = rows[0][0], 0
+    while True:
+        at += _take(block, start, rows[at:], found, place, test)
+        if at == len(rows):
+            return True
+        if not found.is_paused or (yield from _unless_exhausted(PAUSE, found)) is None:
+            return False
+
+
+def _unless_exhausted(read: SomeRead, found: _Found) -> Lookup[Buffer | None]:
+    """Request bytes; return None if the search is exhausted and has tested at least one record."""
+    while True:
+        try:
+            return (yield read)
+        except Exhausted:
+            if found.scanned_count:
+                return None
+
+
+def _take(
+    block: Buffer,
+    start: int,
+    rows: Sequence[QueueRow],
+    found: _Found,
+    place: _Place,
+    test: RecordTest,
+) -> int:
+    """Test the records of a block that begins at `start`; return how many were tested.
+
+    If some are left, the answer is full or the test has paused.
+    """
+    queue = place.queue
     queue_offset = place.queue_offset + found.scanned_count
-    count_max, bytes_max = place.most(start)
+    count_max, bytes_max = place.most(rows[0][0])
     records, total, scanned = found.records, found.bytes, 0
+    found.is_paused = False
     for offset, size, _ in rows:
         if records and (total + size > bytes_max or len(records) >= count_max):
             break
@@ -160,14 +214,18 @@ def _take(
         matched = matching(block, start, (wanted,), queue.topic_field) if is_whole else ()
         if not matched:
             found.damaged_count += 1
-        elif test(matched[0]):
+        elif verdict := test(matched[0]):
             records += matched
             total += size
+        elif verdict is None:
+            scanned -= 1
+            found.is_paused = True
+            break
     if scanned:
         found.last_offset = rows[scanned - 1][0]
     found.scanned_count += scanned
     found.bytes = total
-    return scanned == len(rows)
+    return scanned
 
 
 def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
@@ -177,11 +235,11 @@ def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
     if not _is_in(first, size, log) or log.is_damaged(first, size):
         return start
     border = first - (first - log.first) % log.file_size + log.file_size  # the file's end
-    border = min(border, first + BLOCK_BYTES_MAX, log.end)
+    border = min(border, first + place.block.bytes_max, log.end)
     if first < place.memory_start:  # other limits apply from there on
         border = min(border, place.memory_start)
     end, stop, may_be_damaged = first + size, start + 1, log.has_damage
-    for offset, size, _ in rows[stop : start + place.block_count]:
+    for offset, size, _ in rows[stop : start + place.block.count_max]:
         if offset < end or offset + size > border or size < RECORD_BYTES_MIN:
             break
         if may_be_damaged and log.is_damaged(offset, size):
@@ -195,8 +253,10 @@ def _is_sized(row: QueueRow, found: _Found, place: _Place) -> Lookup[bool]:
     """Compare the size of an entry, if it is large, with the record's."""
     offset, size, _ = row
     wanted = (size, place.queue.queue_id, place.queue_offset + found.scanned_count, offset)
-    head = yield LogRead(place.log, offset, HEAD_BYTES)
-    return is_at(memoryview(head), wanted)
+    while True:
+        with suppress(Exhausted):  # the search ends at its next read
+            head = yield LogRead(place.log, offset, HEAD_BYTES)
+            return is_at(memoryview(head), wanted)
 
 
 def _is_in(offset: int, size: int, log: LogView) -> bool:

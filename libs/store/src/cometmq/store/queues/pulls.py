@@ -13,7 +13,7 @@ from cometmq.store.disk import Descriptor
 from cometmq.store.log.checksums import Part
 from cometmq.store.log.commit_log import CommitLog, LogView
 from cometmq.store.queues.consume_queue import ConsumeQueue
-from cometmq.store.queues.matching_reader import RecordTest, read_matching
+from cometmq.store.queues.matching_reader import BlockSize, RecordTest, read_matching
 from cometmq.store.queues.queue_reader import ReadLimits, read_queue
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.queues.recent_reads import RecentReads
@@ -124,7 +124,7 @@ class Pulls:
         offset: int,
         count_max: int,
         test: RecordTest,
-        block_count: int,
+        block: BlockSize,
     ) -> Lookup[GetResult]:
         """Find messages of a queue whose records pass a test."""
         self._counters.get_count += 1
@@ -133,7 +133,7 @@ class Pulls:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
         limits = self._limits_by_count.get(count_max) or self._limits_of(count_max)
         log = self._commit_log.view()
-        result = yield from read_matching(queue, offset, log, test, limits, block_count)
+        result = yield from read_matching(queue, offset, log, test, limits, block)
         self._counters.get_message_count += result.count
         if result.damaged_count:
             self.note_damaged(queue, offset, result.damaged_count)

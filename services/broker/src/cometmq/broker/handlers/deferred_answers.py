@@ -51,10 +51,12 @@ def look_up(
     conclude: Callable[[T], Reply | msgspec.Struct | None],
     *,
     is_part_of_put: bool = False,
+    may_end_early: bool = False,
 ) -> None:
     """Answer with a value derived from a search; immediately if all its data is in memory.
 
-    A search that is part of a put continues even if the client closes its connection.
+    A search that is part of a put continues even if the client closes its connection. The options
+    are explained in `StoreReads.look_up`.
     """
 
     def done(found: T) -> None:
@@ -68,7 +70,14 @@ def look_up(
         call.fail(ServerError(describe(error)))
 
     peer = None if is_part_of_put else call.peer
-    broker.driver.reads.look_up(lookup, done, failed, peer=peer, is_part_of_put=is_part_of_put)
+    broker.driver.reads.look_up(
+        lookup,
+        done,
+        failed,
+        peer=peer,
+        is_part_of_put=is_part_of_put,
+        may_end_early=may_end_early,
+    )
 
 
 async def found(broker: Broker, lookup: Lookup[T]) -> T:

@@ -118,6 +118,7 @@ def _look(broker: Broker, held: HeldPull) -> None:
         partial(_looked, broker, held),
         lambda _: _wake(broker, held),  # the pull itself then finds and reports the fault
         peer=held.call.peer,
+        may_end_early=True,
     )
 
 
@@ -150,7 +151,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
         lookup = _matching(broker, header, header.queue_offset, header.max_msg_nums, accept)
         if may_hold and broker.lane is not None:
             broker.lane.learn_pull(call, group, accept)
-        look_up(broker, call, lookup, partial(_conclude, broker, pull))
+        look_up(broker, call, lookup, partial(_conclude, broker, pull), may_end_early=True)
         return None
     result = broker.store.get_messages(
         header.topic,
@@ -194,8 +195,8 @@ def _matching(
         header.queue_id,
         offset,
         count_max,
-        accept.matches,
-        block_count=accept.block_count,
+        accept.tester(),
+        block=accept.block,
     )
 
 

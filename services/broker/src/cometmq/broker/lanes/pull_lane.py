@@ -16,7 +16,7 @@ A handler serves a pull instead if
 - its header is unusual, or the topic does not have its queue (`pull/request.rs`, `pull/stage.rs`);
 - it would find nothing, or needs data that is damaged, not recent or not in memory, or its SQL
   condition meets a value that the native code leaves to Python (`pull/select.rs`, `pull/sql.rs`);
-- the filters have examined TURN_EXAMINED_MAX entries in this turn of the loop, or commits could
+- the filters have taken TURN_STEPS_MAX steps in this turn of the loop, or commits could
   exceed the bound of the offset table.
 
 The requests with which an orderly consumer renews its locks differ only in the `opaque` field. The
@@ -53,10 +53,11 @@ if TYPE_CHECKING:
     from cometmq.accel import PullLane
     from cometmq.accel._native import PullEffects
 
-TURN_EXAMINED_MAX: Final = 4_096
-"""Entries that the filters of all pulls may examine in one turn of the loop: about 1 ms for SQL.
-Above this limit, pulls with filters are left to the handler, which spreads searches over several
-turns.
+TURN_STEPS_MAX: Final = 1 << 20
+"""Steps that the filters of all pulls may take in one turn of the loop, about 1 ms: 256 for each
+entry, and those of its SQL condition (`pull/sql.rs`). A pull above this limit is answered with what
+it has found so far. If it has found nothing, it is left to the handler, which spreads searches over
+several turns.
 """
 
 CALL_BYTES_MAX: Final = 128 << 10
@@ -83,7 +84,7 @@ class BrokerPulls:
         self._store = broker.store.pulls
         self._store_version = self._store.version
         self._has_failed = False
-        self._budget = TURN_EXAMINED_MAX
+        self._budget = TURN_STEPS_MAX
         self._chunk_count = 0  # chunks with answered pulls
         self._untimed_count = 0  # pulls answered since a chunk was timed
         self.request_count = 0  # answered since startup
@@ -200,7 +201,7 @@ class BrokerPulls:
         """Store and count the effects of answered requests."""
         broker = self._broker
         totals, commits, renewed, left = effects
-        if left < self._budget == TURN_EXAMINED_MAX:
+        if left < self._budget == TURN_STEPS_MAX:
             asyncio.get_running_loop().call_soon(self._refill)
         self._budget = left
         if commits and broker.is_master and not broker.is_diverting:
@@ -219,7 +220,7 @@ class BrokerPulls:
             self.request_count += count
 
     def _refill(self) -> None:
-        self._budget = TURN_EXAMINED_MAX
+        self._budget = TURN_STEPS_MAX
 
     def fail(self, error: BaseException) -> None:
         """Leave all pulls to the handlers from now on, so that a bug in native code leaves no pull

@@ -133,6 +133,7 @@ class MemoryReads:
         *,
         peer: Peer | None = None,
         is_part_of_put: bool = False,
+        may_end_early: bool = False,
     ) -> None:
         done(finish(lookup))
 

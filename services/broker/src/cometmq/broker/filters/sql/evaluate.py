@@ -27,9 +27,11 @@ from cometmq.broker.filters.sql.nodes import (
 )
 from cometmq.broker.filters.sql.values import (
     Long,
+    LongText,
     Value,
     compare,
     compare_doubles,
+    is_true,
     parse_double,
     read_as,
 )
@@ -135,6 +137,8 @@ def _search(node: Search, names: dict[str, int]) -> Evaluate:
         value = operand(values)
         if not wanted or not isinstance(value, str):
             return False
+        if isinstance(value, LongText):
+            return value.finds(find, wanted) is not is_negated
         return find(value, wanted) is not is_negated
 
     return evaluate
@@ -163,9 +167,7 @@ def _property_with_constant(symbol: str, place: int, constant: Value) -> Evaluat
         return lambda values: None if values[place] is None else values[place] == constant
     if isinstance(constant, bool):
         wanted = constant
-        return lambda values: (
-            None if (value := values[place]) is None else (value.lower() == "true") is wanted
-        )
+        return lambda values: None if (value := values[place]) is None else is_true(value) is wanted
     if isinstance(constant, float):
         return _with_double(_TESTS[symbol], place, constant)
     return _with_integer(_TESTS[symbol], place, constant)
@@ -236,7 +238,10 @@ _MAKERS: Final[dict[type, Callable[[Any, dict[str, int]], Evaluate]]] = {
 
 
 def matcher(node: Node) -> tuple[tuple[str, ...], Callable[[Values], bool]]:
-    """Return the properties that a condition uses, and the function that tests their values."""
+    """Return the properties that a condition uses, and the function that tests their values.
+
+    The function raises Paused if an evaluation must be repeated with the same values.
+    """
     names: dict[str, int] = {}
     evaluate = compiled(node, names)
 

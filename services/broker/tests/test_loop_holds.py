@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No request holds the loop for more than 20 ms, whatever it contains."""
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from cometmq.broker import store_reads
+from cometmq.broker.native import IS_BUILT
+from cometmq.broker.testing.holds import HOLD_S_MAX, longest_hold
+from cometmq.broker.testing.scripted import Connected, ScriptedBroker, frames_of
+from cometmq.broker.testing.scripts import frame
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.header import decode_header
+from cometmq.remoting.message.new_message import NewMessage
+
+from .costly import expression, properties
+
+ATTEMPTS = 3
+BUSY, RETRY = 2, 20
+lanes = pytest.mark.parametrize(
+    "lane",
+    [False, pytest.param(True, marks=pytest.mark.skipif(not IS_BUILT, reason="no native path"))],
+)
+
+
+def pull(text: str, opaque: int, *, offset: int = 0) -> bytes:
+    ext = {
+        "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": str(offset),
+        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": text, "subVersion": "0", "expressionType": "SQL92",
+    }  # fmt: skip
+    return frame(RequestCode.PULL_MESSAGE, ext, opaque=opaque)
+
+
+def store(broker: ScriptedBroker, texts: list[str]) -> None:
+    driver = broker.broker.driver
+    for text in texts:
+        message = NewMessage(
+            topic="T",
+            queue_id=0,
+            flag=0,
+            sys_flag=0,
+            born_timestamp=1,
+            born_host=bytes(8),
+            store_host=broker.broker.store_host,
+            body=b"x",
+            properties=text,
+        )
+        driver.put(message, lambda _: None)
+        driver.commit()
+
+
+async def answered(connections: list[Connected], holds: Any, frames: list[bytes]) -> list[Any]:
+    """Send one frame on each connection; return the answers' headers."""
+    for connected, data in zip(connections, frames, strict=True):
+        connected.wire.sent.clear()
+        holds.measure(lambda peer=connected.peer, data=data: peer.data_received(data))
+    while not all(connected.wire.sent for connected in connections):  # noqa: ASYNC110  # no event
+        await asyncio.sleep(0)
+    return [
+        decode_header(serialization, head)
+        for connected in connections
+        for serialization, head, _ in frames_of(bytes(connected.wire.sent))
+    ]
+
+
+async def pull_all(broker: ScriptedBroker, text: str, pull_count: int) -> float:
+    """Pull with an expression until it is compiled, then often at once; return the longest hold."""
+    connections = [broker.connect() for _ in range(pull_count)]
+    with longest_hold() as holds:
+        codes = [BUSY]
+        while codes == [BUSY]:
+            (first,) = await answered(connections[:1], holds, [pull(text, 1)])
+            codes = [first.code]
+            await asyncio.sleep(0)
+            broker.clock.advance(1_000)
+        for _ in range(2):  # the lane knows the expression at the second pull
+            frames = [pull(text, number) for number in range(pull_count)]
+            for answer in await answered(connections, holds, frames):
+                assert answer.code in (0, RETRY)
+                assert int(answer.ext["nextBeginOffset"]) > 0
+    for connected in connections:
+        connected.peer.connection_lost(None)
+    return holds.longest_s
+
+
+async def check(measure: Callable[[], Awaitable[float]]) -> None:
+    """Measure again if a hold was too long, because caches and imports need time once."""
+    holds = [await measure()]
+    while holds[-1] >= HOLD_S_MAX:
+        assert len(holds) < ATTEMPTS, holds
+        holds.append(await measure())
+
+
+def run_broker(lane: bool, work: Any) -> None:
+    async def main(root: str) -> None:
+        broker = ScriptedBroker(
+            storePathRootDir=root,
+            brokerIP1="10.1.2.3",
+            enablePropertyFilter="true",
+            nativeLaneEnable=str(lane).lower(),
+        )
+        broker.broker.topics.create("T", queue_nums=4)
+        await work(broker)
+
+    with tempfile.TemporaryDirectory() as root:
+        asyncio.run(main(root))
+
+
+@lanes
+@pytest.mark.parametrize("seed", range(12))
+def test_filters_hold_the_loop_for_a_bounded_time(lane: bool, seed: int) -> None:
+    random = Random(f"filters {seed}")
+    text, texts = expression(random), [properties(random) for _ in range(12)]
+
+    async def work(broker: ScriptedBroker) -> None:
+        store(broker, texts)
+        await check(lambda: pull_all(broker, text, 3))
+
+    run_broker(lane, work)
+
+
+@lanes
+def test_many_pulls_at_once_share_a_turn(lane: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_reads, "SEARCH_S_MAX", 0.02)
+    text = " OR ".join(f"p CONTAINS '{'a' * (3 + number % 9)}b'" for number in range(300))
+
+    async def work(broker: ScriptedBroker) -> None:
+        store(broker, [f"p\x01{'a' * 32_000}"] * 100)
+        await check(lambda: pull_all(broker, text, 16))
+
+    run_broker(lane, work)
