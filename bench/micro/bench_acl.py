@@ -5,7 +5,6 @@ from typing import Any
 
 from timing import compare_and_print
 
-from cometmq.broker.acl.accounts import Account, Accounts
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.testing import FakePeer
 from cometmq.remoting import Call, Request, RequestCode, Serialization
@@ -16,6 +15,7 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.signature import SessionCredentials, Signer, signing
 from cometmq.remoting.typed_encode import FrameEncoder
+from cometmq.runtime.acl.accounts import Account, Accounts
 
 BUDGET_NS = 10_000
 PROPERTIES = "UNIQ_KEY\x017F00000112324E0E2F2A63A316590002\x02WAIT\x01true"

@@ -5,13 +5,16 @@ import asyncio
 import gc
 import json
 import socket
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, cast
 
 import pytest
 import structlog
 
+from cometmq.namesrv.accounts import CHANGES, Accounts
 from cometmq.namesrv.app import NamesrvApp, expire, server_settings
+from cometmq.namesrv.handlers import HANDLERS
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import BrokerId, Registration
 from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
@@ -29,6 +32,7 @@ from cometmq.remoting.commands.namesrv import (
     RegisterBroker,
 )
 from cometmq.remoting.errors import CommandError, SettingsError
+from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.transport import ClientSettings, RemotingClient, TlsMode, TlsSettings
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import FakeClock, SystemClock
@@ -90,6 +94,84 @@ async def test_a_route_lives_as_long_as_the_brokers_connection(app, client):
     async with asyncio.timeout(60):
         while (answer := await route(client, address)) != 17:
             assert isinstance(answer, bytes)
+
+
+ADMIN, USER = SessionCredentials("admin-1", "secret-1"), SessionCredentials("user-12", "secret-2")
+ACL = """
+accounts:
+- {accessKey: admin-1, secretKey: secret-1, admin: true}
+- {accessKey: user-12, secretKey: secret-2, admin: false}
+"""
+
+
+@asynccontextmanager
+async def connected(credentials=None):
+    hooks = () if credentials is None else (signing(credentials),)
+    client = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms, before=hooks)
+    yield client
+    await client.close()
+
+
+async def test_with_accounts_only_administrators_change_something(tmp_path, client):
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(ACL)
+    app: Any = NamesrvApp(
+        load(NamesrvSettings, prefix="COMETMQ_NAMESRV", env={}, cli={
+            "listenPort": "0", "bindAddress": "127.0.0.1", "aclEnable": "true",
+            "aclFile": str(file), "kvConfigPath": str(tmp_path / "kv.json"),
+            "configStorePath": str(tmp_path / "namesrv.properties"),
+        }),
+        log=structlog.get_logger(), clock=SystemClock(),
+    )  # fmt: skip
+    await app.start()
+    try:
+        (address,) = app.addresses
+        wrong = SessionCredentials("admin-1", "secret-2")
+        strangers = {
+            None: "No accessKey is configured",
+            SessionCredentials("nobody1", "secret-1"): "No acl config for nobody1",
+            wrong: "Check signature failed for accessKey=admin-1",
+            USER: "Need admin permission for request code=103",
+        }
+        for credentials, text in strangers.items():
+            async with connected(credentials) as one:
+                with pytest.raises(CommandError, match=text):
+                    await one.invoke(address, 103, BROKER, BODY, timeout_ms=TIMEOUT_MS)
+        assert await route(client, address) == 17
+        async with connected(ADMIN) as broker:
+            await broker.invoke(address, 103, BROKER, BODY, timeout_ms=TIMEOUT_MS)
+            assert b"broker-a" in await route(client, address)  # clients need no account
+            for code in (318, 319):
+                with pytest.raises(CommandError, match="No accessKey is configured"):
+                    await client.invoke(address, code, timeout_ms=TIMEOUT_MS)
+    finally:
+        await app.stop()
+
+
+def test_every_request_of_the_name_server_reads_or_needs_an_account():
+    reading = {101, 105, 106, 206, 219, 224, 304, 311, 312, 313}
+    assert set(map(int, HANDLERS)) - set(map(int, CHANGES)) == reading
+
+
+def test_changed_accounts_are_read_once_they_are_whole(tmp_path):
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(ACL)
+    accounts = Accounts(file)
+    file.write_text(ACL[: ACL.index("- {accessKey: user")].replace("secret-1", "secret-9"))
+    assert [accounts.refresh(), accounts.refresh(), accounts.refresh()] == [False, True, False]
+    for broken in ("accounts: [", "accounts: []"):
+        file.write_text(broken)
+        assert not accounts.refresh()
+        with pytest.raises(SettingsError, match="aclFile="):
+            accounts.refresh()
+        assert not accounts.refresh()
+        assert list(accounts._accounts) == ["admin-1"]
+    file.unlink()
+    assert not accounts.refresh()
+    with pytest.raises(SettingsError, match="No such file"):
+        accounts.refresh()
+    with pytest.raises(SettingsError, match="No such file"):
+        Accounts(file)
 
 
 async def test_values_survive_a_restart(settings, client):

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.acl.accounts import SHARED_TOPICS, Account, Accounts
-from cometmq.broker.acl.addresses import Addresses
 from cometmq.broker.acl.check import (
     ADMIN_CODES,
     ADMIN_CODES_OF_5,
@@ -29,6 +27,8 @@ from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.runtime.acl.accounts import SHARED_TOPICS, Account, Accounts
+from cometmq.runtime.acl.addresses import Addresses
 
 NOW_MS = 1_700_000_000_000
 ROCKETMQ_4 = Rules(is_rocketmq_4=True)

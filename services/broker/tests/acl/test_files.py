@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from cometmq.broker.acl.accounts import Accounts
 from cometmq.broker.acl.check import AccessControl
-from cometmq.broker.acl.documents import ACCOUNTS_MAX, Document
-from cometmq.broker.acl.errors import AclError, AclFileError
 from cometmq.broker.acl.files import AclFiles, Change
 from cometmq.broker.acl.keeper import AclKeeper
-from cometmq.broker.acl.permissions import Right, check_resources, parse_resources, parse_right
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.acl.accounts import Accounts
+from cometmq.runtime.acl.documents import ACCOUNTS_MAX, Document
+from cometmq.runtime.acl.errors import AclError, AclFileError
+from cometmq.runtime.acl.permissions import Right, check_resources, parse_resources, parse_right
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import OsFiles

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.acl.accounts import Accounts
-from cometmq.broker.acl.addresses import Addresses
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
@@ -26,6 +24,8 @@ from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.runtime.acl.accounts import Accounts
+from cometmq.runtime.acl.addresses import Addresses
 from cometmq.runtime.worker import Worker
 
 ACCOUNTS = """\

@@ -11,6 +11,7 @@ from cometmq.broker.registration import registration as registrations
 from cometmq.broker.registration.bodies import CRC_MASK
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.registration.registration import Link, Registration
+from cometmq.broker.registration.signing import SIGNED, registration_signing
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.testing.namesrvs import (
@@ -31,7 +32,8 @@ from cometmq.remoting.bodies.topic_config import (
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
-from cometmq.remoting.errors import ConnectFailed, RequestTimeout
+from cometmq.remoting.errors import ConnectFailed, RequestTimeout, SettingsError
+from cometmq.remoting.signature import Signer
 
 
 async def test_the_first_registration_carries_everything(
@@ -388,3 +390,17 @@ def test_the_period_stays_within_rocketmqs_bounds(
     subject = registration(namesrvs, topics, register_name_server_period=asked)
 
     assert subject.period_ms == used
+
+
+def test_only_registrations_are_signed() -> None:
+    settings = msgspec.structs.replace(BrokerSettings(), access_key="broker-1", secret_key="secret")
+    (hook,) = registration_signing(settings)
+    signed = {}
+    for code in (*SIGNED, RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_CONFIG):
+        ext: dict[str, str] = {"brokerName": "broker-a"}
+        hook(code, ext, b"body")
+        signed[code] = Signer("secret").has_signed(ext, b"body") and ext["AccessKey"] == "broker-1"
+    assert {code for code, is_signed in signed.items() if is_signed} == SIGNED
+    assert registration_signing(BrokerSettings()) == ()
+    with pytest.raises(SettingsError, match="accessKey and secretKey belong together"):
+        registration_signing(msgspec.structs.replace(BrokerSettings(), access_key="broker-1"))

@@ -15,7 +15,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker.acl.accounts import Account
 from cometmq.broker.acl.check import AccessControl, Rules
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
@@ -39,6 +38,7 @@ from cometmq.broker.registration.addresses import (
     host_port,
     with_ha_port,
 )
+from cometmq.broker.registration.signing import registration_signing
 from cometmq.broker.replication.serving import LogServer
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
@@ -53,6 +53,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
+from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.boot import boot_id
 from cometmq.runtime.clock import Clock
@@ -212,6 +213,7 @@ class BrokerApp:
             ClientSettings(tls=client_tls(settings, self._loaded.label)),
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
+            before=registration_signing(settings),
             on_close=self._namesrv_lost,
         )
         stack.push_async_callback(client.close)

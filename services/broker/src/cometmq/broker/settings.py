@@ -409,6 +409,17 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
             ),
         ),
     ] = ""
+    access_key: Annotated[
+        str,
+        Meta(
+            extra=GUARD,
+            description="Account with which the broker signs its registrations; name servers with"
+            " aclEnable demand an administrator's.",
+        ),
+    ] = ""
+    secret_key: Annotated[
+        str, Meta(extra=GUARD | {"secret": True}, description="Secret key of accessKey.")
+    ] = ""
     acl_check_stored_topic: Annotated[
         bool,
         Meta(

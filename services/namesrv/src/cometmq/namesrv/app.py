@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from cometmq.namesrv.accounts import Accounts
 from cometmq.namesrv.group_keys import GroupKeys
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.namesrv.kv_config import load_kv_config
 from cometmq.namesrv.metrics import ROUTE_FAMILIES
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport import PeerProtocol, Server, ServerSettings
 from cometmq.remoting.transport.tasks import TaskSet
@@ -113,10 +115,16 @@ class NamesrvApp:
             log=self._log,
             group_keys=keys,
         )
+        accounts = None
+        if settings.acl_enable:
+            accounts = await worker.submit(
+                lambda: Accounts(Path(settings.acl_file).expanduser(), label("aclFile"))
+            )
         server = Server(
             HANDLERS,
             namesrv,
             server_settings(settings, self._settings.label),
+            before=() if accounts is None else (accounts.check,),
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
             on_close=lambda peer: _disconnected(namesrv, peer),
@@ -143,9 +151,11 @@ class NamesrvApp:
             name="namesrv-expiry",
             is_endless=True,
         )
-        if settings.group_key_file:
+        if settings.group_key_file or accounts is not None:
             background.spawn(
-                _keep_keys_current(namesrv, worker), name="namesrv-keys", is_endless=True
+                _keep_files_current(namesrv, accounts, worker),
+                name="namesrv-keys",
+                is_endless=True,
             )
         if self._admin is not None:
             _show(self._admin, namesrv, server)
@@ -153,10 +163,15 @@ class NamesrvApp:
         self._log.info("namesrv.ready", addresses=self.addresses)
 
 
-async def _keep_keys_current(namesrv: Namesrv, worker: Worker) -> None:
-    """Read changed key files, without a restart."""
+async def _keep_files_current(namesrv: Namesrv, accounts: Accounts | None, worker: Worker) -> None:
+    """Read changed key and account files, without a restart."""
     while True:
         await asyncio.sleep(KEYS_POLL_MS / 1000)
+        try:
+            if accounts is not None and await worker.submit(accounts.refresh):
+                namesrv.log.info("accounts.reloaded")
+        except SettingsError as error:
+            namesrv.log.warning("accounts.unreadable", error=str(error))
         for fault in await worker.submit(namesrv.group_keys.refresh):
             namesrv.log.warning("group_key.unusable", error=fault)
 

@@ -60,6 +60,21 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             " it at once.",
         ),
     ] = 10_000
+    acl_enable: Annotated[
+        bool,
+        Meta(
+            description="Demand an administrator's account of whoever changes something: brokers"
+            " that register, and administrators. Off as in RocketMQ, whose brokers sign no"
+            " registrations."
+        ),
+    ] = False
+    acl_file: Annotated[
+        str,
+        Meta(
+            description="The accounts in RocketMQ's plain_acl.yml, as for brokers; with aclEnable."
+            " Changes take effect without a restart."
+        ),
+    ] = msgspec.field(default_factory=lambda: _home("plain_acl.yml"))
     group_key_file: Annotated[
         str,
         Meta(

@@ -6,7 +6,6 @@ from typing import Annotated, Final
 
 import typer
 
-from cometmq.broker.acl.spelling import doubtful_words
 from cometmq.cli.connecting import DEFAULT_NAMESRV
 from cometmq.cli.mqadmin.frame import (
     BrokerAddr,
@@ -26,6 +25,7 @@ from cometmq.cli.output import AsJson, print_json, print_notes
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.remoting.bodies.acl import AclAccount, AclConfig
 from cometmq.remoting.errors import CometError
+from cometmq.runtime.acl.spelling import doubtful_words
 
 VERSION_COLUMNS: Final = (
     Column("cluster", "#Cluster Name", "%-16s  "),

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from cometmq.broker.acl.accounts import Account
 from cometmq.broker.settings import BrokerSettings
 from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsMode
 from cometmq.remoting.transport.tls_contexts import as_given
+from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.mistakes import Mistakes
 from cometmq.runtime.settings import DEFAULT, ENVIRONMENT, FILE, Loaded, load
 from cometmq.runtime.settings_faults import Faults

@@ -27,9 +27,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cometmq.broker.acl import errors
-from cometmq.broker.acl.accounts import Account, Accounts
-from cometmq.broker.acl.permissions import Right, resource_text
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
 from cometmq.remoting.bodies.locks import LockBatch
@@ -51,6 +48,9 @@ from cometmq.remoting.names import (
     retry_topic,
 )
 from cometmq.remoting.signature import ACCESS_KEY
+from cometmq.runtime.acl import errors
+from cometmq.runtime.acl.accounts import Account, Accounts
+from cometmq.runtime.acl.permissions import Right, resource_text
 
 Need = tuple[str, Right]
 """A topic, or a group given by its retry topic, and the right that the request needs."""

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker.acl.accounts import Account, Accounts
-from cometmq.broker.acl.addresses import Addresses
-from cometmq.broker.acl.documents import Document
-from cometmq.broker.acl.errors import AclError, AclFileError
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
+from cometmq.runtime.acl.accounts import Account, Accounts
+from cometmq.runtime.acl.addresses import Addresses
+from cometmq.runtime.acl.documents import Document
+from cometmq.runtime.acl.errors import AclError, AclFileError
 from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
 
 TOOLS_FILE: Final = "tools.yml"

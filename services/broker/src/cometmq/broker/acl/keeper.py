@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker.acl.accounts import Accounts
 from cometmq.broker.acl.check import AccessControl
-from cometmq.broker.acl.errors import AclError, AclFileError
 from cometmq.broker.acl.files import AclFiles, Change
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime.acl.accounts import Accounts
+from cometmq.runtime.acl.errors import AclError, AclFileError
 from cometmq.runtime.saves import Job, Saver
 from cometmq.runtime.worker import Worker
 

@@ -6,11 +6,8 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.acl.accounts import Accounts, has_keys
-from cometmq.broker.acl.errors import AclError, wrong_keys
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
-from cometmq.broker.acl.permissions import check_resources
 from cometmq.broker.broker import Broker
 from cometmq.remoting.bodies.acl import AclAccount, AclConfig
 from cometmq.remoting.bodies.dialect import encode_json
@@ -30,6 +27,9 @@ from cometmq.remoting.errors import (
     UpdateAndCreateAclConfigFailed,
     UpdateGlobalWhiteAddrsConfigFailed,
 )
+from cometmq.runtime.acl.accounts import Accounts, has_keys
+from cometmq.runtime.acl.errors import AclError, wrong_keys
+from cometmq.runtime.acl.permissions import check_resources
 
 MASK: Final = "******"
 """Replaces secret keys; too short to be one, so that no account gets it by mistake."""

@@ -8,12 +8,12 @@ written here. Unknown keys and the comments before the first key are kept; Rocke
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from cometmq.broker.acl.accounts import Account
-from cometmq.broker.acl.addresses import Addresses
-from cometmq.broker.acl.errors import AclError
-from cometmq.broker.acl.spelling import FILE_KEYS, doubtful_keys, doubts_of_account
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
+from cometmq.runtime.acl.accounts import Account
+from cometmq.runtime.acl.addresses import Addresses
+from cometmq.runtime.acl.errors import AclError
+from cometmq.runtime.acl.spelling import FILE_KEYS, doubtful_keys, doubts_of_account
 
 ACCOUNTS_MAX: Final = 10_000
 """Maximum number of accounts that administrators may add to a file."""
@@ -25,6 +25,8 @@ _ACCESS_KEY: Final = "accessKey"
 
 
 class Content(NamedTuple):
+    """What a file says."""
+
     accounts: list[Account]
     white_addresses: list[Addresses]
     version: DataVersion | None
@@ -75,9 +77,11 @@ class Document:
         self._values[_ACCOUNTS] = [*kept, {**(old or {}), **_given(config)}]
 
     def remove_account(self, access_key: str) -> None:
+        """Remove an account if it exists."""
         self._values[_ACCOUNTS] = [it for it in self._accounts() if _key_of(it) != access_key]
 
     def set_white_addresses(self, texts: Sequence[str]) -> None:
+        """Replace the addresses that need no account."""
         self._values[_WHITE] = list(texts)
 
     def text(self, version: DataVersion) -> str:

@@ -8,9 +8,9 @@ files of a running cluster stay valid; the warnings made here go to logs and to 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from cometmq.broker.acl.permissions import RIGHT_WORDS, resource_word
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.spelling import did_you_mean
+from cometmq.runtime.acl.permissions import RIGHT_WORDS, resource_word
 
 FILE_KEYS: Final = ("accounts", "globalWhiteRemoteAddresses", "dataVersion")
 ACCOUNT_KEYS: Final = (

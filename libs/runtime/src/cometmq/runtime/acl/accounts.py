@@ -6,9 +6,6 @@ change.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cometmq.broker.acl.addresses import Addresses
-from cometmq.broker.acl.errors import AclError
-from cometmq.broker.acl.permissions import Right, parse_resources, parse_right
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.names import (
@@ -23,6 +20,9 @@ from cometmq.remoting.names import (
     retry_topic,
 )
 from cometmq.remoting.signature import Signer
+from cometmq.runtime.acl.addresses import Addresses
+from cometmq.runtime.acl.errors import AclError
+from cometmq.runtime.acl.permissions import Right, parse_resources, parse_right
 
 KEY_CHARS_MIN: Final = 7
 SHARED_TOPICS: Final = frozenset({

@@ -31,25 +31,30 @@ def refused(reason: str, place: str) -> ServerError:
 
 
 def no_access_key() -> ServerError:
+    """Return the refusal of a request without an access key."""
     return refused("No accessKey is configured", "validate(PlainPermissionManager.java:663)")
 
 
 def unknown_access_key(access_key: str) -> ServerError:
+    """Return the refusal of an access key that no account has."""
     reason = f"No acl config for {access_key}"
     return refused(reason, "validate(PlainPermissionManager.java:667)")
 
 
 def wrong_signature(access_key: str) -> ServerError:
+    """Return the refusal of a request whose signature does not fit."""
     reason = f"Check signature failed for accessKey={access_key}"
     return refused(reason, "validate(PlainPermissionManager.java:683)")
 
 
 def not_admin(code: int, access_key: str) -> ServerError:
+    """Return the refusal of a request that needs an administrator."""
     reason = f"Need admin permission for request code={code}, but accessKey={access_key} is not"
     return refused(reason, "checkPerm(PlainPermissionManager.java:580)")
 
 
 def no_permission(resource: str, *, is_default: bool) -> ServerError:
+    """Return the refusal of a request that needs a right."""
     line = 605 if is_default else 610
     return refused(
         f"No default permission for {resource}", f"checkPerm(PlainPermissionManager.java:{line})"
@@ -57,6 +62,7 @@ def no_permission(resource: str, *, is_default: bool) -> ServerError:
 
 
 def too_old(access_key: str, age_ms: int, age_ms_max: int) -> ServerError:
+    """Return the refusal of a request that was signed too long ago."""
     side = f"{age_ms} ms old" if age_ms > 0 else f"{-age_ms} ms ahead of the broker's clock"
     return ServerError(
         f"the request signed with accessKey={access_key} is {side}; aclSignedAgeMax allows"
@@ -65,11 +71,13 @@ def too_old(access_key: str, age_ms: int, age_ms_max: int) -> ServerError:
 
 
 def wrong_keys(access_key: str | None, secret_key: str | None) -> str:
+    """Return the text about keys that are missing or too short."""
     keys = f"accessKey={_shown(access_key)} and secretKey={_shown(secret_key)}"
     return f"The {keys} cannot be null and length should longer than 6"
 
 
 def wrong_resource(resource: str) -> str:
+    """Return the text about a right without the form NAME=RIGHT."""
     return (
         f"Parse Resource format error for {resource}.\n"
         "The expected resource format is 'Res=Perm'. For example: topicA=SUB"
@@ -77,6 +85,7 @@ def wrong_resource(resource: str) -> str:
 
 
 def wrong_permission(resource: str) -> str:
+    """Return the text about a word that is no right."""
     return (
         f"Parse resource permission error for {resource}.\n"
         "The expected permissions are 'SUB' or 'PUB' or 'SUB|PUB' or 'PUB|SUB'."

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-from cometmq.broker.acl.errors import AclError
+from cometmq.runtime.acl.errors import AclError
 
 Ranges = tuple[tuple[int, int], ...]
 """Lowest and highest value of each part: 4 parts for IPv4, 8 for IPv6."""

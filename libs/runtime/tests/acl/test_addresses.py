@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.acl.addresses import Addresses
-from cometmq.broker.acl.errors import AclError
+from cometmq.runtime.acl.addresses import Addresses
+from cometmq.runtime.acl.errors import AclError
 
 PORT = bytes([0, 0, 0x9C, 0x41])
 

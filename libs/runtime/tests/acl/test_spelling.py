@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from cometmq.broker.acl.accounts import Accounts
 from cometmq.broker.acl.files import AclFiles
-from cometmq.broker.acl.permissions import Right
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.acl import AclAccount
+from cometmq.runtime.acl.accounts import Accounts
+from cometmq.runtime.acl.permissions import Right
 from cometmq.runtime.clock import FakeClock
 
 MORE = "accounts: [{accessKey: moreKey1, secretKey: moreSecret1}]"

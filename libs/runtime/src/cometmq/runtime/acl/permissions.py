@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from enum import IntFlag
 from typing import Final
 
-from cometmq.broker.acl.errors import AclError, wrong_permission, wrong_resource
 from cometmq.remoting.names import RETRY_PREFIX, retry_topic
+from cometmq.runtime.acl.errors import AclError, wrong_permission, wrong_resource
 
 
 class Right(IntFlag):

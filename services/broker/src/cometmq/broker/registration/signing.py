@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signs the requests with which a broker registers, for name servers that demand an account."""
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.broker.settings import BrokerSettings
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.signature import SessionCredentials, signing
+from cometmq.remoting.types import Buffer
+
+SIGNED: Final = frozenset(
+    {
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
+    }
+)
+"""Only these: other brokers need no account of this one, and must not learn its signature."""
+
+Hook = Callable[[int, dict[str, str], Buffer], None]
+
+
+def registration_signing(settings: BrokerSettings) -> tuple[Hook, ...]:
+    """Return the hooks of the broker's client; raise SettingsError for half an account."""
+    access_key, secret_key = settings.access_key, settings.secret_key
+    if not access_key and not secret_key:
+        return ()
+    if not (access_key and secret_key):
+        raise SettingsError("accessKey and secretKey belong together: set both or neither")
+    sign = signing(SessionCredentials(access_key, secret_key))
+
+    def sign_registrations(code: int, ext: dict[str, str], body: Buffer) -> None:
+        if code in SIGNED:
+            sign(code, ext, body)
+
+    return (sign_registrations,)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Access control of a name server: whoever changes something needs an administrator's account.
+
+The file is RocketMQ's plain_acl.yml, as brokers read it. Requests that only read, such as those of
+clients for routes, need no account.
+
+Compatibility: RocketMQ's name servers know no accounts, and its brokers sign no registrations, so
+`aclEnable` is off by default.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.command import Call
+from cometmq.remoting.errors import ServerError, SettingsError
+from cometmq.remoting.signature import ACCESS_KEY
+from cometmq.runtime.acl import errors
+from cometmq.runtime.acl.accounts import Account
+from cometmq.runtime.acl.addresses import Addresses
+from cometmq.runtime.acl.documents import Document
+
+FILE_BYTES_MAX: Final = 16 * 1024 * 1024
+CHANGES: Final = frozenset(
+    {
+        Code.REGISTER_BROKER,
+        Code.UNREGISTER_BROKER,
+        Code.QUERY_DATA_VERSION,  # an equal version keeps a broker in the routes
+        Code.PUT_KV_CONFIG,
+        Code.DELETE_KV_CONFIG,
+        Code.WIPE_WRITE_PERM_OF_BROKER,
+        Code.ADD_WRITE_PERM_OF_BROKER,
+        Code.DELETE_TOPIC_IN_NAMESRV,
+        Code.UPDATE_NAMESRV_CONFIG,
+        Code.GET_NAMESRV_CONFIG,
+    }
+)
+"""The requests that need an account; all others only read what clients may know."""
+
+
+class Accounts:
+    """The accounts in a file, reloaded when it changes; reading blocks."""
+
+    def __init__(self, path: Path, setting: str = "aclFile") -> None:
+        """Read the file; raise SettingsError if it cannot be used."""
+        self._path = path
+        self._setting = setting
+        self._seen = self._changing = self._content()
+        self._accounts: Mapping[str, Account] = {}
+        self._white: tuple[Addresses, ...] = ()
+        self._use(self._seen)
+        self.refused_count = 0
+
+    def check(self, _context: object, call: Call[Any]) -> None:
+        """Raise ServerError if the sender of a request may not make it."""
+        if call.code not in CHANGES:
+            return
+        host = call.peer.host
+        if any(addresses.matches(host) for addresses in self._white):
+            return
+        try:
+            self._check_account(call, host)
+        except ServerError:
+            self.refused_count += 1
+            raise
+
+    def refresh(self) -> bool:
+        """Read the file again if it has changed and settled; return whether it is in use.
+
+        As with certificates, a change takes effect if the next call finds the same content. A file
+        that cannot be used raises SettingsError once, and the accounts before stay valid.
+        """
+        content = self._content()
+        is_at_rest = content == self._changing
+        self._changing = content
+        if content == self._seen or not is_at_rest:
+            return False
+        self._seen = content
+        self._use(content)
+        return True
+
+    def _check_account(self, call: Call[Any], host: bytes) -> None:
+        ext = call.ext
+        key = ext.get(ACCESS_KEY)
+        if key is None:
+            raise errors.no_access_key()
+        account = self._accounts.get(key)
+        if account is None:
+            raise errors.unknown_access_key(key)
+        if not account.white_addresses.matches(host) and not account.signer.has_signed(
+            ext, call.body
+        ):
+            raise errors.wrong_signature(key)
+        if not account.is_admin:
+            raise errors.not_admin(call.code, key)
+
+    def _content(self) -> bytes | str:
+        """Return the content of the file, or why it cannot be read."""
+        try:
+            with self._path.open("rb") as file:
+                return file.read(FILE_BYTES_MAX)
+        except OSError as error:
+            return error.strerror or str(error)
+
+    def _use(self, content: bytes | str) -> None:
+        shown = f"{self._setting}={self._path}"
+        if isinstance(content, str):
+            raise SettingsError(f"{shown}: {content}")
+        try:
+            found = Document(str(content, "utf-8")).read()
+        except ValueError as error:
+            raise SettingsError(f"{shown}: {error}") from error
+        if not any(one.is_admin for one in found.accounts) and not found.white_addresses:
+            raise SettingsError(
+                f"{shown}: no account is an administrator, so no broker could register"
+            )
+        self._accounts = {one.access_key: one for one in reversed(found.accounts)}
+        self._white = tuple(found.white_addresses)
