@@ -5,7 +5,8 @@ Sends and pulls do not use this module. Its reads may have to wait for the disk,
 `Lookup` (`reads.py`).
 """
 
-from typing import Final
+from itertools import pairwise
+from typing import Final, TypeAlias
 
 from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.message.flags import SysFlag
@@ -25,6 +26,11 @@ _HEAD_BYTES: Final = 76  # includes the store timestamp even after the longest h
 DAMAGED_COUNT_MAX: Final = 1_000
 """A search by time looks for an intact message among that many; a block holds fewer."""
 CANDIDATES_COUNT_MAX: Final = 10_000  # per query, because many messages may share a key
+
+
+SAMPLE_COUNT: Final = 16
+Run: TypeAlias = tuple[int, int]
+"""The first offset of a part of a queue in which store times do not decrease, and its end."""
 
 
 class Lookups:
@@ -135,12 +141,57 @@ class Lookups:
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == queue.min_offset:
             return 0
+        runs = yield from self._runs(queue)
         if boundary is BoundaryType.UPPER:
-            behind = yield from self._first_at_or_after(queue, timestamp + 1)
-            return max(queue.min_offset, behind - 1)
+            return (yield from self._last_at_or_before(queue, timestamp, runs))
         if boundary is BoundaryType.LOWER:
-            return (yield from self._first_at_or_after(queue, timestamp))
+            return (yield from self._first_at_or_after(queue, timestamp, runs))
+        if len(runs) > 1:
+            return (yield from self._nearest_of_runs(queue, timestamp, runs))
         return (yield from self._nearest(queue, timestamp))
+
+    def _runs(self, queue: ConsumeQueue) -> Lookup[list[Run]]:
+        """Divide a queue where store times decrease, because the clock was set back.
+
+        A binary search needs times in order. Samples show where they are not: evenly spaced ones,
+        and closer ones near the end. A period that lies between two samples, as after a clock that
+        was wrong for a moment, is not found; the search may then return an earlier offset.
+        """
+        first, end = queue.min_offset, queue.max_offset
+        last = end - 1
+        places = {first + (last - first) * i // SAMPLE_COUNT for i in range(SAMPLE_COUNT + 1)}
+        places |= {last - (1 << bit) + 1 for bit in range((end - first).bit_length())}
+        times: list[tuple[int, int]] = []
+        for place in sorted(places):
+            stored_ms = yield from self._time_of(queue, place)
+            if stored_ms >= 0:
+                times.append((place, stored_ms))
+        begins = [first]
+        for (low, low_ms), (high, high_ms) in pairwise(times):
+            if high_ms < low_ms:
+                begins.append((yield from self._begin_of_run(queue, low, low_ms, high)))
+        return list(pairwise([*begins, end]))
+
+    def _begin_of_run(self, queue: ConsumeQueue, low: int, low_ms: int, high: int) -> Lookup[int]:
+        """Find an offset at which times decrease, between two offsets whose times do."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            stored_ms = yield from self._time_of(queue, middle)
+            if stored_ms >= low_ms:
+                low, low_ms = middle, stored_ms
+            else:
+                high = middle
+        return high
+
+    def _nearest_of_runs(self, queue: ConsumeQueue, timestamp: int, runs: list[Run]) -> Lookup[int]:
+        """Search each run; on a tie, the older message wins, as in `_nearest`."""
+        found = []
+        for run in runs:
+            behind = yield from self._first_in(queue, timestamp, run)
+            for offset in {max(run[0], behind - 1), min(behind, run[1] - 1)}:
+                stored_ms = yield from self._time_of(queue, offset)
+                found.append((abs(stored_ms - timestamp), offset))
+        return min(found)[1]
 
     def _nearest(self, queue: ConsumeQueue, timestamp: int) -> Lookup[int]:
         """Search one file of the queue, as RocketMQ does.
@@ -159,7 +210,8 @@ class Lookups:
             middle = (low + high) // 2
             stored_ms = yield from self._time_of(queue, middle)
             if stored_ms == timestamp:
-                return (yield from self._first_at_or_after(queue, timestamp))
+                whole = (queue.min_offset, queue.max_offset)
+                return (yield from self._first_in(queue, timestamp, whole))
             if stored_ms > timestamp:
                 high = middle - 1
                 after = (stored_ms - timestamp, middle)
@@ -185,8 +237,27 @@ class Lookups:
         first = max(queue.min_offset, low * per_file)
         return first, min(last_offset, (low + 1) * per_file - 1)
 
-    def _first_at_or_after(self, queue: ConsumeQueue, timestamp: int) -> Lookup[int]:
-        low, high = queue.min_offset, queue.max_offset
+    def _first_at_or_after(
+        self, queue: ConsumeQueue, timestamp: int, runs: list[Run]
+    ) -> Lookup[int]:
+        for run in runs:
+            offset = yield from self._first_in(queue, timestamp, run)
+            if offset < run[1]:
+                return offset
+        return queue.max_offset
+
+    def _last_at_or_before(
+        self, queue: ConsumeQueue, timestamp: int, runs: list[Run]
+    ) -> Lookup[int]:
+        for run in reversed(runs):
+            behind = yield from self._first_in(queue, timestamp + 1, run)
+            if behind > run[0]:
+                return behind - 1
+        return queue.min_offset
+
+    def _first_in(self, queue: ConsumeQueue, timestamp: int, run: Run) -> Lookup[int]:
+        """Find the first message of a run stored at or after a time; the run's end if none is."""
+        low, high = run
         while low < high:
             middle = (low + high) // 2
             stored_ms = yield from self._time_of(queue, middle)

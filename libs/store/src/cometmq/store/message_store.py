@@ -63,6 +63,7 @@ class MessageStore:
         self._parts = parts
         self._folder = folder
         self._clock_ms = parts.clock_ms
+        self._monotonic_ms = parts.monotonic_ms
         self._appender = parts.appender
         self._queues = parts.queues
         self._lookups = Lookups(parts)
@@ -93,6 +94,7 @@ class MessageStore:
         *,
         disk: Disk,
         clock_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int] | None = None,
         log: Log = NO_LOG,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
         boot_id: str = "",
@@ -104,8 +106,16 @@ class MessageStore:
         `boot_id` changes with every boot of the host. Without it, every kill is treated as a crash
         of the host, after which the last files are compared with their checksums. A log that has
         lost synced messages at its end is refused, unless other brokers have them (`has_copies`).
+        By `monotonic_ms`, a clock that never jumps, pending puts time out and jumps are noticed.
         """
-        parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log, native=native)
+        parts = build_parts(
+            settings,
+            disk=disk,
+            clock_ms=clock_ms,
+            monotonic_ms=monotonic_ms,
+            log=log,
+            native=native,
+        )
         counters = Counters()
         pulls = Pulls(
             settings, parts.commit_log, parts.queues,
@@ -188,7 +198,7 @@ class MessageStore:
             for done, _, result in batch.results:
                 done(result)
             return
-        now_ms = self._clock_ms()
+        now_ms = self._monotonic_ms()
         for done, is_waiting, result in batch.results:
             if is_waiting:
                 self._pending.add(batch.end, needs, now_ms, done, result)
@@ -208,8 +218,10 @@ class MessageStore:
 
     # Jobs
 
-    def flush_job(self, now_ms: int, *, is_forced: bool = False) -> FlushJob | None:
+    def flush_job(self, now_ms: int | None = None, *, is_forced: bool = False) -> FlushJob | None:
         """Return the sync that is due or forced; run it on a worker, then call `flush_done`."""
+        if now_ms is None:
+            now_ms = self._monotonic_ms()
         return self._flusher.job(now_ms, is_forced=is_forced)
 
     def flush_done(self, job: FlushJob, error: Exception | None = None) -> None:

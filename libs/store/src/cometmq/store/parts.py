@@ -33,6 +33,7 @@ class Parts:
     appender: Appender
     write_state: WriteState
     clock_ms: Callable[[], int]
+    monotonic_ms: Callable[[], int]
     log: Log
     read_range: ReadRange | None
 
@@ -42,6 +43,7 @@ def build_parts(
     *,
     disk: Disk,
     clock_ms: Callable[[], int],
+    monotonic_ms: Callable[[], int] | None = None,
     log: Log,
     native: NativeCode = NO_NATIVE_CODE,
 ) -> Parts:
@@ -66,6 +68,7 @@ def build_parts(
         appender=appender,
         write_state=WriteState(appender),
         clock_ms=clock_ms,
+        monotonic_ms=clock_ms if monotonic_ms is None else monotonic_ms,
         log=log,
         read_range=native.read_range,
     )

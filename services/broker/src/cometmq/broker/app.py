@@ -274,6 +274,7 @@ class BrokerApp:
                 native=open_native_writes(settings),
             ),
             clock_ms=self._clock.now_ms,
+            monotonic_ms=self._clock.monotonic_ms,
             log=self._log,
             memory_bytes=memory_limit_bytes(),
             boot_id=boot_id(),

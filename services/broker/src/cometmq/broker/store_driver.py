@@ -304,7 +304,7 @@ class StoreDriver:
         """
         if self._flushing is not None or self._is_truncating:
             return
-        job = self._store.flush_job(self._clock.now_ms(), is_forced=is_forced)
+        job = self._store.flush_job(is_forced=is_forced)
         self.waiting_count = self._store.waiting_put_count  # without the sends that timed out
         if not self.waiting_count:
             self._waiting_since_ms = None

@@ -70,7 +70,7 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
 
 
 def sample_totals(broker: Broker) -> None:
-    broker.stats.sample(broker.clock.now_ms(), put_count=broker.store.put_count)
+    broker.stats.sample(broker.clock.monotonic_ms(), put_count=broker.store.put_count)
 
 
 def sample_sources(broker: Broker) -> None:

@@ -2,10 +2,14 @@
 """Decides the next step for an open transaction (pure)."""
 
 from enum import Enum
+from typing import Final
 
 from cometmq.txn_checker.entry import NO_IMMUNITY
 from cometmq.txn_checker.ledger import OpenHalf
 from cometmq.txn_checker.settings import TxnCheckerSettings
+
+CLOCK_STEP_S: Final = 60
+"""The clocks of broker and checker may differ by this much."""
 
 
 class Due(Enum):
@@ -22,10 +26,13 @@ def due(half: OpenHalf, now_s: int, settings: TxnCheckerSettings) -> Due:
     age.
     """
     age_s = now_s - half.entry.stored_s
+    if age_s < -CLOCK_STEP_S and not half.check.asked_s:
+        return Due.ASK  # the clock was set back: the age is unknown
     if age_s > settings.age_max_s:
         return Due.SET_ASIDE
     check = half.check
-    is_rested = now_s - check.asked_s >= settings.transaction_check_interval // 1_000
+    rested_s = now_s - check.asked_s
+    is_rested = not 0 <= rested_s < settings.transaction_check_interval // 1_000
     if check.asked_count >= settings.transaction_check_max:
         return Due.SET_ASIDE if is_rested else Due.WAIT
     if check.asked_s:

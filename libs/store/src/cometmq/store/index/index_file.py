@@ -23,6 +23,9 @@ from cometmq.store.index.keys import ENTRY, Keys
 from cometmq.store.reads import Lookup, Read
 
 HEADER: Final = struct.Struct(">qqqqii")
+CLOCK_JUMP_MS: Final = 24 * 3_600_000
+"""Searches tolerate times out of order by this much, because the clock may have been set back."""
+
 Check: TypeAlias = Callable[[int], Lookup[bool]]
 """Examines the record at a physical offset; returns whether the search continues."""
 
@@ -343,10 +346,12 @@ class IndexFile:
         limit = header.next_number
         while 0 < number < limit:
             entry_hash, offset, seconds, previous = yield from self._entry(number)
+            # Times before the file's begin, as after the clock was set back, are stored as 0.
             stored_ms = header.begin_timestamp + seconds * 1000
-            if seconds < 0 or stored_ms + 999 < begin_ms:
+            if seconds < 0 or stored_ms + 999 + CLOCK_JUMP_MS < begin_ms:
                 return True
-            if entry_hash == hash_ and stored_ms <= end_ms and not (yield from check(offset)):
+            is_candidate = begin_ms <= stored_ms + 999 and (stored_ms <= end_ms or not seconds)
+            if entry_hash == hash_ and is_candidate and not (yield from check(offset)):
                 return False
             limit = number  # a chain only leads to older entries
             number = previous
@@ -376,7 +381,9 @@ class IndexFile:
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         """Return whether the file may hold messages from this period.
 
-        After recovery the file's bounds are whole seconds.
+        After recovery the file's bounds are whole seconds. The bounds are the times of the first
+        and of the last entry, so entries from before a jump of the clock may be outside of them.
         """
         header = self.header
-        return header.begin_timestamp <= end_ms and begin_ms <= header.end_timestamp + 999
+        first_ms, last_ms = header.begin_timestamp, header.end_timestamp + 999
+        return first_ms - CLOCK_JUMP_MS <= end_ms and begin_ms <= last_ms + CLOCK_JUMP_MS

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages, settings, and a driver that runs a store's jobs synchronously."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -103,7 +104,7 @@ class Events:
 class StoreRig:
     """A store with a clock, driven the way a broker drives it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # every field but the disk has a default
         self,
         disk: Disk,
         settings: StoreSettings = SMALL,
@@ -113,12 +114,14 @@ class StoreRig:
         log: Log = NO_LOG,
         boot_id: str = "",
         has_copies: bool = False,
+        monotonic_ms: Callable[[], int] | None = None,
     ) -> None:
         self.clock = clock or SteppingClock()
         self.store = MessageStore.open(
             settings,
             disk=disk,
             clock_ms=self.clock,
+            monotonic_ms=monotonic_ms,
             native=native,
             log=log,
             boot_id=boot_id,

@@ -18,7 +18,7 @@ from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.upkeep.jobs import Job, RemoveJob
-from cometmq.store.upkeep.retention import FILES_PER_ROUND_MAX, DiskState, decide
+from cometmq.store.upkeep.retention import FILES_PER_ROUND_MAX, DiskState, FileAges, decide
 from cometmq.store.writing.write_state import Refusal
 
 SACRIFICED_REMIND_MS: Final = 600_000
@@ -44,6 +44,7 @@ class Cleaner:
         self._disk = parts.disk
         self._commit_log = parts.commit_log
         self._last_ms = -parts.settings.clean_resource_interval
+        self._ages = FileAges()
         self._rounds_asked_for = 0
         self._must_trim = False
         self._plan: _Plan | None = None
@@ -94,6 +95,7 @@ class Cleaner:
 
     def job(self, now_ms: int) -> Job | None:
         """Return the job that begins a round, or None if it is not due."""
+        self._ages.note(now_ms, self._parts.monotonic_ms())
         interval_ms = self._parts.settings.clean_resource_interval
         if has_passed(interval_ms, since_ms=self._last_ms, now_ms=now_ms):
             self._last_ms = now_ms
@@ -136,8 +138,13 @@ class Cleaner:
     def take(self, state: DiskState, now_ms: int) -> None:
         """Decide which files to delete."""
         self.used_percent = state.used_percent
+        reserved_ms = self._parts.settings.file_reserved_time * 3_600_000
         decision = decide(
-            self._parts.settings, state, now_ms, is_asked_for=self._rounds_asked_for > 0
+            self._parts.settings,
+            state._replace(end_timestamps=self._ages.known(state.end_timestamps, now_ms)),
+            now_ms,
+            believed_ms=self._ages.believed_ms(now_ms, reserved_ms=reserved_ms),
+            is_asked_for=self._rounds_asked_for > 0,
         )
         self._rounds_asked_for = max(0, self._rounds_asked_for - 1)
         self._note_levels(is_full=decision.is_full, is_above=decision.is_above_clean_ratio)

@@ -13,6 +13,7 @@ from cometmq.store.settings import StoreSettings
 
 FILES_PER_ROUND_MAX: Final = 10
 _HOUR_MS: Final = 3_600_000
+JUMP_MS: Final = 10 * 60_000  # smaller corrections change no age noticeably
 
 
 class DiskState(NamedTuple):
@@ -36,10 +37,56 @@ class Decision(NamedTuple):
     """The number of expired files among those to delete; the others are deleted to make room."""
 
 
+class FileAges:
+    """Keeps a jump of the wall clock from expiring files, or from keeping them for ever.
+
+    After a jump forward, time goes on from where it was, until `fileReservedTime` has passed since
+    the jump: by then, all files from before the jump have expired by any clock. A file from the
+    future, written before the clock was set back, is as old as its discovery.
+    """
+
+    def __init__(self) -> None:
+        self._offset_ms: int | None = None  # of the wall clock from the monotonic one
+        self._lag_ms = 0
+        self._jumped_ms = 0
+        self._monotonic_ms = 0
+        self._discovered_ms: dict[int, int] = {}
+
+    def note(self, now_ms: int, monotonic_ms: int) -> None:
+        """Note both clocks."""
+        offset_ms, before_ms = now_ms - monotonic_ms, self._offset_ms
+        self._offset_ms, self._monotonic_ms = offset_ms, monotonic_ms
+        if before_ms is not None and abs(offset_ms - before_ms) > JUMP_MS:
+            self._lag_ms = max(0, self._lag_ms + offset_ms - before_ms)
+            self._jumped_ms = monotonic_ms
+
+    def believed_ms(self, now_ms: int, *, reserved_ms: int) -> int:
+        """Return the time from which ages of files count."""
+        if self._monotonic_ms - self._jumped_ms >= reserved_ms:
+            self._lag_ms = 0
+        return now_ms - self._lag_ms
+
+    def known(self, end_timestamps: list[int], now_ms: int) -> list[int]:
+        """Return the times of files, none of them in the future."""
+        self._discovered_ms = {
+            timestamp: self._discovered_ms.get(timestamp, now_ms)
+            for timestamp in end_timestamps
+            if timestamp > now_ms or timestamp in self._discovered_ms
+        }
+        return [min(it, self._discovered_ms.get(it, it)) for it in end_timestamps]
+
+
 def decide(
-    settings: StoreSettings, disk: DiskState, now_ms: int, *, is_asked_for: bool
+    settings: StoreSettings,
+    disk: DiskState,
+    now_ms: int,
+    *,
+    is_asked_for: bool,
+    believed_ms: int | None = None,
 ) -> Decision:
     """Decide how many of the oldest files to delete, and whether to refuse sends.
+
+    Ages count from `believed_ms`, by default from `now_ms`; see `FileAges`.
 
     | disk usage | deleted |
     |---|---|
@@ -53,7 +100,8 @@ def decide(
     )
     is_above = used > settings.disk_max_used_space_ratio
     is_due = is_asked_for or is_above or is_delete_hour(settings.delete_when, now_ms)
-    expired_count = _expired_count(settings, disk, now_ms) if is_forced or is_due else 0
+    since_ms = now_ms if believed_ms is None else believed_ms
+    expired_count = _expired_count(settings, disk, since_ms) if is_forced or is_due else 0
     count = max(expired_count, _needed_count(settings, disk)) if is_forced else expired_count
     return Decision(count, used > settings.disk_space_warning_level_ratio, is_above, expired_count)
 

@@ -28,9 +28,12 @@ class History:
         self._day = _local_day(now_ms)
 
     def sample(self, now_ms: int) -> None:
-        """After midnight, keep a copy of the day's totals."""
+        """After midnight, keep a copy of the day's totals.
+
+        A clock that is set back by less than a day repeats no midnight.
+        """
         day = _local_day(now_ms)
-        if day != self._day:
+        if day > self._day or (self._day - day).days > 1:
             self._day = day
             self.yesterday_morning = self.this_morning
             self.this_morning = self._totals()

@@ -138,7 +138,11 @@ class ScriptedBroker:
 
     def _open_store(self) -> MessageStore:
         return MessageStore.open(
-            self._store_settings, disk=self.disk, clock_ms=self.clock.now_ms, log=NO_LOG
+            self._store_settings,
+            disk=self.disk,
+            clock_ms=self.clock.now_ms,
+            monotonic_ms=self.clock.monotonic_ms,
+            log=NO_LOG,
         )
 
     def _dispatch(self, excluded: Collection[int]) -> Dispatcher[Broker]:

@@ -42,7 +42,13 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **given})
     broker = memory_broker(**given)
     clock_ms = broker.clock.now_ms
-    store = MessageStore.open(loaded.value, disk=OsDisk(), clock_ms=clock_ms, log=NO_LOG)
+    store = MessageStore.open(
+        loaded.value,
+        disk=OsDisk(),
+        clock_ms=clock_ms,
+        monotonic_ms=broker.clock.monotonic_ms,
+        log=NO_LOG,
+    )
     workers = Workers.start()
     broker.store = store
     broker.driver = StoreDriver(store, workers=workers, clock=broker.clock, log=NO_LOG)
