@@ -186,8 +186,13 @@ spark/.venv/.ready: $(VENV)/.ready spark/requirements.lock spark/pyproject.toml
 .PHONY: spark-setup
 spark-setup: spark/.venv/.ready ## Create the environment of the Spark package
 
+.PHONY: chromium
+chromium: ## Install Debian's Chromium, if there is none
+	@command -v chromium >/dev/null || \
+		{ $(AS_ROOT) apt-get update -qq && $(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+
 .PHONY: spark-test
-spark-test: spark-setup ## Data source and lag jobs on a local Spark
+spark-test: spark-setup chromium ## Data source and lag jobs on a local Spark
 	cd spark && .venv/bin/pytest -q -m "$(or $(MARK),not slow)"
 
 .PHONY: spark-test-all

@@ -21,6 +21,7 @@ from cometmq.spark.options.definitions import Properties, parse
 from cometmq.spark.read import decode
 from cometmq.spark.read.decode import NotUniform, RecordColumns, decode_records, record_starts
 from cometmq.spark.read.decode_scalar import Context, decode_one_by_one
+from cometmq.spark.read.task import candidates
 from cometmq.spark.schemas import table_schema
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
@@ -244,3 +245,24 @@ def test_tags_with_the_same_hash_are_filtered_out() -> None:
 
     assert fast.column("tags").to_pylist() == ["Aa", "x"]
     assert rows_of(fast) == rows_of(plain)
+
+
+def test_keys_and_tags_of_a_condition_are_compared_exactly() -> None:
+    """The search for bytes of keys leaves candidates; both decoders select from them."""
+    texts = [
+        "KEYS\x01k1",
+        "KEYS\x01k1 k2\x02TAGS\x01x",
+        "KEYS\x01k12",
+        "XKEYS\x01k1",
+        "KEYS\x01k1\x02TAGS\x01x",
+    ]
+    bodies = [message(properties=text) for text in texts]
+    buffer = records_of(*bodies, message(body=b"KEYS\x01k1"))
+    starts = record_starts(buffer, 0, 1 << 60)
+    assert list(candidates(buffer, starts, ("k1",))) == starts
+    assert candidates(buffer, starts, ("k3",)) == []
+    for keys, tags, count in ((("k1",), (), 2), (("k1", "k12"), (), 3), (("k1",), ("x",), 1)):
+        wanted = msgspec.structs.replace(context_of(), keys=keys, tags=tags)
+        fast, plain = both(buffer, wanted)
+        assert fast.num_rows == count
+        assert rows_of(fast) == rows_of(plain)

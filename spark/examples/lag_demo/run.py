@@ -50,6 +50,8 @@ def prepare(folder: Path) -> None:
         f"fileReservedTime={old_messages.HOURS_KEPT}\n"
         f"mappedFileSizeCommitLog={old_messages.FILE_BYTES}\n"
         f"deleteWhen={';'.join(f'{hour:02}' for hour in range(24))}\n"
+        # Whatever else fills this machine's disk must not put the groups at risk.
+        "cleanFileForciblyEnable=false\n"
     )
 
 

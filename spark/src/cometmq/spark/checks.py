@@ -9,6 +9,7 @@ from cometmq.spark.cluster.pulling import filter_of
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.definitions import Options, Table
 from cometmq.spark.options.offsets_json import assigned_from_text, from_text
+from cometmq.spark.options.where import parse_where
 
 _WORDS: Final = ("earliest", "latest")
 
@@ -17,6 +18,8 @@ def check_common(options: Options) -> None:
     if not options.name_server:
         raise OptionError("option `nameServer` is missing: set it to `host:port;host:port`")
     LinkSettings.of(options)
+    if options.where and options.table is not Table.MESSAGES:
+        raise OptionError("option `where` applies to the table `messages` only")
 
 
 def check_read(options: Options) -> None:
@@ -61,6 +64,11 @@ def check_batch(options: Options) -> None:
 
 def check_stream(options: Options) -> None:
     check_read(options)
+    if parse_where(options.where).has_times:
+        raise OptionError(
+            "option `where`: conditions on store_ts apply to batches only; a stream starts at"
+            " `startingTimestamp`"
+        )
     if options.ending_offsets != "latest":
         raise OptionError("option `endingOffsets` applies to batches only: a stream has no end")
     if options.ending_timestamp is not None or options.ending_offsets_by_timestamp:

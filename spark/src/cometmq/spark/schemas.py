@@ -91,7 +91,21 @@ def table_schema(options: Options) -> spark.StructType:
     schema = struct_of(COLUMNS[options.table])
     if options.table is Table.MESSAGES and options.include_properties is not Properties.MAP:
         schema.fields[-1] = spark.StructField("properties", spark.StringType())
-    return schema
+    return _selected(schema, options)
+
+
+def _selected(schema: spark.StructType, options: Options) -> spark.StructType:
+    """Select the columns of the option `columns`, in its order."""
+    names = [name.strip() for name in options.columns.split(",") if name.strip()]
+    known = {column.name: column for column in schema}
+    for name in names:
+        if name not in known:
+            raise SchemaError(_no_column(options, name, known))
+    return spark.StructType([known[name] for name in dict.fromkeys(names)]) if names else schema
+
+
+def _no_column(options: Options, name: str, known: Iterable[str]) -> str:
+    return f"table `{options.table}` has no column `{name}`; it has {', '.join(known)}"
 
 
 def check_schema(wanted: spark.StructType, options: Options) -> None:
@@ -100,10 +114,7 @@ def check_schema(wanted: spark.StructType, options: Options) -> None:
     for column in wanted:
         own = known.get(column.name)
         if own is None:
-            names = ", ".join(known)
-            raise SchemaError(
-                f"table `{options.table}` has no column `{column.name}`; it has {names}"
-            )
+            raise SchemaError(_no_column(options, column.name, known))
         if own.dataType != column.dataType:
             raise SchemaError(
                 f"column `{column.name}` is {own.dataType.simpleString()}, "

@@ -14,6 +14,7 @@ from cometmq.remoting.names import ALL_TAGS
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.definitions import ExpressionType, Options
 from cometmq.spark.options.offsets_json import Queue
+from cometmq.spark.options.where import parse_where
 
 PULL_CODES: Final = frozenset(
     {
@@ -28,6 +29,8 @@ PULL_CODES: Final = frozenset(
 _LOOKS_LIKE_SQL: Final = re.compile(
     r"[<>=]|\b(AND|OR|NOT|IS|IN|BETWEEN|LIKE|CONTAINS)\b", re.IGNORECASE
 )
+
+_PUSHABLE_TAG: Final = re.compile(r"[^\s|*]+")
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -46,14 +49,17 @@ class Filter(msgspec.Struct, frozen=True):
 def filter_of(options: Options) -> Filter:
     """Parse the filter in the options; raise OptionError for SQL without `expressionType`."""
     text, kind = options.sub_expression.strip(), options.expression_type
+    wanted = parse_where(options.where).tags
     if kind is ExpressionType.SQL92:
         if not text or text == ALL_TAGS:
             raise OptionError(
                 "option `expressionType`=SQL92 requires a condition in `subExpression`"
             )
-        return Filter(text, kind)
+        return Filter(text, kind, wanted or ())
     if text in {"", ALL_TAGS}:
-        return Filter()
+        return _filter_by_tags(wanted) if wanted else Filter()
+    if wanted is not None:
+        raise OptionError("give the tags either in `subExpression` or in `where`, not in both")
     tags = tuple(sorted({tag.strip() for tag in text.split("||") if tag.strip()}))
     if not tags:
         raise OptionError(f"option `subExpression`={text!r} names no tag")
@@ -62,6 +68,13 @@ def filter_of(options: Options) -> Filter:
             f"option `subExpression`={text!r} looks like SQL: set `expressionType`=SQL92"
         )
     return Filter(text, kind, tags)
+
+
+def _filter_by_tags(tags: tuple[str, ...]) -> Filter:
+    """Build a filter for exactly these tags; brokers cannot tell some of them from a syntax."""
+    can_push = all(_PUSHABLE_TAG.fullmatch(tag) for tag in tags)
+    expression = " || ".join(tags) if can_push else ALL_TAGS
+    return Filter(expression, ExpressionType.TAG, tags)
 
 
 def pull_request(

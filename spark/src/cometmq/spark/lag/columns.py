@@ -153,6 +153,7 @@ GROUP: Final[Columns] = (
     _c("status", "string", "Worst status of the group's queues", required=True),
     _c("severity", "string", "ok, info, warn, error or critical", required=True),
     _c("online", "boolean", "Whether the group has a connected member", required=True),
+    _c("members", "int", "Connected members in the newest snapshot; null if unknown"),
     _c("filtered", "boolean", "Whether the lag of any queue is an upper bound", required=True),
     _c("topics", "int", "Number of topics", required=True),
     _c("queues", "int", "Number of queues", required=True),

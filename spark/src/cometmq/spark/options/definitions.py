@@ -215,6 +215,24 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     expression_type: Annotated[
         ExpressionType, Meta(extra=READ, description="Language of `subExpression`.")
     ] = ExpressionType.TAG
+    where: Annotated[
+        str,
+        Meta(
+            extra=READ,
+            description="Condition that the source applies, so that fewer messages are pulled and "
+            "decoded: comparisons of `tags`, `keys`, `queue_id` and, in a batch, `store_ts` (UTC), "
+            "joined by AND, as in `tags IN ('a', 'b') AND store_ts >= '2026-01-31'`. The rows are "
+            "those of `DataFrame.where`.",
+        ),
+    ] = ""
+    columns: Annotated[
+        str,
+        Meta(
+            extra=READ,
+            description="Columns to read, separated by commas; by default all. Columns that are "
+            "not read are not decoded.",
+        ),
+    ] = ""
     group: Annotated[
         str,
         Meta(

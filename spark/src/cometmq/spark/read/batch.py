@@ -13,6 +13,7 @@ from cometmq.spark.checks import check_batch
 from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.errors import OffsetMissing
 from cometmq.spark.options.definitions import Options
+from cometmq.spark.options.where import Where, parse_where
 from cometmq.spark.read.fetching import data_loss
 from cometmq.spark.read.planning import QueueRange, Span, split
 from cometmq.spark.read.starting import Ends, ending_offsets, starting_offsets
@@ -37,6 +38,7 @@ class MessageReader(DataSourceReader):
             start = starting_offsets(metadata, self._options, ends, default="earliest")
             end = ending_offsets(metadata, self._options, ends)
             spans = [Span(queue, start[queue], end[queue]) for queue in ends]
+            spans = _within_times(spans, metadata, ends, parse_where(self._options.where))
             _check_exists(spans, ends)
             return ranges_of(spans, metadata, self._options)
 
@@ -48,14 +50,33 @@ class MessageReader(DataSourceReader):
 
 
 def ranges_of(spans: Sequence[Span], metadata: Metadata, options: Options) -> list[InputPartition]:
+    """Split spans into tasks, leaving out those that the option `where` excludes."""
+    where = parse_where(options.where)
     pieces = split(
-        spans,
+        [it for it in spans if where.has_queue(it.queue.queue_id) and not where.takes_nothing],
         min_partitions=options.min_partitions,
         max_records=options.max_records_per_partition,
     )
     return [
         QueueRange(piece, metadata.brokers.get(piece.queue.broker_name, {})) for piece in pieces
     ]
+
+
+def _within_times(
+    spans: Sequence[Span], metadata: Metadata, ends: Ends, where: Where
+) -> list[Span]:
+    """Narrow the spans to the store times of `where`, which do not decrease within a queue."""
+    if not where.has_times:
+        return list(spans)
+    found = []
+    for span in spans:
+        start, end = span.start, span.end
+        if where.begin_ms is not None:
+            start = max(start, metadata.offset_at(span.queue, where.begin_ms, ends[span.queue]))
+        if where.end_ms is not None:
+            end = min(end, metadata.offset_at(span.queue, where.end_ms, ends[span.queue]))
+        found.append(Span(span.queue, min(start, max(span.start, end)), max(span.start, end)))
+    return found
 
 
 def _check_exists(spans: Sequence[Span], ends: Ends) -> None:

@@ -94,10 +94,10 @@ def decode_records(buffer: bytes, starts: Sequence[int], context: Context) -> pa
         # Spark only validates the first batch; a null in a later one would corrupt rows silently.
         assert field.nullable or array.null_count == 0, field.name
     batch = pa.RecordBatch.from_arrays(arrays, schema=context.schema)
-    if not context.tags:
-        return batch
-    tags = columns.properties.values(PropertyKey.TAGS.value)
-    return batch.filter(pc.is_in(tags, value_set=pa.array(context.tags, pa.string())))
+    for name, wanted in ((PropertyKey.TAGS, context.tags), (PropertyKey.KEYS, context.keys)):
+        if wanted:
+            columns.keep(columns.properties.values(name.value), wanted)
+    return batch if columns.kept is None else batch.filter(columns.kept)
 
 
 class RecordColumns:
@@ -113,6 +113,13 @@ class RecordColumns:
         windows = np.lib.stride_tricks.sliding_window_view(data, FIXED.itemsize)
         self.fixed = windows[self._starts].view(FIXED).ravel()
         self._bounds = self._find_bounds(data)
+        self.kept: pa.BooleanArray | None = None
+        """Which records have the wanted properties; None if all."""
+
+    def keep(self, values: pa.StringArray, wanted: Sequence[str]) -> None:
+        """Keep only records with one of these values."""
+        found = pc.is_in(values, value_set=pa.array(wanted, pa.string()))
+        self.kept = found if self.kept is None else pc.and_(self.kept, found)
 
     def _find_bounds(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
         """Find the start and end of each record's body, topic and properties."""

@@ -17,6 +17,7 @@ from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.spark.errors import SourceError
 from cometmq.spark.options.definitions import Options, Properties
+from cometmq.spark.options.where import parse_where
 
 TIMESTAMP_MS_MIN: Final = -62_135_596_800_000
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
@@ -36,6 +37,8 @@ class Context(msgspec.Struct, frozen=True):
     properties: Properties = Properties.MAP
     tags: tuple[str, ...] = ()
     """If not empty, only messages with one of these tags are kept."""
+    keys: tuple[str, ...] = ()
+    """The same for the column `keys`."""
 
     @classmethod
     def of(
@@ -53,6 +56,7 @@ class Context(msgspec.Struct, frozen=True):
             options.inflate,
             options.include_properties,
             tags,
+            parse_where(options.where).keys or (),
         )
 
 
@@ -64,6 +68,9 @@ def decode_one_by_one(buffer: bytes, starts: Sequence[int], context: Context) ->
     records = [decode_record(buffer, start) for start in starts]
     if context.tags:
         records = [record for record in records if record.tags in context.tags]
+    if context.keys:
+        name = PropertyKey.KEYS
+        records = [record for record in records if record.properties.get(name) in context.keys]
     arrays = []
     for field in context.schema:
         value = _VALUES[field.name]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Performs the work of a reading task: turns a range of a queue into Arrow batches."""
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from cometmq.remoting.message.properties import VALUE_SEPARATOR, PropertyKey
 from cometmq.spark.cluster.pulling import filter_of
 from cometmq.spark.log import WORKER_LOG
 from cometmq.spark.options.definitions import Options
@@ -17,6 +19,7 @@ from cometmq.spark.read.decode_scalar import Context
 from cometmq.spark.read.fetching import Fetcher, data_loss
 from cometmq.spark.read.planning import QueueRange
 
+_SEARCHED_KEYS_MAX: Final = 16
 BATCH_BYTES_MAX: Final = 8 << 20
 """Bytes of records after which a batch is emitted, whatever its number of rows."""
 
@@ -39,12 +42,32 @@ def read_range(
     count = 0
     for buffer, starts in _gathered(fetcher, options.arrow_batch_rows, span.start):
         count += len(starts)
-        yield decode_records(buffer, starts, context)
+        wanted = candidates(buffer, starts, context.keys)
+        if wanted:
+            yield decode_records(buffer, wanted, context)
     missing = span.size - count - fetcher.lost_count
     if message_filter.takes_all and missing > 0:
         if options.fail_on_data_loss:
             raise data_loss(span.queue, span.start, missing, "or later no longer exist")
         WORKER_LOG.warning("messages.lost", queue=str(span.queue), count=missing)
+
+
+def candidates(buffer: bytes, starts: Sequence[int], keys: Sequence[str]) -> Sequence[int]:
+    """Select the records that may have one of the keys, by searching for the keys' bytes.
+
+    A search takes 0.1 ns per byte, decoding a record 2 us. The decoder compares exactly: a body may
+    contain the same bytes, and a key may begin like another one.
+    """
+    if not keys or len(keys) > _SEARCHED_KEYS_MAX:
+        return starts
+    found: set[int] = set()
+    for key in keys:
+        needle = f"{PropertyKey.KEYS.value}{VALUE_SEPARATOR}{key}".encode()
+        position = buffer.find(needle)
+        while position >= 0:
+            found.add(bisect_right(starts, position) - 1)
+            position = buffer.find(needle, position + 1)
+    return [starts[index] for index in sorted(found) if index >= 0]
 
 
 def _gathered(fetcher: Fetcher, rows: int, begin: int) -> Iterator[tuple[bytes, list[int]]]:

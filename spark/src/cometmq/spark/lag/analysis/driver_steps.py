@@ -80,6 +80,12 @@ def with_change(
     return groups.append_column(name, pc.subtract(groups["lag_sum"], old))
 
 
+def with_members(groups: pa.Table, counts: pa.Table) -> pa.Table:
+    """Add the number of connected members: each is connected to all brokers, or will be."""
+    most = counts.group_by(GROUP_KEY).aggregate([("online_clients", "max")])
+    return groups.join(most.rename_columns([*GROUP_KEY, "members"]), GROUP_KEY)
+
+
 def rows_of_groups(rows: pa.Table, groups: pa.Table) -> pa.Table:
     return rows.join(groups.select(GROUP_KEY), GROUP_KEY, join_type="left semi")
 

@@ -143,6 +143,8 @@ class _Job:
         sparse = self._history.read_sparse(self._spark, self._first_id, self._last_id)
         curves = groups.curves(sparse.where(_LAG_TOPICS), self._frame(wanted)).toArrow()
         table = driver_steps.with_since(table, curves)
+        members = self._history.table("groups", self._last_id, self._last_id)
+        table = driver_steps.with_members(table, members)
         for name, age in (("lag_change_last", None), ("lag_change_week", WEEK_MINUTES)):
             before = lag_before(self._history.root, self._last_id, age)
             table = driver_steps.with_change(table, name, before)

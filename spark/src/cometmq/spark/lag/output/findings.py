@@ -52,8 +52,8 @@ def findings(report: Report) -> list[Finding]:
 
 
 def _finding(view: View) -> Finding:
-    why, advice = WORDS[view.row["status"]]
-    return Finding(view.row, why if isinstance(why, str) else why(view), advice)
+    why, advice = (it if isinstance(it, str) else it(view) for it in WORDS[view.row["status"]])
+    return Finding(view.row, why, advice)
 
 
 def verdict(report: Report) -> str:

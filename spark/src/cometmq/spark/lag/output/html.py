@@ -5,6 +5,7 @@ Sections follow an operator's questions: how bad is it, which groups and why, ho
 is lost, then everything else.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -12,7 +13,7 @@ from importlib.resources import files
 from typing import Final
 
 from cometmq.spark.lag.columns import STATUSES, Report
-from cometmq.spark.lag.output import plots, sections
+from cometmq.spark.lag.output import plots, runbook, sections
 from cometmq.spark.lag.output.findings import Finding, findings, verdict
 from cometmq.spark.lag.output.sections import Section
 from cometmq.spark.lag.output.text import (
@@ -27,15 +28,19 @@ from cometmq.spark.lag.output.text import (
     short_count,
     time_left,
 )
+from cometmq.spark.lag.output.words import Row
 
 GROUPS_MAX: Final = 500
 WORST: Final = 3
 BARS_MAX: Final = 12
+MEMBERS_MAX: Final = 5
 _NUMBERS: Final = {
     "unread", "oldest", "in", "out", "ETA", "queue", "messages", "change", "its rate", "mean",
     "Gini", "disk", "full in", "keeps", "deleted in", "last report", "week", "tested", "held",
     "matching (estimate)",
 }  # fmt: skip
+_UNTITLED: Final = {"group", "status", "", "why", "meaning", "command"}
+"""Columns whose cells speak for themselves on a narrow screen."""
 MEANINGS: Final[Mapping[str, str]] = {
     "LOST": "Messages were deleted before the group read them.",
     "AT_RISK": "Unread messages will be deleted soon, by age or by a filling disk.",
@@ -62,12 +67,13 @@ def html_report(report: Report) -> bytes:
         f"<title>Lag report {moment(report.header.snapshot_ts)} UTC</title>",
         f"<style>\n{css}</style>\n</head>\n<body>",
         *_head(report),
-        *_worst(found, curves),
+        *_worst(found, curves, report),
         *_loss(found),
         *_groups(found, curves),
     ]
     for section in sections.all_sections(report):
         parts += _section(section)
+    parts += _steps(found)
     parts += _legend(report)
     parts.append("</body>\n</html>\n")
     return "\n".join(parts).encode()
@@ -103,17 +109,32 @@ def _badge(status: str, text: str) -> str:
     return f'<span class="badge {STATUSES[status]}">{escape(text.replace("_", " "))}</span>'
 
 
-def _worst(found: Sequence[Finding], curves: Curves) -> Iterator[str]:
+def _worst(found: Sequence[Finding], curves: Curves, report: Report) -> Iterator[str]:
     bad = [one for one in found if one.is_bad][:WORST]
     if not bad:
         return
+    brokers = {(it["cluster"], it["broker_name"]): it for it in report.table("broker").to_pylist()}
+    holders = _holders(report)
     yield '<h2>Look at these first</h2>\n<div class="cards">'
     for one in bad:
-        yield from _card(one, curves)
+        row = one.row
+        broker = brokers.get((row["cluster"], row["worst_broker_name"]))
+        yield from _card(one, curves, broker, holders.get((row["cluster"], row["group"]), ()))
     yield "</div>"
 
 
-def _card(one: Finding, curves: Curves) -> Iterator[str]:
+def _holders(report: Report) -> Mapping[tuple[str, str], Sequence[str]]:
+    """Return the client ids of the members that `--deep` has seen, by group."""
+    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in report.table("holder").to_pylist():
+        if row["client_id"]:
+            found[row["cluster"], row["group"]].add(row["client_id"])
+    return {key: sorted(names) for key, names in found.items()}
+
+
+def _card(
+    one: Finding, curves: Curves, broker: Row | None, holders: Sequence[str]
+) -> Iterator[str]:
     row = one.row
     name = escape(row["group"])
     yield f'<article class="card {row["severity"]}">'
@@ -126,14 +147,28 @@ def _card(one: Finding, curves: Curves) -> Iterator[str]:
         ("oldest", duration(row["lag_time_s"])),
         ("arrive", rate(row["rate_in"])),
         ("consumed", rate(row["rate_out"])),
+        ("members", "" if row["members"] is None else count(row["members"])),
     ):
-        yield f"<dt>{label}</dt><dd>{value}</dd>"
+        if value:
+            yield f"<div><dt>{label}</dt><dd>{value}</dd></div>"
     yield "</dl>"
     points = curves.get((row["cluster"], row["group"]))
     if points:
         yield '<p class="axis">unread messages</p>'
         yield plots.lag_curve(points, row["severity"], f"Unread messages of {row['group']}")
     yield f'<p class="where">Worst queue: {escape(one.worst_queue)}</p>'
+    if row["since_ts"] and "Behind since" not in one.why:
+        bound = "at least " if row["since_at_least"] else ""
+        yield f'<p class="where">Behind since {bound}{moment(row["since_ts"])} UTC</p>'
+    if holders:
+        names = ", ".join(holders[:MEMBERS_MAX])
+        more = f" and {len(holders) - MEMBERS_MAX} more" if len(holders) > MEMBERS_MAX else ""
+        yield f'<p class="where">Members: {escape(names)}{more}</p>'
+    yield f"<pre><code>{escape(runbook.command(row, broker))}</code></pre>"
+    place = runbook.anchor(row)
+    if place is not None:
+        title = runbook.STEPS[place][0].replace("_", " ")
+        yield f'<p class="where"><a href="#runbook-{place}">Runbook: {title}</a></p>'
     yield "</article>"
 
 
@@ -150,7 +185,9 @@ def _loss(found: Sequence[Finding]) -> Iterator[str]:
         return
     yield "<h2>When unread data is deleted</h2>"
     yield "<p>If nothing changes: the time left until a group loses its first message.</p>"
+    yield '<div class="bars">'
     yield plots.loss_bars(rows[:BARS_MAX], "Time until unread data is deleted, by group")
+    yield "</div>"
 
 
 def _groups(found: Sequence[Finding], curves: Curves) -> Iterator[str]:
@@ -196,13 +233,29 @@ def _cells(head: Sequence[str], row: Sequence[str]) -> Iterator[str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    marks = [' class="number"' if title in _NUMBERS else "" for title in head]
+    marks = [' class="num"' if title in _NUMBERS else "" for title in head]
     titles = "".join(f"<th{mark}>{title}</th>" for title, mark in zip(head, marks, strict=True))
-    yield f'<div class="scroll"><table>\n<thead><tr>{titles}</tr></thead>\n<tbody>'
+    yield f"<table>\n<thead><tr>{titles}</tr></thead>\n<tbody>"
+    # On a narrow screen, each cell is a line of its own, with its title.
+    labels = ["" if title in _UNTITLED else f' data-t="{title}"' for title in head]
     for row in rows:
-        cells = (f"<td{mark}>{cell}</td>" for cell, mark in zip(row, marks, strict=True))
+        parts = zip(marks, labels, row, strict=True)
+        cells = (f"<td{mark}{label}>{cell}</td>" for mark, label, cell in parts)
         yield f"<tr>{''.join(cells)}</tr>"
-    yield "</tbody></table></div>"
+    yield "</tbody></table>"
+
+
+def _steps(found: Sequence[Finding]) -> Iterator[str]:
+    """Yield the steps of the runbook for the statuses of this report."""
+    places = dict.fromkeys(place for one in found if (place := runbook.anchor(one.row)) is not None)
+    if not places:
+        return
+    yield '<h2>Runbook</h2>\n<p>What to do about a group, by status.</p>\n<dl class="steps">'
+    for place in places:
+        title, steps = runbook.STEPS[place]
+        text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(steps, quote=False))
+        yield f'<dt id="runbook-{place}">{title.replace("_", " ")}</dt><dd>{text}.</dd>'
+    yield "</dl>"
 
 
 def _legend(report: Report) -> Iterator[str]:

@@ -47,7 +47,7 @@ _STYLE: Final[Any] = {
 }
 _NO_METADATA: Final = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _dates: Final[Any] = dates  # untyped module
-_NAME_CHARACTERS_MAX: Final = 40
+_NAME_CHARACTERS_MAX: Final = 24
 _POINTS_MAX: Final = 240
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
@@ -87,7 +87,7 @@ def spark_line(points: Points, severity: str, title: str) -> str:
 def loss_bars(rows: Sequence[tuple[str, float, str]], title: str) -> str:
     """Draw the time until data loss per group; rows are (name, seconds, severity)."""
     with mpl.rc_context(_STYLE):
-        figure, axes = _figure(9.2, 0.45 + 0.27 * len(rows))
+        figure, axes = _figure(5.4, 0.45 + 0.27 * len(rows))
         places = range(len(rows), 0, -1)
         seconds = [left for _, left, _ in rows]
         scale = _DAY_S if max(seconds) > 2 * _DAY_S else _HOUR_S
@@ -109,7 +109,7 @@ def loss_bars(rows: Sequence[tuple[str, float, str]], title: str) -> str:
             )
         axes.set_yticks(list(places), [_short(name) for name, *_ in rows])
         axes.tick_params(axis="y", labelcolor=INK)
-        axes.set_xlim(0, max(1.0, *(left / scale for left in seconds)) * 1.12)
+        axes.set_xlim(0, max(1.0, *(left / scale for left in seconds)) * 1.3)
         axes.set_ylim(0.4, len(rows) + 0.6)
         axes.set_xlabel("days" if scale == _DAY_S else "hours")
         _plain(axes)

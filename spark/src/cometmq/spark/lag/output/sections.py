@@ -159,7 +159,7 @@ def _broker_cells(row: Row) -> Sequence[str]:
         NOTHING if kept is None else duration(3600 * kept),
         hours,
         percent(row["disk_ratio"]),
-        duration(row["disk_full_s"]),
+        "is full" if row["disk_full_s"] == 0 else duration(row["disk_full_s"]),
         moment(row["earliest_ts"]),
         short_count(row["lag_sum"]),
     )

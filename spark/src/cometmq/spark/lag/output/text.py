@@ -67,7 +67,9 @@ def _is_known(value: float | None) -> TypeGuard[float]:
 
 def time_left(seconds: float | None) -> str:
     """Format a time until an event; more than a year counts as never."""
-    return NOTHING if seconds is None or seconds > _YEAR_S else duration(seconds)
+    if seconds is None or seconds > _YEAR_S:
+        return NOTHING
+    return duration(seconds) if seconds > 0 else "now"
 
 
 def percent(ratio: float | None) -> str:

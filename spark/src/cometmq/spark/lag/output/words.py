@@ -194,15 +194,22 @@ def _ok(view: View) -> str:
     return f"Keeps up: no queue was behind for all of the last {duration(header.window_s)}."
 
 
-WORDS: Final[Mapping[str, tuple[str | Callable[[View], str], str]]] = {
+def _gain_time(view: View) -> str:
+    if view.row["ttl_model"] == "disk":
+        return (
+            "Make space on the disk; a longer fileReservedTime does not help. Then add consumers."
+        )
+    return "Start or add consumers; to gain time, raise fileReservedTime or give the disk space."
+
+
+Words = str | Callable[[View], str]
+
+WORDS: Final[Mapping[str, tuple[Words, Words]]] = {
     "LOST": (
         _lost,
         "Add consumers or raise fileReservedTime now; deleted messages cannot be recovered.",
     ),
-    "AT_RISK": (
-        _at_risk,
-        "Start or add consumers; to gain time, raise fileReservedTime or give the disk space.",
-    ),
+    "AT_RISK": (_at_risk, _gain_time),
     "REWIND": (
         _rewound,
         "Ask who reset the offset; if nobody did, look for members with an old offset file.",
