@@ -15,6 +15,8 @@ from zoneinfo import ZoneInfo
 
 import duckdb
 
+from cometmq.remoting.progress import lost, unread
+
 Row = dict[str, Any]
 KEY = ("cluster", "group", "broker_name", "topic", "queue_id")
 
@@ -158,11 +160,11 @@ def _lag(row: Row) -> int | None:
     c, n, m = row["consumer_offset"], row["min_offset"], row["max_offset"]
     if c is None:
         return 0 if m <= n else None
-    return max(0, m - max(c, n))
+    return unread(c, n, m)
 
 
 def _lost(row: Row) -> int:
-    return max(0, row["min_offset"] - row["consumer_offset"]) if row["consumer_offset"] else 0
+    return lost(row["consumer_offset"], row["min_offset"])
 
 
 def _is_fine(row: Row, before: Row | None, rules: Any) -> bool:

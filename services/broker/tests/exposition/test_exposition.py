@@ -61,6 +61,7 @@ async def test_a_lag_has_messages_and_an_age_under_all_names(tmp_path):
         send(broker, count=3)
         broker.offsets.commit("G", "T", 1, 1)
         broker.offsets.commit("DONE", "T", 1, 3)
+        broker.topics.create("%RETRY%G", queue_nums=1)
         broker.offsets.commit("G", "%RETRY%G", 0, 0)
         clock = broker.clock
         assert isinstance(clock, FakeClock)
@@ -88,6 +89,7 @@ async def test_only_masters_show_lags_because_slaves_have_the_same_messages(
         "rocketmq_consumer_lag_messages",
     }  # fmt: skip
     async with stored_broker(tmp_path, brokerRole=role) as broker:
+        broker.topics.create("T", queue_nums=4)
         broker.offsets.commit("G", "T", 1, 1)
         found = await samples_of(broker)
     assert names & found.keys() == (names if is_shown else set())
@@ -125,6 +127,7 @@ async def test_the_other_names_can_be_switched_off(tmp_path):
 async def test_a_metric_shows_a_bounded_number_of_topics_and_groups(tmp_path):
     async with stored_broker(tmp_path, metricsRowsMax="3") as broker:
         broker.is_observed = True
+        broker.topics.create("T", queue_nums=4)
         for number in range(5):
             broker.offsets.commit(f"G{number}", "T", 0, 0)
         found = await samples_of(broker)

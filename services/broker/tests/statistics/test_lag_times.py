@@ -13,9 +13,13 @@ from cometmq.broker.tables.offsets import Offsets
 class Queues:
     """Queues in memory; the message at offset n was stored at 1000 + n."""
 
-    def __init__(self, ends):
+    def __init__(self, ends, firsts=None):
         self.ends = ends
+        self.firsts = firsts or {}
         self.searches: Counter[tuple[str, int, int]] = Counter()
+
+    def min_offset(self, topic, queue_id):
+        return self.firsts.get((topic, queue_id), 0)
 
     def max_offset(self, topic, queue_id):
         return self.ends.get((topic, queue_id), 0)
@@ -79,9 +83,16 @@ def test_a_group_that_has_read_all_or_is_gone_is_forgotten():
 
 
 def test_a_deleted_message_has_no_age():
-    queues = Queues({("T", 0): 50})
+    """The oldest message that still exists is the group's next one."""
+    queues = Queues({("T", 0): 50}, {("T", 0): 30})
     times = LagTimes()
-    step(times, offsets_of(("G", "T", 0, -3)), queues)
+    step(times, offsets_of(("G", "T", 0, 3)), queues)
+    assert times.oldest_ms == {("T", "G"): 1030}
+    queues.firsts["T", 0] = 40
+    step(times, offsets_of(("G", "T", 0, 3)), queues)
+    assert times.oldest_ms == {("T", "G"): 1040}
+    queues.firsts["T", 0] = 50
+    step(times, offsets_of(("G", "T", 0, 3)), queues)
     assert times.oldest_ms == {}
 
 

@@ -33,6 +33,7 @@ from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.remoting.progress import unread
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.json_config import JsonTable
@@ -196,7 +197,7 @@ class DelayService:
         for number, level in self._levels.items():
             queue = self._store.queue(SCHEDULE_TOPIC, number - 1)
             if queue is not None:
-                found[number] = max(0, queue.max_offset - max(level.offset, queue.min_offset))
+                found[number] = unread(level.offset, queue.min_offset, queue.max_offset)
         return found
 
     def stranded(self) -> Mapping[int, int]:

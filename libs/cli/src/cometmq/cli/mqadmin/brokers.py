@@ -34,6 +34,7 @@ from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.remoting.bodies.connections import ProducerInfo
 from cometmq.remoting.bodies.stats import BrokerConsumeStats
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.progress import difference
 
 app = Family()
 
@@ -188,7 +189,8 @@ def broker_consume_stats(
         for group, parts in groups.items()
         for part in parts
         for queue, at in sorted(part.offset_table.items())
-        if (diff := at.broker_offset - at.consumer_offset) >= level and at.last_timestamp > 0
+        if (diff := difference(at.consumer_offset, at.broker_offset)) >= level
+        and at.last_timestamp > 0
     ]
     if as_json:
         objects = [to_object(CONSUME_COLUMNS, row) for row in rows]

@@ -146,8 +146,8 @@ async def _undone(admin: AdminClient, group: str) -> list[Undone]:
         Undone(
             group,
             topic,
-            sum(max(0, lag.lag) for lag in lags),
-            max(0, *(lag.lag for lag in lags)),
+            sum(max(0, lag.difference) for lag in lags),
+            max(0, *(lag.difference for lag in lags)),
             max(0, *[await _delay_ms(admin, lag) for lag in lags]),
         )
         for topic, lags in by_topic.items()
@@ -156,7 +156,7 @@ async def _undone(admin: AdminClient, group: str) -> list[Undone]:
 
 async def _delay_ms(admin: AdminClient, lag: QueueLag) -> int:
     """Return the time between the last message stored and the last one consumed."""
-    if lag.last_timestamp <= 0 or lag.lag <= 0:
+    if lag.last_timestamp <= 0 or lag.difference <= 0:
         return 0
     stored_ms = await _last_stored_ms(admin, lag.queue, lag.max_offset)
     return 0 if stored_ms is None else stored_ms - lag.last_timestamp

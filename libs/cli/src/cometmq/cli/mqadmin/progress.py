@@ -24,6 +24,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.names import RETRY_PREFIX
+from cometmq.remoting.progress import difference
 from cometmq.remoting.versions import version_name
 
 app = Family()
@@ -87,7 +88,7 @@ def _print_progress(
     for queue, pair in sorted(stats.offset_table.items()):
         offsets = [pair.broker_offset, pair.consumer_offset]
         owner = [owners.get(queue, "")] if with_ip else []
-        behind = pair.broker_offset - pair.consumer_offset
+        behind = difference(pair.consumer_offset, pair.broker_offset)
         place = [queue.topic, queue.broker_name, queue.queue_id]
         rows.append([*place, *offsets, *owner, behind, pair.last_timestamp])
     total = _behind(stats)
@@ -100,7 +101,8 @@ def _print_progress(
 
 
 def _behind(stats: ConsumeStats) -> int:
-    return sum(pair.broker_offset - pair.consumer_offset for pair in stats.offset_table.values())
+    pairs = stats.offset_table.values()
+    return sum(difference(pair.consumer_offset, pair.broker_offset) for pair in pairs)
 
 
 async def _owners(admin: AdminClient, group: str) -> dict[MessageQueue, str]:

@@ -72,7 +72,7 @@ async def _rows(admin: AdminClient, topic: str, *, only_active: bool) -> list[tu
     for group in groups:
         outgoing = await _traffic(masters, "GROUP_GET_NUMS", f"{topic}@{group}")
         if not only_active or incoming.count or outgoing.count:
-            lag = sum(one.lag for one in await admin.lag(group, topic))
+            lag = sum(one.difference for one in await admin.lag(group, topic))
             rates = (incoming.tps, outgoing.tps, incoming.count, outgoing.count)
             rows.append((topic, group, max(lag, 0), *rates))
     return rows

@@ -29,6 +29,7 @@ from cometmq.remoting.errors import (
     TransportError,
 )
 from cometmq.remoting.names import PARKED_TOPIC, SCHEDULE_TOPIC, retry_topic
+from cometmq.remoting.progress import lost, position, unread
 
 
 class QueueState(msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ class QueueState(msgspec.Struct, frozen=True):
         """Return how many messages were deleted before the group read them; a group without a
         stored offset has lost none.
         """
-        return max(0, self.min_offset - self.committed) if self.committed else 0
+        return lost(self.committed, self.min_offset)
 
     def row(self) -> list[Cell]:
         """Return the cells of the queue's row in the table."""
@@ -150,11 +151,10 @@ async def _queue_state(master: BrokerAdmin, found: QueueLag) -> QueueState:
     min_offset = await master.min_offset(queue.topic, queue.queue_id)
     if committed > end:  # Java brokers read the end first: the group may have committed meanwhile
         end = await master.max_offset(queue.topic, queue.queue_id)
-    first = max(min_offset, committed)
-    lag_count = max(0, end - first)
+    lag_count = unread(committed, min_offset, end)
     behind_s: float | None = 0.0
     if lag_count:
-        stored_ms = await _stored_ms(master, queue, first)
+        stored_ms = await _stored_ms(master, queue, position(committed, min_offset))
         behind_s = None if stored_ms is None else max(0, wall_ms() - stored_ms) / 1000
     return QueueState(queue, min_offset, committed, end, lag_count, behind_s)
 
@@ -237,7 +237,7 @@ async def waiting_counts(masters: Iterable[BrokerAdmin]) -> dict[str, int]:
             offsets = (await master.delay_offsets()).offset_table
             stats = (await master.topic_stats(SCHEDULE_TOPIC)).offset_table
             count = sum(
-                it.max_offset - max(it.min_offset, offsets.get(queue.queue_id + 1, 0))
+                unread(offsets.get(queue.queue_id + 1), it.min_offset, it.max_offset)
                 for queue, it in stats.items()
             )
             if count > 0:
@@ -254,14 +254,15 @@ async def missing_level_notes(admin: AdminClient) -> list[str]:
             offsets = (await master.delay_offsets()).offset_table
             stats = (await master.topic_stats(SCHEDULE_TOPIC)).offset_table
             counts = {
-                queue.queue_id + 1: it.max_offset
-                - max(it.min_offset, offsets.get(queue.queue_id + 1, 0))
+                queue.queue_id + 1: unread(
+                    offsets.get(queue.queue_id + 1), it.min_offset, it.max_offset
+                )
                 for queue, it in stats.items()
                 if queue.queue_id >= last
             }
-            levels = [str(level) for level, count in sorted(counts.items()) if count > 0]
+            levels = [str(level) for level, count in sorted(counts.items()) if count]
             if levels:
-                total = sum(count for count in counts.values() if count > 0)
+                total = sum(counts.values())
                 notes.append(
                     f"{name}: {counted(total, 'delayed message')} in level {', '.join(levels)}"
                     f" {'wait' if total > 1 else 'waits'} until messageDelayLevel, which has {last}"

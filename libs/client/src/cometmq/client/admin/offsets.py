@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offset administration: read and change the progress of groups."""
 
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+
 import msgspec
 
 from cometmq.client.admin.broker import BrokerAdmin
@@ -12,8 +16,9 @@ from cometmq.client.errors import InvalidArgument, no_queue
 from cometmq.client.message import check_group
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair
+from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair, TopicOffset
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
+from cometmq.remoting.progress import difference, unread
 
 
 class QueueLag(msgspec.Struct, frozen=True):
@@ -24,19 +29,42 @@ class QueueLag(msgspec.Struct, frozen=True):
     committed_offset: int
     last_timestamp: int
     """When the message at the committed offset was stored; 0 if unknown."""
+    min_offset: int = 0
+    """The offset of the oldest message that still exists; 0 if it was not asked for."""
 
     @property
     def lag(self) -> int:
-        """The number of messages not yet consumed."""
-        return self.max_offset - self.committed_offset
+        """The number of messages that the group has yet to read; deleted ones do not count."""
+        return unread(self.committed_offset, self.min_offset, self.max_offset)
+
+    @property
+    def difference(self) -> int:
+        """The lag as RocketMQ's tools show it, which counts deleted messages too; negative if the
+        committed offset is beyond the end.
+        """
+        return difference(self.committed_offset, self.max_offset)
 
 
-def lags_in(stats: ConsumeStats) -> list[QueueLag]:
-    """Return the lag in each queue, given the result of `consume_stats`."""
+def lags_in(
+    stats: ConsumeStats, firsts: Mapping[MessageQueue, int] = MappingProxyType({})
+) -> list[QueueLag]:
+    """Return the lag in each queue, given the result of `consume_stats` and the offset of each
+    queue's oldest message.
+    """
     return [
-        QueueLag(queue, pair.broker_offset, pair.consumer_offset, pair.last_timestamp)
+        QueueLag(
+            queue,
+            pair.broker_offset,
+            pair.consumer_offset,
+            pair.last_timestamp,
+            firsts.get(queue, 0),
+        )
         for queue, pair in sorted(stats.offset_table.items())
     ]
+
+
+async def _topic_stats(topic: str, master: BrokerAdmin) -> dict[MessageQueue, TopicOffset]:
+    return (await master.topic_stats(topic)).offset_table
 
 
 class Rollback(msgspec.Struct, frozen=True):
@@ -87,10 +115,22 @@ class OffsetAdmin(AdminBase):
     async def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """Return a group's lag in each queue, including the queues of its retry topic.
 
-        If a queue has no committed offset, its lag is counted from offset 0. Raise InvalidArgument
-        if no broker knows the group, and NoRoute if no broker has the topic.
+        If a queue has no committed offset, its lag is counted from its oldest message. Raise
+        InvalidArgument if no broker knows the group, and NoRoute if no broker has the topic.
         """
-        return lags_in(await self.consume_stats(group, topic))
+        stats = await self.consume_stats(group, topic)
+        firsts: dict[MessageQueue, int] = {}
+        for name in sorted({queue.topic for queue in stats.offset_table}):
+            for _, table in await self.ask_each(
+                (await self.masters()).values(),
+                partial(_topic_stats, name),
+                skip=(TopicNotExist,),
+            ):
+                firsts |= {queue: it.min_offset for queue, it in table.items()}
+        for queue in stats.offset_table.keys() - firsts.keys():  # the topic has fewer queues now
+            master = (await self.masters())[queue.broker_name]
+            firsts[queue] = await master.min_offset(queue.topic, queue.queue_id)
+        return lags_in(stats, firsts)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message of a queue."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cometmq.broker.broker import Broker
 from cometmq.broker.disk_figures import DiskFigures
 from cometmq.broker.handlers.runtime_info import runtime_table
-from cometmq.broker.stranded import stranded_queues
-from cometmq.broker.tables.offsets import KEY_SEPARATOR
+from cometmq.broker.progress import QueueProgress, consumed_topics, progress_in
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.metrics import Family, RowLimit, StatsCollector
 
@@ -57,26 +56,40 @@ def gather(broker: Broker) -> Steps[Figures]:
 
 
 def _group_lags(broker: Broker, now_ms: int) -> Steps[list[GroupLag]]:
-    max_offset, oldest_ms = broker.store.max_offset, broker.lag_times.oldest_ms
     found: list[GroupLag] = []
     left = STEP_QUEUES
-    for key, queues in list(broker.offsets.table.items()):
-        topic, _, group = key.partition(KEY_SEPARATOR)
-        consumed = lag = 0
-        for queue_id, offset in queues.items():
-            consumed += offset
-            lag += max(0, max_offset(topic, queue_id) - offset)
-        lag_ms: int | None = 0
-        if lag:
-            since_ms = oldest_ms.get((topic, group))
-            lag_ms = None if since_ms is None else max(0, now_ms - since_ms)
-        stranded = sum(stranded_queues(broker, group, topic).values())
-        found.append(GroupLag(topic, group, consumed, lag, lag_ms, stranded))
-        left -= len(queues)
+    groups = dict.fromkeys([*broker.offsets.groups(), *broker.groups.table])
+    for group in groups:
+        for topic in consumed_topics(broker, group):
+            queues = progress_in(broker, group, topic)
+            row = _row(broker, topic, group, queues, now_ms)
+            if row.lag or broker.offsets.queues(group, topic):
+                found.append(row)
+            left -= len(queues)
+        left -= 1
         if left <= 0:
             left = STEP_QUEUES
             yield
     return found
+
+
+def _row(
+    broker: Broker, topic: str, group: str, queues: Sequence[QueueProgress], now_ms: int
+) -> GroupLag:
+    lag = sum(queue.lag for queue in queues)
+    lag_ms: int | None = 0
+    if lag:
+        since_ms = broker.lag_times.oldest_ms.get((topic, group))
+        lag_ms = None if since_ms is None else max(0, now_ms - since_ms)
+    count = broker.topics.table[topic].read_queue_nums
+    return GroupLag(
+        topic,
+        group,
+        consumed=sum(queue.committed or 0 for queue in queues),
+        lag=lag,
+        lag_ms=lag_ms,
+        stranded=sum(queue.lag for queue in queues if queue.queue_id >= count),
+    )
 
 
 def _topic_ends(broker: Broker) -> Steps[list[TopicEnd]]:

@@ -5,7 +5,7 @@
 
 Compatibility: a topic to which a connected group no longer subscribes is left out, and a queue
 without an offset counts as 0. Unlike RocketMQ's, the answer to 208 also has the queues in which
-messages of the group wait although nobody reads these queues (`stranded.py`). Message times are
+messages of the group wait although nobody reads these queues. Message times are
 strings in the broker's time zone.
 """
 
@@ -18,8 +18,8 @@ from typing import Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import stored_ms
 from cometmq.broker.handlers.deferred_answers import found, look_up
+from cometmq.broker.progress import QueueProgress, present_topics, progress_in, queues_of
 from cometmq.broker.statistics.sampler import pull_rate
-from cometmq.broker.stranded import stranded_queues
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import GroupList, MessageQueue
@@ -38,6 +38,7 @@ from cometmq.remoting.commands.admin import (
     QueryTopicConsumeByWho,
 )
 from cometmq.remoting.errors import ServerError, TopicNotExist
+from cometmq.remoting.progress import difference, position
 from cometmq.store.reads import Lookup
 
 QUEUES_MAX: Final = 60_000  # of all groups together: their answer must fit into a frame
@@ -48,19 +49,15 @@ def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
     """Answer with a group's progress in all of its topics, or only in the requested one."""
     group, topic = call.header.consumer_group, call.header.topic
     asked = [topic] if topic and not topic.isspace() else sorted(broker.offsets.topics_of(group))
-    topics = _present_topics(broker, group, asked)
+    topics = present_topics(broker, group, asked)
 
     def progress() -> Lookup[Reply]:
         whole = ConsumeStats(
             consume_tps=sum(pull_rate(broker.stats, name, group) for name in topics)
         )
         for name in topics:
-            config = broker.topics.table.get(name)
-            if config is not None:
-                stranded = stranded_queues(broker, group, name)
-                queue_ids = [*range(config.read_queue_nums), *stranded]
-                part = yield from _offsets(broker, group, name, queue_ids)
-                whole.offset_table.update(part)
+            part = yield from _offsets(broker, name, progress_in(broker, group, name))
+            whole.offset_table.update(part)
         return Reply(body=encode_json(whole))
 
     look_up(broker, call, progress(), lambda reply: reply)
@@ -77,12 +74,13 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
     checked_count = 0
     for group in list(broker.groups.table):
         parts: list[ConsumeStats] = []
-        for topic in _present_topics(broker, group, sorted(broker.offsets.topics_of(group))):
+        for topic in present_topics(broker, group, sorted(broker.offsets.topics_of(group))):
             config = broker.topics.table.get(topic)
             if config is None or (call.header.is_order and not config.order):
                 continue
             queue_count = config.write_queue_nums
-            table = await found(broker, _offsets(broker, group, topic, range(queue_count)))
+            queues = queues_of(broker, group, topic, range(queue_count))
+            table = await found(broker, _offsets(broker, topic, queues))
             tps = pull_rate(broker.stats, topic, group)
             parts.append(ConsumeStats(consume_tps=tps, offset_table=table))
             checked_count += queue_count
@@ -128,26 +126,26 @@ def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) ->
 
 
 def _offsets(
-    broker: Broker, group: str, topic: str, queue_ids: Iterable[int]
+    broker: Broker, topic: str, queues: Iterable[QueueProgress]
 ) -> Lookup[dict[MessageQueue, OffsetPair]]:
     """Find a group's offset in each queue of a topic, and the store time of the last message that
     the group consumed there.
     """
     name = broker.settings.broker_name
     table = {}
-    for queue_id in queue_ids:
-        queue = MessageQueue(topic, name, queue_id)
-        end = broker.store.max_offset(topic, queue_id)
-        committed = max(0, broker.offsets.committed(group, topic, queue_id) or 0)
+    for it in queues:
+        queue = MessageQueue(topic, name, it.queue_id)
+        committed = max(0, it.committed or 0)
         last_ms = yield from stored_ms(broker, queue, committed - 1)
         table[queue] = OffsetPair(
-            broker_offset=end, consumer_offset=committed, last_timestamp=last_ms
+            broker_offset=it.end, consumer_offset=committed, last_timestamp=last_ms
         )
     return table
 
 
 def _behind(part: ConsumeStats) -> int:
-    return sum(pair.broker_offset - pair.consumer_offset for pair in part.offset_table.values())
+    pairs = part.offset_table.values()
+    return sum(difference(pair.consumer_offset, pair.broker_offset) for pair in pairs)
 
 
 def _check_size(broker: Broker) -> None:
@@ -164,17 +162,6 @@ def _check_size(broker: Broker) -> None:
         )
 
 
-def _present_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[str]:
-    """Return the topics that still exist and to which the group still subscribes."""
-    online = broker.consumers.group(group)
-    subscribed = online.subscriptions.keys() if online is not None else ()
-    return [
-        name
-        for name in topics
-        if name in broker.topics.table and (not subscribed or name in subscribed)
-    ]
-
-
 def _time_span(broker: Broker, topic: str, group: str, queue_id: int) -> Lookup[QueueTimeSpan]:
     store = broker.store
     first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
@@ -186,7 +173,7 @@ def _time_span(broker: Broker, topic: str, group: str, queue_id: int) -> Lookup[
         consumed_ms = yield from store.store_time(topic, queue_id, committed - 1)
     delay_ms = 0
     if committed < end:
-        next_ms = yield from store.store_time(topic, queue_id, max(committed, first))
+        next_ms = yield from store.store_time(topic, queue_id, position(committed, first))
         delay_ms = max(0, broker.clock.now_ms() - next_ms) if next_ms >= 0 else 0
     return QueueTimeSpan(
         consume_time_stamp=consumed_ms,

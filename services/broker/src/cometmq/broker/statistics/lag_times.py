@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeVar
 
 from cometmq.broker.tables.offsets import KEY_SEPARATOR, Offsets
+from cometmq.remoting.progress import position
 from cometmq.store.reads import Lookup
 
 T = TypeVar("T")
@@ -24,6 +25,9 @@ Key = tuple[str, str]  # topic, group
 
 class QueueSource(Protocol):
     """The part of the store that the measurement uses."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the oldest message of a queue."""
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the end of a queue."""
@@ -79,7 +83,8 @@ class LagTimes:
         """Measure one group in one topic; return the number of searches."""
         topic, _, group = key.partition(KEY_SEPARATOR)
         searches, oldest_ms = 0, -1
-        for queue_id, offset in list(queues.items()):
+        for queue_id, committed in list(queues.items()):
+            offset = position(committed, store.min_offset(topic, queue_id))
             if offset >= store.max_offset(topic, queue_id):
                 self._known.pop((key, queue_id), None)
                 continue

@@ -142,6 +142,10 @@ class Offsets:
         """Return the group's offsets in the topic, as queue -> offset."""
         return self.table.get(f"{topic}{KEY_SEPARATOR}{group}", NO_QUEUES)
 
+    def groups(self) -> AbstractSet[str]:
+        """Return the groups that have offsets in any topic."""
+        return self._topics.keys()
+
     def topics_of(self, group: str) -> AbstractSet[str]:
         return self._topics.get(group, NO_NAMES)
 

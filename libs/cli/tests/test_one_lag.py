@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics, commands, the admin client and reports show the same lag, whatever happened before."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import urllib.request
+from collections import Counter
+
+import pytest
+
+from cometmq.cli.admin import CommandAdmin
+from cometmq.cli.verbs.lag_report import collect
+from cometmq.client import ClientOptions, Message, MessageQueue, Producer
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import free_port
+from cometmq.peers.processes import wait_until
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.offsets import UpdateConsumerOffset
+from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.errors import CometError
+
+GROUP, TOPIC, BROKER = "billing", "Orders", "broker-a"
+SMALL = {
+    "mapped-file-size-commit-log": "65536",
+    "mapped-file-size-consume-queue": "6000",
+    "clean-resource-interval": "1000",
+}
+METRICS = ("cometmq_group_lag_messages", "rocketmq_group_diff", "rocketmq_consumer_lag_messages")
+ROW = re.compile(r"(\w+)\{(.*)\} (\S+)")
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+class Bench:
+    """One broker, and every way to ask it for the lag of the group."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.http = free_port()
+
+    def start(self):
+        self.cluster.start_broker(BROKER, **{**SMALL, "admin-http-port": str(self.http)})
+        self.until(lambda admin: admin.broker_groups(), lambda it: BROKER in it)
+
+    def kill(self):
+        child = self.cluster.children[BROKER]
+        self.cluster.send(BROKER, signal.SIGKILL)
+        wait_until(lambda: child.exit_status is not None, 60, "the broker's end")
+
+    def say(self, *args):
+        command = [str(PROGRAM), *map(str, args), "-n", self.cluster.namesrv]
+        done = subprocess.run(command, check=False, capture_output=True, timeout=120, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def ask(self, question):
+        async def run():
+            async with CommandAdmin(self.cluster.namesrv, options=ClientOptions()) as admin:
+                return await question(admin)
+
+        return asyncio.run(run())
+
+    def until(self, question, condition):
+        def holds():
+            try:
+                return condition(self.ask(question))
+            except CometError:
+                return False
+
+        wait_until(holds, 60, "the broker to answer")
+
+    def send(self, count, queue=0, **fields):
+        async def run():
+            async with Producer("lag-test", self.cluster.namesrv) as producer:
+                for _ in range(count):
+                    message = Message(TOPIC, bytes(1500), **fields)
+                    await producer.send(message, queue=MessageQueue(TOPIC, BROKER, queue))
+
+        asyncio.run(run())
+
+    def broker(self, code, header):
+        address = self.cluster.addresses[BROKER]
+        return self.ask(
+            lambda admin: admin.broker(address).invoke(code, header, ok=(0, 19, 20, 21))
+        )
+
+    def commit(self, offset, queue=0):
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        self.broker(code, UpdateConsumerOffset(GROUP, TOPIC, queue, offset))
+
+    def lags(self):
+        """Return the lag by topic, for each way to ask; topics without lag are left out."""
+        text = urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics").read().decode()
+        found: dict[str, Counter[str]] = {name: Counter() for name in METRICS}
+        for name, labels, value in ROW.findall(text):
+            at = dict(LABEL.findall(labels))
+            if name in found and GROUP in (at.get("group"), at.get("consumer_group")):
+                found[name][at["topic"]] += int(float(value))
+        one = json.loads(self.say("lag", GROUP, "--json"))
+        found["cometmq lag GROUP"] = Counter()
+        for row in one["queues"]:
+            found["cometmq lag GROUP"][row["topic"]] += row["lag"]
+        totals = {row["group"]: row["lag"] for row in json.loads(self.say("lag", "--json"))}
+        found["AdminClient.lag"] = Counter()
+        for it in self.ask(lambda admin: admin.lag(GROUP)):
+            found["AdminClient.lag"][it.queue.topic] += it.lag
+        page = self.ask(lambda admin: collect(admin, self.cluster.namesrv, GROUP, None))
+        (row,) = page.groups
+        found["lag --report"] = Counter({it.topic: it.lag for it in row.topics})
+        assert one["lag"] == totals[GROUP] == row.lag == sum(found["cometmq lag GROUP"].values())
+        return {name: +counts for name, counts in found.items()}
+
+    def check(self, expected):
+        """Assert that every way shows this lag in the topic; the metric may follow a moment
+        later.
+        """
+        wanted = Counter(expected)
+
+        def agree():
+            return {name for name, it in self.lags().items() if it != wanted} == set()
+
+        wait_until(agree, 30, f"{wanted}, but: {self.lags()}")
+        (diff,) = re.findall(r"Diff Total: (-?\d+)", self.say("consumerProgress", "-g", GROUP))
+        return int(diff)
+
+
+@pytest.fixture
+def bench(running_cluster, tmp_path):
+    with running_cluster(tmp_path) as cluster:
+        bench = Bench(cluster)
+        bench.start()
+        bench.say("topic", "create", TOPIC, "--queues", 1)
+        bench.say("group", "create", GROUP)
+        yield bench
+
+
+def test_every_way_to_ask_shows_the_same_lag(bench):
+    bench.send(200)
+    bench.commit(5)
+    assert bench.check({TOPIC: 195}) == 195
+
+    # trimmed: the oldest files are deleted at once
+    option = ("-k", "diskSpaceCleanForciblyRatio", "-v")
+    bench.say("updateBrokerConfig", "-b", bench.cluster.addresses[BROKER], *option, 5)
+    queue = MessageQueue(TOPIC, BROKER, 0)
+    bench.until(lambda admin: admin.min_offset(queue), lambda first: first > 100)
+    bench.say("updateBrokerConfig", "-b", bench.cluster.addresses[BROKER], *option, 85)
+    first = bench.ask(lambda admin: admin.min_offset(queue))
+    assert bench.check({TOPIC: 200 - first}) == 195  # RocketMQ's tools count deleted messages
+
+    # killed and started again
+    bench.kill()
+    bench.start()
+    bench.check({TOPIC: 200 - first})
+
+    # reset
+    bench.say("group", "reset", GROUP, TOPIC, "--to", "first", "--yes")
+    bench.check({TOPIC: 200 - first})
+    bench.say("group", "reset", GROUP, TOPIC, "--to", "last", "--yes")
+    bench.check({})
+
+    # a filter passes over half of the messages; the group has read them all the same
+    bench.send(4, tag="A")
+    bench.send(4, tag="B")
+    pull = PullMessage(GROUP, TOPIC, 0, 200, 32, 4, 0, 0, 0, "A")
+    end = bench.broker(RequestCode.PULL_MESSAGE, pull).header.next_begin_offset
+    bench.commit(end)
+    bench.check({TOPIC: 208 - end})
+    bench.commit(208)
+
+    # a queue that the group has not reached, and then one that nobody reads any more
+    bench.say("topic", "alter", TOPIC, "--queues", 2, "--yes")
+    bench.until(lambda admin: admin.route(TOPIC), lambda it: it.queue_datas[0].read_queue_nums == 2)
+    bench.send(3, queue=1)
+    bench.check({TOPIC: 3})
+    bench.say("topic", "alter", TOPIC, "--queues", 1, "--force", "--yes")
+    bench.check({TOPIC: 3})
+
+    # beyond the end, as after the topic was deleted and created again
+    bench.commit(1000)
+    bench.check({TOPIC: 3})
