@@ -21,6 +21,7 @@ from generators import (
     crd,
     events,
     helm_values,
+    limits,
     metrics,
     proofs,
     settings,
@@ -59,6 +60,7 @@ PAGES: Final[Mapping[str, Page]] = {
         DOCS / "reference" / "client-options.md", client_options.client_options_page
     ),
     "client-api": Page(DOCS / "reference" / "client-api.md", client_api.page),
+    "limits": Page(DOCS / "reference" / "limits.md", limits.page),
     "metrics": Page(DOCS / "reference" / "metrics.md", metrics.page),
     "events": Page(DOCS / "reference" / "events.md", events.page),
     "helm-readme": Page(SUITE.readme, partial(helm_values.readme, SUITE)),

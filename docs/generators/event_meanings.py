@@ -87,6 +87,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker.address_replaced": "A broker registered with the name and id of a live broker at "
     "another address, `replaced`, and took its place in the routes. If both are running, give one "
     "of them a different `brokerName`.",
+    "limit.reached": (
+        "A peer asked for more than a limit allows, and was refused; logged at most every 10 s for"
+        " each limit. `detail` says how full the table is; [limits](limits.md) lists all limits."
+    ),
     "broker.listed": "A name server lists the broker again, after `broker.unlisted`.",
     "broker.unlisted": (
         "No name server lists the broker, so clients cannot find it; `reason` says what each of"
@@ -291,8 +295,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     "group.mixed": "Some members of a consumer group use CLUSTERING and others BROADCASTING, so "
     "messages are missed: give all members the same message model, or move the broadcasting "
     "members to a separate group.",
-    "group.creation_refused": "The limit of automatically created groups is reached; perhaps a "
-    "client is inventing names.",
     "filter.invalid": "A group subscribed with an invalid SQL expression; its pulls are refused.",
     "filter.refused": "The SQL filter of a group was not stored, because the limit of filters is "
     "reached.",

@@ -17,6 +17,7 @@ from cometmq.elector.metrics import FAMILIES as ELECTOR_FAMILIES
 from cometmq.exporter.metrics import CLIENT_FAMILIES, OWN_FAMILIES
 from cometmq.namesrv.metrics import ROUTE_FAMILIES
 from cometmq.operator.metrics import FAMILIES as OPERATOR_FAMILIES
+from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES
 from cometmq.runtime.metrics import Family, build_families, loop_families
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
 from cometmq.txn_checker.metrics import FAMILIES as TXN_CHECKER_FAMILIES
@@ -66,6 +67,12 @@ GROUPS: Final = (
     ),
     Group("Exporter", (), OWN_FAMILIES),
     Group("Kubernetes operator", (), OPERATOR_FAMILIES),
+    Group(
+        "Limits of brokers and name servers",
+        ("server",),
+        LIMIT_TABLE_FAMILIES,
+        "[Limits](limits.md) lists the values of `limit`.",
+    ),
     Group("Connections of every server", ("server",), TRANSPORT_FAMILIES),
     Group("Event loop of every program", (), (*loop_families(), *build_families())),
     Group("Names of rocketmq-exporter", ("cluster", "broker"), exporter.FAMILIES),

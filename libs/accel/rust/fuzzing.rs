@@ -58,7 +58,12 @@ pub struct Seen {
 pub fn run(seed: u64, frames: u64) -> Seen {
     let mut random = Random::new(seed);
     let mut stage = Stage::new(
-        Limits { frame_bytes_max: 1 << 16, body_bytes_max: 600, request_bytes_max: 1000 },
+        Limits {
+            frame_bytes_max: 1 << 16,
+            body_bytes_max: 600,
+            batch_count_max: 8,
+            request_bytes_max: 1000,
+        },
         b"CLUSTER\x01c",
     );
     let template = Template {

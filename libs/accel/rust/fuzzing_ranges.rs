@@ -63,7 +63,12 @@ fn check_due(data: &[u8], base: i64, random: &mut Random) -> usize {
     };
     let spans: Vec<&[u8]> = chosen.spans.iter().map_while(part).collect();
     chosen.spans.truncate(spans.len());
-    let limits = Limits { frame_bytes_max: 0, body_bytes_max: 50, request_bytes_max: 400 };
+    let limits = Limits {
+        frame_bytes_max: 0,
+        body_bytes_max: 50,
+        batch_count_max: 0,
+        request_bytes_max: 400,
+    };
     let mut stage = Stage::new(limits, b"");
     let count = stage.stage_due(&entries, &chosen, &spans, &[b"Delayed"]);
     assert!(count <= chosen.count && count == stage.requests.len());

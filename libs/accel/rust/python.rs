@@ -52,13 +52,14 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], what: &str) -> PyResult<[u8; N
 #[pymethods]
 impl SendLane {
     #[new]
-    #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, request_bytes_max, json, binary_head, flag, binary_entries, delayed, transactions))]
+    #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, batch_count_max, request_bytes_max, json, binary_head, flag, binary_entries, delayed, transactions))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn new(
         store_host: &[u8],
         cluster: &str,
         frame_bytes_max: usize,
         body_bytes_max: usize,
+        batch_count_max: usize,
         request_bytes_max: usize,
         json: [Vec<u8>; 5],
         binary_head: &[u8],
@@ -76,7 +77,7 @@ impl SendLane {
             binary_entries,
             host: Template::hex_host(store_host),
         };
-        let limits = Limits { frame_bytes_max, body_bytes_max, request_bytes_max };
+        let limits = Limits { frame_bytes_max, body_bytes_max, batch_count_max, request_bytes_max };
         let mut stage = Stage::new(limits, cluster.as_bytes());
         stage.delay_in(delay_topic.to_str()?.as_bytes(), delays_ms);
         let mut own_topics = vec![];

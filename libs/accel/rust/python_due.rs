@@ -58,8 +58,12 @@ impl DueRecords {
         delayed_topic: &str,
         half_topic: &str,
     ) -> PyResult<Self> {
-        let limits =
-            Limits { frame_bytes_max: 0, body_bytes_max, request_bytes_max: record_bytes_max };
+        let limits = Limits {
+            frame_bytes_max: 0,
+            body_bytes_max,
+            batch_count_max: 0,
+            request_bytes_max: record_bytes_max,
+        };
         let mut stage = Stage::new(limits, b"");
         let selection = Selection {
             count: entries.len() / 20,

@@ -124,6 +124,8 @@ pub struct Limits {
     pub frame_bytes_max: usize,
     /// Maximum size of a body.
     pub body_bytes_max: usize,
+    /// Maximum number of messages in a batch.
+    pub batch_count_max: usize,
     /// Maximum size of the records of one request, which must fit into one file of the log.
     pub request_bytes_max: usize,
 }
@@ -420,6 +422,9 @@ impl Stage {
         let first = self.records.len();
         for item in Items::of(data, body) {
             let item = item?;
+            if self.records.len() - first == self.limits.batch_count_max {
+                return None;
+            }
             let (text_at, hashes_at) = (self.texts.len(), self.hashes.len());
             self.join_text(&data[item.properties], &common)?;
             let text = text_at..self.texts.len();

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-import pytest
 
-from cometmq.broker.clients import queue_locks as locks_module
 from cometmq.broker.clients.queue_locks import LOCK_LIFE_MS, QueueLocks
 from cometmq.remoting.bodies.queues import MessageQueue
 
@@ -60,16 +58,6 @@ def test_expired_locks_take_no_memory() -> None:
 
     assert locks.expire(now_ms=LOCK_LIFE_MS + 1) == 2
     assert locks.count == 1
-
-
-def test_the_table_is_bounded_and_holders_can_still_renew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any client may lock queues that do not exist, with megabytes of names in one request."""
-    monkeypatch.setattr(locks_module, "COUNT_MAX", 1)
-    locks = QueueLocks()
-    assert locks.lock("G", "one", [Q0, Q1], now_ms=0) == [Q0]
-    assert locks.lock("H", "one", [Q1], now_ms=0) == []
-    assert locks.count == 1
-    assert locks.lock("G", "one", [Q0], now_ms=1) == [Q0]
 
 
 def test_cleared_locks_are_free():

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.filters import subscriptions
 from cometmq.broker.filters.compiling import COMPILED_CHARS_MAX, Compiler
 from cometmq.broker.filters.sql import CHARS_MAX
 from cometmq.broker.filters.subscriptions import FilterSubscriptions, filter_file
@@ -128,14 +127,6 @@ def test_dead_filters_are_deleted_after_a_day() -> None:
     filters.clean()
     assert filters.count == 1
     assert filters.get("U", "G") is not None
-
-
-def test_the_number_of_filters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "COUNT_MAX", 2)
-    filters = table()
-    filters.register("G", [sql("a > 5", topic=f"T{number}") for number in range(3)])
-    assert filters.count == 2
-    assert filters.get("T2", "G") is None
 
 
 def test_the_file_is_javas(tmp_path: Path) -> None:

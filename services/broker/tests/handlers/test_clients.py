@@ -22,6 +22,7 @@ from cometmq.remoting.command import OK, Call
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.runtime.limits import LimitReached
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 
@@ -188,9 +189,9 @@ def test_a_heartbeat_with_a_dangerous_name_changes_nothing(group: str) -> None:
 
 def test_the_number_of_groups_of_a_client_is_bounded() -> None:
     broker = memory_broker()
-    many = [consumer(f"G{number}") for number in range(clients.GROUPS_PER_CLIENT_MAX + 1)]
+    many = [consumer(f"G{number}") for number in range(broker.settings.heartbeat_groups_max + 1)]
 
-    with pytest.raises(ServerError, match="1000 groups, not 1001"):
+    with pytest.raises(LimitReached, match="heartbeatGroupsMax"):
         heartbeat(broker, FakePeer(), *many)
 
     assert broker.groups.get("G0") is None

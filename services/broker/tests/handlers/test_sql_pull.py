@@ -24,8 +24,8 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.record import decode_record
+from cometmq.runtime.limits import LimitReached
 from cometmq.store.disk import OsFile
 
 SUSPEND, SUBSCRIPTION = 2, 4
@@ -376,7 +376,7 @@ def test_the_filter_characters_of_a_client_are_bounded(broker: Broker) -> None:
         consumer_data_set=[ConsumerData(group_name="G", subscription_data_set=wanted)],
     )
     call = Call(34, NoHeader(), body=msgspec.json.encode(beat), peer=FakePeer())
-    with pytest.raises(ServerError, match="32768 filter characters"):
+    with pytest.raises(LimitReached, match=r"SQL92 filters in one heartbeat: .* 32768"):
         clients.heart_beat(broker, call)
     assert broker.filters.count == 0
 

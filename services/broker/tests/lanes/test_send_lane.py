@@ -305,7 +305,11 @@ CASES = {
     "both": Case({"flushDiskType": "SYNC_FLUSH"}, needs_replicas=True),
     "no index": Case({"messageIndexEnable": "false"}),
     "bounded": Case(
-        {"sendThreadPoolQueueCapacity": "9", "flushDiskType": "SYNC_FLUSH"},
+        {
+            "sendThreadPoolQueueCapacity": "9",
+            "flushDiskType": "SYNC_FLUSH",
+            "batchMessagesMax": "3",
+        },
         ServerSettings(in_flight_per_connection_max=11, in_flight_max=30),
     ),
 }

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.tables import groups as groups_module
 from cometmq.broker.tables.groups import Groups, group_file
 from cometmq.broker.testing.saves import Saves
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -97,15 +96,3 @@ def test_a_file_of_an_old_broker_gets_the_defaults(tmp_path: Path) -> None:
     assert group is not None
     assert group.retry_queue_nums == 2
     assert group.notify_consumer_ids_changed_enable
-
-
-def test_the_number_of_automatic_groups_is_bounded(
-    groups: Groups, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Any client may pull or send heartbeats for any group."""
-    monkeypatch.setattr(groups_module, "COUNT_MAX", len(groups.table) + 1)
-    assert groups.find("G", auto_create=True) is not None
-    assert groups.find("H", auto_create=True) is None
-    assert groups.find("G", auto_create=True) is not None
-    groups.put(SubscriptionGroupConfig(group_name="H"))
-    assert groups.find("H", auto_create=True) is not None

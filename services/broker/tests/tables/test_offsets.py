@@ -5,10 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cometmq.broker.tables import offsets as offsets_module
 from cometmq.broker.tables.large_json import PART_ENTRIES
-from cometmq.broker.tables.offsets import COUNT_MAX, OFFSET_MAX, Offsets, offset_file
-from cometmq.remoting.errors import SystemBusy
+from cometmq.broker.tables.offsets import OFFSET_MAX, Offsets, offset_file
 from cometmq.runtime.incremental import finish
 
 
@@ -90,26 +88,6 @@ def test_the_file_is_strict_json_and_java_files_are_read(tmp_path: Path) -> None
     assert path.read_bytes() == b'{"offsetTable":{"t@g":{"0":12,"1":3,"2":9},"odd":{"0":1}}}'
 
 
-def test_the_table_is_bounded_and_known_queues_can_still_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Any client may commit for any group, topic and queue."""
-    monkeypatch.setattr(offsets_module, "COUNT_MAX", 3)
-    path = tmp_path / "consumerOffset.json"
-    path.write_bytes(b'{"offsetTable":{"t@g":{"0":1,"1":1}}}')
-    offsets = Offsets(offset_file(str(path)))
-    offsets.commit("g", "t", 2, 1)
-    for queue_id, topic in ((3, "t"), (0, "u")):
-        with pytest.raises(SystemBusy, match="3"):
-            offsets.commit("g", topic, queue_id, 1)
-    offsets.commit("g", "t", 2, 5)
-    assert offsets.committed("g", "t", 2) == 5
-    assert offsets.topics_of("g") == {"t"}
-    offsets.drop_group("g")
-    offsets.commit("g", "u", 0, 1)
-    assert offsets.committed("g", "u", 0) == 1
-
-
 def test_an_unchanged_commit_is_not_saved() -> None:
     offsets = Offsets()
     offsets.commit("G", "T", 0, 5)
@@ -157,8 +135,7 @@ def test_odd_offsets_of_files_journals_and_other_brokers_are_left_out(
     for offsets in (loaded, replayed, copied, became):
         assert offsets.table == {"T@G": {1: 4}}
         assert offsets.topics_of("G") == {"T"}
-        assert offsets.has_room(COUNT_MAX - 1)
-        assert not offsets.has_room(COUNT_MAX)
+        assert offsets.count == 1
 
 
 def test_a_removed_offset_reaches_the_journal() -> None:

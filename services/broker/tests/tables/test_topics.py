@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.tables import topics as topics_module
 from cometmq.broker.tables.topics import READ_WRITE, Topics, topic_file
 from cometmq.broker.testing.saves import Saves
 from cometmq.remoting.bodies.topic_config import TopicConfig
@@ -256,12 +255,3 @@ def test_topics_whose_configuration_was_lost_are_adopted(topics: Topics) -> None
     assert topics.table["known"].read_queue_nums == 2
     assert "RMQ_SYS_TRANS_OP_HALF_TOPIC" not in topics.table
     assert "../bad" not in topics.table
-
-
-def test_the_number_of_automatic_topics_is_bounded(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(topics_module, "COUNT_MAX", len(topics.table) + 1)
-    assert topics.create_for_send("A", default_topic="TBW102", queue_nums=4) is not None
-    assert topics.create_for_send("B", default_topic="TBW102", queue_nums=4) is None
-    assert topics.create_for_send("A", default_topic="TBW102", queue_nums=4) is not None

@@ -26,6 +26,7 @@ class SendLane:
         cluster: str,
         frame_bytes_max: int,
         body_bytes_max: int,
+        batch_count_max: int,
         request_bytes_max: int,
         json: list[bytes],
         binary_head: bytes,

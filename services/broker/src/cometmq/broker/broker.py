@@ -7,18 +7,38 @@ handlers receive it as their first argument; the parts themselves hold no refere
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.producers import Producers
 from cometmq.broker.clients.queue_locks import QueueLock, QueueLocks
+from cometmq.broker.clients.registered import Registered
 from cometmq.broker.delay import DelayService
 from cometmq.broker.disk_figures import DiskWatch
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.hold import HoldTable
+from cometmq.broker.limits import (
+    FILTER_CHARS,
+    FILTERS,
+    GROUPS,
+    HELD_PULLS,
+    JOURNAL_BYTES,
+    LIMITS,
+    OFFSETS,
+    QUEUE_LOCKS,
+    REGISTRATIONS,
+    STATISTICS,
+    SUBSCRIPTION_BYTES,
+    TOPICS,
+    UNKNOWN_OFFSETS,
+    Room,
+    add_entry,
+    address_of,
+)
 from cometmq.broker.messages import cluster_pair
 from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.registration.registration import Registration
@@ -43,8 +63,10 @@ from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
+from cometmq.remoting.names import is_system_group
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import IncrementalRunner
+from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import Loaded
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
@@ -101,6 +123,8 @@ class Broker:
     store_host: bytes  # ip and port, packed as in every record
     parking: Parking
     destinations: Destinations
+    limits: Limits = field(init=False)
+    registered: Registered = field(init=False)
     role: RoleState = field(init=False)
     is_master: bool = field(init=False)  # cached from `role` for the message path
     producers: Producers = field(default_factory=Producers)
@@ -128,6 +152,11 @@ class Broker:
     send_path: str = "python"  # for operators: `native`, or `python` and why
 
     def __post_init__(self) -> None:
+        self.limits = Limits(
+            LIMITS, lambda: self.settings, clock_ms=self.clock.monotonic_ms, log=self.log
+        )
+        self.registered = Registered(self.limits)
+        self._bound_tables()
         self.apply(self.loaded)
         settings = self.settings
         is_slave = settings.broker_role is BrokerRole.SLAVE
@@ -160,9 +189,59 @@ class Broker:
     def is_slave(self) -> bool:
         return self.role.role is Role.SLAVE
 
-    def group(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return a subscription group; create it if it is unknown and the settings allow it."""
-        return self.groups.find(name, auto_create=self.settings.auto_create_subscription_group)
+    def group(self, name: str, room: Room | None = None) -> SubscriptionGroupConfig | None:
+        """Return a subscription group; create it if it is unknown and the settings allow it.
+
+        Raise LimitReached if there is no room for a new group.
+        """
+        known = self.groups.get(name)
+        if known is not None:
+            return known
+        return self.groups.find(
+            name,
+            auto_create=self.settings.auto_create_subscription_group,
+            admit=(lambda _count: None) if room is None else partial(add_entry, room, GROUPS),
+        )
+
+    def room(self, call: Call[Any]) -> Room:
+        """Return the room that a request has in the tables that peers fill."""
+        return Room(self.limits, self.journal, call, self._peer_of)
+
+    def _peer_of(self, call: Call[Any]) -> str:
+        account = None if self.acl is None else self.acl.control.account_name(call)
+        return f"the account {account}" if account else address_of(call)
+
+    def _is_known(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return whether a group, and a queue of a topic, exist."""
+        config = self.topics.get(topic)
+        if config is None or not (group in self.groups.table or is_system_group(group)):
+            return False
+        return 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
+
+    def _bound_tables(self) -> None:
+        """Connect the tables with the limits."""
+        limits = self.limits
+        offsets, locks = self.offsets, self.locks
+        offsets.count_max = lambda: limits.maximum(OFFSETS)
+        offsets.is_known = self._is_known
+        offsets.known_version = lambda: (self.topics.version, self.groups.version)
+        offsets.find_unknown()
+        locks.released = partial(limits.release, QUEUE_LOCKS)
+        self.filters.released = partial(limits.release, FILTERS)
+        limits.used |= {
+            TOPICS.name: lambda: len(self.topics.table),
+            GROUPS.name: lambda: len(self.groups.table),
+            OFFSETS.name: lambda: offsets.count,
+            UNKNOWN_OFFSETS.name: lambda: offsets.unknown_count,
+            QUEUE_LOCKS.name: lambda: locks.count,
+            REGISTRATIONS.name: lambda: self.registered.count,
+            SUBSCRIPTION_BYTES.name: lambda: self.registered.size,
+            FILTERS.name: lambda: self.filters.count,
+            FILTER_CHARS.name: lambda: self.filters.chars,
+            HELD_PULLS.name: lambda: self.hold.count,
+            JOURNAL_BYTES.name: lambda: self.journal.size_bytes if self.journal else 0,
+            STATISTICS.name: lambda: len(self.stats.topics) + len(self.stats.groups),
+        }
 
     def apply(self, loaded: Loaded[BrokerSettings]) -> None:
         """Adopt new settings, and recompute the values that the message path derives from them."""

@@ -6,10 +6,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from cometmq.broker.group_settings import GroupSettings
+from cometmq.store.settings import MUTABLE
 
 
 class LimitSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
-    """Limits on connections, unanswered requests, and unread answer bytes."""
+    """Limits on connections, unanswered requests, unread answer bytes, and tables."""
 
     connections_max: Annotated[
         int, Meta(ge=1, description="Maximum number of open connections.")
@@ -67,3 +68,161 @@ class LimitSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         int,
         Meta(ge=1, description="How long a connection may be silent before it is closed, in s."),
     ] = 120
+
+    # Tables: see `limits.py`
+    peer_share_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            extra=MUTABLE,
+            description=(
+                "Percentage of each limit of all peers together that one peer may fill: an "
+                "account or, without one, an address."
+            ),
+        ),
+    ] = 50
+    topics_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            extra=MUTABLE,
+            description="Maximum number of topics, with retry and dead-letter topics.",
+        ),
+    ] = 100_000
+    groups_max: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, extra=MUTABLE, description="Maximum number of consumer groups."),
+    ] = 50_000
+    offsets_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10_000_000,
+            extra=MUTABLE,
+            description="Maximum number of committed offsets: about 600 MB with their names.",
+        ),
+    ] = 2_000_000
+    group_offsets_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10_000_000,
+            extra=MUTABLE,
+            description="Maximum number of committed offsets of one group.",
+        ),
+    ] = 200_000
+    unknown_offsets_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000_000,
+            extra=MUTABLE,
+            description=(
+                "Maximum number of committed offsets of groups, topics and queues that do not "
+                "exist."
+            ),
+        ),
+    ] = 20_000
+    queue_locks_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10_000_000,
+            extra=MUTABLE,
+            description="Maximum number of queues locked by orderly consumers: about 100 MB.",
+        ),
+    ] = 200_000
+    lock_items_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            extra=MUTABLE,
+            description="Maximum number of queues in one request that locks or unlocks.",
+        ),
+    ] = 20_000
+    registrations_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10_000_000,
+            extra=MUTABLE,
+            description=(
+                "Maximum number of groups of connected producers and consumers, counted per "
+                "connection: about 300 MB."
+            ),
+        ),
+    ] = 200_000
+    connection_registrations_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            extra=MUTABLE,
+            description="Maximum number of groups that one connection registers.",
+        ),
+    ] = 25_000
+    heartbeat_groups_max: Annotated[
+        int,
+        Meta(ge=1, extra=MUTABLE, description="Maximum number of groups in one heartbeat."),
+    ] = 1_000
+    group_subscriptions_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            extra=MUTABLE,
+            description="Maximum number of topics to which one group subscribes.",
+        ),
+    ] = 10_000
+    subscription_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            extra=MUTABLE,
+            description="Maximum size of the subscriptions and client ids in all registrations.",
+        ),
+    ] = 256 * 1024**2
+    connection_subscription_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            extra=MUTABLE,
+            description="Maximum size of the subscriptions that one connection registers.",
+        ),
+    ] = 16 * 1024**2
+    filters_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            extra=MUTABLE,
+            description=(
+                "Maximum number of SQL92 filters, with those of groups that left in the last day."
+            ),
+        ),
+    ] = 10_000
+    filter_chars_max: Annotated[
+        int,
+        Meta(
+            ge=1024, extra=MUTABLE, description="Maximum number of characters of all SQL92 filters."
+        ),
+    ] = 8 * 1024**2
+    batch_messages_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            extra=MUTABLE,
+            description="Maximum number of messages in one batch; maxMessageSize bounds its size.",
+        ),
+    ] = 65_536
+    journal_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=48 * 1024**2,
+            extra=MUTABLE,
+            description=(
+                "Maximum size of the journal of the tables before changes wait until the tables "
+                "are saved."
+            ),
+        ),
+    ] = 128 * 1024**2

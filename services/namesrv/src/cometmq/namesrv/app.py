@@ -22,6 +22,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.files import replace_file
+from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES
 from cometmq.runtime.memory import release_free_memory
 from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.places import check_port, listening, prepare_folder
@@ -209,6 +210,7 @@ def _disconnected(namesrv: Namesrv, peer: PeerProtocol) -> None:
 def _show(admin: AdminHttp, namesrv: Namesrv, server: Server[Namesrv]) -> None:
     label = {"server": "namesrv"}
     admin.registry.add(StatsCollector(ROUTE_FAMILIES, namesrv.routes.stats))
+    admin.registry.add(StatsCollector(LIMIT_TABLE_FAMILIES, lambda: namesrv.limits, label))
     admin.registry.add(StatsCollector(TRANSPORT_FAMILIES, server.stats, label))
     admin.add_ready_check("namesrv", lambda: None if server.addresses else "does not listen")
     admin.add_settings("namesrv", lambda: namesrv.settings.as_table())  # noqa: PLW0108  # changes

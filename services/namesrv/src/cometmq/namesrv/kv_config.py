@@ -7,6 +7,7 @@ previous version is kept beside it as `.bak`.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -14,25 +15,65 @@ from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVConfigTable
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 
+EMPTY_MAX: Final = 16
+EMPTY_CHARS_MAX: Final = 255
+
 
 class KvConfig:
     def __init__(self, table: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self._table = {namespace: dict(values) for namespace, values in (table or {}).items()}
+        self.count = sum(map(len, self._table.values()))
+        """The number of key-values."""
+        self.size = sum(
+            _size(namespace, key, value)
+            for namespace, values in self._table.items()
+            for key, value in values.items()
+        )
+        """The bytes of all key-values, with their namespaces and keys."""
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        self._table.setdefault(namespace, {})[key] = value
+        self.size += self.growth(namespace, key, value)
+        values = self._table.setdefault(namespace, {})
+        self.count += key not in values
+        values[key] = value
+
+    def growth(self, namespace: str, key: str, value: str) -> int:
+        """Return the number of bytes that a value would add; negative if it is shorter."""
+        old = self.get(namespace, key)
+        return _size(namespace, key, value) - (0 if old is None else _size(namespace, key, old))
 
     def delete(self, namespace: str, key: str) -> None:
-        self._table.get(namespace, {}).pop(key, None)
+        values = self._table.get(namespace, {})
+        old = values.pop(key, None)
+        if old is None:
+            return
+        self.count -= 1
+        self.size -= _size(namespace, key, old)
+        if not values:
+            self._forget_empty()
+
+    def _forget_empty(self) -> None:
+        """Drop all but the last empty namespaces. RocketMQ keeps all of them; they cannot be
+        deleted.
+        """
+        empty = [name for name, values in self._table.items() if not values]
+        kept = {name for name in empty[-EMPTY_MAX:] if len(name) <= EMPTY_CHARS_MAX}
+        for name in empty:
+            if name not in kept:
+                del self._table[name]
 
     def namespace(self, namespace: str) -> Mapping[str, str]:
         return self._table.get(namespace, {})
 
     def encode(self) -> bytes:
         return msgspec.json.encode(KVConfigTable(self._table))
+
+
+def _size(*texts: str) -> int:
+    return sum(len(text.encode("utf-8", "replace")) for text in texts)
 
 
 def load_kv_config(path: Path) -> KvConfig:

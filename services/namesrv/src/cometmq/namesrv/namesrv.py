@@ -7,12 +7,14 @@ from typing import Final
 
 from cometmq.namesrv.group_keys import GroupKeys
 from cometmq.namesrv.kv_config import KvConfig
+from cometmq.namesrv.limits import BROKERS, KV_BYTES, KV_ENTRIES, LIMITS, ROUTE_ENTRIES
 from cometmq.namesrv.route_table import RouteTable
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import Loaded
 
 WARN_PERIOD_MS: Final = 1_000
@@ -42,6 +44,15 @@ class Namesrv:
         self.log = log
         self._save_file = save_file
         self._warned_ms: dict[str, int] = {}
+        self.limits = Limits(
+            LIMITS, lambda: self.settings.value, clock_ms=clock.monotonic_ms, log=log
+        )
+        self.limits.used |= {
+            BROKERS.name: lambda: len(self.routes.live_brokers()),
+            ROUTE_ENTRIES.name: lambda: self.routes.entry_count,
+            KV_ENTRIES.name: lambda: self.kv_config.count,
+            KV_BYTES.name: lambda: self.kv_config.size,
+        }
 
     def may_warn(self, event: str) -> bool:
         """Return whether to log an event that a stranger can cause: once in WARN_PERIOD_MS."""

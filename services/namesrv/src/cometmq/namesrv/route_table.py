@@ -117,6 +117,9 @@ class RouteTable:
         self._groups: dict[str, BrokerData] = {}
         self._clusters: dict[str, dict[str, None]] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
+        self._topic_counts: dict[str, int] = {}  # of each group
+        self.entry_count = 0
+        """The number of topics, counted once for each group that has them."""
         self._live: dict[str, Live] = {}
         self._kept: dict[str, int] = {}  # group -> when its lost master leaves the routes
         self._registered_count = 0
@@ -246,6 +249,21 @@ class RouteTable:
         self._expired_count += len(gone)
         return gone
 
+    def topic_count_of(self, broker_name: str) -> int:
+        return self._topic_counts.get(broker_name, 0)
+
+    def has_topic(self, broker_name: str, topic: str) -> bool:
+        return broker_name in self._topics.get(topic, ())
+
+    def is_read(self, address: str, version: DataVersion) -> bool:
+        """Return whether the topics of this version were already read from this broker."""
+        live = self._live.get(address)
+        return live is not None and live.data_version == version
+
+    def count_of(self, connection: Connection) -> int:
+        """Return the number of brokers that last used this connection."""
+        return sum(live.connection is connection for live in self._live.values())
+
     def route(self, topic: str) -> TopicRoute | None:
         """Return the brokers and queues of a topic; None if no broker has it."""
         queues = self._topics.get(topic)
@@ -286,7 +304,8 @@ class RouteTable:
         if queues is None:
             return
         for broker_name in list(queues if cluster is None else self._clusters.get(cluster, ())):
-            queues.pop(broker_name, None)
+            if queues.pop(broker_name, None) is not None:
+                self._count(broker_name, -1)
         if not queues:
             del self._topics[topic]
 
@@ -366,7 +385,10 @@ class RouteTable:
                     perm=topic.perm,
                     topic_sys_flag=topic.topic_sys_flag,
                 )
-            self._topics.setdefault(topic.topic_name, {})[broker_name] = queue
+            queues = self._topics.setdefault(topic.topic_name, {})
+            if broker_name not in queues:
+                self._count(broker_name, 1)
+            queues[broker_name] = queue
 
     def _drop_others(self, broker: BrokerId) -> None:
         """Drop the brokers that registered under a group's name before one proved to belong to it.
@@ -380,6 +402,10 @@ class RouteTable:
         ]
         for address in others:
             self._drop(address)
+
+    def _count(self, broker_name: str, count: int) -> None:
+        self._topic_counts[broker_name] = self._topic_counts.get(broker_name, 0) + count
+        self.entry_count += count
 
     def _master_of(self, broker_name: str) -> Master | None:
         address = self._groups[broker_name].broker_addrs.get(MASTER_ID)
@@ -413,6 +439,7 @@ class RouteTable:
         self.epochs.forget(name)
         _discard_everywhere(self._clusters, name)
         _discard_everywhere(self._topics, name)
+        self.entry_count -= self._topic_counts.pop(name, 0)
 
     def _is_leading_member(self, address: str) -> bool:
         """Return whether this is the live master of a group with epochs."""

@@ -115,6 +115,54 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             ),
         ),
     ] = 128 * 1024**2
+    # Tables: see `limits.py`
+    peer_share_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="Percentage of each limit of all peers together that one address may fill.",
+            extra={"mutable": True},
+        ),
+    ] = 50
+    brokers_max: Annotated[
+        int, Meta(ge=1, description="Maximum number of brokers.", extra={"mutable": True})
+    ] = 10_000
+    connection_brokers_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Maximum number of brokers that one connection registers.",
+            extra={"mutable": True},
+        ),
+    ] = 64
+    broker_topics_max: Annotated[
+        int,
+        Meta(
+            ge=1, description="Maximum number of topics of a broker group.", extra={"mutable": True}
+        ),
+    ] = 300_000
+    route_entries_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Maximum number of topics, counted once for each broker group that has"
+            " them: about 500 MB.",
+            extra={"mutable": True},
+        ),
+    ] = 1_000_000
+    kv_entries_max: Annotated[
+        int, Meta(ge=1, description="Maximum number of key-values.", extra={"mutable": True})
+    ] = 50_000
+    kv_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            description="Maximum size of all key-values. Answers to registrations contain those of"
+            " ordered topics.",
+            extra={"mutable": True},
+        ),
+    ] = 4 * 1024**2
     tls_server_mode: tls_keys.ServerMode = msgspec.field(
         default="permissive", name="tls.server.mode"
     )

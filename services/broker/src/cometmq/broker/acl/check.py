@@ -270,6 +270,13 @@ class AccessControl:
             self.refused_count += 1
             raise
 
+    def account_name(self, call: Call[Any]) -> str | None:
+        """Return the access key of a checked call; None if its address alone grants all rights."""
+        if not call.head or self._is_white(call):
+            return None
+        account = self._account(call, call.ext)
+        return None if account is None else account.access_key
+
     def reader(self, call: Call[Any]) -> Callable[[str], bool]:
         """Return a function that tells whether the sender of a checked call may consume a topic.
 

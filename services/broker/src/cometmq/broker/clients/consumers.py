@@ -133,6 +133,11 @@ class Consumers:
     def group(self, name: str) -> ConsumerGroup | None:
         return self._groups.get(name)
 
+    def has_member(self, name: str, peer: Peer) -> bool:
+        """Return whether a connection is registered in a group."""
+        group = self._groups.get(name)
+        return group is not None and peer in group.clients
+
     def groups(self) -> Sequence[ConsumerGroup]:
         return list(self._groups.values())
 

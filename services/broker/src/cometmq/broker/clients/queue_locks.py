@@ -6,15 +6,16 @@ consider them lost after 30 s. Locks are not persisted: after a restart, the fir
 requests a lock gets it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
 
+from cometmq.broker.limits import QUEUE_LOCKS, Room
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.runtime.limits import LimitReached
 
 LOCK_LIFE_MS: Final = 60_000
-COUNT_MAX: Final = 200_000  # of all groups together: about 100 MB
 
 
 class QueueLock(msgspec.Struct):
@@ -22,6 +23,8 @@ class QueueLock(msgspec.Struct):
 
     client_id: str
     granted_ms: int
+    peer: str = ""
+    """The account or address that took the lock."""
 
     def is_expired(self, now_ms: int) -> bool:
         """Return whether another client may take the queue."""
@@ -33,30 +36,72 @@ class QueueLocks:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
+        self.count = 0
+        """The number of locks, including expired ones that have not been dropped yet."""
+        self.refusal: LimitReached | None = None
+        """The limit that left queues of the last `lock` unlocked."""
+        self.released: Callable[[str], None] = lambda _peer: None
+        """Called with the peer of each lock that ends."""
         self.version = 0
         """A version that changes when a lock gets another holder or none; renewals do not count."""
 
     def lock(
-        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: int
+        self,
+        group: str,
+        client_id: str,
+        queues: Iterable[MessageQueue],
+        *,
+        now_ms: int,
+        room: Room | None = None,
     ) -> list[MessageQueue]:
-        """Lock the queues that no other client holds; return those that this client now holds."""
+        """Lock the queues that no other client holds; return those that this client now holds.
+
+        `refusal` is then the limit that left other queues unlocked, or None.
+        """
         table = self._groups.setdefault(group, {})
-        room = COUNT_MAX - self.count
-        granted = []
+        granted: list[MessageQueue] = []
+        self.refusal = None
         for queue in queues:
             held = table.get(queue)
             if held is not None and held.client_id == client_id:
                 held.granted_ms = now_ms
-            elif (held is None and room) or (held is not None and held.is_expired(now_ms)):
-                room -= held is None
-                table[queue] = QueueLock(client_id, now_ms)
-                self.version += 1
+            elif held is None or held.is_expired(now_ms):
+                if self.refusal is not None:
+                    continue
+                if held is not None:
+                    self._drop(table, queue)
+                try:
+                    self._take(table, queue, client_id, now_ms, room)
+                except LimitReached as error:
+                    self.refusal = error
+                    continue
             else:
                 continue
             granted.append(queue)
         if not table:
             del self._groups[group]
         return granted
+
+    def _take(
+        self,
+        table: dict[MessageQueue, QueueLock],
+        queue: MessageQueue,
+        client_id: str,
+        now_ms: int,
+        room: Room | None,
+    ) -> None:
+        peer = ""
+        if room is not None:
+            room.admit(QUEUE_LOCKS, self.count)
+            peer = room.peer
+        table[queue] = QueueLock(client_id, now_ms, peer)
+        self.count += 1
+        self.version += 1
+
+    def _drop(self, table: dict[MessageQueue, QueueLock], queue: MessageQueue) -> None:
+        self.released(table.pop(queue).peer)
+        self.count -= 1
+        self.version += 1
 
     def held(self, group: str, queues: Iterable[MessageQueue]) -> list[QueueLock]:
         """Return the locks on these queues, all of which must be held by clients of the group."""
@@ -76,14 +121,17 @@ class QueueLocks:
         for queue in queues:
             held = table.get(queue)
             if held is not None and held.client_id == client_id:
-                del table[queue]
-                self.version += 1
+                self._drop(table, queue)
         if not table:
             del self._groups[group]
 
     def clear(self) -> None:
         """Drop all locks after a role change: clients lock their queues again at the new master."""
+        for table in self._groups.values():
+            for held in table.values():
+                self.released(held.peer)
         self._groups.clear()
+        self.count = 0
         self.version += 1
 
     def expire(self, *, now_ms: int) -> int:
@@ -92,14 +140,8 @@ class QueueLocks:
         for group, table in list(self._groups.items()):
             expired = [queue for queue, held in table.items() if held.is_expired(now_ms)]
             for queue in expired:
-                del table[queue]
+                self._drop(table, queue)
             dropped += len(expired)
             if not table:
                 del self._groups[group]
-        self.version += dropped
         return dropped
-
-    @property
-    def count(self) -> int:
-        """The number of locks, including expired ones that have not been dropped yet."""
-        return sum(map(len, self._groups.values()))

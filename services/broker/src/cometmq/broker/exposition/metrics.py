@@ -11,6 +11,7 @@ from cometmq.broker.replication.state import FollowState
 from cometmq.broker.replication.unfit import Unfit
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.stats import TransportStats
+from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES
 from cometmq.runtime.metrics import (
     Family,
     MetricSource,
@@ -382,6 +383,7 @@ def collectors(broker: Broker, transport: Callable[[], TransportStats]) -> list[
         StatsCollector(FAMILIES, lambda: broker, common, limits[0]),
         FigureCollector(broker, tables, limits[1]),
         StatsCollector(LIMIT_FAMILIES, lambda: limits, common),
+        StatsCollector(LIMIT_TABLE_FAMILIES, lambda: broker.limits, {"server": "broker"}),
         StatsCollector(REPLICATION_FAMILIES, lambda: broker, common),
         StatsCollector(STORE_FAMILIES, broker.store.stats, common),
         StatsCollector(TRANSPORT_FAMILIES, transport, {"server": "broker"}),

@@ -20,17 +20,16 @@ from cometmq.broker.filters.bloom import BloomPlaces, bloom_places
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
+from cometmq.broker.limits import FILTER_CHARS, FILTERS, Room
 from cometmq.broker.names import TOPIC_CHARS_MAX
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.runtime.limits import LimitReached
 from cometmq.store.json_config import JsonTable
 
 SAVE_INTERVAL_MS: Final = 10_000
-COUNT_MAX: Final = 10_000
-CHARS_MAX: Final = 8 << 20
-"""Maximum number of characters in all groups' filters; `COUNT_MAX` bounds the number of filters."""
 EXPRESSION_SHOWN: Final = 200
 PIECE_CHARS_MAX: Final = 1 << 20  # of the expressions in a piece of changes
 _DEAD_BEFORE_START_MS: Final = 30_000
@@ -114,6 +113,9 @@ class FilterSubscriptions:
         self._log = log
         self._filters: dict[str, dict[str, FilterData]] = {}  # group -> topic -> filter
         self._count = self._chars = 0
+        self._owners: dict[tuple[str, str], str] = {}  # of filters added by peers in this run
+        self.released: Callable[[str], None] = lambda _peer: None
+        """Called with the peer of each filter that is removed."""
         self._compiling: dict[tuple[str, str], SubscriptionData] = {}  # being compiled
         loaded = file.load() if file is not None else None
         for topic in loaded.filter_data_by_topic.values() if loaded is not None else ():
@@ -124,6 +126,11 @@ class FilterSubscriptions:
     def count(self) -> int:
         """The number of filters, including dead ones."""
         return self._count
+
+    @property
+    def chars(self) -> int:
+        """The number of characters of all filters."""
+        return self._chars
 
     def get(self, topic: str, group: str) -> FilterData | None:
         """Return a group's filter for a topic, even if the group has left."""
@@ -142,24 +149,36 @@ class FilterSubscriptions:
             self.compiler.check(data.expression)
         return data.compiled()
 
-    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+    def register(
+        self, group: str, subscriptions: Iterable[SubscriptionData], room: Room | None = None
+    ) -> None:
         """Adopt the filters in a member's heartbeat; mark the group's filters for other topics as
         dead.
+
+        Raise LimitReached if there was no `room` for a filter; the others are adopted.
         """
         wanted: set[str] = set()
+        refusal: LimitReached | None = None
         for subscription in subscriptions:
             wanted.add(subscription.topic)
             if not is_tag_type(subscription.expression_type) and subscription.sub_string:
-                self._register(group, subscription)
+                try:
+                    self._register(group, subscription, room)
+                except LimitReached as error:
+                    self._refuse(group, subscription)
+                    refusal = error
         for topic, data in self._filters.get(group, {}).items():
             if topic not in wanted:
                 self._mark_dead(data)
         self._cancel_compiling(group, wanted)
+        if refusal is not None:
+            raise refusal
 
     def _cancel_compiling(self, group: str, wanted: Collection[str]) -> None:
         for other_group, topic in list(self._compiling):
             if other_group == group and topic not in wanted:
                 del self._compiling[other_group, topic]
+                self._disown(other_group, topic)
 
     def unregister(self, group: str) -> None:
         """Mark a group's filters dead after its last member has left."""
@@ -236,11 +255,11 @@ class FilterSubscriptions:
                 self._load(data)
                 self._note(group, topic)
 
-    def _register(self, group: str, subscription: SubscriptionData) -> None:
+    def _register(self, group: str, subscription: SubscriptionData, room: Room | None) -> None:
         old = self.get(subscription.topic, group)
         version = subscription.sub_version
         if old is None:
-            self._add(group, subscription)
+            self._add(group, subscription, room)
         elif version < old.client_version:
             return
         elif version == old.client_version or (
@@ -249,11 +268,32 @@ class FilterSubscriptions:
         ):
             self._revive(old, version)
         else:
-            self._remove(group, subscription.topic)
-            self._add(group, subscription)
+            if room is not None:  # if there is no room for the new one, the old one remains
+                self._admit(group, subscription, room)
+            self._remove(group, subscription.topic, is_replaced=True)
+            self._add(group, subscription, None)
 
-    def _add(self, group: str, subscription: SubscriptionData) -> None:
+    def _admit(self, group: str, subscription: SubscriptionData, room: Room) -> None:
+        """Raise LimitReached if there is no room for a filter, or for its characters."""
         key = group, subscription.topic
+        waiting = [one for place, one in self._compiling.items() if place != key]
+        chars = self._chars + sum(len(one.topic) + len(one.sub_string) for one in waiting)
+        room.check_journal()
+        room.check(FILTER_CHARS, chars + len(subscription.topic) + len(subscription.sub_string))
+        if key in self._owners:
+            return
+        room.admit(FILTERS, self._count + len(waiting))
+        self._owners[key] = room.peer
+
+    def _disown(self, group: str, topic: str) -> None:
+        owner = self._owners.pop((group, topic), None)
+        if owner is not None:
+            self.released(owner)
+
+    def _add(self, group: str, subscription: SubscriptionData, room: Room | None) -> None:
+        key = group, subscription.topic
+        if room is not None:
+            self._admit(group, subscription, room)
         self._compiling[key] = subscription
         try:
             self.compiler.when_ready(
@@ -261,6 +301,7 @@ class FilterSubscriptions:
             )
         except SystemBusy:
             del self._compiling[key]
+            self._disown(*key)
             self._refuse(group, subscription)
 
     def _refuse(self, group: str, subscription: SubscriptionData) -> None:
@@ -272,9 +313,6 @@ class FilterSubscriptions:
         if self._compiling.get((group, topic)) is not subscription:
             return  # the group has left or changed its subscription meanwhile
         del self._compiling[group, topic]
-        if self._count >= COUNT_MAX or self._chars + len(topic) + len(expression) > CHARS_MAX:
-            self._refuse(group, subscription)
-            return
         data = FilterData(
             bloom_filter_data=self._places(group, topic),
             born_time=self._clock_ms(),
@@ -285,6 +323,7 @@ class FilterSubscriptions:
             topic=topic,
         )
         if data.compiled() is None:
+            self._disown(group, topic)
             self._log.warning(
                 "filter.invalid", group=group, topic=topic, expression=expression[:EXPRESSION_SHOWN]
             )
@@ -314,7 +353,7 @@ class FilterSubscriptions:
         self._count += 1
         self._chars += len(data.topic) + len(data.expression)
 
-    def _remove(self, group: str, topic: str) -> None:
+    def _remove(self, group: str, topic: str, *, is_replaced: bool = False) -> None:
         self.version += 1
         topics = self._filters[group]
         data = topics.pop(topic)
@@ -322,6 +361,8 @@ class FilterSubscriptions:
             del self._filters[group]
         self._count -= 1
         self._chars -= len(topic) + len(data.expression)
+        if not is_replaced:
+            self._disown(group, topic)
         self._note(group, topic)
 
     def _mark_dead(self, data: FilterData) -> None:

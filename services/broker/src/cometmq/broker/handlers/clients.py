@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests about clients: heartbeats, unregistration, group members, filter checks."""
 
-from typing import Final
+from functools import partial
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
+from cometmq.broker.clients.registered import consumer_size, producer_size
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.handlers.bodies import json_body
 from cometmq.broker.handlers.deferred_answers import answer
+from cometmq.broker.limits import (
+    GROUP_SUBSCRIPTIONS,
+    HEARTBEAT_FILTER_CHARS,
+    HEARTBEAT_GROUPS,
+    TOPICS,
+    Room,
+    add_entry,
+)
 from cometmq.broker.names import can_retry, check_group
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
@@ -20,35 +29,41 @@ from cometmq.remoting.commands.clients import GetConsumerListByGroup, Unregister
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError, SubscriptionParseFailed
 from cometmq.remoting.message.flags import TopicSysFlag
-
-GROUPS_PER_CLIENT_MAX: Final = 1_000  # a process with more is faulty or an attacker
-SQL_CHARS_PER_CLIENT_MAX: Final = 32_768  # compiling them takes about 0.1 s
+from cometmq.runtime.limits import LimitReached
 
 
 def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Register the client's groups; create unknown consumer groups if the settings allow it."""
+    """Register the client's groups; create unknown consumer groups if the settings allow it.
+
+    If a limit leaves no room for some of the groups, the others are registered before the request
+    is refused: a client whose last group does not fit must not lose the groups that it has.
+    """
     beat = json_body(call, Heartbeat)
+    room = broker.room(call)
     groups = [consumer.group_name for consumer in beat.consumer_data_set]
     groups += [producer.group_name for producer in beat.producer_data_set]
-    if len(groups) > GROUPS_PER_CLIENT_MAX:
-        raise ServerError(
-            f"a client may have at most {GROUPS_PER_CLIENT_MAX} groups, not {len(groups)}"
-        )
+    room.check(HEARTBEAT_GROUPS, len(groups))
     for group in groups:
         check_group(group)
     chars = sum(_sql_chars(consumer) for consumer in beat.consumer_data_set)
-    if chars > SQL_CHARS_PER_CLIENT_MAX:
-        raise ServerError(
-            f"a client may have at most {SQL_CHARS_PER_CLIENT_MAX} filter characters, not {chars}"
-        )
+    room.check(HEARTBEAT_FILTER_CHARS, chars)
 
     client = Client(
         call.peer, beat.client_id, int(call.language), call.version, broker.clock.monotonic_ms()
     )
+    refusal: LimitReached | None = None
     for consumer in beat.consumer_data_set:
-        _register_consumer(broker, consumer, client)
+        try:
+            _register_consumer(broker, consumer, client, room)
+        except LimitReached as error:
+            refusal = refusal or error
     for producer in beat.producer_data_set:
-        broker.producers.register(producer.group_name, client)
+        try:
+            _register_producer(broker, producer.group_name, client, room)
+        except LimitReached as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
     return OK
 
 
@@ -56,11 +71,13 @@ def unregister_client(broker: Broker, call: Call[UnregisterClient]) -> Reply:
     header = call.header
     if header.producer_group is not None:
         broker.producers.unregister(header.producer_group, call.peer)
+        broker.registered.leave(call.peer, header.producer_group, consumes=False)
     if header.consumer_group is not None:
         config = broker.groups.get(header.consumer_group)
         broker.consumers.unregister(
             header.consumer_group, call.peer, notify=_may_notify(broker, config)
         )
+        broker.registered.leave(call.peer, header.consumer_group, consumes=True)
     return OK
 
 
@@ -97,6 +114,7 @@ def _check_expression(expression: str) -> Reply:
 
 def connection_closed(broker: Broker, peer: Peer) -> None:
     """Unregister the client of a closed connection, and notify the other members of its groups."""
+    broker.registered.drop(peer)
     broker.producers.drop(peer)
     broker.consumers.drop(peer, notify=broker.settings.notify_consumer_ids_changed_enable)
 
@@ -119,17 +137,43 @@ def _sql_chars(consumer: ConsumerData) -> int:
     )
 
 
-def _register_consumer(broker: Broker, data: ConsumerData, client: Client) -> None:
-    config = broker.groups.find(
-        data.group_name, auto_create=broker.settings.auto_create_subscription_group
-    )
+def _register_consumer(broker: Broker, data: ConsumerData, client: Client, room: Room) -> None:
+    """Register one group of a client; raise LimitReached if there is no room for it, or for its
+    filters.
+    """
+    subject = f"the group {data.group_name}"
+    room.check(GROUP_SUBSCRIPTIONS, len(data.subscription_data_set), subject)
+    size = consumer_size(client.client_id, data)
+    broker.registered.admit(client.peer, data.group_name, size, room, consumes=True)
+    try:
+        config = _group_with_retry_topic(broker, data, room)
+    except LimitReached:
+        if not broker.consumers.has_member(data.group_name, client.peer):
+            broker.registered.leave(client.peer, data.group_name, consumes=True)
+        raise
+    broker.consumers.register(data, client, notify=_may_notify(broker, config))
+    broker.filters.register(data.group_name, data.subscription_data_set, room)
+
+
+def _group_with_retry_topic(
+    broker: Broker, data: ConsumerData, room: Room
+) -> SubscriptionGroupConfig | None:
+    config = broker.group(data.group_name, room)
     if config is not None and can_retry(data.group_name):
         unit_flag = int(TopicSysFlag.UNIT_SUB) if data.unit_mode else 0
         broker.topics.create_retry(
-            data.group_name, queue_nums=config.retry_queue_nums, sys_flag=unit_flag
+            data.group_name,
+            queue_nums=config.retry_queue_nums,
+            sys_flag=unit_flag,
+            admit=partial(add_entry, room, TOPICS),
         )
-    broker.consumers.register(data, client, notify=_may_notify(broker, config))
-    broker.filters.register(data.group_name, data.subscription_data_set)
+    return config
+
+
+def _register_producer(broker: Broker, group: str, client: Client, room: Room) -> None:
+    size = producer_size(client.client_id, group)
+    broker.registered.admit(client.peer, group, size, room, consumes=False)
+    broker.producers.register(group, client)
 
 
 def _may_notify(broker: Broker, config: SubscriptionGroupConfig | None) -> bool:

@@ -4,6 +4,7 @@
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table
 from cometmq.broker.handlers.bodies import json_body
+from cometmq.broker.limits import GROUPS, check_total
 from cometmq.broker.names import check_group
 from cometmq.broker.tables.large_json import encode_large
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
@@ -25,6 +26,8 @@ async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeade
         raise ServerError(
             f"retryQueueNums={config.retry_queue_nums}: must be between 0 and {QUEUE_NUMS_MAX}"
         )
+    if config.group_name not in broker.groups.table:
+        check_total(broker.room(call), GROUPS, len(broker.groups.table))
     broker.groups.put(config)
     if retry_topic(config.group_name) in broker.topics.table:
         broker.topics.create_retry(config.group_name, queue_nums=config.retry_queue_nums)

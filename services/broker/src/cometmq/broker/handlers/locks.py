@@ -3,6 +3,7 @@
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.bodies import json_body
+from cometmq.broker.limits import LOCK_ITEMS, LOCK_NAMES, Room
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
 from cometmq.remoting.command import OK, Call, Reply
@@ -12,19 +13,34 @@ from cometmq.remoting.commands.table import NoHeader
 def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Lock the queues that no other client holds; answer with those that this client now holds."""
     asked = json_body(call, LockBatch)
+    room = broker.room(call)
+    _check(room, asked)
     granted = broker.locks.lock(
         asked.consumer_group,
         asked.client_id,
         asked.mq_set,
         now_ms=broker.clock.monotonic_ms(),
+        room=room,
     )
+    refusal = broker.locks.refusal
+    if refusal is not None and not granted:
+        raise refusal
     body = encode_json(LockBatchReply(lock_ok_mq_set=granted))
     if broker.lane is not None and len(granted) == len(asked.mq_set):
         broker.lane.learn_renewal(call, broker.locks.held(asked.consumer_group, granted), body)
-    return Reply(body=body)
+    return Reply(body=body, remark=None if refusal is None else refusal.remark)
 
 
 def unlock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
     asked = json_body(call, LockBatch)
+    _check(broker.room(call), asked)
     broker.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
     return OK
+
+
+def _check(room: Room, asked: LockBatch) -> None:
+    """Raise CommandError if a request names too many queues, or too long names."""
+    room.check(LOCK_ITEMS, len(asked.mq_set))
+    names = [asked.consumer_group, asked.client_id]
+    names += [name for queue in asked.mq_set for name in (queue.topic, queue.broker_name)]
+    room.check(LOCK_NAMES, max(map(len, names)))

@@ -93,7 +93,11 @@ def _subscription_age_ms(broker: Broker, group_name: str, topic: str) -> int | N
 def update_consumer_offset(broker: Broker, call: Call[UpdateConsumerOffset]) -> Reply:
     header = call.header
     broker.offsets.commit(
-        header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        header.consumer_group,
+        header.topic,
+        header.queue_id,
+        header.commit_offset,
+        broker.room(call),
     )
     return OK
 

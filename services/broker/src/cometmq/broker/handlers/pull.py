@@ -7,6 +7,7 @@ message.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Final
@@ -26,6 +27,7 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.errors import (
+    CommandError,
     NoPermission,
     ServerError,
     SubscriptionGroupNotExist,
@@ -143,9 +145,14 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     pull = AdmittedPull(call, group, accept, may_hold, perf_counter())
     if may_hold and header.sys_flag & _COMMIT and broker.is_master and not broker.is_diverting:
         # Committed before the read, which may wait for the disk, so that later commits win.
-        broker.offsets.commit(
-            header.consumer_group, header.topic, header.queue_id, header.commit_offset
-        )
+        with suppress(CommandError):  # a full table refuses the commit, not the pull
+            broker.offsets.commit(
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                header.commit_offset,
+                broker.room(call),
+            )
     if isinstance(accept, RecordFilter):
         # The search takes turns with others, so that a filter never blocks the loop.
         lookup = _matching(broker, header, header.queue_offset, header.max_msg_nums, accept)
@@ -205,7 +212,7 @@ def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
     header = call.header
     if not broker.settings.broker_permission & _READ:
         raise NoPermission(remarks.broker_pull_forbidden(broker.host))
-    group = broker.group(header.consumer_group)
+    group = broker.group(header.consumer_group, broker.room(call))
     if group is None:
         raise SubscriptionGroupNotExist(remarks.pull_group_not_exist(header.consumer_group))
     if not group.consume_enable:

@@ -22,10 +22,11 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Peer, Reply
 from cometmq.remoting.commands.request_reply import PushReplyMessageToClient
 from cometmq.remoting.commands.send import SendMessageReply
-from cometmq.remoting.errors import CometError, CommandError, ServerError
+from cometmq.remoting.errors import CometError, CommandError, ServerError, TopicNotExist
 from cometmq.remoting.message.flags import TRANSACTION_MASK
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey, append_property, property_value
+from cometmq.remoting.names import REPLY_SUFFIX
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.results import PutResult, PutStatus
 
@@ -36,6 +37,7 @@ NOT_STORED: Final = "0"
 async def send_reply_message(broker: Broker, call: Call[SendHeader]) -> Reply:
     """Push a reply to its requester and store it; answer when both steps have completed."""
     try:
+        _check_topic(broker, call.header.topic)
         config = admit(broker, call)
         queue_id = choose_queue(broker, config, call.header.queue_id, call)
     except CommandError as error:
@@ -48,6 +50,17 @@ async def send_reply_message(broker: Broker, call: Call[SendHeader]) -> Reply:
         return Reply(ResponseCode.SYSTEM_ERROR, stored, remark=failure, ext=broker.send_ext)
     header = stored or SendMessageReply(NOT_STORED, queue_id, 0)
     return Reply(header=header, ext=broker.send_ext)
+
+
+def _check_topic(broker: Broker, topic: str) -> None:
+    """Raise TopicNotExist if a reply, which needs no right, would create its topic.
+
+    A cluster's reply topic exists at every start. Without access control, replies create topics as
+    in RocketMQ.
+    """
+    is_free = broker.acl is not None and topic.endswith(REPLY_SUFFIX)
+    if is_free and topic not in broker.topics.table:
+        raise TopicNotExist(remarks.send_topic_not_exist(topic))
 
 
 def _store(broker: Broker, call: Call[SendHeader], queue_id: int) -> asyncio.Future[PutResult]:

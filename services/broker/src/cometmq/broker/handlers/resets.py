@@ -187,7 +187,7 @@ def clone_group_offset(broker: Broker, call: Call[CloneGroupOffset]) -> Reply:
     subscribed = online.subscriptions.keys() if online is not None else ()
     for topic in topics:
         if topic in broker.topics.table and (not subscribed or topic in subscribed):
-            broker.offsets.clone(source, header.dest_group, topic)
+            broker.offsets.clone(source, header.dest_group, topic, broker.room(call))
     broker.log.info(
         "offsets.cloned", peer=call.peer.address, group=source, to_group=header.dest_group
     )

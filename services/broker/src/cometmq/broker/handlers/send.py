@@ -14,6 +14,7 @@ from typing import Final
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.put_answers import answer_delayed, answer_put, group_refusal
+from cometmq.broker.limits import BATCH_MESSAGES, TOPICS, add_entry
 from cometmq.broker.messages import batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import check_topic
 from cometmq.broker.parking import is_storable_again
@@ -179,6 +180,7 @@ def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
         raise ServerError(f"the batch cannot be read, {error}") from error
     if not items:
         raise ServerError("the batch is empty")
+    broker.room(call).check(BATCH_MESSAGES, len(items))
     common_text = batch_text(common)
     sys_flag = header.sys_flag
     if config.topic_filter_type == MULTI_TAG:
@@ -248,7 +250,7 @@ def _admit_unusual(
     if not settings.broker_permission & _WRITE and config is not None and config.order:
         raise NoPermission(remarks.broker_send_forbidden(broker.host))
     if config is None or topic in SEND_FORBIDDEN_TOPICS:
-        config = _unknown_topic(broker, call.header)
+        config = _unknown_topic(broker, call)
     if broker.driver.waiting_count >= settings.send_thread_pool_queue_capacity:
         broker.stats.busy_count += 1
         waited_ms = max(0, broker.clock.monotonic_ms() - call.received_ms)
@@ -264,8 +266,9 @@ def _check_start(broker: Broker) -> None:
         raise ServerError(refusals.before_start(start_ms))
 
 
-def _unknown_topic(broker: Broker, header: SendHeader) -> TopicConfig:
+def _unknown_topic(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
     """Create the topic from its default topic if that is allowed; otherwise raise CommandError."""
+    header = call.header
     topic = header.topic
     check_topic(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
@@ -275,15 +278,17 @@ def _unknown_topic(broker: Broker, header: SendHeader) -> TopicConfig:
     is_retry = topic.startswith(RETRY_PREFIX)
     unit_flag = TopicSysFlag.UNIT_SUB if is_retry else TopicSysFlag.UNIT
     sys_flag = int(unit_flag) if header.unit_mode else 0
+    admit_topic = partial(add_entry, broker.room(call), TOPICS)
     config = broker.topics.create_for_send(
         topic,
         default_topic=header.default_topic,
         queue_nums=header.default_topic_queue_nums,
         sys_flag=sys_flag,
         auto_create=broker.settings.auto_create_topic_enable,
+        admit=admit_topic,
     )
     if config is None and is_retry:
-        config = broker.topics.create(topic, queue_nums=1, sys_flag=sys_flag)
+        config = broker.topics.create(topic, queue_nums=1, sys_flag=sys_flag, admit=admit_topic)
     if config is None:
         raise TopicNotExist(remarks.send_topic_not_exist(topic))
     return config
@@ -303,7 +308,8 @@ def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int)
     """Return where a consumer's own retry goes: to its retry topic or its dead-letter topic."""
     header = call.header
     group_name = topic.removeprefix(RETRY_PREFIX)
-    group = broker.group(group_name)
+    room = broker.room(call)
+    group = broker.group(group_name, room)
     if group is None:
         raise SubscriptionGroupNotExist(remarks.send_back_group_not_exist(group_name))
     count_max = retries.consume_count_max(
@@ -312,5 +318,7 @@ def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int)
     if retries.fate(header.reconsume_times, count_max) is retries.Fate.RETRY:
         return topic, queue_id
     dead = dead_letter_topic(group_name)
-    broker.topics.create(dead, queue_nums=retries.DLQ_QUEUE_COUNT)
+    broker.topics.create(
+        dead, queue_nums=retries.DLQ_QUEUE_COUNT, admit=partial(add_entry, room, TOPICS)
+    )
     return dead, 0

@@ -15,6 +15,7 @@ from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.stored_topics import reader
+from cometmq.broker.limits import TOPICS, Room, add_entry
 from cometmq.broker.messages import delay, sent_back
 from cometmq.broker.names import can_retry
 from cometmq.broker.parking import (
@@ -42,7 +43,8 @@ def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> R
     """Store a copy in the group's retry topic or dead-letter topic; answer once it is stored."""
     header = call.header
     may_read = reader(broker, call)
-    group = _check(broker, header)
+    room = broker.room(call)
+    group = _check(broker, header, room)
     if group.retry_queue_nums <= 0:
         return OK
     if not can_retry(header.group):
@@ -50,7 +52,10 @@ def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> R
     topic = retry_topic(header.group)
     sys_flag = int(TopicSysFlag.UNIT_SUB) if header.unit_mode else 0
     config = broker.topics.create_retry(
-        header.group, queue_nums=group.retry_queue_nums, sys_flag=sys_flag
+        header.group,
+        queue_nums=group.retry_queue_nums,
+        sys_flag=sys_flag,
+        admit=partial(add_entry, room, TOPICS),
     )
     if not config.perm & _WRITE:
         raise NoPermission(refusals.topic_send_forbidden(topic))
@@ -64,8 +69,8 @@ def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> R
     return None
 
 
-def _check(broker: Broker, header: ConsumerSendMsgBack) -> SubscriptionGroupConfig:
-    group = broker.group(header.group)
+def _check(broker: Broker, header: ConsumerSendMsgBack, room: Room) -> SubscriptionGroupConfig:
+    group = broker.group(header.group, room)
     if group is None:
         raise SubscriptionGroupNotExist(remarks.send_back_group_not_exist(header.group))
     if not broker.settings.broker_permission & _WRITE:
@@ -90,7 +95,11 @@ def _store_copy(
     queue_id = broker.stats.send_back_count % (min(queue_nums, group.retry_queue_nums) or 1)
     if retries.fate(record.reconsume_times, count_max, header.delay_level) is retries.Fate.DEAD:
         topic, queue_id = dead_letter_topic(header.group), 0
-        broker.topics.create(topic, queue_nums=retries.DLQ_QUEUE_COUNT)
+        broker.topics.create(
+            topic,
+            queue_nums=retries.DLQ_QUEUE_COUNT,
+            admit=partial(add_entry, broker.room(call), TOPICS),
+        )
     else:
         level = broker.delay.clamp(retries.retry_level(header.delay_level, record.reconsume_times))
     message = sent_back(

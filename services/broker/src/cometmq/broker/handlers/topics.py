@@ -4,6 +4,7 @@
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
 from cometmq.broker.handlers.deferred_answers import look_up
+from cometmq.broker.limits import TOPICS, check_total
 from cometmq.broker.names import check_topic
 from cometmq.broker.tables.large_json import encode_large
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
@@ -39,6 +40,8 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
     refuse_on_slave(broker)
     _check_changeable(broker, header.topic)
     _check_values(header)
+    if header.topic not in broker.topics.table:
+        check_total(broker.room(call), TOPICS, len(broker.topics.table))
     broker.topics.put(
         TopicConfig(
             topic_name=header.topic,

@@ -35,6 +35,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.queue_locks import QueueLock
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import CODES_MAX, TagFilter, codes_of
+from cometmq.broker.limits import is_full
 from cometmq.broker.native import accel
 from cometmq.broker.role import MASTER_ID
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -204,7 +205,8 @@ class BrokerPulls:
         if left < self._budget == TURN_STEPS_MAX:
             asyncio.get_running_loop().call_soon(self._refill)
         self._budget = left
-        if commits and broker.is_master and not broker.is_diverting:
+        may_commit = not is_full(broker.limits, broker.journal)
+        if commits and broker.is_master and not broker.is_diverting and may_commit:
             for commit in commits:
                 broker.offsets.commit(*commit)
         for locks in renewed:

@@ -324,6 +324,7 @@ def _build(broker: Broker) -> "SendLane":
         cluster=broker.cluster_pair,
         frame_bytes_max=FRAME_BYTES_MAX,
         body_bytes_max=settings.max_message_size,
+        batch_count_max=settings.batch_messages_max,
         request_bytes_max=settings.mapped_file_size_commit_log - BLANK_BYTES_MIN,
         json=list(pieces.json),
         binary_head=pieces.binary_head,

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from cometmq.broker.limits import STATISTICS
 from cometmq.broker.statistics.latencies import latency_buckets
 from cometmq.broker.statistics.windows import Rounds, Windows
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
@@ -23,7 +24,7 @@ from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 SAMPLE_INTERVAL_MS: Final = 1_000
 SAMPLE_COUNT_MAX: Final = 601  # both ends of the longest window
 WINDOWS_S: Final = (10, 60, 600)
-SOURCES_MAX: Final = 200_000  # of topics, and of groups in topics
+SOURCES_MAX: Final = STATISTICS.fixed // 2  # of topics, and as many of groups in topics
 
 
 class Source(Protocol):

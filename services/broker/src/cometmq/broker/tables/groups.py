@@ -8,7 +8,7 @@ consumeFromMinEnable is stored but, as in RocketMQ, never used.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,9 +19,6 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, Subscr
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.names import BOOT_GROUPS, is_system_group
 from cometmq.store.json_config import JsonTable
-
-COUNT_MAX: Final = 100_000
-"""Maximum number of groups created by heartbeats; administrators may create more."""
 
 GroupTable: TypeAlias = SubscriptionGroupTable
 
@@ -47,16 +44,21 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         for name in BOOT_GROUPS:
             self.table.setdefault(name, SubscriptionGroupConfig(group_name=name))
 
-    def find(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
-        """Return a group; if it is unknown, create it if that is allowed and its name is legal."""
+    def find(
+        self, name: str, *, auto_create: bool, admit: Callable[[int], None] = lambda _count: None
+    ) -> SubscriptionGroupConfig | None:
+        """Return a group; if it is unknown, create it if that is allowed and its name is legal.
+
+        `admit` gets the number of groups before one is added; it raises an error if there is no
+        room.
+        """
         config = self.table.get(name)
         if config is not None or not (auto_create or is_system_group(name)):
             return config
         if group_fault(name) is not None:
             return None
-        if len(self.table) >= COUNT_MAX:
-            self._log.warning("group.creation_refused", group=name, count_max=COUNT_MAX)
-            return None
+        if not is_system_group(name):
+            admit(len(self.table))
         config = SubscriptionGroupConfig(group_name=name)
         self.put(config)
         return config

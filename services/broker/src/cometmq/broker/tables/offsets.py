@@ -11,6 +11,7 @@ reads them as "never committed"; here they remove the group's offset. The table 
 clients cannot exhaust memory.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
@@ -18,9 +19,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from cometmq.broker.limits import GROUP_OFFSETS, OFFSETS, UNKNOWN_OFFSETS, Room
+from cometmq.broker.names import TOPIC_CHARS_MAX, check_group
 from cometmq.broker.tables.large_json import encode_large
+from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
-from cometmq.remoting.errors import SystemBusy
+from cometmq.remoting.errors import ServerError, SystemBusy
 from cometmq.runtime.incremental import Steps
 from cometmq.store.json_config import JsonTable
 
@@ -28,9 +32,6 @@ KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may contain it
 
 PIECE_COUNT_MAX: Final = 32_768  # offsets in a piece of changes: less than 1 MB beside the names
 PIECE_CHARS_MAX: Final = 1 << 20  # of all names in it
-
-COUNT_MAX: Final = 2_000_000
-"""Maximum number of offsets, over all groups and queues: about 600 MB with their names."""
 
 NO_NAMES: Final[frozenset[str]] = frozenset()
 NO_QUEUES: Final[Mapping[int, int]] = MappingProxyType({})
@@ -64,11 +65,32 @@ class Offsets:
         self.is_dirty = False
         self.noted: Callable[[], None] | None = None
         self._noted: OffsetChanges = {}
-        self._count = sum(map(len, self.table.values()))
+        self._count = 0
+        self._group_counts: dict[str, int] = {}
+        self._unknown: set[tuple[str, int]] = set()  # key and queue that did not exist
+        self._recounted_as_of: object = None
+        self.count_max: Callable[[], int] = lambda: sys.maxsize
+        """Returns the bound of the table."""
+        self.is_known: Callable[[str, str, int], bool] = lambda _group, _topic, _queue_id: True
+        """Tells whether a group, and a queue of a topic, exist."""
+        self.known_version: Callable[[], object] = lambda: None
+        """Returns a value that changes with the results of `is_known`."""
         self._topics: dict[str, set[str]] = {}
         self._groups: dict[str, set[str]] = {}
-        for key in self.table:
+        for key, queues in self.table.items():
             self._list(key)
+            self._add(key, len(queues))
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    @property
+    def unknown_count(self) -> int:
+        """The number of offsets of groups, topics and queues that did not exist when the offsets
+        were committed.
+        """
+        return len(self._unknown)
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the group's next queue offset; None if it never committed one."""
@@ -77,24 +99,28 @@ class Offsets:
 
     def has_room(self, count: int) -> bool:
         """Return whether this number of commits is certain to stay within the bound."""
-        return self._count + count <= COUNT_MAX
+        return self._count + count <= self.count_max()
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, room: Room | None = None
+    ) -> None:
         """Set the group's next queue offset; a negative one removes it.
 
-        Raise SystemBusy if a new entry would exceed the bound.
+        Raise CommandError if there is no `room` for a new entry, or for a change in the journal.
         """
         key = f"{topic}{KEY_SEPARATOR}{group}"
         queues = self.table.get(key)
         if queues is not None and queues.get(queue_id) == offset:
             return  # members commit every 5 s: without traffic there is nothing to save
+        if room is not None:
+            room.check_journal()
         if offset < 0:
             self._remove(key, queue_id)
             return
         if queues is None or queue_id not in queues:
-            if self._count >= COUNT_MAX:
-                raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets")
-            self._count += 1
+            if room is not None:
+                self._admit(group, topic, queue_id, room)
+            self._add(key, 1)
             if queues is None:
                 queues = self.table[key] = {}
                 self._list(key)
@@ -103,11 +129,57 @@ class Offsets:
         if self.noted is not None:
             self._note(key, queue_id, offset)
 
+    def _admit(self, group: str, topic: str, queue_id: int, room: Room) -> None:
+        """Raise CommandError if a new entry has an illegal name, or there is no room for it."""
+        check_group(group)
+        if not topic or len(topic) > TOPIC_CHARS_MAX or KEY_SEPARATOR in topic:
+            raise ServerError(remarks.TOPIC_ILLEGAL)
+        count = self._group_counts.get(group, 0)
+        room.check(GROUP_OFFSETS, count + 1, f"the group {group}")
+        if self.is_known(group, topic, queue_id):
+            room.admit(OFFSETS, self._count)
+            return
+        if len(self._unknown) >= room.limits.maximum(UNKNOWN_OFFSETS):
+            self._recount_unknown()
+        room.admit(UNKNOWN_OFFSETS, len(self._unknown))
+        room.admit(OFFSETS, self._count)
+        self._unknown.add((f"{topic}{KEY_SEPARATOR}{group}", queue_id))
+
+    def find_unknown(self) -> None:
+        """Count the offsets of groups, topics and queues that do not exist."""
+        for key, queues in self.table.items():
+            topic, _, group = key.partition(KEY_SEPARATOR)
+            self._unknown.update(
+                (key, queue_id) for queue_id in queues if not self.is_known(group, topic, queue_id)
+            )
+
+    def _recount_unknown(self) -> None:
+        """Forget the unknown groups, topics and queues that exist by now."""
+        version = self.known_version()
+        if version == self._recounted_as_of:
+            return
+        self._recounted_as_of = version
+        for key, queue_id in list(self._unknown):
+            topic, _, group = key.partition(KEY_SEPARATOR)
+            if self.is_known(group, topic, queue_id):
+                self._unknown.discard((key, queue_id))
+
+    def _add(self, key: str, count: int) -> None:
+        """Count entries that were added, or removed if the number is negative."""
+        self._count += count
+        group = key.partition(KEY_SEPARATOR)[2]
+        left = self._group_counts.get(group, 0) + count
+        if left:
+            self._group_counts[group] = left
+        else:
+            self._group_counts.pop(group, None)
+
     def _remove(self, key: str, queue_id: int) -> None:
         queues = self.table.get(key)
         if queues is None or queues.pop(queue_id, None) is None:
             return
-        self._count -= 1
+        self._add(key, -1)
+        self._unknown.discard((key, queue_id))
         self.is_dirty = True
         if self.noted is not None:
             self._note(key, queue_id, None)
@@ -132,10 +204,7 @@ class Offsets:
             known = self.table.get(key)
             if known == queues:
                 continue
-            count = self._count + len(queues) - len(known or ())
-            if count > COUNT_MAX:
-                raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets")
-            self._count = count
+            self._check_total(len(queues) - len(known or ()))
             self._set(key, queues)
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
@@ -152,20 +221,31 @@ class Offsets:
     def groups_of(self, topic: str) -> AbstractSet[str]:
         return self._groups.get(topic, NO_NAMES)
 
-    def clone(self, source: str, target: str, topic: str) -> None:
-        """Replace a group's offsets in a topic with another group's, if that group has any."""
+    def clone(self, source: str, target: str, topic: str, room: Room | None = None) -> None:
+        """Replace a group's offsets in a topic with another group's, if that group has any.
+
+        Raise CommandError if there is no `room` for the new entries.
+        """
         offsets = self.queues(source, topic)
         if not offsets:
             return
-        count = self._count + len(offsets) - len(self.queues(target, topic))
-        if count > COUNT_MAX:
-            raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets")
-        self._count = count
+        known = self.queues(target, topic)
+        new = [queue_id for queue_id in offsets if queue_id not in known]
+        if room is not None:
+            room.check_journal()
+            for queue_id in new:  # they count only once all of them are admitted
+                self._admit(target, topic, queue_id, room)
+        self._check_total(len(new))
         self._set(f"{topic}{KEY_SEPARATOR}{target}", offsets)
 
+    def _check_total(self, more: int) -> None:
+        if more > 0 and not self.has_room(more):
+            raise SystemBusy(f"the broker stores at most {self.count_max()} offsets (offsetsMax)")
+
     def _set(self, key: str, offsets: Mapping[int, int]) -> None:
-        """Replace a group's offsets in a topic; the caller has already counted them."""
+        """Replace a group's offsets in a topic."""
         self._note_removed(key)
+        self._add(key, len(offsets) - len(self.table.get(key, ())))
         self.table[key] = dict(offsets)
         self._list(key)
         self.is_dirty = True
@@ -182,7 +262,7 @@ class Offsets:
         for topic in self._topics.pop(group, NO_NAMES):
             key = f"{topic}{KEY_SEPARATOR}{group}"
             self._note_removed(key)
-            self._count -= len(self.table.pop(key))
+            self._add(key, -len(self.table.pop(key)))
             self._groups[topic].discard(group)
             if not self._groups[topic]:
                 del self._groups[topic]
@@ -206,14 +286,14 @@ class Offsets:
             if queues is None:
                 queues = self.table[key] = {}
                 self._list(key)
-            self._count -= len(queues)
+            before = len(queues)
             for queue_id, asked in offsets.items():
                 offset = valid(asked)
                 if offset is None:
                     queues.pop(queue_id, None)
                 else:
                     queues[queue_id] = offset
-            self._count += len(queues)
+            self._add(key, len(queues) - before)
             if not queues:
                 del self.table[key]
                 self._unlist(key)
@@ -224,12 +304,10 @@ class Offsets:
         table: OffsetTable = {}
         for piece in pieces:
             table |= _valid_table(_TABLE_DECODER.decode(piece))
-        count = sum(map(len, table.values()))
-        if count > COUNT_MAX:
-            raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets, not {count}")
+        self._check_total(sum(map(len, table.values())) - self._count)
         for key in self.table.keys() - table.keys():
             self._note_removed(key)
-            self._count -= len(self.table.pop(key))
+            self._add(key, -len(self.table.pop(key)))
             self._unlist(key)
             self.is_dirty = True
         self.overwrite(table)

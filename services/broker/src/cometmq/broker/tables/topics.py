@@ -10,7 +10,7 @@ topic's order flag follows the name server's ORDER_TOPIC_CONFIG, whatever a requ
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -33,10 +33,12 @@ from cometmq.remoting.names import (
 )
 from cometmq.store.json_config import JsonTable
 
+Admit: TypeAlias = Callable[[int], None]
+"""Called with the number of topics before one is added; raises an error if there is no room."""
+
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 QUEUE_NUMS_MAX: Final = 16_384  # one topic of this size costs a route of 1 kB and a scan of 10 ms
 ROUTE_KNOWN_MS: Final = 60_000  # twice the interval at which clients poll routes
-COUNT_MAX: Final = 100_000  # bound on topics created by sends: administrators may create more
 
 _BENCHMARK_QUEUES: Final = 1024
 _CLUSTER_QUEUES: Final = 16
@@ -105,6 +107,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         queue_nums: int,
         sys_flag: int = 0,
         auto_create: bool = True,
+        admit: Admit = lambda _count: None,
     ) -> TopicConfig | None:
         """Return the topic, creating it from the default topic if necessary; None if that is not
         allowed.
@@ -114,10 +117,10 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
             return known
         template = self.table.get(default_topic)
         is_allowed = auto_create or default_topic != AUTO_CREATE_TOPIC
-        is_full = len(self.table) >= COUNT_MAX
-        if template is None or not is_allowed or is_full or not template.perm & Perm.INHERIT:
+        if template is None or not is_allowed or not template.perm & Perm.INHERIT:
             self._log.warning("topic.creation_refused", topic=topic, template=default_topic)
             return None
+        admit(len(self.table))
         queue_count = max(1, min(queue_nums, template.write_queue_nums))
         config = _config(
             topic, queue_count, perm=template.perm & ~int(Perm.INHERIT), sys_flag=sys_flag
@@ -127,7 +130,13 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         return config
 
     def create(
-        self, topic: str, *, queue_nums: int, perm: int = READ_WRITE, sys_flag: int = 0
+        self,
+        topic: str,
+        *,
+        queue_nums: int,
+        perm: int = READ_WRITE,
+        sys_flag: int = 0,
+        admit: Admit = lambda _count: None,
     ) -> TopicConfig:
         """Return the topic; if it does not exist, create it with these values.
 
@@ -136,17 +145,26 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         known = self.table.get(topic)
         if known is not None:
             return known
+        admit(len(self.table))
         config = _config(topic, queue_nums, perm=perm, sys_flag=sys_flag)
         self.put(config)
         return config
 
-    def create_retry(self, group: str, *, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
+    def create_retry(
+        self,
+        group: str,
+        *,
+        queue_nums: int,
+        sys_flag: int = 0,
+        admit: Admit = lambda _count: None,
+    ) -> TopicConfig:
         """Return the retry topic of a group, with at least this number of queues.
 
         The topic never shrinks, because messages may wait in its queues.
         """
         count = max(1, queue_nums)
-        config = self.create(retry_topic(group), queue_nums=count, sys_flag=sys_flag)
+        topic = retry_topic(group)
+        config = self.create(topic, queue_nums=count, sys_flag=sys_flag, admit=admit)
         if min(config.read_queue_nums, config.write_queue_nums) >= count:
             return config
         grown = msgspec.structs.replace(

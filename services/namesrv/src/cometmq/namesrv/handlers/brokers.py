@@ -4,6 +4,7 @@
 from zlib import crc32
 
 from cometmq.ha.registration_proof import RegistrationFacts, is_registration_proven
+from cometmq.namesrv.admission import admit_registration
 from cometmq.namesrv.epochs import Verdict
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import BrokerId, Registration
@@ -45,6 +46,7 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
     is_proven = _is_proven(namesrv, header, call.body)
     _refuse_stale(namesrv, header, is_proven=is_proven)
     body = _registered(call)
+    admit_registration(namesrv, call, body)
     broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
     replaced = namesrv.routes.holder(broker, header.group_epoch)
     is_new = broker.address not in namesrv.routes.live_brokers()

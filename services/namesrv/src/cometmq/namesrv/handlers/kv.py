@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The key-value configuration: 100, 101, 102, 219."""
 
+from cometmq.namesrv.admission import admit_kv
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
@@ -19,6 +20,7 @@ from cometmq.remoting.commands.namesrv import (
 async def put_kv_config(namesrv: Namesrv, call: Call[PutKvConfig]) -> Reply:
     """Set a value; answer once it is durable."""
     header = call.header
+    admit_kv(namesrv, call, header)
     namesrv.kv_config.put(header.namespace, header.key, header.value)
     await namesrv.save_kv_config()
     return OK

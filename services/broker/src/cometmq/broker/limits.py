@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every limit on what peers may fill at a broker, in one table.
+
+The reference page (docs/reference/limits.md), the metrics and a test that fills every table are
+derived from `LIMITS`. Connections, requests in flight and unread bytes are bounded by the transport
+(`limit_settings.py`).
+
+Compatibility: RocketMQ has none of these limits. The defaults leave room for every program that its
+brokers serve in practice: 10,000 topics and 20,000 groups take a fifth of them.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call
+from cometmq.runtime.limits import Limit, Limits, Scope, address_peer
+
+REFUSED: Final = "The request is refused."
+PARTLY: Final = "The group is refused; the other groups of the heartbeat are registered."
+
+TOPICS: Final = Limit(
+    "topics", "Topics, with retry and dead-letter topics", Scope.TOTAL, REFUSED,
+    "topicsMax", lambda s: s.topics_max,
+    answer=ResponseCode.TOPIC_NOT_EXIST,
+)  # fmt: skip
+GROUPS: Final = Limit(
+    "groups", "Consumer groups", Scope.TOTAL, REFUSED, "groupsMax", lambda s: s.groups_max,
+    answer=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+)  # fmt: skip
+OFFSETS: Final = Limit(
+    "offsets", "Committed offsets", Scope.TOTAL,
+    "The commit is refused; a pull that carries it is answered.",
+    "offsetsMax", lambda s: s.offsets_max,
+    answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+GROUP_OFFSETS: Final = Limit(
+    "group_offsets", "Committed offsets of one group", Scope.GROUP, OFFSETS.above,
+    "groupOffsetsMax", lambda s: s.group_offsets_max, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+UNKNOWN_OFFSETS: Final = Limit(
+    "unknown_offsets", "Committed offsets of groups, topics and queues that do not exist",
+    Scope.TOTAL, OFFSETS.above,
+    "unknownOffsetsMax", lambda s: s.unknown_offsets_max, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+QUEUE_LOCKS: Final = Limit(
+    "queue_locks", "Queues locked by orderly consumers", Scope.TOTAL,
+    "Queues above the limit are not locked. If the client locks none, the request is refused;"
+    " otherwise the remark names the limit.",
+    "queueLocksMax", lambda s: s.queue_locks_max, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+LOCK_ITEMS: Final = Limit(
+    "lock_items", "Queues in one request that locks or unlocks", Scope.REQUEST, REFUSED,
+    "lockItemsMax", lambda s: s.lock_items_max, answer=ResponseCode.SYSTEM_ERROR,
+)  # fmt: skip
+LOCK_NAMES: Final = Limit(
+    "lock_names", "Characters of a name in a request that locks queues", Scope.REQUEST, REFUSED,
+    fixed=255, answer=ResponseCode.SYSTEM_ERROR,
+)  # fmt: skip
+REGISTRATIONS: Final = Limit(
+    "registrations", "Groups of connected producers and consumers, counted per connection",
+    Scope.TOTAL, PARTLY,
+    "registrationsMax", lambda s: s.registrations_max, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+CONNECTION_REGISTRATIONS: Final = Limit(
+    "connection_registrations", "Groups registered by one connection", Scope.CONNECTION, PARTLY,
+    "connectionRegistrationsMax", lambda s: s.connection_registrations_max,
+    answer=ResponseCode.SYSTEM_ERROR,
+)  # fmt: skip
+HEARTBEAT_GROUPS: Final = Limit(
+    "heartbeat_groups", "Groups in one heartbeat", Scope.REQUEST, REFUSED,
+    "heartbeatGroupsMax", lambda s: s.heartbeat_groups_max,
+    answer=ResponseCode.SYSTEM_ERROR,
+)  # fmt: skip
+GROUP_SUBSCRIPTIONS: Final = Limit(
+    "group_subscriptions", "Topics to which one group subscribes", Scope.GROUP, PARTLY,
+    "groupSubscriptionsMax", lambda s: s.group_subscriptions_max, answer=ResponseCode.SYSTEM_ERROR,
+)  # fmt: skip
+SUBSCRIPTION_BYTES: Final = Limit(
+    "subscription_bytes", "Bytes of the subscriptions and client ids in registrations",
+    Scope.TOTAL, PARTLY,
+    "subscriptionBytesMax", lambda s: s.subscription_bytes_max, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+CONNECTION_SUBSCRIPTION_BYTES: Final = Limit(
+    "connection_subscription_bytes", "Bytes of the subscriptions that one connection registers",
+    Scope.CONNECTION, PARTLY,
+    "connectionSubscriptionBytesMax", lambda s: s.connection_subscription_bytes_max,
+    answer=ResponseCode.SYSTEM_ERROR,
+)  # fmt: skip
+FILTERS: Final = Limit(
+    "filters", "SQL92 filters, with those of groups that left in the last day", Scope.TOTAL,
+    "The filter is refused, and the group's pulls with it; the registrations remain.",
+    "filtersMax", lambda s: s.filters_max, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+FILTER_CHARS: Final = Limit(
+    "filter_chars", "Characters of all SQL92 filters", Scope.TOTAL, FILTERS.above,
+    "filterCharsMax", lambda s: s.filter_chars_max, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+HEARTBEAT_FILTER_CHARS: Final = Limit(
+    "heartbeat_filter_chars", "Characters of the SQL92 filters in one heartbeat", Scope.REQUEST,
+    REFUSED, fixed=32_768, answer=ResponseCode.SYSTEM_ERROR,  # compiling them takes about 0.1 s
+)  # fmt: skip
+BATCH_MESSAGES: Final = Limit(
+    "batch_messages", "Messages in one batch", Scope.REQUEST, REFUSED,
+    "batchMessagesMax", lambda s: s.batch_messages_max,
+    answer=ResponseCode.MESSAGE_ILLEGAL,
+)  # fmt: skip
+HELD_PULLS: Final = Limit(
+    "held_pulls", "Pulls that wait for messages", Scope.TOTAL,
+    "The pull is refused with RocketMQ's remark for a busy broker.",
+    "pullThreadPoolQueueCapacity", lambda s: s.pull_thread_pool_queue_capacity,
+    answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+JOURNAL_BYTES: Final = Limit(
+    "journal_bytes", "Bytes of the journal of the tables since their last save", Scope.TOTAL,
+    "Commits and new entries are refused until the tables are saved; a pull that carries a commit"
+    " is answered.",
+    "journalBytesMax", lambda s: s.journal_bytes_max, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+STATISTICS: Final = Limit(
+    "statistics", "Topics, and groups in topics, with statistics of their own", Scope.TOTAL,
+    "Further ones share one set of statistics.", fixed=400_000,
+)  # fmt: skip
+
+LIMITS: Final[tuple[Limit, ...]] = (
+    TOPICS,
+    GROUPS,
+    OFFSETS,
+    GROUP_OFFSETS,
+    UNKNOWN_OFFSETS,
+    QUEUE_LOCKS,
+    LOCK_ITEMS,
+    LOCK_NAMES,
+    REGISTRATIONS,
+    CONNECTION_REGISTRATIONS,
+    HEARTBEAT_GROUPS,
+    GROUP_SUBSCRIPTIONS,
+    SUBSCRIPTION_BYTES,
+    CONNECTION_SUBSCRIPTION_BYTES,
+    FILTERS,
+    FILTER_CHARS,
+    HEARTBEAT_FILTER_CHARS,
+    BATCH_MESSAGES,
+    HELD_PULLS,
+    JOURNAL_BYTES,
+    STATISTICS,
+)
+
+
+class Journal(Protocol):
+    """The part of the tables' journal that its limit needs."""
+
+    @property
+    def fault(self) -> str:
+        """Why the journal cannot be written; empty if it can."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the journal's files."""
+
+
+class Room:
+    """The room that one request has in the tables; the peer is identified only if it adds an
+    entry.
+    """
+
+    __slots__ = ("_call", "_journal", "_peer", "_peer_of", "limits")
+
+    def __init__(
+        self,
+        limits: Limits,
+        journal: Journal | None,
+        call: Call[Any],
+        peer_of: Callable[[Call[Any]], str],
+    ) -> None:
+        self.limits = limits
+        self._journal = journal
+        self._call = call
+        self._peer_of = peer_of
+        self._peer: str | None = None
+
+    @property
+    def peer(self) -> str:
+        """The account or address that adds entries."""
+        if self._peer is None:
+            self._peer = self._peer_of(self._call)
+        return self._peer
+
+    def admit(self, limit: Limit, used: int, count: int = 1) -> None:
+        """Count entries that the peer is about to add; raise LimitReached if there is no room."""
+        self.limits.admit(limit, used, self.peer, count)
+
+    def check(self, limit: Limit, wanted: int, subject: str = "") -> None:
+        """Raise LimitReached if `wanted` exceeds a limit that is not in total."""
+        if wanted > self.limits.maximum(limit):
+            self.limits.check(limit, wanted, subject, peer=self.peer)
+
+    def check_journal(self) -> None:
+        """Raise LimitReached if no more changes of tables may be journaled."""
+        if is_full(self.limits, self._journal):
+            bound = self.limits.maximum(JOURNAL_BYTES)
+            raise self.limits.refusal(JOURNAL_BYTES, f"{bound} are not saved yet", self.peer)
+
+
+def add_entry(room: Room, limit: Limit, used: int) -> None:
+    """Admit an entry of a table that is journaled; raise LimitReached if there is no room."""
+    room.check_journal()
+    room.admit(limit, used)
+
+
+def check_total(room: Room, limit: Limit, used: int) -> None:
+    """Raise LimitReached if a table is full; an administrator's entries have no share of their
+    own.
+    """
+    room.check_journal()
+    bound = room.limits.maximum(limit)
+    if used >= bound:
+        raise room.limits.refusal(limit, f"there are {used} of at most {bound}", room.peer)
+
+
+def is_full(limits: Limits, journal: Journal | None) -> bool:
+    """Return whether the journal has to wait for the tables to be saved.
+
+    While it cannot be written at all, it does not grow, and requests are answered without it.
+    """
+    if journal is None or journal.fault:
+        return False
+    return journal.size_bytes >= limits.maximum(JOURNAL_BYTES)
+
+
+def address_of(call: Call[Any]) -> str:
+    """Return the peer of a call without an account."""
+    return address_peer(call.peer.address)

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every limit of the table is filled to its bound: the next entry is refused, and says why."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers import clients
+from cometmq.broker.limits import BATCH_MESSAGES, GROUPS, LIMITS, OFFSETS, TOPICS, UNKNOWN_OFFSETS
+from cometmq.broker.testing import FakePeer
+from cometmq.broker.testing.journals import FILE_BYTES, InlineWorker, MemoryFiles, Node
+from cometmq.broker.testing.stored import ask, call_with, stored_broker
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import (
+    ConsumerData,
+    Heartbeat,
+    ProducerData,
+    SubscriptionData,
+)
+from cometmq.remoting.bodies.locks import LockBatch
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.clients import UnregisterClient
+from cometmq.remoting.commands.offsets import UpdateConsumerOffset
+from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.message.batch import BatchItem, join_batch
+from cometmq.runtime.limits import Limit, Scope
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+BOUNDS = {
+    "topicsMax": 30,
+    "groupsMax": 20,
+    "offsetsMax": 40,
+    "groupOffsetsMax": 15,
+    "unknownOffsetsMax": 10,
+    "queueLocksMax": 12,
+    "lockItemsMax": 11,
+    "registrationsMax": 18,
+    "connectionRegistrationsMax": 9,
+    "heartbeatGroupsMax": 7,
+    "groupSubscriptionsMax": 6,
+    "subscriptionBytesMax": 9_000,
+    "connectionSubscriptionBytesMax": 3_000,
+    "filtersMax": 5,
+    "filterCharsMax": 1_024,
+    "batchMessagesMax": 8,
+    "pullThreadPoolQueueCapacity": 10,
+    "journalBytesMax": 48 * 1024**2,
+}
+PEER = FakePeer()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    settings = {name: str(bound) for name, bound in BOUNDS.items()}
+    async with stored_broker(tmp_path, peerShareMax="100", **settings) as broker:
+        broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=1000, write_queue_nums=1000))
+        for name in ("G", "H", "I", "J"):
+            broker.groups.put(SubscriptionGroupConfig(group_name=name))
+        yield broker
+
+
+class Only(NamedTuple):
+    """Bounds that keep a table from being stopped by another limit."""
+
+    fill: Callable[[Broker, int], Reply]
+    other: Mapping[str, int] = {}
+
+
+def beat(
+    broker: Broker,
+    *groups: ConsumerData,
+    peer: FakePeer = PEER,
+    producers: tuple[str, ...] = (),
+    client_id: str = "c",
+) -> Reply:
+    body = encode_json(Heartbeat(client_id, list(groups), [ProducerData(one) for one in producers]))
+    reply = ask(broker, Call(Code.HEART_BEAT, NoHeader(), body=body, peer=peer))
+    assert isinstance(reply, Reply)
+    return reply
+
+
+def consumer(group: str, *wanted: SubscriptionData) -> ConsumerData:
+    return ConsumerData(group_name=group, subscription_data_set=list(wanted))
+
+
+def sql(topic: str, expression: str, version: int = 0) -> SubscriptionData:
+    return SubscriptionData(
+        expression_type="SQL92", sub_string=expression, sub_version=version, topic=topic
+    )
+
+
+def send(broker: Broker, topic: str) -> Reply:
+    header = SendMessageV2("P", topic, "TBW102", 4, 0, 0, 0, 0, "")
+    return answered(broker, call_with(Code.SEND_MESSAGE_V2, header, b"x"))
+
+
+def answered(broker: Broker, call: Call[Any]) -> Reply:
+    reply = ask(broker, call)
+    assert isinstance(reply, Reply)
+    return reply
+
+
+def commit(broker: Broker, group: str, topic: str, queue_id: int, offset: int = 5) -> Reply:
+    header = UpdateConsumerOffset(group, topic, queue_id, offset)
+    return answered(broker, call_with(Code.UPDATE_CONSUMER_OFFSET, header))
+
+
+def lock(broker: Broker, *queues: MessageQueue) -> Reply:
+    body = encode_json(LockBatch("c", "G", list(queues)))
+    return answered(broker, Call(Code.LOCK_BATCH_MQ, NoHeader(), body=body, peer=PEER))
+
+
+def batch(broker: Broker, count: int) -> Reply:
+    header = SendMessageV2("P", "T", "TBW102", 4, 0, 0, 0, 0, "", batch=True)
+    body = join_batch([BatchItem(0, b"x")] * count)
+    return answered(broker, call_with(Code.SEND_BATCH_MESSAGE, header, body))
+
+
+def hold(broker: Broker, _number: int) -> Reply:
+    header = PullMessage("G", "T", 1, 0, 32, 6, 0, 60_000, 0, "*", "TAG")
+    return ask(broker, call_with(Code.PULL_MESSAGE, header)) or Reply()
+
+
+def alter(broker: Broker, number: int) -> Reply:
+    """Change the same offset again and again, while no table can be saved."""
+    reply = commit(broker, "G", "T", 0, number)
+    broker.journal.write()  # type: ignore[union-attr]  # set by the test
+    return reply
+
+
+FILLS: Mapping[str, Only] = {
+    "topics": Only(lambda broker, number: send(broker, f"N{number}")),
+    "groups": Only(
+        lambda broker, number: beat(broker, consumer(f"N{number}")),
+        {"connectionRegistrationsMax": 1000, "registrationsMax": 1000, "topicsMax": 1000},
+    ),
+    "offsets": Only(lambda broker, number: commit(broker, "GHIJ"[number // 14], "T", number)),
+    "group_offsets": Only(lambda broker, number: commit(broker, "G", "T", number)),
+    "unknown_offsets": Only(lambda broker, number: commit(broker, "G", f"N{number}", 0)),
+    "queue_locks": Only(lambda broker, number: lock(broker, MessageQueue("T", "b", number))),
+    "lock_items": Only(
+        lambda broker, number: lock(broker, *[MessageQueue("T", "b", 0)] * (number + 1))
+    ),
+    "lock_names": Only(
+        lambda broker, number: lock(broker, MessageQueue("T" * (number + 1), "b", 0)),
+        {"queueLocksMax": 1000},
+    ),
+    "registrations": Only(
+        lambda broker, number: beat(
+            broker, peer=FakePeer(f"127.0.0.1:{number}"), producers=(f"P{number}",)
+        )
+    ),
+    "connection_registrations": Only(
+        lambda broker, number: beat(broker, producers=(f"P{number}",))
+    ),
+    "heartbeat_groups": Only(
+        lambda broker, number: beat(broker, producers=tuple(f"P{i}" for i in range(number + 1)))
+    ),
+    "group_subscriptions": Only(
+        lambda broker, number: beat(
+            broker, consumer("G", *(SubscriptionData(topic=f"T{i}") for i in range(number + 1)))
+        )
+    ),
+    "subscription_bytes": Only(
+        lambda broker, number: beat(
+            broker, peer=FakePeer(f"127.0.0.1:{number}"), producers=("P",), client_id="c" * 1000
+        )
+    ),
+    "connection_subscription_bytes": Only(
+        lambda broker, number: beat(
+            broker, consumer("GHIJ"[number], SubscriptionData(topic="T", sub_string="x" * 1000))
+        )
+    ),
+    "filters": Only(
+        lambda broker, number: beat(broker, consumer("G", *_filters(number))),
+        {"connectionSubscriptionBytesMax": 100_000, "subscriptionBytesMax": 100_000,
+         "groupSubscriptionsMax": 100},
+    ),
+    "filter_chars": Only(
+        lambda broker, number: beat(
+            broker, consumer("G", sql("T", "a = 1" + " " * 100 * number, version=number))
+        ),
+        {"connectionSubscriptionBytesMax": 100_000},
+    ),
+    "heartbeat_filter_chars": Only(
+        lambda broker, number: beat(broker, consumer("G", sql("T", "a = 1".ljust(8_192 * number)))),
+        {"connectionSubscriptionBytesMax": 100_000, "subscriptionBytesMax": 100_000,
+         "filterCharsMax": 100_000},
+    ),
+    "batch_messages": Only(lambda broker, number: batch(broker, number + 1)),
+    "held_pulls": Only(hold),
+    "journal_bytes": Only(alter),
+}  # fmt: skip
+
+
+def _filters(number: int) -> list[SubscriptionData]:
+    return [sql(f"T{i}", f"a = {i}") for i in range(number + 1)]
+
+
+def limit_of(name: str) -> Limit:
+    return next(limit for limit in LIMITS if limit.name == name)
+
+
+def test_every_limit_is_tried_here() -> None:
+    assert {limit.name for limit in LIMITS} == {*FILLS, "statistics"}
+    assert len({limit.name for limit in LIMITS}) == len(LIMITS)
+
+
+def test_every_total_has_a_metric(broker: Broker) -> None:
+    totals = {limit.name for limit in LIMITS if limit.scope is Scope.TOTAL}
+    assert broker.limits.used.keys() == totals
+
+
+@pytest.mark.parametrize("name", FILLS)
+async def test_a_full_table_refuses_and_says_why(broker: Broker, name: str) -> None:
+    limit, (fill, other) = limit_of(name), FILLS[name]
+    _replace(broker, **other)
+    if name == "journal_bytes":
+        _journal(broker)
+    bound = broker.limits.maximum(limit)
+
+    reply = next(
+        reply for number in count() if (reply := fill(broker, number)).code or number > 3 * bound
+    )
+
+    assert reply.code == limit.answer
+    assert broker.limits.refused[name] == 1 if name != "held_pulls" else broker.stats.busy_count
+    if name != "held_pulls":  # it has RocketMQ's remark
+        assert reply.remark is not None
+        assert "limit reached: " + limit.counts in reply.remark
+        assert (limit.setting or "the limit is fixed") in reply.remark
+    if name in broker.limits.used:
+        used = broker.limits.used[name]()
+        assert 0 < used <= bound
+        for number in range(1000, 1010):
+            if name != "connection_subscription_bytes":
+                fill(broker, number % 14 if name == "offsets" else number)
+        assert broker.limits.used[name]() <= bound
+
+
+def _replace(broker: Broker, **bounds: int) -> None:
+    names = {field.encode_name: field.name for field in msgspec.structs.fields(broker.settings)}
+    changes = {names[name]: bound for name, bound in bounds.items()}
+    broker.settings = msgspec.structs.replace(broker.settings, **changes)
+
+
+def _journal(broker: Broker) -> None:
+    """Give the broker a journal whose tables cannot be saved."""
+    node = Node(MemoryDisk(), MemoryFiles(), worker=InlineWorker(is_dead=True))
+    broker.journal, broker.offsets = node.journal, node.offsets
+    _replace(broker, journalBytesMax=4 * FILE_BYTES)
+
+
+def test_statistics_above_the_limit_are_kept_together(broker: Broker) -> None:
+    limit = limit_of("statistics")
+    for number in range(limit.fixed // 2 + 10):
+        broker.stats.count_put(f"T{number}", 1, 1)
+    assert broker.limits.used[limit.name]() <= limit.fixed
+    assert broker.stats.put_count == limit.fixed // 2 + 10
+
+
+@pytest.mark.parametrize(
+    ("limit", "fill"),
+    [
+        (TOPICS, lambda broker, number: send(broker, f"N{number}")),
+        (GROUPS, lambda broker, number: beat(broker, consumer(f"N{number}"))),
+        (OFFSETS, lambda broker, number: commit(broker, "GH"[number // 15], "T", number)),
+        (UNKNOWN_OFFSETS, lambda broker, number: commit(broker, "G", f"N{number}", 0)),
+    ],
+    ids=["topics", "groups", "offsets", "unknown_offsets"],
+)
+async def test_no_peer_fills_a_table_alone(
+    broker: Broker, limit: Limit, fill: Callable[[Broker, int], Reply]
+) -> None:
+    others = {"connectionRegistrationsMax": 1000, "registrationsMax": 1000, "groupsMax": 80}
+    _replace(broker, peerShareMax=50, **others)
+    share = broker.limits.maximum(limit) // 2
+
+    refused = next(number for number in count() if fill(broker, number).code)
+
+    assert refused <= share
+    assert broker.limits.used[limit.name]() < broker.limits.maximum(limit)
+    reply = fill(broker, refused)
+    assert reply.remark is not None
+    assert "the address 127.0.0.1 has " in reply.remark
+    assert "peerShareMax" in reply.remark
+    assert beat(broker, consumer("N"), peer=FakePeer("10.0.0.7:5")).code == 0
+
+
+async def test_a_client_at_the_limit_keeps_its_groups(broker: Broker) -> None:
+    _replace(broker, groupsMax=len(broker.groups.table) + 1)
+    reply = beat(broker, consumer("N1"), consumer("N2"), consumer("N1"), producers=("P",))
+    assert reply.code == GROUPS.answer
+    assert broker.consumers.group("N1") is not None
+    assert broker.consumers.group("N2") is None, "its pulls would be refused"
+    assert broker.producers.clients("P")
+
+    assert beat(broker, consumer("N1"), consumer("N2"), producers=("P",)).code == GROUPS.answer
+    assert broker.registered.count == 2
+
+
+async def test_registrations_are_given_back(broker: Broker) -> None:
+    wanted = SubscriptionData(topic="T", sub_string="a || b")
+    beat(broker, consumer("G", wanted), consumer("H"), producers=("P", "Q"))
+    assert (broker.registered.count, broker.registered.size > 0) == (4, True)
+    beat(broker, consumer("G"), consumer("H"), producers=("P", "Q"))
+
+    leaving = UnregisterClient("c", producer_group="P", consumer_group="G")
+    answered(broker, Call(Code.UNREGISTER_CLIENT, leaving, peer=PEER))
+    assert broker.registered.count == 2
+    clients.connection_closed(broker, PEER)
+    assert (broker.registered.count, broker.registered.size) == (0, 0)
+    assert not broker.limits._added.get("registrations")
+
+
+async def test_released_locks_and_dead_filters_are_given_back(broker: Broker) -> None:
+    queues = [MessageQueue("T", "b", number) for number in range(BOUNDS["queueLocksMax"])]
+    for _ in range(3):
+        assert not lock(broker, *queues[:6]).remark
+        assert not lock(broker, *queues[6:]).remark
+        broker.locks.unlock("G", "c", queues)
+    reply = lock(broker, *queues[:11])
+    assert not reply.remark
+    reply = lock(broker, *queues[5:], MessageQueue("T", "b", 99))
+    assert reply.code == 0, "the queues that it holds are renewed"
+    assert reply.remark is not None
+    assert "queueLocksMax" in reply.remark
+    broker.locks.clear()
+    assert broker.locks.count == 0
+
+    for round_ in range(3 * BOUNDS["filtersMax"]):
+        assert beat(broker, consumer("G", sql("T", f"a = {round_}"))).code == 0
+
+
+async def test_what_exists_by_now_is_no_longer_unknown(broker: Broker) -> None:
+    for number in range(BOUNDS["unknownOffsetsMax"]):
+        assert commit(broker, "G", "Later", number).code == 0
+    assert commit(broker, "G", "Never", 0).code == UNKNOWN_OFFSETS.answer
+    assert commit(broker, "G", "Later", 0, offset=9).code == 0, "a known entry"
+    broker.topics.put(TopicConfig(topic_name="Later", read_queue_nums=4, write_queue_nums=4))
+    assert commit(broker, "G", "Never", 0).code == 0
+
+
+async def test_an_administrator_cannot_overfill_a_table_either(broker: Broker) -> None:
+    _replace(broker, groupsMax=len(broker.groups.table))
+    config = SubscriptionGroupConfig(group_name="N")
+    call = Call(200, NoHeader(), body=encode_json(config), peer=PEER)
+    with pytest.raises(Exception, match="groupsMax"):
+        await clients_answer(broker, call)
+
+
+async def clients_answer(broker: Broker, call: Call[Any]) -> Any:
+    from cometmq.broker.handlers.groups import update_and_create_subscriptiongroup
+
+    return await update_and_create_subscriptiongroup(broker, call)
+
+
+async def test_names_of_unknown_offsets_are_legal(broker: Broker) -> None:
+    for group, topic in (("a@b", "T"), ("G", "T@U"), ("G" * 256, "T"), ("G", "T" * 128), ("", "T")):
+        assert commit(broker, group, topic, 0).code == 1
+    assert broker.offsets.table == {}
+
+
+async def test_a_batch_at_the_limit_is_stored(broker: Broker) -> None:
+    assert batch(broker, BOUNDS["batchMessagesMax"]).code == 0
+    assert batch(broker, BOUNDS["batchMessagesMax"] + 1).code == BATCH_MESSAGES.answer
+    assert broker.store.max_offset("T", 0) == BOUNDS["batchMessagesMax"]

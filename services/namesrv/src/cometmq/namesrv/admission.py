@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks whether the tables have room for what a request adds, within the bounds of `limits.py`."""
+
+from typing import Any
+
+from cometmq.namesrv.limits import (
+    BROKER_TOPICS,
+    BROKERS,
+    CONNECTION_BROKERS,
+    FILTER_SERVERS,
+    KV_BYTES,
+    KV_ENTRIES,
+    NAME_CHARS,
+    ROUTE_ENTRIES,
+)
+from cometmq.namesrv.namesrv import Namesrv
+from cometmq.remoting.bodies.registrations import Registered
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands.namesrv import PutKvConfig, RegisterBroker
+from cometmq.runtime.limits import address_peer
+
+
+def admit_registration(namesrv: Namesrv, call: Call[RegisterBroker], body: Registered) -> None:
+    """Raise LimitReached if there is no room for a registration."""
+    header, routes, limits = call.header, namesrv.routes, namesrv.limits
+    peer = address_peer(call.peer.address)
+    names = [header.cluster_name, header.broker_name, header.broker_addr, header.ha_server_addr]
+    names += body.filter_servers
+    limits.check(NAME_CHARS, max(map(len, names)), "a name", peer=peer)
+    subject = f"the broker {header.broker_name}"
+    limits.check(FILTER_SERVERS, len(body.filter_servers), subject, peer=peer)
+    is_known = header.broker_addr in routes.live_brokers()
+    if not routes.is_read(header.broker_addr, body.data_version):
+        _admit_topics(namesrv, header.broker_name, body, peer)
+    if not is_known:
+        limits.check(CONNECTION_BROKERS, routes.count_of(call.peer) + 1, "a connection", peer=peer)
+        limits.admit(BROKERS, len(routes.live_brokers()), peer)
+
+
+def _admit_topics(namesrv: Namesrv, broker_name: str, body: Registered, peer: str) -> None:
+    """Raise LimitReached if a name is too long, if a broker group would have too many topics, or
+    if all groups would.
+    """
+    routes, limits = namesrv.routes, namesrv.limits
+    new = chars = 0
+    for topic in body.topics:  # decoded one at a time
+        new += not routes.has_topic(broker_name, topic.topic_name)
+        chars = max(chars, len(topic.topic_name))
+    limits.check(NAME_CHARS, chars, "a name", peer=peer)
+    count, total = routes.topic_count_of(broker_name), routes.entry_count
+    limits.check(BROKER_TOPICS, count + new, f"the broker group {broker_name}", peer=peer)
+    bound = limits.maximum(ROUTE_ENTRIES)
+    if new and total + new > bound:
+        raise limits.refusal(ROUTE_ENTRIES, f"there are {total} of at most {bound}", peer)
+
+
+def admit_kv(namesrv: Namesrv, call: Call[Any], header: PutKvConfig) -> None:
+    """Raise LimitReached if there is no room for a key-value."""
+    kv_config, limits = namesrv.kv_config, namesrv.limits
+    peer = address_peer(call.peer.address)
+    more = kv_config.growth(header.namespace, header.key, header.value)
+    if more > 0:
+        limits.admit(KV_BYTES, kv_config.size, peer, more)
+    if kv_config.get(header.namespace, header.key) is None:
+        limits.admit(KV_ENTRIES, kv_config.count, peer)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every limit on what brokers and tools may fill at a name server, in one table.
+
+The reference page (docs/reference/limits.md), the metrics and a test that fills every table are
+derived from `LIMITS`. Connections and unread bytes are bounded by the transport (`settings.py`).
+
+Compatibility: RocketMQ has none of these limits; no cluster in practice reaches them.
+"""
+
+from typing import Final
+
+from cometmq.remoting.codes import ResponseCode
+from cometmq.runtime.limits import Limit, Scope
+
+REFUSED: Final = "The registration is refused; the broker reports it and is not ready."
+_CODE: Final = ResponseCode.SYSTEM_ERROR
+
+BROKERS: Final = Limit(
+    "brokers",
+    "Registered brokers",
+    Scope.TOTAL,
+    REFUSED,
+    "brokersMax",
+    lambda s: s.brokers_max,
+    answer=_CODE,
+)
+CONNECTION_BROKERS: Final = Limit(
+    "connection_brokers", "Brokers registered by one connection", Scope.CONNECTION, REFUSED,
+    "connectionBrokersMax", lambda s: s.connection_brokers_max, answer=_CODE,
+)  # fmt: skip
+BROKER_TOPICS: Final = Limit(
+    "broker_topics", "Topics of one broker group", Scope.BROKER, REFUSED,
+    "brokerTopicsMax", lambda s: s.broker_topics_max,
+    answer=_CODE,
+)  # fmt: skip
+ROUTE_ENTRIES: Final = Limit(
+    "route_entries", "Topics of all broker groups, counted per group", Scope.TOTAL, REFUSED,
+    "routeEntriesMax", lambda s: s.route_entries_max, answer=_CODE,
+)  # fmt: skip
+FILTER_SERVERS: Final = Limit(
+    "filter_servers", "Filter servers of one broker", Scope.BROKER, REFUSED, fixed=64, answer=_CODE
+)
+NAME_CHARS: Final = Limit(
+    "name_chars", "Characters of a name or address in a registration", Scope.REQUEST, REFUSED,
+    fixed=255, answer=_CODE,
+)  # fmt: skip
+KV_ENTRIES: Final = Limit(
+    "kv_entries", "Key-values", Scope.TOTAL, "The request is refused.",
+    "kvEntriesMax", lambda s: s.kv_entries_max,
+    answer=_CODE,
+)  # fmt: skip
+KV_BYTES: Final = Limit(
+    "kv_bytes", "Bytes of all key-values, with their namespaces and keys", Scope.TOTAL,
+    "The request is refused.", "kvBytesMax", lambda s: s.kv_bytes_max, answer=_CODE,
+)  # fmt: skip
+
+LIMITS: Final[tuple[Limit, ...]] = (
+    BROKERS,
+    CONNECTION_BROKERS,
+    BROKER_TOPICS,
+    ROUTE_ENTRIES,
+    FILTER_SERVERS,
+    NAME_CHARS,
+    KV_ENTRIES,
+    KV_BYTES,
+)
