@@ -428,6 +428,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "slave.turned_away": "A connection to haListenPort exceeded haConnectionsMax and was closed.",
     "follower.silent": "A member of the broker group sent nothing for 5 s; its connection is "
     "closed.",
+    "follower.unproven": "A broker without the group's key follows this master, because "
+    "groupKeyRequired is false.",
+    "group.exposed": "Strangers who reach haListenPort can speak as members of the broker group; "
+    "`risk` says why. Logged at every start.",
+    "group_key.reloaded": "The keys of the broker group have changed; connections that were proven "
+    "with a removed key are closed.",
     "follower.refused": "A member of the broker group does not follow this master; `error` gives "
     "its reason.",
     "tail.cut": "This broker's log had messages that its master does not have and that were never "

@@ -24,6 +24,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.control.member import Report
+from cometmq.ha.group_key import Keys
 from cometmq.ha.member import Role as MemberRole
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "broker-a"
 MEMBERS: Final = ";".join(f"{number}=b{number}:10911" for number in range(5))
+KEY: Final = b"the key of the group that is simulated"
 TICK_S: Final = 0.1
 QUEUE_COUNT: Final = 2
 
@@ -76,6 +78,7 @@ class Host:
             self.boottime_ms,
             self._new_incarnation,
             lambda folder, _, offset, epoch: tail_path(folder, offset, epoch),
+            world.random.randbytes,
         )
         self._incarnation_count = 0
 
@@ -152,6 +155,7 @@ class SimBroker:
 
     def __init__(self, host: Host, store: MessageStore, driver: StoreDriver) -> None:
         self.settings = host.settings
+        self.has_key = host.world.plan.has_key
         self.clock = host
         self.log = host.world.log(host.name)
         self.store = store
@@ -166,8 +170,17 @@ class SimBroker:
         self.following = Following()
         self.journal: Journal | None = None
         self.is_diverting = False
+        self.loaded = self
+        self.group_keys = self
         self.role = RoleState(Role.FENCED)
         self.take_role(Role.FENCED, 0)
+
+    def label(self, name: str) -> str:
+        return name
+
+    def current(self) -> Keys:
+        """Return the keys of the group."""
+        return (KEY,) if self.has_key else ()
 
     def take_role(self, role: Role, epoch: int) -> None:
         self.role = RoleState(role, epoch)
@@ -179,6 +192,11 @@ class SimServer:
 
     def __init__(self) -> None:
         self.group: Any = None
+        self.addresses = self
+
+    async def run(self) -> None:
+        """Do nothing for ever: there are no slaves whose addresses matter."""
+        await asyncio.get_running_loop().create_future()
 
     def wake(self) -> None:
         self.group.wake()

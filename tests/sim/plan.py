@@ -68,6 +68,9 @@ Tables overtake the log on a slow stream: a copy that was cut off from the maste
 the newest tables long before it has the newest log, which another copy has.
 """
 
+KEY_CHANCE: Final = 0.8
+"""The share of groups with a key."""
+
 FAST: Final = Timing(
     renew_deadline_ms=1_200, lease_duration_ms=1_561, heard_within_ms=400, lag_timeout_ms=1_500
 )
@@ -113,6 +116,8 @@ class Plan(msgspec.Struct, kw_only=True):
     """Share of sends among all requests; changes to tables bring the sum up to 0.88."""
     transfer_bytes_s: int = 0
     """Rate at which a master sends its log to a follower; 0 is unlimited."""
+    has_key: bool = True
+    """Whether the brokers prove to each other that they know the group's key."""
     chaos_bytes_s: int = 0
     """A lower rate for the phase with faults; 0 keeps `transfer_bytes_s`."""
 
@@ -135,6 +140,7 @@ class Plan(msgspec.Struct, kw_only=True):
 def draw(random: Random) -> Plan:
     """Draw the plan of a run."""
     plan = draw_usual(random)
+    plan = msgspec.structs.replace(plan, has_key=random.random() < KEY_CHANCE)
     is_majority = plan.policy is Policy.MAJORITY
     is_divided = is_majority and bool(plan.faults) and random.random() < DIVIDED_CHANCE
     return msgspec.structs.replace(plan, **DIVIDED) if is_divided else plan

@@ -23,7 +23,7 @@ from tests.sim.oracle import Oracle
 from tests.sim.place import Place
 from tests.sim.plan import Plan
 
-from cometmq.broker.replication.group import sending
+from cometmq.broker.replication.group import follower_stream
 from cometmq.ha.record import Policy, promise_quorum
 from cometmq.ha.state import STATE_FILE, State
 
@@ -139,7 +139,7 @@ class World:
 
     def run(self) -> None:
         """Run, and leave the result in `violation` and `outcome`."""
-        streams: Any = sending
+        streams: Any = follower_stream
         before, streams.SLICE_BYTES = streams.SLICE_BYTES, self.plan.slice_bytes
         try:
             with contextlib.suppress(ViolationFound):

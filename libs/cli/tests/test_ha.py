@@ -158,6 +158,16 @@ async def test_status_of_a_complete_group_fits_80_columns(group):
     assert found["members"][1]["behind"] == 1_234_567
 
 
+async def test_status_says_that_strangers_can_speak_as_members(group):
+    await group.lead()
+    assert (await group.ha("status", "--json")).json["risk"] is None
+    member = group.members[1]
+    member.now = msgspec.structs.replace(member.now, risk="the group has no groupKeyFile")
+    shown = await group.ha("status")
+    assert (shown.status, shown.err) == (0, "")
+    assert "risk     the group has no groupKeyFile" in shown.out
+
+
 async def test_status_names_what_is_missing_and_ends_with_1(group):
     await group.lead(in_sync=(0, 1))
     await group.members[1].server.stop()
@@ -175,7 +185,9 @@ async def test_status_names_what_is_missing_and_ends_with_1(group):
 
 
 async def test_the_facts_have_the_same_names_without_a_record(group):
-    fields = ["group", "record", "epoch", "master", "in_sync", "copies", "policy", "elector"]
+    fields = [
+        "group", "record", "epoch", "master", "in_sync", "copies", "policy", "elector", "risk",
+    ]  # fmt: skip
     without = json.loads((await group.ha("status", "--json")).out)
     assert list(without) == [*fields, "members"]
     assert without["in_sync"] == []

@@ -56,7 +56,7 @@ async def test_a_status_arrives_as_it_is(member, client):
 
 def test_every_field_of_a_status_travels(member):
     fill(member)
-    member.now = msgspec.structs.replace(member.now, electors=2)
+    member.now = msgspec.structs.replace(member.now, electors=2, risk="no groupKeyFile")
     message = to_message(member.now)
     travelling = {field.name for field, _ in message.ListFields()}
     assert {field.name for field in pb.MemberStatus.DESCRIPTOR.fields} == travelling

@@ -35,7 +35,8 @@ class Controlled:
         for ordinal, port in enumerate(self.ports):
             self.group._settings["controlPort"] = str(port)
             await self.group.start(ordinal)
-            client = MemberClient(f"127.0.0.1:{port}", Target("broker-a", ordinal))
+            target = Target("broker-a", ordinal)
+            client = MemberClient(f"127.0.0.1:{port}", target, keys=self.group.keys)
             stack.push_async_callback(client.close)
             self.clients.append(client)
 
@@ -96,7 +97,9 @@ async def test_a_member_without_an_elector_says_so_and_goes_on_serving(controlle
     assert "no elector looks after this member" in (elector_gap(broker) or "")
     facts = runtime_table(broker, read_disk(broker.settings, None))
     assert read_figures(facts).is_elector_missing
-    elector = MemberClient(first.address, first.target, elector=elector_mark("e", 500))
+    elector = MemberClient(
+        first.address, first.target, keys=controlled.group.keys, elector=elector_mark("e", 500)
+    )
     try:
         assert (await elector.status()).electors == 1
     finally:
@@ -186,7 +189,8 @@ async def test_a_control_port_needs_a_group(tmp_path):
 
 
 async def test_an_open_control_port_without_certificates_is_logged(tmp_path):
-    group = BrokerGroup(tmp_path, 1, controlPort="0", controlBindAddress="0.0.0.0")
+    settings = {"controlPort": "0", "controlBindAddress": "0.0.0.0", "groupKeyFile": ""}
+    group = BrokerGroup(tmp_path, 1, **settings)
     await group.start(0)
     try:
         (event,) = group.logs[0].named("control.unprotected")

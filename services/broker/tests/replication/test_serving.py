@@ -307,7 +307,7 @@ async def test_heartbeats_name_the_next_offset() -> None:
 async def test_silent_connections_are_closed() -> None:
     async with Node() as node, slave_of(node) as slave, slave_of(node, None) as mute:
         await until(node.state.slaves.following)
-        await until(lambda: node.server._openings)
+        await until(lambda: len(node.server.openings))
         node.clock.advance(20_001)
         node.server.tick()
         assert await slave.is_closed()
@@ -316,8 +316,8 @@ async def test_silent_connections_are_closed() -> None:
 
 
 async def test_the_number_of_connections_is_bounded() -> None:
-    async with Node(ha_connections_max=2) as node, slave_of(node), slave_of(node, None):
-        await until(lambda: node.state.slaves.connected and node.server._openings)
+    async with Node(ha_connections_max=2) as node, slave_of(node), slave_of(node):
+        await until(lambda: len(node.state.slaves.connected) == 2)
         async with slave_of(node) as third:
             assert await third.is_closed()
         assert node.log.named("slave.turned_away")

@@ -24,7 +24,7 @@ def facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
     if record is None:
         missing = dict.fromkeys(("epoch", "master"))
         rest = dict.fromkeys(("copies", "policy"))
-        return {**group, **missing, "in_sync": [], **rest, "elector": _electors(open_group)}
+        return {**group, **missing, "in_sync": [], **rest, **_known(open_group)}
     return {
         **group,
         "epoch": record.epoch,
@@ -32,8 +32,14 @@ def facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
         "in_sync": [copy.ordinal for copy in record.in_sync],
         "copies": record.copies,
         "policy": str(record.policy),
-        "elector": _electors(open_group),
+        **_known(open_group),
     }
+
+
+def _known(open_group: OpenGroup) -> dict[str, Cell]:
+    """Return what the members know about the group besides its record."""
+    risks = [report.risk for report in open_group.reports.values() if report.risk]
+    return {"elector": _electors(open_group), "risk": risks[0] if risks else None}
 
 
 def _electors(open_group: OpenGroup) -> Cell:

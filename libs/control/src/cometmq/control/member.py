@@ -26,6 +26,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Why the member cannot serve clients as its role requires; empty if it can."""
     electors: int | None = None
     """The number of electors that look after the member; None if that is unknown."""
+    risk: str = ""
+    """Why strangers can speak as members on the replication port; empty if they cannot."""
 
 
 def lasting(report: Report) -> Report:

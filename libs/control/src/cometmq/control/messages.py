@@ -75,6 +75,7 @@ def to_message(report: Report) -> pb.MemberStatus:
         version=report.version,
         fault=report.fault,
         electors=report.electors,
+        risk=report.risk,
         last_in_sync=[_to_copy(copy) for copy in status.last_in_sync],
     )
 
@@ -112,4 +113,5 @@ def from_message(message: pb.MemberStatus) -> Report:
         version=message.version,
         fault=message.fault,
         electors=message.electors if message.HasField("electors") else None,
+        risk=message.risk,
     )

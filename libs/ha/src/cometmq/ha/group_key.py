@@ -60,6 +60,14 @@ class NotProven(CometError):
     """The other end does not know a key of the group, or is not the one that was wanted."""
 
 
+class WrongEnd(NotProven):
+    """The other end knows a key of the group, but is not the one that was wanted."""
+
+    def __init__(self, name: str, wanted: str) -> None:
+        super().__init__(f"it is {name}, and {wanted} is wanted")
+        self.name = name
+
+
 class Transcript(NamedTuple):
     """The facts that a MAC covers."""
 
@@ -196,13 +204,13 @@ class Initiator:
     def answer(self, responder: str, nonce: bytes, proof: bytes) -> bytes:
         """Return this side's MAC, made with the key that the responder has proven.
 
-        Raise NotProven if the responder knows no key of `keys`, or has another name than wanted.
+        Raise NotProven if the responder knows no key of `keys`, WrongEnd if it has another name.
         """
         _check_sizes(responder, nonce)
         transcript = Transcript(self._purpose, self.name, responder, self.nonce, nonce)
         key = key_of(self._keys, Part.RESPONDER, transcript, proof)
         if responder != self._wanted:
-            raise NotProven(f"it is {responder}, and {self._wanted} is wanted")
+            raise WrongEnd(responder, self._wanted)
         return mac(key, Part.INITIATOR, transcript)
 
 

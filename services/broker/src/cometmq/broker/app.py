@@ -23,12 +23,14 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.exposition.monitoring import attach
 from cometmq.broker.filters.sql import load_parser
 from cometmq.broker.fixed_role import log_server, replication_loops
+from cometmq.broker.group_keys import open_keys
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.lanes.send_lane import open_lane
 from cometmq.broker.membership.discard import Discard
+from cometmq.broker.membership.exposure import exposure
 from cometmq.broker.membership.grouping import Grouping, join_group, open_state
 from cometmq.broker.native import accel, open_native_code, open_native_writes
 from cometmq.broker.registration.addresses import (
@@ -171,7 +173,7 @@ class BrokerApp:
         self._broker = broker
         stack.push_async_callback(self._save_tables, broker)
         stack.push_async_callback(broker.driver.settle)  # after everything that timers put last
-        slave_server = self._slave_server(broker, workers)
+        slave_server = self._slave_server(broker, workers, inputs.client)
         broker.delay.report_stranded()
         if settings.group_record:
             await self._join(broker, workers, inputs.client, slave_server)
@@ -206,6 +208,9 @@ class BrokerApp:
         settings, stack = self._loaded.value, self._stack
         acl = await workers.config.submit(self._open_acl) if settings.acl_enable else None
         await workers.store.submit(self._prepare_folders)
+        group_keys = await workers.config.submit(
+            partial(open_keys, self._loaded, worker=workers.config, log=self._log)
+        )
         store = await workers.store.submit(self._open_store)
         stack.push_async_callback(self._close_store, workers, store)
         journal = await workers.store.submit(partial(self._open_journal, store, workers))
@@ -228,6 +233,7 @@ class BrokerApp:
             self._config_path,
             None if acl is None else AclKeeper(*acl, worker=workers.config, log=self._log),
             journal,
+            group_keys,
         )
 
     async def stop(self) -> None:
@@ -381,8 +387,8 @@ class BrokerApp:
         for peer in () if self._server is None else tuple(self._server.peers):
             peer.abort()
 
-    def _slave_server(self, broker: Broker, workers: Workers) -> LogServer:
-        server = log_server(broker, workers.replicate)
+    def _slave_server(self, broker: Broker, workers: Workers, client: RemotingClient) -> LogServer:
+        server = log_server(broker, workers.replicate, client)
         self._stack.callback(server.close)
         broker.driver.log_grew = server.wake
         return server
@@ -390,6 +396,13 @@ class BrokerApp:
     async def _serve_slaves(self, server: LogServer) -> None:
         with self._listening(self._ports.ha, setting="haListenPort", note=HA_NOTE):
             await server.listen(self.broker.settings.bind_address, self._ports.ha)
+        risk = exposure(self.broker.settings) if self._group is not None else ""
+        if risk:
+            self._log.warning(
+                "group.exposed", risk=risk, port=self._ports.ha,
+                action="give all brokers, electors and administrators of the group a groupKeyFile"
+                " (docs/guides/high-availability.md)",
+            )  # fmt: skip
 
     def _replication_loops(
         self, server: LogServer, client: RemotingClient

@@ -14,6 +14,7 @@ from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.due_runs import DueRuns, may_run_natively
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
+from cometmq.broker.group_keys import GroupKeys
 from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.registration.addresses import (
@@ -65,6 +66,7 @@ class Inputs(NamedTuple):
     config_path: Path | None  # the file to which changed settings are written
     acl: AclKeeper | None
     journal: Journal
+    group_keys: GroupKeys = GroupKeys()
 
 
 class Tables(NamedTuple):
@@ -191,6 +193,7 @@ def assemble(inputs: Inputs) -> Broker:
         store_host=store_host,
         settings_file=_settings_file(inputs),
         acl=inputs.acl,
+        group_keys=inputs.group_keys,
         memory_bytes=memory_limit_bytes(),
         started_ms=clock.now_ms(),
         incremental=incremental,
@@ -292,8 +295,9 @@ def _registration(
     )
     namesrvs = NamesrvAddresses(first.namesrv_addr, log=inputs.log)
     return Registration(
-        identity, topics, inputs.client, namesrvs, settings=settings, log=inputs.log
-    )
+        identity, topics, inputs.client, namesrvs,
+        settings=settings, keys=inputs.group_keys.current, log=inputs.log,
+    )  # fmt: skip
 
 
 def _first_id(settings: BrokerSettings) -> int:

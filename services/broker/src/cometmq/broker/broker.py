@@ -20,6 +20,7 @@ from cometmq.broker.disk_figures import DiskWatch
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.filters.tags import TagFilter
+from cometmq.broker.group_keys import GroupKeys
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.limits import (
     FILTER_CHARS,
@@ -135,6 +136,7 @@ class Broker:
     send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
     settings_file: SettingsFile | None = None  # None: changes by code 25 are not saved
     acl: AclKeeper | None = None  # None: no access control
+    group_keys: GroupKeys = field(default_factory=GroupKeys)
     journal: Journal | None = None  # None: the tables are in memory only
     memory_bytes: int = 8 << 30  # for the process; bounds the window of hot messages
     replication: Replication = field(default_factory=Replication)

@@ -10,22 +10,35 @@ from collections.abc import Awaitable, Coroutine, Iterator
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import found
-from cometmq.broker.registration.identity import Invoker
+from cometmq.broker.registration.identity import Invoker, slave_hosts
 from cometmq.broker.replication.copies import Copied, MasterCopies
 from cometmq.broker.replication.following import Follower
 from cometmq.broker.replication.serving import IDLE_INTERVAL_MS, TICK_INTERVAL_MS, LogServer
+from cometmq.broker.replication.slave_addresses import SlaveAddresses, parse_allowed
 from cometmq.runtime.tasks import every
 from cometmq.runtime.worker import Worker
 
 
-def log_server(broker: Broker, worker: Worker) -> LogServer:
-    """Build the server for slaves; it does not listen yet. `worker` reads cold slices."""
+def log_server(broker: Broker, worker: Worker, client: Invoker) -> LogServer:
+    """Build the server for slaves; it does not listen yet. `worker` reads cold slices, and `client`
+    asks name servers for the slaves of this broker.
+    """
+
+    def look_up() -> Awaitable[list[str] | None]:
+        return slave_hosts(client, list(broker.registration.links), broker.settings.broker_name)
+
     return LogServer(
         broker.store,
         broker.driver,
         broker.replication.slaves,
         worker=worker,
         settings=lambda: broker.settings,
+        addresses=SlaveAddresses(
+            parse_allowed(broker.settings.ha_slave_addresses),
+            look_up,
+            now_ms=broker.clock.monotonic_ms,
+            log=broker.log,
+        ),
         clock=broker.clock,
         log=broker.log,
     )
@@ -49,6 +62,7 @@ def replication_loops(
 
     settings, log = broker.settings, broker.log
     yield "follow", follower.run()
+    yield "slave-addresses", server.addresses.run()
     yield "replication", every(tick_interval_ms, tick, name="replication", log=log)
     yield (
         "copies",

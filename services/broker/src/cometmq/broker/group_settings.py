@@ -32,6 +32,25 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
             " semicolons; add /HALISTENPORT if it is not the next port."
         ),
     ] = ""
+    group_key_file: Annotated[
+        str,
+        Meta(
+            extra={"guard": True},
+            description="File with the key that the members of the group, its electors and"
+            " administrators prove to each other: a line of at least 32 bytes, as printed by"
+            " `openssl rand -base64 32`. The first key proves, all lines are accepted; lines with #"
+            " are comments. A changed file takes effect without a restart. If empty, any program"
+            " that reaches haListenPort can speak as a member.",
+        ),
+    ] = ""
+    group_key_required: Annotated[
+        bool,
+        Meta(
+            extra={"guard": True},
+            description="With a key, talk only to members that prove it. Set it to false while the"
+            " key is introduced, until every member has it.",
+        ),
+    ] = True
     min_in_sync: Annotated[
         int,
         Meta(

@@ -272,9 +272,21 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
     ha_connections_max: Annotated[
         int,
         Meta(
-            ge=1, extra=MUTABLE, description="Maximum number of open connections to haListenPort."
+            ge=1,
+            extra=MUTABLE,
+            description="Maximum number of connections of slaves and members to haListenPort.",
         ),
     ] = 64
+    ha_slave_addresses: Annotated[
+        str,
+        Meta(
+            extra=GUARD,
+            description="Hosts that may follow the log over RocketMQ's stream, which proves"
+            " nothing: IP addresses and networks (10.0.0.0/24), separated by semicolons;"
+            " `registered` stands for this host and the slaves that name servers list under this"
+            " brokerName, `*` for any host.",
+        ),
+    ] = "registered"
     max_ha_transfer_byte_in_second: Annotated[
         int,
         Meta(

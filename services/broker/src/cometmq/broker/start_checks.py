@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from cometmq.broker.group.members import check_group
@@ -13,8 +14,10 @@ from cometmq.broker.registration.addresses import (
     packed_host,
 )
 from cometmq.broker.registration.namesrv_addresses import parse_addresses
+from cometmq.broker.replication.slave_addresses import parse_allowed
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
+from cometmq.ha.group_key import KeyFile
 from cometmq.runtime.places import check_different, check_port
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings_faults import Faults
@@ -36,6 +39,7 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
         faults.attempt(partial(check_advertised, address, setting=loaded.label(name)))
     faults.attempt(lambda: advertised(loaded, settings.listen_port))
     faults.attempt(lambda: parse_addresses(settings.namesrv_addr))
+    faults.attempt(lambda: parse_allowed(settings.ha_slave_addresses))
     faults.attempt(lambda: server_tls(settings, loaded.label))
     faults.attempt(lambda: client_tls(settings, loaded.label))
     if settings.enable_d_leger_commit_log:
@@ -45,6 +49,14 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
             f"{loaded.label('controlPort')}={settings.control_port} has no effect without"
             " groupRecord: set both, or neither"
         )
+    if settings.group_key_file:
+        setting = loaded.label("groupKeyFile")
+        faults.attempt(lambda: KeyFile(Path(settings.group_key_file).expanduser(), setting))
+        if not settings.group_record:
+            faults.add(
+                f"{setting}={settings.group_key_file} has no effect without groupRecord: set both,"
+                " or neither"
+            )
     if settings.group_record:
         faults.attempt(lambda: check_group(settings, loaded.label))
     elif settings.broker_role is BrokerRole.SLAVE and settings.broker_id <= MASTER_ID:

@@ -9,6 +9,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.slow_consumers import CHECK_INTERVAL_MS, slow_groups
 from cometmq.broker.disk_figures import WATCH_INTERVAL_MS
 from cometmq.broker.filters.subscriptions import SAVE_INTERVAL_MS as FILTERS_INTERVAL_MS
+from cometmq.broker.group_keys import POLL_INTERVAL_MS as KEYS_INTERVAL_MS
 from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.transactions import forget_ended
 from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
@@ -65,6 +66,7 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
         yield BackgroundStep("journal", JOURNAL_RETRY_INTERVAL_MS, broker.journal.retry)
         if broker.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             yield BackgroundStep("journal.sync", SYNC_INTERVAL_MS, broker.journal.sync)
+    yield BackgroundStep("group_keys", KEYS_INTERVAL_MS, broker.group_keys.poll)
     if broker.acl is not None:
         yield BackgroundStep("acl", POLL_INTERVAL_MS, broker.acl.poll)
 

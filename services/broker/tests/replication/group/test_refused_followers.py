@@ -3,10 +3,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from cometmq.broker.replication.state import FollowState
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
-from cometmq.broker.testing.group_members import GroupNode, is_equal
+from cometmq.broker.testing.group_members import KEY, GroupNode, is_equal
 from cometmq.broker.testing.replicas import until
+from cometmq.ha.group_key import Keys
 from cometmq.store.log.damage import DamagedRange
 
 
@@ -83,17 +86,23 @@ async def test_a_refusal_is_reported_again_after_the_slave_has_followed(tmp_path
             await slave.depose()
 
 
-async def test_another_group_is_refused_with_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("keys", "counted", "words"),
+    [((), Unfit.FOREIGN, "group 'broker-b'"), ((KEY,), Unfit.UNPROVEN, "broker-b/0 is wanted")],
+)
+async def test_another_group_is_refused_with_words(
+    tmp_path: Path, keys: Keys, counted: Unfit, words: str
+) -> None:
     async with (
-        GroupNode(tmp_path, 0) as master,
-        GroupNode(tmp_path, 1, group="broker-b") as slave,
+        GroupNode(tmp_path, 0, keys=keys) as master,
+        GroupNode(tmp_path, 1, group="broker-b", keys=keys) as slave,
     ):
         await master.lead(1)
         await slave.follow_member(master, 1)
         await until(lambda: slave.state.following.unfit)
         assert slave.state.following.unfit is Unfit.FOREIGN
-        assert "group 'broker-b'" in slave.state.following.unfit_detail
-        assert master.state.slaves.refused_counts[Unfit.FOREIGN] >= 1
+        assert words in slave.state.following.unfit_detail
+        assert master.state.slaves.refused_counts[counted] >= 1
 
 
 async def test_two_stores_with_one_id_do_not_take_turns(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from cometmq.broker.replication.group.handshake import (
     TablesWanted,
     decode_handshake,
 )
+from cometmq.broker.replication.group.proving import Proving
 from cometmq.broker.replication.group.table_fetch import FetchedTables, TableFetcher
 from cometmq.broker.testing.group_members import CLUSTER, GroupNode
 from cometmq.broker.testing.logs import RecordingLog
@@ -38,7 +39,8 @@ class Winner:
 
     def __init__(self, address: str, at: TablesAt = AT, identity: Identity = WINNER) -> None:
         self.log = RecordingLog()
-        self.fetcher = TableFetcher(identity, {0: address}, log=self.log)
+        proving = Proving(identity=identity, keys=lambda: ())
+        self.fetcher = TableFetcher(proving, {0: address}, log=self.log)
         self.fetcher.begin_again = self._begin_again
         self.fetched: list[FetchedTables] = []
         self.fetcher.start(EPOCH, at, lambda: not self.fetched)
@@ -65,7 +67,7 @@ async def winning(address: str, at: TablesAt = AT) -> AsyncIterator[Winner]:
 @asynccontextmanager
 async def source(folder: Path) -> AsyncIterator[GroupNode]:
     """Yield a slave with one change of epoch 1 in its tables, which has promised a later epoch."""
-    async with GroupNode(folder, 0) as node:
+    async with GroupNode(folder, 0, keys=()) as node:
         node.topics.create("whole", queue_nums=2)
         await node.lead(1)
         node.topics.create("changed", queue_nums=3)
@@ -95,7 +97,7 @@ async def next_frame(reader: asyncio.StreamReader) -> tuple[Kind, bytes]:
 async def test_a_winner_gets_the_tables_as_a_whole_with_their_position(tmp_path: Path) -> None:
     async with (
         source(tmp_path) as node,
-        GroupNode(tmp_path, 1) as winner,
+        GroupNode(tmp_path, 1, keys=()) as winner,
         winning(node.address) as fetch,
     ):
         winner.topics.create("stale", queue_nums=1)
@@ -110,7 +112,7 @@ async def test_a_winner_gets_the_tables_as_a_whole_with_their_position(tmp_path:
 
 
 async def test_a_winner_asks_until_the_source_can_be_reached(tmp_path: Path) -> None:
-    async with GroupNode(tmp_path, 2) as other:
+    async with GroupNode(tmp_path, 2, keys=()) as other:
         host, _, port = other.address.rpartition(":")
     async with winning(f"{host}:{port}") as fetch:
         await until(lambda: fetch.reasons)

@@ -4,7 +4,6 @@
 `app` imports this module only if the control port is enabled, because it imports gRPC.
 """
 
-import ipaddress
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
@@ -12,6 +11,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.faults import replication_fault, store_fault
 from cometmq.broker.handlers.admin import change_settings
 from cometmq.broker.membership.discard import why_not
+from cometmq.broker.membership.exposure import exposure, is_loopback
 from cometmq.broker.membership.grouping import Grouping
 from cometmq.control.member import ConfigChange, Report
 from cometmq.control.server import ControlServer
@@ -40,6 +40,7 @@ class MemberControl:
             record_uid=member.record_uid,
             version=self._version,
             fault=store_fault(broker) or replication_fault(broker) or "",
+            risk=exposure(broker.settings),
         )
 
     async def promote(self, epoch: int) -> None:
@@ -90,19 +91,20 @@ async def serve_control(
     """Start the control server on the configured port."""
     settings = broker.settings
     tls = server_tls(settings, broker.loaded.label)
-    server = ControlServer(MemberControl(broker, group, discard), tls=tls, log=broker.log)
+    server = ControlServer(
+        MemberControl(broker, group, discard),
+        tls=tls,
+        keys=broker.group_keys.current,
+        is_proof_needed=lambda: settings.group_key_required,
+        log=broker.log,
+    )
     host = settings.control_bind_address
     await server.start(host, settings.control_port, setting=broker.loaded.label("controlPort"))
-    if tls.need_client_auth != "require" and not _is_loopback(host):
+    has_key = bool(settings.group_key_file) and settings.group_key_required
+    if tls.need_client_auth != "require" and not has_key and not is_loopback(host):
         broker.log.warning(
             "control.unprotected", host=host, port=server.port,
-            action="set tls.server.need.client.auth=require and certificates, or bind to 127.0.0.1",
+            action="set groupKeyFile, or tls.server.need.client.auth=require and certificates, or"
+            " bind to 127.0.0.1",
         )  # fmt: skip
     return server
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -2,6 +2,7 @@
 """Makes a broker a member of a group: opens the member's state, and connects its parts."""
 
 import asyncio
+import secrets
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from cometmq.broker.membership.duties import BrokerDuties
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.following import GroupFollower
 from cometmq.broker.replication.group.handshake import Identity
+from cometmq.broker.replication.group.proving import Proving
 from cometmq.broker.replication.group.reports import FollowerView
 from cometmq.broker.replication.group.sending import GroupSender
 from cometmq.broker.replication.group.table_feed import Replicated, TableFeed
@@ -58,6 +60,7 @@ class Surroundings(NamedTuple):
     boottime_ms: Callable[[], int] = boottime_ms
     new_incarnation: Callable[[], str] = _random_incarnation
     keep_tail: Callable[[Path, LogView, int, int], Path] = keep_tail
+    new_nonce: Callable[[int], bytes] = secrets.token_bytes
 
 
 HOST: Final = Surroundings()
@@ -124,6 +127,7 @@ class Grouping:
             "member": self.member.run(),
             "leader": self.duties.run(),
             "replication": every(TICK_INTERVAL_MS, tick, name="replication", log=log),
+            "slave-addresses": server.addresses.run(),
         }
 
     def begin(self) -> None:
@@ -213,7 +217,14 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
 
     members = parse_members(settings.group_members)
     addresses = {ordinal: one.replication for ordinal, one in members.items()}
-    fetcher = TableFetcher(identity, addresses, log=broker.log)
+    proving = Proving(
+        identity=identity,
+        keys=broker.group_keys.current,
+        is_required=settings.group_key_required,
+        shown=f"{broker.loaded.label('groupKeyFile')}={settings.group_key_file}",
+        new_nonce=host.new_nonce,
+    )
+    fetcher = TableFetcher(proving, addresses, log=broker.log)
     duties = BrokerDuties(
         broker,
         members=members,
@@ -226,7 +237,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         close_peers=close_peers,
         promoted=promoted,
     )
-    follower, sender = _streams(broker, identity, epoch_log, feed, duties, workers, host)
+    follower, sender = _streams(broker, proving, epoch_log, feed, duties, workers, host)
     member = GroupMember(
         state, StateFile(folder, host.files), place, duties, worker=workers.config, log=broker.log
     )
@@ -238,7 +249,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
 
 def _streams(
     broker: Broker,
-    identity: Identity,
+    proving: Proving,
     epoch_log: EpochLog,
     feed: TableFeed,
     duties: BrokerDuties,
@@ -246,15 +257,16 @@ def _streams(
     host: Surroundings,
 ) -> tuple[GroupFollower, GroupSender]:
     """Build both ends of the replication stream; the role decides which of them runs."""
-    folder = Path(broker.settings.store_path_root_dir).expanduser()
+    folder, identity = Path(broker.settings.store_path_root_dir).expanduser(), proving.identity
     follower = GroupFollower(
         identity, broker.driver, epoch_log, feed, duties,
-        keep_tail=partial(host.keep_tail, folder / CUT_FOLDER),
+        keep_tail=partial(host.keep_tail, folder / CUT_FOLDER), proving=proving,
         worker=workers.config, settings=lambda: broker.settings, now_ms=host.boottime_ms,
         log=broker.log, status=broker.replication.following,
     )  # fmt: skip
     sender = GroupSender(
-        identity, broker.store, epoch_log, feed, duties, worker=workers.replicate,
+        identity, broker.store, epoch_log, feed, duties,
+        worker=workers.replicate, proving=proving,
         settings=lambda: broker.settings, now_ms=host.boottime_ms, log=broker.log,
     )  # fmt: skip
     return follower, sender

@@ -6,10 +6,13 @@ replaces the address of another broker, running or not. RocketMQ's brokers regis
 checking.
 """
 
+import asyncio
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
 
+from cometmq.broker.role import MASTER_ID
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.route import ClusterInfo
 from cometmq.remoting.codes import RequestCode
@@ -65,6 +68,36 @@ async def other_holder(client: Invoker, namesrv: str, me: Identity) -> str | Non
     group = decode_json(ClusterInfo, response.body or b"{}").broker_addr_table.get(me.broker_name)
     holder = None if group is None else group.broker_addrs.get(me.broker_id)
     return None if holder == me.broker_addr else holder
+
+
+async def slave_hosts(
+    client: Invoker, namesrvs: Sequence[str], broker_name: str
+) -> list[str] | None:
+    """Return the hosts of all slaves that name servers list under a name.
+
+    Return None if no name server answers.
+    """
+
+    async def asked(namesrv: str) -> list[str] | None:
+        try:
+            response = await client.invoke(
+                namesrv, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=TIMEOUT_MS
+            )
+            table = decode_json(ClusterInfo, response.body or b"{}").broker_addr_table
+        except CometError:
+            return None
+        group = table.get(broker_name)
+        addresses = {} if group is None else group.broker_addrs
+        return [
+            address.rpartition(":")[0].strip("[]")
+            for number, address in addresses.items()
+            if int(number) != MASTER_ID
+        ]
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(asked(namesrv), name="ask-namesrv") for namesrv in namesrvs]
+    known = [hosts for task in tasks if (hosts := task.result()) is not None]
+    return [host for hosts in known for host in hosts] if known else None
 
 
 async def is_running(client: Invoker, address: str, broker_name: str) -> bool:

@@ -29,6 +29,8 @@ class Unfit(StrEnum):
     DAMAGED = "damaged"
     STOPPING = "stopping"
     TABLES = "tables"
+    UNPROVEN = "unproven"
+    ADDRESS = "address"
 
 
 _REBUILD: Final = (
@@ -56,6 +58,10 @@ ACTIONS: Final[Mapping[Unfit, str]] = {
     " repair its store (cometmq store verify)",
     Unfit.TABLES: "none if it ends soon: the next election names another source; otherwise start"
     " the brokers that were in sync (docs/runbooks/group-degraded.md)",
+    Unfit.UNPROVEN: "give every broker of the group the same groupKeyFile; if it is none of them,"
+    " keep it away from haListenPort",
+    Unfit.ADDRESS: "if it is a slave of this broker, add its address to haSlaveAddresses; if not,"
+    " keep it away from haListenPort",
     Unfit.STOPPING: "none: the broker follows again once it has started",
 }
 

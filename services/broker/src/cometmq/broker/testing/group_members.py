@@ -10,6 +10,7 @@ from typing import Any, Final
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.following import GroupFollower
 from cometmq.broker.replication.group.handshake import Identity
+from cometmq.broker.replication.group.proving import Proving
 from cometmq.broker.replication.group.reports import Heard
 from cometmq.broker.replication.group.sending import GroupSender
 from cometmq.broker.replication.group.table_feed import Replicated, TableFeed
@@ -20,6 +21,7 @@ from cometmq.broker.tables.topics import Topics, topic_file
 from cometmq.broker.testing.replicas import Node
 from cometmq.ha import in_sync
 from cometmq.ha.epochs import EpochFile, begun, truncated
+from cometmq.ha.group_key import Keys
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.store.disk import Disk
@@ -27,6 +29,7 @@ from cometmq.store.testing.builders import make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 CLUSTER: Final = "PeersCluster"
+KEY: Final = b"the key of all groups in tests, not secret"
 
 
 class MemoryFiles:
@@ -56,10 +59,12 @@ class GroupNode(Node):
         *,
         files: MemoryFiles | None = None,
         group: str = "broker-a",
+        keys: Keys = (KEY,),
+        is_key_required: bool = True,
         **changes: Any,
     ) -> None:
-        """`folder` holds the files that are not on the store's disk; `changes` override
-        settings.
+        """`folder` holds the files that are not on the store's disk; `keys` are those of the group,
+        and `changes` override settings.
         """
         super().__init__(disk, **changes)
         self.folder = folder / str(ordinal)
@@ -71,8 +76,14 @@ class GroupNode(Node):
         self.epochs = EpochLog(
             epoch_file, history, commit_log=self.store.commit_log, worker=self.workers.config
         )
+        self.keys = keys
+        self.proving = Proving(
+            identity=Identity(CLUSTER, group, self.copy),
+            keys=lambda: self.keys,
+            is_required=is_key_required,
+        )
         self._open_tables()
-        self._open_streams(Identity(CLUSTER, group, self.copy))
+        self._open_streams(self.proving.identity)
         self.driver.log_grew = self._log_grew
         self.leading: Leadership | None = None
         self.promised_epoch = 0
@@ -102,6 +113,7 @@ class GroupNode(Node):
             self.epochs,
             self.tables,
             self,
+            proving=self.proving,
             worker=self.workers.replicate,
             settings=lambda: self.settings,
             now_ms=self.clock.monotonic_ms,
@@ -115,6 +127,7 @@ class GroupNode(Node):
             self.tables,
             self,
             keep_tail=partial(keep_tail, self.folder / "cut"),
+            proving=self.proving,
             worker=self.workers.config,
             settings=lambda: self.settings,
             now_ms=self.clock.monotonic_ms,

@@ -23,6 +23,7 @@ from cometmq.broker.testing.clients import Client
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import actions, election, missing_record
 from cometmq.ha.actions import Group, Status
+from cometmq.ha.group_key import KeyFile, Keys
 from cometmq.ha.member import OrderRefused, Role
 from cometmq.ha.places.memory import MemoryPlace, MemoryRecord
 from cometmq.ha.record import Policy, Record
@@ -156,6 +157,7 @@ class BrokerGroup:
             "storePathRootDir": str(self._folder / str(ordinal)),
             "groupRecord": "file:/not-used",
             "groupMembers": members,
+            "groupKeyFile": str(self._key_file()),
             **self._settings,
         }
         loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=given)
@@ -168,6 +170,22 @@ class BrokerGroup:
         if app.group is not None:
             app.group.gate.wait_ms_max = app.group.gate.forward_ms_max = int(DEADLINE_S * 1000)
         self.apps[ordinal] = app
+
+    def change_settings(self, **settings: str) -> None:
+        """Change the settings with which brokers are started from now on."""
+        self._settings = {**self._settings, **settings}
+
+    def keys(self) -> Keys:
+        """Return the keys of the group."""
+        return KeyFile(self._key_file()).keys
+
+    def _key_file(self) -> Path:
+        """Return the file with the key of the group, which is written first if it is missing."""
+        path = self._folder / "group.key"
+        if not path.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{secrets.token_hex(32)}\n")
+        return path
 
     async def stop(self, ordinal: int) -> None:
         await self.apps.pop(ordinal).stop()

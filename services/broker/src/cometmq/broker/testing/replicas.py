@@ -11,6 +11,7 @@ from cometmq.broker.native import open_native_code
 from cometmq.broker.replication.following import Follower
 from cometmq.broker.replication.frames import Transfer, TransferReader, encode_report
 from cometmq.broker.replication.serving import LogServer
+from cometmq.broker.replication.slave_addresses import fixed_addresses
 from cometmq.broker.replication.state import Replication
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
@@ -64,6 +65,9 @@ class Node:
             self.state.slaves,
             worker=self.workers.replicate,
             settings=lambda: self.settings,
+            addresses=fixed_addresses(
+                self.settings.ha_slave_addresses, now_ms=self.clock.monotonic_ms, log=self.log
+            ),
             clock=self.clock,
             log=self.log,
         )

@@ -27,6 +27,7 @@ from cometmq.broker.replication.group.handshake import (
     check_welcome,
 )
 from cometmq.broker.replication.group.master_stream import MasterRefused, MasterStream
+from cometmq.broker.replication.group.proving import Attempts, ProofDeclined, Proving
 from cometmq.broker.replication.group.table_feed import TableFeed
 from cometmq.broker.replication.group.tails import KeepTail
 from cometmq.broker.replication.records import FollowHeaders
@@ -35,6 +36,7 @@ from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver
 from cometmq.ha.epochs import last_epoch, reached
+from cometmq.ha.group_key import Purpose
 from cometmq.remoting.errors import CometError, ConnectionLost
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.addresses import parse_address
@@ -89,6 +91,7 @@ class GroupFollower:
         events: MasterEvents,
         *,
         keep_tail: KeepTail,
+        proving: Proving,
         worker: Worker,
         settings: Callable[[], BrokerSettings],
         now_ms: Callable[[], int],
@@ -108,6 +111,7 @@ class GroupFollower:
         self._identity = identity
         self._events = events
         self._keeps_tail = keep_tail
+        self._attempts = Attempts(proving, Purpose.STREAM)
         self._worker = worker
         self._settings = settings
         self._log = log
@@ -229,11 +233,15 @@ class GroupFollower:
     async def _follow(self, epoch: int, master: int, where: str) -> None:
         host, port = parse_address(where)
         hello = self._hello(epoch, master)
-        stream = self._stream = MasterStream(self, hello)
+        attempt = self._attempts.next(master)
+        stream = self._stream = MasterStream(self, hello, attempt.opening)
         loop = asyncio.get_running_loop()
+        transport: asyncio.BaseTransport | None = None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await loop.create_connection(lambda: stream, host, port)
+                transport, _ = await loop.create_connection(
+                    lambda: attempt.protocol(stream), host, port
+                )
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 welcome = await stream.welcome
             prepared = loop.create_future()
@@ -247,11 +255,15 @@ class GroupFollower:
             await stream.ended
         except TimeoutError as error:
             raise ConnectionLost("the master does not answer") from error
+        except ProofDeclined as error:
+            raise self._attempts.declined(error) from error
         except UnfitLog as error:
             stream.refuse(error)
             raise
         finally:
             stream.end(ConnectionLost("closed"))
+            if transport is not None and not transport.is_closing():
+                transport.close()  # it was not proven, so the stream has not begun
 
     def _hello(self, epoch: int, master: int) -> Hello:
         extent, tables = self.epochs.extent(), self.tables.received(epoch)

@@ -21,7 +21,10 @@ from cometmq.store.journal import encode_changes
 
 MAGIC: Final = b"\x8bComet"
 VERSION: Final = 1
-"""Incremented when older members would misread a frame; they refuse unknown kinds anyway."""
+"""A stream that begins with HELLO or FETCH."""
+
+PROVEN_VERSION: Final = 2
+"""A stream that begins with the proof (`proving.py`) and then continues as version 1."""
 
 _OPENING: Final = Struct(">6sH")
 _HEADER: Final = Struct(">BI")
@@ -64,6 +67,12 @@ class Kind(IntEnum):
     """Winner of an election, instead of HELLO: `handshake.TablesWanted` in JSON."""
     OFFER = 11
     """Source of the tables, before TABLES: `handshake.TablesOffered` in JSON."""
+    CHALLENGE = 12
+    """First frame of the side that connects: `proving.Challenge` in JSON."""
+    PROOF = 13
+    """The other side: `proving.Proof` in JSON."""
+    ANSWER = 14
+    """The side that connects: `proving.Answer` in JSON."""
 
 
 BODY_BYTES_MAX: Final[Mapping[Kind, int]] = {
@@ -78,7 +87,12 @@ BODY_BYTES_MAX: Final[Mapping[Kind, int]] = {
     Kind.ACK: _ACK.size,
     Kind.FETCH: 1 << 16,
     Kind.OFFER: 1 << 16,
+    Kind.CHALLENGE: 1 << 10,
+    Kind.PROOF: 1 << 10,
+    Kind.ANSWER: 1 << 10,
 }
+UNPROVEN_BYTES_MAX: Final = 2 << 10
+"""Maximum size of a frame's body before the proof, also of REFUSED."""
 
 
 _KINDS: Final = {kind.value: kind for kind in Kind}  # `Kind(number)` takes seven times as long
@@ -219,6 +233,26 @@ def _whole(kind: Kind, body: memoryview, size: int) -> memoryview:
     if len(body) != size:
         raise RemoteProtocolError(f"a {kind.name} frame of {len(body)} bytes instead of {size}")
     return body
+
+
+def first_frame(data: Buffer, *allowed: Kind) -> tuple[Frame, int] | None:
+    """Return the first frame of a connection that is not proven, and where it ends.
+
+    Return None if it is incomplete; raise RemoteProtocolError if it is not allowed. Nothing behind
+    it is looked at.
+    """
+    view = memoryview(data)
+    if len(view) < HEADER_BYTES:
+        return None
+    number, size = _HEADER.unpack_from(view)
+    kind = _KINDS.get(number)
+    if kind not in allowed or kind is None:
+        names = " or ".join(one.name for one in allowed)
+        raise RemoteProtocolError(f"a frame of kind {number} instead of {names}")
+    if size > min(BODY_BYTES_MAX[kind], UNPROVEN_BYTES_MAX):
+        raise RemoteProtocolError(f"a {kind.name} frame of {size} bytes before the proof")
+    end = HEADER_BYTES + size
+    return (Frame(kind, view[HEADER_BYTES:end]), end) if len(view) >= end else None
 
 
 class FrameReader:

@@ -81,8 +81,10 @@ class Target(Protocol):
 
 
 class MasterStream(asyncio.Protocol):
-    def __init__(self, target: Target, hello: Hello) -> None:
+    def __init__(self, target: Target, hello: Hello, opening: bytes = b"") -> None:
+        """`opening` precedes HELLO; it is empty on a connection that has been proven."""
         self._target = target
+        self._opening = opening
         self._hello = hello
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader(
@@ -112,7 +114,7 @@ class MasterStream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has no common base
         body = msgspec.json.encode(self._hello)
-        self._transport.write(frames.encode_opening() + frames.encode_body(Kind.HELLO, body))
+        self._transport.write(self._opening + frames.encode_body(Kind.HELLO, body))
 
     def data_received(self, data: bytes) -> None:
         if self.ended.done():

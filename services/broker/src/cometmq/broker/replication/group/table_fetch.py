@@ -16,7 +16,6 @@ import msgspec
 from cometmq.broker.replication.group import frames
 from cometmq.broker.replication.group.frames import Frame, FrameReader, Kind
 from cometmq.broker.replication.group.handshake import (
-    Identity,
     Refused,
     TablesOffered,
     TablesWanted,
@@ -24,7 +23,9 @@ from cometmq.broker.replication.group.handshake import (
     decode_handshake,
 )
 from cometmq.broker.replication.group.master_stream import WHOLE_BYTES_MAX
+from cometmq.broker.replication.group.proving import Attempts, ProofDeclined, Proving
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
+from cometmq.ha.group_key import Purpose
 from cometmq.ha.record import TablesAt
 from cometmq.remoting.errors import CometError, ConnectionLost, RemoteProtocolError
 from cometmq.remoting.log import Log
@@ -55,9 +56,10 @@ class TableFetcher:
     begin_again: Callable[[int, TablesAt], Awaitable[None]]
     """Performs the member's step that begins the epoch; the step calls `take`."""
 
-    def __init__(self, identity: Identity, addresses: Mapping[int, str], *, log: Log) -> None:
+    def __init__(self, proving: Proving, addresses: Mapping[int, str], *, log: Log) -> None:
         """`addresses` are the HA addresses of the group's brokers by their ids."""
-        self._identity = identity
+        self._identity = proving.identity
+        self._attempts = Attempts(proving, Purpose.TABLES)
         self._addresses = addresses
         self._log = log
         self._tasks = TaskSet(log)
@@ -113,25 +115,36 @@ class TableFetcher:
         if address is None:
             text = f"groupMembers does not name broker {source}: add it on every member"
             raise UnfitLog(Unfit.TABLES, text)
-        connection = TableConnection(TablesWanted(self._identity, epoch, tables))
+        attempt = self._attempts.next(source)
+        wanted = TablesWanted(self._identity, epoch, tables)
+        connection = TableConnection(wanted, attempt.opening)
         host, port = parse_address(address)
+        transport: asyncio.BaseTransport | None = None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 loop = asyncio.get_running_loop()
-                await loop.create_connection(lambda: connection, host, port)
+                transport, _ = await loop.create_connection(
+                    lambda: attempt.protocol(connection), host, port
+                )
             async with asyncio.timeout(FETCH_TIMEOUT_S):
                 return await connection.fetched()
+        except ProofDeclined as error:
+            raise self._attempts.declined(error) from error
         except TimeoutError as error:
             raise ConnectionLost(f"broker {source} does not answer at {address}") from error
         finally:
             connection.close()
+            if transport is not None and not transport.is_closing():
+                transport.close()  # it was not proven
 
 
 class TableConnection(asyncio.Protocol):
     """The connection to the source of the tables."""
 
-    def __init__(self, wanted: TablesWanted) -> None:
+    def __init__(self, wanted: TablesWanted, opening: bytes) -> None:
+        """`opening` precedes FETCH; it is empty on a connection that has been proven."""
         self._wanted = wanted
+        self._opening = opening
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader(Kind.OFFER, Kind.REFUSED, Kind.TABLES, Kind.TABLES_END)
         self._offered: TablesOffered | None = None
@@ -150,12 +163,12 @@ class TableConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection at once."""
-        self._end(ConnectionLost("closed"))
+        self.end(ConnectionLost("closed"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has no common base
         body = msgspec.json.encode(self._wanted)
-        self._transport.write(frames.encode_opening() + frames.encode_body(Kind.FETCH, body))
+        self._transport.write(self._opening + frames.encode_body(Kind.FETCH, body))
 
     def data_received(self, data: bytes) -> None:
         if self._result.done():
@@ -165,10 +178,10 @@ class TableConnection(asyncio.Protocol):
             for frame in self._frames.feed(data):
                 self._use(frame)
         except CometError as error:
-            self._end(error)
+            self.end(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(ConnectionLost(str(exc) if exc else "the source closed the connection"))
+        self.end(ConnectionLost(str(exc) if exc else "the source closed the connection"))
 
     def _use(self, frame: Frame) -> None:
         kind, body = frame
@@ -207,7 +220,8 @@ class TableConnection(asyncio.Protocol):
         self._result.set_result(tables)
         self._heard.set()
 
-    def _end(self, error: Exception) -> None:
+    def end(self, error: Exception) -> None:
+        """Close the connection; data that arrives later is ignored."""
         if not self._result.done():
             self._result.set_exception(error)
             self._result.exception()  # mark it as retrieved: a connect may have failed before

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether strangers can speak as members of this broker's group (pure)."""
+
+import ipaddress
+from typing import Final
+
+from cometmq.broker.settings import BrokerSettings
+
+NO_KEY: Final = (
+    "the group has no groupKeyFile and haListenPort is open to other hosts: whoever reaches it can"
+    " speak as a member, forge acknowledgements and read all messages"
+)
+NOT_REQUIRED: Final = (
+    "groupKeyRequired=false: whoever reaches haListenPort can speak as a member without the key"
+)
+
+
+def exposure(settings: BrokerSettings) -> str:
+    """Return what strangers can do at the replication port; empty if they cannot be members."""
+    if is_loopback(settings.bind_address):
+        return ""
+    if not settings.group_key_file:
+        return NO_KEY
+    return "" if settings.group_key_required else NOT_REQUIRED
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address to listen on is reached from this host only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to haListenPort that have not shown yet what they are.
+
+Anyone may open them, so they are few, brief and small, and strangers cannot crowd out members and
+slaves: if there are too many, one is closed of the host that has the most of them, the oldest first
+and hosts of known slaves last. A member is proven within a few round trips, so it is never the
+oldest for long.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+COUNT_MAX: Final = 256
+"""Maximum number of connections without a proof or a first report. The loop may accept 100 of them
+before it reads from any.
+"""
+
+PLAIN_COUNT_MAX: Final = 32
+"""Maximum number among them that may send HELLO without a proof, which takes up to 1 MiB."""
+
+MEMBER_MS: Final = 5_000
+"""How long a member may take to prove itself and to send HELLO or FETCH."""
+
+
+@dataclass(slots=True, eq=False)
+class Opening:
+    """An open connection of an unknown program."""
+
+    host: str
+    opened_ms: int
+    number: int
+    is_known: bool
+    is_member: bool = False
+    """The first bytes are those of a group's stream."""
+    is_plain: bool = False
+    """It may send HELLO without a proof."""
+
+
+class Openings:
+    """The open connections of unknown programs, by transport."""
+
+    def __init__(self) -> None:
+        self._openings: dict[asyncio.Transport, Opening] = {}
+        self._number = 0
+        self.evicted_count = 0
+
+    def __len__(self) -> int:
+        return len(self._openings)
+
+    def add(
+        self, transport: asyncio.Transport, host: str, now_ms: int, *, is_known: bool
+    ) -> Opening:
+        """Note a new connection, and close another one if there are too many."""
+        self._number += 1
+        opening = Opening(host, now_ms, self._number, is_known)
+        self._openings[transport] = opening
+        if len(self._openings) > COUNT_MAX:
+            self._evict(list(self._openings))
+        return opening
+
+    def note_member(self, transport: asyncio.Transport, *, is_plain: bool) -> None:
+        """Note that a connection speaks a group's stream."""
+        opening = self._openings.get(transport)
+        if opening is None:
+            return
+        opening.is_member, opening.is_plain = True, is_plain
+        plain = [it for it, one in self._openings.items() if one.is_plain]
+        if len(plain) > PLAIN_COUNT_MAX:
+            self._evict(plain)
+
+    def remove(self, transport: asyncio.Transport) -> None:
+        """Forget a connection that has ended, or shown that it belongs to a member or a slave."""
+        self._openings.pop(transport, None)
+
+    def expire(self, now_ms: int, *, silent_ms: int) -> list[str]:
+        """Close connections that take too long; return the hosts of those that sent nothing.
+
+        A Java slave may be silent for 5 s before its first report.
+        """
+        silent: list[str] = []
+        for transport, opening in tuple(self._openings.items()):
+            limit_ms = MEMBER_MS if opening.is_member else silent_ms
+            if now_ms - opening.opened_ms > limit_ms:
+                if not opening.is_member:
+                    silent.append(opening.host)
+                self._close(transport)
+        return silent
+
+    def close(self) -> None:
+        """Close all connections."""
+        for transport in tuple(self._openings):
+            self._close(transport)
+
+    def _evict(self, among: list[asyncio.Transport]) -> None:
+        hosts = Counter(self._openings[transport].host for transport in among)
+
+        def rank(transport: asyncio.Transport) -> tuple[bool, int, int]:
+            opening = self._openings[transport]
+            return opening.is_known, -hosts[opening.host], opening.number
+
+        self.evicted_count += 1
+        self._close(min(among, key=rank))
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        del self._openings[transport]
+        transport.abort()
