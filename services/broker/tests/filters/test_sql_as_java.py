@@ -25,6 +25,8 @@ NOT_SHOWN_ALIKE = {
     "a not in ('5','abc','x','y','z')",
     "a > 4.9e-324",
 }
+# RocketMQ fails to compare a truth value with a string that is on its right.
+TRUTH_ON_THE_LEFT = {"true = a", "TRUE <> a", "(a=1) = 'true'", "(a = 1) = a"}
 FEW = [
     *({}, {"a": "5"}, {"a": "abc"}, {"a": "3.14"}, {"a": "true"}),
     *({"a": "1", "b": "2", "c": "3"}, {"a": " 7 "}, {"a": "it's"}, {"a": "é"}),
@@ -77,4 +79,7 @@ def test_the_results_are_javas(answer: dict[str, Any]) -> None:
             results += "!"
         else:
             results += {True: "t", False: "f", None: "n"}[result]
-    assert results == answer["results"]
+    if answer["sql"] in TRUTH_ON_THE_LEFT:
+        assert all(java in ("!", own) for own, java in zip(results, answer["results"], strict=True))
+    else:
+        assert results == answer["results"]

@@ -21,6 +21,7 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 DOUBLE_MAX: Final = "1.7976931348623157E308"
 DOUBLE_MIN: Final = "4.9E-324"
+_SMALLEST: Final = float(DOUBLE_MIN)
 
 Value: TypeAlias = str | int | float | bool | None
 
@@ -125,6 +126,8 @@ def parse_double(text: str) -> float:
     if isinstance(text, LongText):
         return text.number(float, parse_double)
     trimmed = text.strip(_BLANKS)
+    if not trimmed:
+        raise EvaluationError("java.lang.NumberFormatException: empty String")
     match = _DOUBLE.fullmatch(trimmed)
     if match is not None:
         return float(trimmed.rstrip("fFdD") if match[1] else trimmed)
@@ -177,12 +180,13 @@ def compare(left: Value, right: Value) -> int:
 
 
 def _compare_booleans(left: Value, right: Value) -> int:
-    if isinstance(right, bool):
-        if isinstance(left, str):
-            left = is_true(left)
-        return left - right if isinstance(left, bool) else -1
-    if isinstance(right, str):
-        raise EvaluationError("java.lang.Boolean cannot be cast to java.lang.String")
+    # RocketMQ fails if the boolean is on the left of a string: no message matches `TRUE = a`.
+    if isinstance(left, str):
+        left = is_true(left)
+    elif isinstance(right, str):
+        right = is_true(right)
+    if isinstance(left, bool) and isinstance(right, bool):
+        return left - right
     return -1
 
 
@@ -204,6 +208,8 @@ def double_text(number: float) -> str:
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(number, "NaN")
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
+    if abs(number) == _SMALLEST:  # Java prints at least two digits
+        return f"{'-' if number < 0 else ''}{DOUBLE_MIN}"
     shortest = Decimal(repr(number)).normalize()
     sign, digits, _ = shortest.as_tuple()
     rest = "".join(map(str, digits[1:])) or "0"
