@@ -277,6 +277,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "applied, so offsets may be as old as the last save.",
     "journal.entry_too_long": "Changes with names of several megabytes were not journaled; the "
     "next save includes them.",
+    "table.damaged": "The file of a table could not be read; its backup and the changes in the "
+    "journal are used instead. The next save replaces the file.",
+    "table.changed": "The file of a table is not as this broker left it: another program or an "
+    "operator has changed it, or its bytes have changed on the disk. The file is used as it is.",
     "journal.left_out": "Journal entries were not applied to a table, because another program "
     "wrote the table's file or the file is newer.",
     "journal.not_deleted": "A full journal file could not be deleted; the broker tries again "

@@ -266,7 +266,7 @@ async def test_a_damaged_journal_does_not_keep_a_broker_from_starting(
         async with Client(broker.address) as client:
             assert await client.committed("G", TOPIC, 0) == 21
         assert await broker.stop() == 0
-        assert list((broker.store / "config" / "journal").iterdir()) == []
+        (_,) = (broker.store / "config" / "journal").iterdir()  # the marks
     finally:
         broker.kill()
 

@@ -387,7 +387,7 @@ def worker() -> Iterator[Worker]:
     worker.close()
 
 
-async def test_a_stop_leaves_no_journal_unless_a_table_is_not_saved(worker: Worker) -> None:
+async def test_a_stop_leaves_only_marks_unless_a_table_is_not_saved(worker: Worker) -> None:
     node = Node(MemoryDisk(), MemoryFiles(), worker=worker)
     node.offsets.commit("g", "T", 0, 1)
     node.journal.write()
@@ -396,7 +396,71 @@ async def test_a_stop_leaves_no_journal_unless_a_table_is_not_saved(worker: Work
     for table in node.tables:
         node.save(table)
     await node.journal.close()
-    assert node.disk.names(FOLDER) == []
+    (_,) = node.disk.names(FOLDER)
+    assert read_whole(node.disk).entries == []
+    assert node.killed().log.named("table.changed") == []
+    content = node.files.contents[Path("/config/consumerOffset.json")]
+    node.files.contents[Path("/config/consumerOffset.json")] = content.replace(b"1", b"3")
+    after = node.killed()
+    assert after.offsets.committed("g", "T", 0) == 3  # perhaps an operator wants that
+    assert [facts["table"] for facts in after.log.named("table.changed")] == ["consumerOffset.json"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", bytes(40)])
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_damaged_file_brings_the_journal_along(damage: bytes, *, is_saved: bool) -> None:
+    node = Node(MemoryDisk(), MemoryFiles())
+    for number in range(3):
+        node.topics.create(f"T{number}", queue_nums=number + 1)
+        node.offsets.commit("g", "T", 0, number)
+        node.journal.write()
+        if is_saved or number == 0:
+            for table in node.tables:
+                node.save(table)
+    state = node.state()
+    for table in node.tables:
+        if table.file.path in node.files.contents:
+            node.files.contents[table.file.path] = damage
+    after = node.killed()
+    assert after.state() == state
+    assert len(after.log.named("table.damaged")) == 3
+    assert after.killed().state() == state
+
+
+def test_entries_are_applied_to_a_backup_of_another_program() -> None:
+    """RocketMQ's backup is one save older than the file, so the journal does not know it."""
+    node = Node(MemoryDisk(), MemoryFiles())
+    node.offsets.commit("g", "T", 0, 1)
+    node.journal.write()
+    node.save(node.offsets)
+    node.offsets.commit("g", "T", 1, 2)
+    node.journal.write()
+    path = Path("/config/consumerOffset.json")
+    node.files.contents[Path(f"{path}.bak")] = b'{"offsetTable":{"T@g":{0:0,7:7}}}'
+    node.files.contents[path] = b"{"
+    after = node.killed()
+    assert after.offsets.queues("g", "T") == {0: 1, 1: 2, 7: 7}
+    assert after.killed().offsets.queues("g", "T") == {0: 1, 1: 2, 7: 7}
+
+
+def test_the_journal_knows_an_end_of_the_log_before_which_no_change_is_missing() -> None:
+    disk, files = MemoryDisk(), MemoryFiles()
+    node = Node(disk, files)
+    assert node.journal.known_log_end is None
+    ends = [100]
+    node.journal.log_end = lambda: ends[0]
+    for number in range(5):
+        node.topics.create(f"T{number}", queue_nums=1)
+        ends[0] += 10
+        node.journal.write()
+        assert node.killed().journal.known_log_end == ends[0]
+    disk.fault = lambda operation, _path: 28 if operation == "write" else 0
+    node.topics.create("T5", queue_nums=1)
+    known = ends[0]
+    ends[0] += 10
+    node.journal.write()
+    disk.fault = None
+    assert node.killed().journal.known_log_end == known
 
 
 async def test_a_sync_makes_the_journal_survive_a_power_failure(worker: Worker) -> None:

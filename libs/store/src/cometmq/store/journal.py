@@ -11,6 +11,10 @@ known to include. The mark is written before the file. A file without a mark was
 program, restored from a backup, or saved while the journal could not be written. Such a file is
 newer than the journal or unrelated to it, so the entries of its table are not applied.
 
+A record may also hold an end of the log: when it was written, every change that messages before
+this offset depend on was in the journal. A topic of later messages may therefore be one whose
+creation was lost, and cannot be one that was deleted.
+
 In a group of brokers, an entry also holds the position of the tables: their epoch and the number of
 changes that they contain (`TablesPosition` of the broker). Marks repeat the last position. A broker
 outside a group writes marks without a position: its changes make the position unknown.
@@ -39,6 +43,7 @@ Position = tuple[int, int]
 
 _NUMBER: Final = Struct(">Q")
 _POSITION: Final = "position"  # beside the tables' names, which are names of files
+_LOG_END: Final = "logEnd"
 
 
 class Kind(IntEnum):
@@ -66,6 +71,8 @@ class JournalContent(msgspec.Struct):
     """The number of the last usable entry."""
     position: Position | None = None
     """The position of the tables after the last usable record; None if it is unknown."""
+    log_end: int | None = None
+    """The end of the log in the last usable record that has one."""
     size_bytes: int = 0
     cut: Cut | None = None
     """The place where reading stopped before the last byte; None if everything is readable."""
@@ -97,26 +104,39 @@ class _MarksBody(msgspec.Struct, omit_defaults=True):
     version: int
     marks: Marks
     position: Position | None = None
+    log_end: int | None = None
 
 
 class _Changes(NamedTuple):
     tables: dict[str, msgspec.Raw]
     position: Position | None
+    log_end: int | None
 
 
 def encode_changes(
-    number: int, changes: Sequence[tuple[str, bytes]], position: Position | None = None
+    number: int,
+    changes: Sequence[tuple[str, bytes]],
+    position: Position | None = None,
+    log_end: int | None = None,
 ) -> bytes:
     """Return the payload of an entry; the changes are JSON."""
     members = [b'"%b":%b' % (table.encode(), change) for table, change in changes]
+    if log_end is not None:
+        members.append(b'"%b":%d' % (_LOG_END.encode(), log_end))
     if position is not None:
         members.append(b'"%b":[%d,%d]' % (_POSITION.encode(), *position))
     return b"%b{%b}" % (_NUMBER.pack(number), b",".join(members))
 
 
-def encode_marks(number: int, marks: Marks, position: Position | None = None) -> bytes:
+def encode_marks(
+    number: int,
+    marks: Marks,
+    position: Position | None = None,
+    log_end: int | None = None,
+) -> bytes:
     """Return the payload of a record with the marks of all tables."""
-    return _NUMBER.pack(number) + msgspec.json.encode(_MarksBody(VERSION, marks, position))
+    body = _MarksBody(VERSION, marks, position, log_end)
+    return _NUMBER.pack(number) + msgspec.json.encode(body)
 
 
 def read_journal(disk: Disk, folder: str) -> JournalContent:
@@ -141,6 +161,8 @@ def collect(log: RedoLog, records: Iterable[Record]) -> JournalContent:
         else:
             found.entries.append(Entry(number, content.tables))
             found.position = content.position or found.position
+        if content.log_end is not None:
+            found.log_end = content.log_end
     found.cut = log.cut
     found.size_bytes = log.size_bytes
     return found
@@ -157,10 +179,12 @@ def _parse(record: Record, last: int | None) -> tuple[int, _MarksBody | _Changes
         raise ValueError(f"entry {number} follows entry {last}")
     if kind is Kind.CHANGES:
         tables = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        position = tables.pop(_POSITION, None)
-        if position is None:
-            return number, _Changes(tables, None)
-        return number, _Changes(tables, msgspec.json.decode(position, type=Position))
+        position, log_end = tables.pop(_POSITION, None), tables.pop(_LOG_END, None)
+        return number, _Changes(
+            tables,
+            None if position is None else msgspec.json.decode(position, type=Position),
+            None if log_end is None else msgspec.json.decode(log_end, type=int),
+        )
     marks = msgspec.json.decode(body, type=_MarksBody)
     if marks.version != VERSION:
         raise ValueError(f"the journal has version {marks.version}, not {VERSION}")

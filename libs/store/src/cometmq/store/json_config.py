@@ -2,10 +2,10 @@
 """Tables kept as JSON files beside the messages: topics, groups, offsets.
 
 Invariants: a reader finds either the old or the new content, never a mixture (temporary file,
-fsync, rename, fsync of the folder). `.bak` holds the last content that could be parsed; a damaged
-file never replaces it.
+fsync, rename, fsync of the folder). `.bak` has the same content as the file, apart from a crash
+between the two writes: if the bytes of one change on the disk, the other has all of it.
 
-Compatibility: the file names, including `.bak`, are RocketMQ's
+Compatibility: the file names, including `.bak`, are RocketMQ's, whose `.bak` is one save older
 (docs/protocol/store.md#config-files). The codec defines the format: it writes strict JSON and also
 reads Java's dialect.
 """
@@ -88,13 +88,13 @@ class JsonTable(Generic[T]):
         """
         self.path = Path(path)
         self.backup_path = Path(f"{path}{BACKUP_SUFFIX}")
-        self._temporary_path = Path(f"{path}{TEMPORARY_SUFFIX}")
         self._decode = decode
         self._encode = encode
         self._files: ConfigFiles = files or OsFiles()
         self.loaded_digest = ""
         """The `content_digest` of the file that `load` used; empty if there was no file."""
-        self._readable_digest = ""  # digest of the last content written
+        self.is_restored = False
+        """Whether `load` used the backup, because the file was damaged or missing."""
 
     def load(self) -> T | None:
         """Return the content of the file, or of its backup; None if neither exists.
@@ -111,6 +111,7 @@ class JsonTable(Generic[T]):
             value = self._readable(data)
             if value is not None:
                 self.loaded_digest = content_digest(data)
+                self.is_restored = path is self.backup_path
                 return value
         if found:
             raise CorruptStore(
@@ -123,29 +124,18 @@ class JsonTable(Generic[T]):
         return self._encode(value)
 
     def write(self, data: bytes) -> None:
-        """Replace the file durably; blocks for two or three fsyncs, so call it on a worker."""
-        current = self._files.read(self.path)
-        if current == data:
-            return
-        self._files.write(self._temporary_path, data)
-        if current and self._is_readable(current):
-            backup = Path(f"{self.backup_path}{TEMPORARY_SUFFIX}")
-            self._files.write(backup, current)
-            self._files.replace(backup, self.backup_path)
-        self._files.replace(self._temporary_path, self.path)
-        self._readable_digest = content_digest(data)
+        """Replace the file and its backup durably; blocks for several fsyncs, so call it on a
+        worker.
+        """
+        for path in (self.path, self.backup_path):
+            if self._files.read(path) != data:
+                temporary = Path(f"{path}{TEMPORARY_SUFFIX}")
+                self._files.write(temporary, data)
+                self._files.replace(temporary, path)
 
     def save(self, value: T) -> None:
         """Encode and write at once; for startup, shutdown and tests, which may block."""
         self.write(self._encode(value))
-
-    def _is_readable(self, data: bytes) -> bool:
-        """Return whether the content may become the backup.
-
-        Content that this process wrote is recognised by its digest. Parsing a large table instead
-        would hold the interpreter lock and block the loop.
-        """
-        return content_digest(data) == self._readable_digest or self._readable(data) is not None
 
     def _readable(self, data: bytes) -> T | None:
         try:

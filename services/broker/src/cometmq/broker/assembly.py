@@ -107,12 +107,19 @@ def load_tables(
     )
     offsets = Offsets(offset_file(str(config / "consumerOffset.json")))
     filters = _filters(inputs, config)
-    is_complete = inputs.journal.attach(topics)
+    journal, store = inputs.journal, inputs.store
+    known_end = journal.known_log_end
+    is_complete = journal.attach(topics)
     for table in (groups, offsets, filters):
-        inputs.journal.attach(table)
+        journal.attach(table)
+    journal.log_end = lambda: store.commit_log.end
     topics.boot(inputs.loaded.value)
-    if not is_complete:  # otherwise, topics that have only queues were deleted
-        topics.adopt(queue_counts(inputs.store))
+    is_member = inputs.loaded.value.group_record
+    if known_end is not None and not is_member and "topics.json" not in journal.unreliable:
+        # A topic that has only earlier messages was deleted. The creation of others may be lost.
+        topics.adopt(queue_counts(store, since=known_end))
+    elif not is_complete:  # otherwise, topics that have only queues were deleted
+        topics.adopt(queue_counts(store))
     return Tables(topics, groups, offsets, filters)
 
 
@@ -313,9 +320,18 @@ def _settings_file(inputs: Inputs) -> SettingsFile | None:
     return SettingsFile(inputs.config_path, inputs.workers.config)
 
 
-def queue_counts(store: MessageStore) -> dict[str, int]:
-    """Return the number of queues of each topic that has messages."""
+def queue_counts(store: MessageStore, *, since: int = 0) -> dict[str, int]:
+    """Return the number of queues of each topic that has messages at or after an offset of the
+    log.
+    """
     counts: dict[str, int] = {}
+    newest: dict[str, int] = {}
     for topic, queue_id in store.queue_ids():
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        queue = store.queue(topic, queue_id)
+        entry = None if queue is None or not since else queue.last_entry()
+        place = since - 1 if entry is None else entry.physical_offset
+        newest[topic] = max(newest.get(topic, -1), place)
+    if since:
+        return {topic: count for topic, count in counts.items() if newest[topic] >= since}
     return counts

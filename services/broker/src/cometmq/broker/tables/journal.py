@@ -107,6 +107,10 @@ class Journal:
         is_known = keeps_position and not self.damage
         self.position: Position | None = self._found.position if is_known else None
         """The position in the last entry or in the marks; None if it is unknown."""
+        # All changes that messages before this offset depend on are in the journal.
+        self.known_log_end = self._found.log_end
+        # Returns the end of a log whose messages all have their topics in the tables.
+        self.log_end: Callable[[], int | None] = lambda: None
         self._due: Position | None = None  # for the next entry that is not counted
         self._ends = dict.fromkeys(self._files.starts[:-1], self.number)
         """Start of each full file -> number of its last entry or of a later entry."""
@@ -117,8 +121,7 @@ class Journal:
         self._owed: list[tuple[str, bytes]] = []  # applied, but not written yet
         self._last_changes: dict[str, int] = {}  # table -> number of the last entry with it
         self._doomed: list[str] = []  # files that are no longer used
-        self._is_deleting = False
-        self._is_synced = True
+        self._is_deleting, self._is_synced = False, True
         self._unsynced: list[DiskFile] = []  # full ones
         self._syncing: asyncio.Future[None] | None = None
         self.schedule: Callable[[], None] = lambda: None
@@ -135,10 +138,10 @@ class Journal:
         """Called when a file is full, to request a save of all tables; the file can then be
         deleted.
         """
-        self.fault = ""
-        """The reason why the journal cannot be written; empty if it can."""
-        self.failed_count = 0
-        self.byte_count = 0
+        self.fault = ""  # the reason why the journal cannot be written
+        # Tables that may lack even changes that were made before `known_log_end`.
+        self.unreliable: set[str] = set()
+        self.failed_count = self.byte_count = 0
 
     @property
     def damage(self) -> str:
@@ -163,15 +166,29 @@ class Journal:
         entries = self._found.entries_of(name)
         base = self._found.base(name, digest)
         is_complete = base is not None and not self.damage
+        if table.file.is_restored:
+            self._log.error(
+                "table.damaged", table=name, action="find out why the disk changes bytes"
+            )
+        if base is None and table.file.is_restored:
+            # A backup is older than the damaged file, and no entry is older than the backup: all of
+            # them lead to the last values.
+            base = entries[0].number - 1 if entries else self.number
+            self.position, is_complete = None, False
+            self.unreliable.add(name)
         if base is not None:
             missing = [entry for entry in entries if entry.number > base]
-            is_complete = self._apply(table, name, missing) and is_complete
+            if not self._apply(table, name, missing):
+                is_complete = False
+                self.unreliable.add(name)
         else:
             # No mark names this content: another program wrote the file. It is unknown which of
             # these entries the file already includes.
             self.position = None
             if entries:
                 self._log.warning("journal.left_out", table=name, entries=len(entries))
+            if digest and name in self._found.marks:
+                self._log.warning("table.changed", table=name)
         if entries:
             self._last_changes[name] = entries[-1].number
         self._marks[name] = {digest: self.number if base is None else base}
@@ -212,7 +229,8 @@ class Journal:
     async def close(self) -> None:
         """Delete the entries if all tables are saved; call this only if no save has failed.
 
-        A file with the marks and the position is kept if the position is known.
+        A file with the marks and the position is kept: the next start notices tables that have
+        changed since.
         """
         await self._worker.submit(lambda: None)  # after a sync and a deletion before it
         self._delete()  # files that became obsolete during that deletion
@@ -221,10 +239,7 @@ class Journal:
             table.noted = None
         if any(table.is_dirty for table in self._tables.values()):
             return
-        if self.position is None:
-            self._attempt(self._files.clear)
-        else:
-            await self._worker.submit(partial(self._attempt, self._condense))
+        await self._worker.submit(partial(self._attempt, self._condense))
 
     def _condense(self) -> None:
         """Replace the files with one that holds only the marks and the position; blocks.
@@ -234,8 +249,7 @@ class Journal:
         """
         files = self._files
         try:
-            marks = encode_marks(self.number, self._marks, self.position)
-            file = files.begin_file(Kind.MARKS, marks)
+            file = files.begin_file(Kind.MARKS, self._encode_marks())
             _sync(self._disk, self._folder, [file])
         except DiskError:  # after a crash of the host, the files could hold an earlier position
             files.clear()
@@ -287,13 +301,20 @@ class Journal:
                 self._log.info("journal.resumed")
 
     def _write(self) -> None:
+        log_end = self.log_end()
+        if log_end is None:
+            log_end = self.known_log_end
+        if not self._changed and not self._owed:
+            self.known_log_end = log_end
         if self._has_new_marks:
-            self._append(Kind.MARKS, encode_marks(self.number, self._marks, self.position))
+            self._append(Kind.MARKS, self._encode_marks())
             self._has_new_marks = False
         if self._owed:
             self._write_entry(self._owed, None if self._changed else self._due)
             self._owed = []
         for changes, is_last in self._noted_entries():
+            if is_last:
+                self.known_log_end = log_end
             counted = self.next_position()
             self._write_entry(changes, counted or (self._due if is_last else None))
             if counted is not None:
@@ -322,7 +343,7 @@ class Journal:
     def _write_entry(
         self, changes: Sequence[tuple[str, bytes]], position: Position | None = None
     ) -> None:
-        payload = encode_changes(self.number + 1, changes, position)
+        payload = encode_changes(self.number + 1, changes, position, self.known_log_end)
         if len(payload) > self._files.payload_bytes_max // 2:  # the file begins with marks
             if len(changes) > 1:
                 for change in changes[:-1]:
@@ -341,6 +362,9 @@ class Journal:
             if position == self._due:
                 self._due = None
 
+    def _encode_marks(self) -> bytes:
+        return encode_marks(self.number, self._marks, self.position, self.known_log_end)
+
     def _append(self, kind: Kind, payload: bytes) -> None:
         if not self._files.has_room(len(payload)):
             self._begin_file()
@@ -354,7 +378,7 @@ class Journal:
         if len(self._ends) + 1 >= FILES_MAX:
             raise DiskError("write", self._folder, errno.EFBIG)
         starts, file = self._files.starts, self._files.file
-        self._files.begin_file(Kind.MARKS, encode_marks(self.number, self._marks, self.position))
+        self._files.begin_file(Kind.MARKS, self._encode_marks())
         if starts and file is not None:
             self._ends[starts[-1]] = self.number
             self._unsynced.append(file)
