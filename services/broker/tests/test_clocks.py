@@ -10,7 +10,9 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
+from cometmq.broker.disk_figures import DiskFigures
 from cometmq.broker.handlers.clients import expire_clients
+from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.messages import delay
 from cometmq.broker.statistics.daily_totals import History, Totals
 from cometmq.broker.testing.peers import FakePeer
@@ -184,6 +186,12 @@ async def measure_rates(folder: Path, jump_ms: int) -> None:
                 clock.jump(clock.now_ms() + jump_ms)
             sample_totals(broker)
         assert broker.stats.rate("get_count", 60) == 10.0
+        assert get_runtime(broker) == "[ 0 days, 0 hours, 2 minutes, 0 seconds ]"
+
+
+def get_runtime(broker: Broker) -> str:
+    disk = DiskFigures(Path(), 0, 0, 0, 0)
+    return runtime_table(broker, disk)["runtime"]
 
 
 async def wait_for_the_disk(_: Path, jump_ms: int) -> None:

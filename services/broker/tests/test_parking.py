@@ -284,6 +284,18 @@ def test_a_store_that_accepts_nothing_parks_nothing(broker: Broker) -> None:
     assert (bodies(broker, "Orders"), bodies(broker, PARKED_TOPIC)) == ([b"a"], [b"bad"])
 
 
+async def test_after_a_crash_parked_messages_are_not_parked_again(broker: Broker) -> None:
+    put_delayed(broker, b"a")
+    put_delayed(broker, b"bad", topic="Deleted")
+    step(broker)
+    broker.delay.restart()  # back to the saved positions
+    assert broker.delay.offsets() == {}
+    broker.delay.expect_copies(broker.clock.now_ms())
+    step(broker)
+    assert (bodies(broker, "Orders"), bodies(broker, PARKED_TOPIC)) == ([b"a"], [b"bad"])
+    assert broker.delay.skipped_count == 2
+
+
 def test_the_log_has_one_line_a_minute(broker: Broker) -> None:
     lines: list[dict[str, Any]] = []
 

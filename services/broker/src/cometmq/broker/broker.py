@@ -127,6 +127,7 @@ class Broker:
     limits: Limits = field(init=False)
     registered: Registered = field(init=False)
     role: RoleState = field(init=False)
+    started_monotonic_ms: int = field(init=False)
     is_master: bool = field(init=False)  # cached from `role` for the message path
     producers: Producers = field(default_factory=Producers)
     locks: QueueLocks = field(default_factory=QueueLocks)
@@ -160,6 +161,7 @@ class Broker:
         self.registered = Registered(self.limits)
         self._bound_tables()
         self.apply(self.loaded)
+        self.started_monotonic_ms = self.clock.monotonic_ms()
         settings = self.settings
         is_slave = settings.broker_role is BrokerRole.SLAVE
         role = Role.SLAVE if is_slave else Role.MASTER

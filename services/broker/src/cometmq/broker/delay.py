@@ -32,7 +32,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.remoting.names import PARKED_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.progress import unread
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.delay_levels import DelayLevels
@@ -373,32 +373,37 @@ class DelayService:
             return entry
         message = delivered(record, host=self._host)
         queue_id = self._destinations.queue_id(message.topic, message.queue_id)
-        if isinstance(queue_id, Reason):
-            return entry._replace(message=message, reason=queue_id)
-        message.queue_id = queue_id
+        reason = queue_id if isinstance(queue_id, Reason) else None
+        place = PARKED_TOPIC, 0
+        if not isinstance(queue_id, Reason):
+            message.queue_id = queue_id
+            place = message.topic, queue_id
         if due_ms <= self._copied_until_ms:
-            is_copied = yield from self._is_copied(record, message, due_ms)
+            is_copied = yield from self._is_copied(record, message, due_ms, place)
             if is_copied:
                 self.skipped_count += 1
                 return entry
-        return entry._replace(message=message)
+        return entry._replace(message=message, reason=reason)
 
-    def _is_copied(self, record: MessageRecord, message: NewMessage, due_ms: int) -> Lookup[bool]:
-        """Return whether the log already contains the delivered copy.
+    def _is_copied(
+        self, record: MessageRecord, message: NewMessage, due_ms: int, place: tuple[str, int]
+    ) -> Lookup[bool]:
+        """Return whether the log already contains the delivered or parked copy.
 
         Clients choose the unique key, so the queue, the retry count and the body must match too.
+        Parked copies have more properties.
         """
         key = record.properties.get(PropertyKey.UNIQUE_KEY)
         if key is None:
             return False
         found = yield from self._store.query(
-            message.topic, key, QUERY_COUNT_MAX, due_ms, self._copied_until_ms
+            place[0], key, QUERY_COUNT_MAX, due_ms, self._copied_until_ms
         )
         return any(
-            copy.queue_id == message.queue_id
+            copy.queue_id == place[1]
             and copy.reconsume_times == record.reconsume_times
             and copy.body == record.body
-            and copy.properties_text == message.properties
+            and copy.properties_text.startswith(message.properties)
             for copy in found.records
         )
 

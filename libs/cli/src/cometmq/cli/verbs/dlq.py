@@ -37,9 +37,10 @@ from cometmq.cli.verbs.dead_letters import (
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import CometError, CommandError
 from cometmq.remoting.names import dead_letter_topic
 
 COLUMNS: Final = (
@@ -200,8 +201,9 @@ def replay(  # noqa: PLR0913  # one parameter per option
     A replay continues where the last one ended; --from-start sends all dead letters again. Replays
     that select messages (--tag, --key, --origin, --id, --since, --until) do not move this position.
 
-    Messages keep their keys, properties and original id, and remain dead letters. Unreadable
-    messages are reported and skipped. The command refuses a group without retries, because brokers
+    Messages keep their keys, properties and original id, and remain dead letters. Messages
+    that are unreadable or that brokers refuse for good, such as too large ones, are reported and
+    skipped. The command refuses a group without retries, because brokers
     would turn the messages into dead letters again.
     """
     target = topic or f"the group {group}"
@@ -253,7 +255,8 @@ class _Replay:
             async for message in _readable(found, self.broken):
                 if not self._is_dry:
                     await self._pace.wait()
-                    await admin.replay(message, self._group, topic=self._topic)
+                    if not await self._is_sent(admin, message):
+                        continue
                     if choice.is_everything:
                         replayed.sent(message)
                 self.sent.append(message.offset_message_id)
@@ -264,6 +267,27 @@ class _Replay:
             print_notes([_all_sent_text(self._group, self.skipped_count)])
         else:
             _note_if_none(self._group, len(self.sent) + len(self.broken))
+
+    async def _is_sent(self, admin: AdminClient, message: MessageExt) -> bool:
+        """Resend a dead letter; report one that can never be sent, because others wait behind
+        it.
+        """
+        try:
+            await admin.replay(message, self._group, topic=self._topic)
+        except CometError as error:
+            if not _concerns_message(error):
+                raise
+            text = f"skipped, it cannot be sent again: {error}"
+            typer.echo(f"cometmq: {message.message_id}: {text}", err=True)
+            self.broken.append(message.offset_message_id)
+            return False
+        return True
+
+
+def _concerns_message(error: CometError) -> bool:
+    """Return whether an error is about one message, rather than about all that follow it."""
+    is_illegal = isinstance(error, CommandError) and error.code == ResponseCode.MESSAGE_ILLEGAL
+    return is_illegal or isinstance(error, InvalidArgument)
 
 
 @asynccontextmanager

@@ -81,13 +81,13 @@ def runtime_table(broker: Broker, disk: DiskFigures) -> dict[str, str]:
 
 
 def _identity(broker: Broker) -> dict[str, str]:
-    now_ms = broker.clock.now_ms()
+    elapsed_ms = broker.clock.monotonic_ms() - broker.started_monotonic_ms
     return {
         "brokerVersionDesc": VERSION_DESC,
         "brokerVersion": str(CURRENT_VERSION),
         SEND_PATH: broker.send_path,
         "bootTimestamp": str(broker.started_ms),
-        "runtime": duration_text(now_ms - broker.started_ms),
+        "runtime": duration_text(elapsed_ms),
         "startAcceptSendRequestTimeStamp": str(
             broker.settings.start_accept_send_request_time_stamp
         ),
