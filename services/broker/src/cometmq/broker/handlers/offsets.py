@@ -92,6 +92,9 @@ def _subscription_age_ms(broker: Broker, group_name: str, topic: str) -> int | N
 
 def update_consumer_offset(broker: Broker, call: Call[UpdateConsumerOffset]) -> Reply:
     header = call.header
+    committed = broker.offsets.committed(header.consumer_group, header.topic, header.queue_id)
+    if committed == header.commit_offset:
+        return OK  # the usual case of an idle group, without the cost of a room
     broker.offsets.commit(
         header.consumer_group,
         header.topic,

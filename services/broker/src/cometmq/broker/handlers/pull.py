@@ -145,14 +145,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     pull = AdmittedPull(call, group, accept, may_hold, perf_counter())
     if may_hold and header.sys_flag & _COMMIT and broker.is_master and not broker.is_diverting:
         # Committed before the read, which may wait for the disk, so that later commits win.
-        with suppress(CommandError):  # a full table refuses the commit, not the pull
-            broker.offsets.commit(
-                header.consumer_group,
-                header.topic,
-                header.queue_id,
-                header.commit_offset,
-                broker.room(call),
-            )
+        _commit(broker, call)
     if isinstance(accept, RecordFilter):
         # The search takes turns with others, so that a filter never blocks the loop.
         lookup = _matching(broker, header, header.queue_offset, header.max_msg_nums, accept)
@@ -194,6 +187,16 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     return None
 
 
+def _commit(broker: Broker, call: Call[PullMessage]) -> None:
+    """Commit the offset that a pull carries; a full table refuses the commit, not the pull."""
+    header, offsets = call.header, broker.offsets
+    group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+    if offsets.committed(group, topic, queue_id) == header.commit_offset:
+        return
+    with suppress(CommandError):
+        offsets.commit(group, topic, queue_id, header.commit_offset, broker.room(call))
+
+
 def _matching(
     broker: Broker, header: PullMessage, offset: int, count_max: int, accept: RecordFilter
 ) -> Lookup[GetResult]:
@@ -212,7 +215,9 @@ def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
     header = call.header
     if not broker.settings.broker_permission & _READ:
         raise NoPermission(remarks.broker_pull_forbidden(broker.host))
-    group = broker.group(header.consumer_group, broker.room(call))
+    group = broker.groups.get(header.consumer_group)
+    if group is None:
+        group = broker.group(header.consumer_group, broker.room(call))
     if group is None:
         raise SubscriptionGroupNotExist(remarks.pull_group_not_exist(header.consumer_group))
     if not group.consume_enable:

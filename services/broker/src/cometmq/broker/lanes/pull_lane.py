@@ -205,8 +205,8 @@ class BrokerPulls:
         if left < self._budget == TURN_STEPS_MAX:
             asyncio.get_running_loop().call_soon(self._refill)
         self._budget = left
-        may_commit = not is_full(broker.limits, broker.journal)
-        if commits and broker.is_master and not broker.is_diverting and may_commit:
+        may_commit = commits and broker.is_master and not broker.is_diverting
+        if may_commit and not is_full(broker.limits, broker.journal):
             for commit in commits:
                 broker.offsets.commit(*commit)
         for locks in renewed:
