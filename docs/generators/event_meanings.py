@@ -399,8 +399,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "rebalance.failed": "The queues of a topic could not be assigned; the client tries again.",
     "transaction.check_failed": "The check function raised an exception; the broker will ask "
     "again.",
-    "transaction.failed": "A local transaction raised an exception; the transaction stays open, "
-    "and the broker will ask about it.",
+    "transaction.failed": "A local transaction raised an exception, which its caller gets. "
+    "`state` is what the broker is told: the message is rolled back, or the broker will ask.",
     "transaction.unchecked": (
         "A check from a broker was dropped, for the reason in `error`; the broker repeats it in "
         "the next round."

@@ -33,7 +33,7 @@ from cometmq.client.testing.transactions import ask
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_NONE
 
-COMMIT, _, UNKNOWN = TransactionState
+COMMIT = TransactionState.COMMIT
 MESSAGE = Message("T", b"order 1", keys="order-1")
 
 
@@ -183,25 +183,28 @@ async def test_checks_go_on(
 
 @each_error
 @on_loop_or_thread
-async def test_a_local_transaction_stays_open(
+async def test_an_interrupted_local_transaction_stays_open_and_its_error_is_raised(
     cluster: MemoryCluster, events: Events, error: BaseException, *, on_loop: bool
 ) -> None:
     execute = Failing(error).on(loop=on_loop)
     async with TransactionProducer("pg", cluster.namesrv, check=lambda _: COMMIT) as producer:
-        result = await producer.send_in_transaction(MESSAGE, execute=execute)
-    assert (result.state, type(result.error)) == (UNKNOWN, type(error))
+        with pytest.raises(type(error)):
+            await producer.send_in_transaction(MESSAGE, execute=execute)
     assert type(error).__name__ in events("transaction.failed")[0]
 
 
 @each_error
-def test_a_local_transaction_of_a_blocking_producer_stays_open(
+def test_an_interrupted_blocking_transaction_stays_open_and_its_error_is_raised(
     served: MemoryCluster, events: Events, error: BaseException
 ) -> None:
     with sync.TransactionProducer(
         "pg", served.namesrv, check=lambda _: COMMIT, execute=Failing(error)
     ) as producer:
-        result = producer.send_in_transaction(MESSAGE)
-    assert (result.state, result.error) == (UNKNOWN, error)
+        with pytest.raises(type(error)) as caught:
+            producer.send_in_transaction(MESSAGE)
+        sync.loop_thread().run(eventually(lambda: len(served.broker.ends) == 1))
+    assert caught.value is error
+    assert served.broker.ends[0].commit_or_rollback == TRANSACTION_NONE
     assert len(events("transaction.failed")) == 1
 
 

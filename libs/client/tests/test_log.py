@@ -279,7 +279,8 @@ async def test_a_local_transaction_that_raises_is_visible(
     async with TransactionProducer(
         "tx", cluster.namesrv, check=lambda message: None, execute=execute, options=options
     ) as producer:
-        await producer.send_in_transaction(Message("T", b"x"))
+        with pytest.raises(ValueError, match="no money"):
+            await producer.send_in_transaction(Message("T", b"x"))
     (line,) = lines(caplog, "transaction.failed")
     assert "no money" in line
 

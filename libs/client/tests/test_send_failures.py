@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends when brokers refuse them, hang, disconnect or lose their answer."""
 
+import asyncio
 import os
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -22,12 +24,16 @@ from cometmq.client import (
     TransactionProducer,
     sync,
 )
+from cometmq.client.errors import broker_missing
 from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster, eventually
 from cometmq.client.transfer import sender, time_limit
+from cometmq.client.transfer.attempts import Attempts
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import (
     CommandError,
+    ConnectFailed,
+    ConnectionLost,
     FlushDiskTimeout,
     NoBuyerId,
     NoPermission,
@@ -404,3 +410,83 @@ async def test_slow_brokers_are_left_out(pair: MemoryCluster) -> None:
             await producer.send(Message("T", b"x"))
     assert pair.brokers[0].requests[SEND] <= 3
     assert pair.brokers[1].requests[SEND] >= 10
+
+
+async def test_a_send_goes_on_until_its_deadline_while_the_broker_is_down(
+    pair: MemoryCluster,
+) -> None:
+    first, second = pair.brokers
+    options = ProducerOptions(send_timeout_ms=30_000, poll_namesrv_interval_ms=60_000)
+    async with Producer("pg", pair.namesrv, options=options) as producer:
+        await producer.send(Message("T", b"x"))
+        await pair.stop_broker(first)
+        await pair.stop_broker(second)
+        results: list[SendResult] = []
+
+        async def send() -> None:
+            results.append(await producer.send(Message("T", b"y")))
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(send())
+            await asyncio.sleep(0.3)  # three attempts take a few milliseconds
+            assert not results
+            await pair.start_broker(second)
+        assert results[0].queue.broker_name == second.name
+
+
+def test_a_blocking_send_goes_on_too_and_gives_up_in_time(served: MemoryCluster) -> None:
+    options = ProducerOptions(send_timeout_ms=700)
+    with sync.Producer("pg", served.namesrv, options=options) as producer:
+        producer.send(Message("T", b"x"))
+        served.run(served.stop_broker(served.broker))
+        begin = monotonic()
+        with pytest.raises(SendFailed) as caught:
+            producer.send(Message("T", b"y"))
+    assert 0.5 <= monotonic() - begin < 20
+    assert len(caught.value.brokers) > 3
+    assert str(caught.value).count(served.broker.name) == 1
+    assert not caught.value.may_be_stored
+
+
+async def test_refusals_are_retried_a_few_times_only(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, ServerError("x"), times=10)
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(SendFailed):
+            await producer.send(Message("T", b"x"))
+    assert cluster.broker.requests[SEND] == 3
+
+
+def test_pauses_begin_when_no_broker_is_left_and_grow() -> None:
+    tried = Attempts([])
+    pauses = []
+    for name in ("a", "b", "a", "b", "a", "b"):
+        tried.brokers.append(name)
+        tried.count += 1
+        tried.note(ConnectFailed("refused"))
+        pauses.append(tried.pause_ms({"a", "b"}, 10_000))
+        assert tried.may_begin(3, 10_000)
+    assert pauses == [0, 50, 0, 100, 0, 200]
+    assert tried.pause_ms({"a"}, 10_000) == 0  # nothing has failed since the last pause
+    tried.note(ConnectFailed("refused"))
+    assert tried.pause_ms({"b"}, 100) == 80  # leaves time for an attempt
+    assert not tried.may_begin(1, 10_000)  # without retries
+    assert not tried.may_begin(3, 9)
+
+
+def test_only_attempts_that_reach_a_broker_are_limited_in_number() -> None:
+    tried = Attempts([])
+    for error in (ConnectFailed("a"), RequestTimeout("b"), ConnectFailed("c"), ServerError("d")):
+        tried.count += 1
+        tried.note(error)
+        assert tried.may_begin(3, 1_000)
+    tried.count += 1
+    tried.note(ConnectionLost("e"))
+    assert not tried.may_begin(3, 1_000)
+
+
+def test_a_route_without_a_master_is_retried_only_after_a_lookup() -> None:
+    tried = Attempts([], 1)
+    tried.note(broker_missing("a"), cost_ms=0)
+    assert tried.unreached_count == 0
+    tried.note(broker_missing("a"), cost_ms=100)
+    assert tried.unreached_count == 1

@@ -23,6 +23,7 @@ from cometmq.client import (
     PushOptions,
     TransactionState,
 )
+from cometmq.client.listener import ListenerError
 from cometmq.client.sync import (
     AdminClient,
     LitePullConsumer,
@@ -310,8 +311,10 @@ def test_a_local_transaction_that_raises_is_logged(
         return "done"
 
     with TransactionProducer("tx", served.namesrv, check=lambda _: None) as producer:
-        producer.send_in_transaction(Message("T", b"x"), execute=raises)
-        producer.send_in_transaction(Message("T", b"x"), execute=returns_text)
+        with pytest.raises(ValueError, match="no money"):
+            producer.send_in_transaction(Message("T", b"x"), execute=raises)
+        with pytest.raises(ListenerError):
+            producer.send_in_transaction(Message("T", b"x"), execute=returns_text)
     first, second = (
         record for record in caplog.records if record.getMessage().startswith("transaction.failed")
     )

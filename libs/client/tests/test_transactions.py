@@ -147,25 +147,29 @@ async def test_the_prepared_bit_travels(cluster: MemoryCluster) -> None:
     assert hooked == [MessageKind.TRANSACTION_HALF, MessageKind.NORMAL]
 
 
-async def test_a_local_transaction_that_raises_leaves_it_open(cluster: MemoryCluster) -> None:
+@pytest.mark.parametrize("rolls_back", [True, False])
+async def test_a_local_transaction_that_raises_is_rolled_back_and_its_error_raised(
+    cluster: MemoryCluster, *, rolls_back: bool
+) -> None:
     def execute(_message: Message, _argument: Any) -> TransactionState:
         raise OSError("the database is gone")
 
     log = Log()
-    async with producer(cluster, log=log) as transactions:
-        result = await transactions.send_in_transaction(MESSAGE, execute=execute)
-        assert await ends(cluster) == [TRANSACTION_NONE]
-    assert result.state is UNKNOWN
-    assert isinstance(result.error, OSError)
+    async with producer(cluster, log=log, rollback_on_error=rolls_back) as transactions:
+        with pytest.raises(OSError, match="the database is gone"):
+            await transactions.send_in_transaction(MESSAGE, execute=execute)
+        state = TRANSACTION_ROLLBACK if rolls_back else TRANSACTION_NONE
+        assert await ends(cluster) == [state]
+    assert cluster.messages("T") == []
     assert log.errors("transaction.failed") == ["OSError: the database is gone"]
 
 
 async def test_an_answer_that_is_none_leaves_it_open(cluster: MemoryCluster) -> None:
     async with producer(cluster) as transactions:
         execute: Any = lambda _message, _argument: True  # noqa: E731
-        result = await transactions.send_in_transaction(MESSAGE, execute=execute)
+        with pytest.raises(ListenerError):
+            await transactions.send_in_transaction(MESSAGE, execute=execute)
         assert await ends(cluster) == [TRANSACTION_NONE]
-    assert isinstance(result.error, ListenerError)
 
 
 @pytest.mark.parametrize(
@@ -360,11 +364,9 @@ def test_without_a_loop_the_local_transaction_runs_in_the_calling_thread(
     with sync.TransactionProducer(
         "pg", served.namesrv, check=lambda _: COMMIT, execute=execute
     ) as transactions:
-        assert [send(argument) for argument in ("commit", "undo", "raise")] == [
-            COMMIT,
-            ROLLBACK,
-            UNKNOWN,
-        ]
+        assert [send(argument) for argument in ("commit", "undo")] == [COMMIT, ROLLBACK]
+        with pytest.raises(OSError, match="order-1"):
+            send("raise")
         served.broker.store_less_safely(ResponseCode.FLUSH_DISK_TIMEOUT)
         assert send("commit") is ROLLBACK
         with pytest.raises(InvalidArgument, match="give `execute`"):

@@ -157,7 +157,16 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     send_timeout_ms: Annotated[
         int, Meta(ge=1, description="Timeout of one send, over all attempts.")
     ] = 3_000
-    retry_times: Annotated[int, Meta(ge=0, description="Attempts after the first one.")] = 2
+    retry_times: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description=(
+                "Attempts after the first one. Attempts that reach no broker do not count: they"
+                " are repeated, with growing pauses, until `send_timeout_ms`. 0: a single attempt."
+            ),
+        ),
+    ] = 2
     delay_level_max: Annotated[
         int,
         Meta(
@@ -222,6 +231,13 @@ class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unkn
             "which run on threads.",
         ),
     ] = 20
+    rollback_on_error: Annotated[
+        bool,
+        Meta(
+            description="Whether a local transaction that raises an exception is rolled back. If"
+            " false, it stays open as in RocketMQ, and the broker asks about it."
+        ),
+    ] = True
     check_concurrency: Annotated[
         int,
         Meta(

@@ -35,7 +35,7 @@ class StateCaller:
         self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=f"cometmq-{name}")
 
     async def call(self, function: Callable[..., Any], *arguments: object) -> Decision:
-        """Return the decision, which is UNKNOWN if the function raises."""
+        """Return the decision, which is UNKNOWN if the function raises or returns no state."""
         try:
             with calling(self._client, self._name):
                 if is_coroutine_function(function):
@@ -61,3 +61,15 @@ def state_of(answer: object) -> TransactionState:
             f"with {shown(answer)}"
         )
     return answer
+
+
+def state_after(decision: Decision, *, rolls_back: bool) -> TransactionState:
+    """Return the state of a local transaction: with `rolls_back`, ROLLBACK if it raised an
+    exception.
+
+    A function that returned something else than a state may have committed its work. So may one
+    that was interrupted by something other than an `Exception`.
+    """
+    state, error = decision
+    is_failed = isinstance(error, Exception) and not isinstance(error, ListenerError)
+    return TransactionState.ROLLBACK if is_failed and rolls_back else state

@@ -30,7 +30,13 @@ from cometmq.client.log import AnyLog
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus, received
 from cometmq.client.option_checks import checked
 from cometmq.client.produce.producer import Producer
-from cometmq.client.produce.transaction_calls import CheckListener, LocalTransaction, StateCaller
+from cometmq.client.produce.transaction_calls import (
+    CheckListener,
+    Decision,
+    LocalTransaction,
+    StateCaller,
+    state_after,
+)
 from cometmq.client.settings import TransactionOptions
 from cometmq.client.shown import shown
 from cometmq.client.transfer.time_limit import TimeLimit
@@ -220,8 +226,9 @@ class TransactionProducer(Producer, TransactionMember):
     ) -> TransactionSendResult:
         """Store a half message, run the local transaction, and send its state to the broker.
 
-        If the transaction raises or returns None, it remains open and the broker will ask. If the
-        half message is not stored safely, the transaction does not run and the result is ROLLBACK.
+        If the transaction raises an exception, the message is rolled back, and the exception is
+        raised here. If it returns None, it remains open and the broker will ask. If the half
+        message is not stored safely, the transaction does not run and the result is ROLLBACK.
         """
         if execute is not None:
             check_function(execute, "execute", "message", "argument")
@@ -235,15 +242,26 @@ class TransactionProducer(Producer, TransactionMember):
         if not transaction.is_safe:
             return await transaction.end(TransactionState.ROLLBACK)
         caller = self._execute_caller
-        state, error = await caller.call(execute, transaction.message, argument)
-        if error is not None:
-            self.note_failure(transaction.message, error)
-        return await transaction.end(state, error)
+        decision = await caller.call(execute, transaction.message, argument)
+        state = self.judge(transaction.message, decision)
+        result = await transaction.end(state, decision[1])
+        if result.error is not None:
+            raise result.error
+        return result
 
-    def note_failure(self, message: Message, error: BaseException) -> None:
-        """Log the exception of a local transaction; it stays open, and the broker will check it."""
+    def judge(self, message: Message, decision: Decision) -> TransactionState:
+        """Return the state of a local transaction; log its exception, if it raised one."""
+        state = state_after(decision, rolls_back=self.options.rollback_on_error)
+        if (error := decision[1]) is not None:
+            self._note_failure(message, state, error)
+        return state
+
+    def _note_failure(
+        self, message: Message, state: TransactionState, error: BaseException
+    ) -> None:
         self._log.warning(
             "transaction.failed",
+            state=state.name,
             group=self.group,
             topic=message.topic,
             transaction=message.message_id,

@@ -106,7 +106,11 @@ class TransactionProducer(Producer):
         execute: SyncLocalTransaction | None = None,
         timeout_ms: int | None = None,
     ) -> TransactionSendResult:
-        """Store a half message, run the local transaction, and send its state to the broker."""
+        """Store a half message, run the local transaction, and send its state to the broker.
+
+        If the transaction raises an exception, the message is rolled back, and the exception is
+        raised here.
+        """
         if execute is not None:
             check_plain_function(execute, "execute", "message", "argument")
         execute = execute or self._execute
@@ -117,10 +121,12 @@ class TransactionProducer(Producer):
         transaction = self.begin(message, timeout_ms=timeout_ms)
         if not transaction.is_safe:
             return transaction.end(TransactionState.ROLLBACK)
-        state, error = self._decided(execute, transaction.message, argument)
-        if error is not None:
-            self._transactions.note_failure(transaction.message, error)
-        return transaction.end(state, error)
+        decision = self._decided(execute, transaction.message, argument)
+        state = self._transactions.judge(transaction.message, decision)
+        result = transaction.end(state, decision[1])
+        if result.error is not None:
+            raise result.error
+        return result
 
     def begin(self, message: Message, *, timeout_ms: int | None = None) -> Transaction:
         """Store a half message; once the outcome is known, call `end` on the returned transaction.

@@ -8,7 +8,9 @@ import msgspec
 
 from cometmq.client.arguments import too_short
 from cometmq.client.errors import (
+    BrokerMissing,
     ClientError,
+    NoNamesrv,
     RequesterGone,
     SendFailed,
     SendTimeout,
@@ -18,8 +20,10 @@ from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import (
     CommandError,
+    ConnectFailed,
     ConnectionLost,
     Outage,
+    Overloaded,
     RemoteProtocolError,
     RequestTimeout,
     TopicNotExist,
@@ -27,6 +31,9 @@ from cometmq.remoting.errors import (
 
 UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
 """Errors after which the broker may have stored the message."""
+
+UNREACHED: Final = (ConnectFailed, Overloaded, BrokerMissing, NoNamesrv)
+"""Errors after which certainly no broker has received the message."""
 
 PASSING: Final = (Outage, RemoteProtocolError, RequesterGone)
 """Errors, other than a broker's refusal, after which another attempt may succeed.
@@ -36,6 +43,12 @@ Any other ClientError is a forbidden hook's refusal, which every attempt would m
 
 RETRY_LEFT_MS_MIN: Final = 10
 """A retry with less time could not be confirmed, but might store the message a second time."""
+
+BACK_OFF_MS: Final = (50, 800)
+"""The first and the longest pause between attempts that reach no broker."""
+
+_NAMED_MAX: Final = 3
+"""If there were more attempts, an error names each broker once."""
 
 _LASTING: Final = frozenset(
     (
@@ -54,6 +67,11 @@ class Attempts(msgspec.Struct, gc=False):
     brokers: list[str]
     """The brokers that were tried; an attempt that finds no master adds none."""
     count: int = 0
+    unreached_count: int = 0
+    """The attempts that reached no broker: they are limited by time only."""
+    round: set[str] = msgspec.field(default_factory=set)
+    """The brokers that were not reached since the last pause."""
+    back_off_ms: int = BACK_OFF_MS[0]
     failure: Exception | None = None
     may_be_stored: bool = False
     lasting_count: int = 0
@@ -61,17 +79,41 @@ class Attempts(msgspec.Struct, gc=False):
     """The requester of a reply that a broker has stored, but could not push."""
 
     def may_begin(self, count_max: int, left_ms: int) -> bool:
-        """Return whether a further attempt is allowed and has enough time."""
-        return self.count < count_max and left_ms >= (RETRY_LEFT_MS_MIN if self.count else 1)
+        """Return whether a further attempt is allowed and has enough time.
 
-    def note(self, error: Exception) -> None:
-        """Record why an attempt failed.
+        Attempts that reached no broker do not count, unless there are no retries at all: all of
+        them would fail within milliseconds of a broker's death, long before a successor serves.
+        """
+        if not self.count:
+            return left_ms >= 1
+        counted = self.count if count_max == 1 else self.count - self.unreached_count
+        return counted < count_max and left_ms >= RETRY_LEFT_MS_MIN
+
+    def pause_ms(self, brokers: Iterable[str], left_ms: int) -> int:
+        """Return how long to wait before the next attempt, which must have some time left.
+
+        The other brokers are tried at once; after all `brokers` of the topic have failed, each
+        pause is twice as long as the last one.
+        """
+        if not isinstance(self.failure, UNREACHED) or not self.round.issuperset(brokers):
+            return 0
+        self.round.clear()
+        pause_ms, self.back_off_ms = self.back_off_ms, min(2 * self.back_off_ms, BACK_OFF_MS[1])
+        return max(0, min(pause_ms, left_ms - 2 * RETRY_LEFT_MS_MIN))
+
+    def note(self, error: Exception, *, cost_ms: int = 0) -> None:
+        """Record why an attempt failed, and how long it took.
 
         Of several timeouts, the first is reported, because later attempts had only the remaining
         time.
         """
         if not (isinstance(error, RequestTimeout) and isinstance(self.failure, RequestTimeout)):
             self.failure = error
+        if isinstance(error, UNREACHED):
+            # An attempt that fails at once because of the route had no lookup to wait for.
+            is_idle = isinstance(error, ClientError) and cost_ms < RETRY_LEFT_MS_MIN
+            self.unreached_count += not is_idle
+            self.round.update(self.brokers[-1:])
         if isinstance(error, RequesterGone):
             self.gone = error
         if isinstance(error, CommandError) and error.code in _LASTING:
@@ -109,6 +151,7 @@ class Attempts(msgspec.Struct, gc=False):
         else:
             start = f"{message} was not {'stored' if self.count else 'sent'}"
         failure, cost_ms = self.failure, limit.elapsed_ms()
+        brokers = self.brokers if len(self.brokers) <= _NAMED_MAX else dict.fromkeys(self.brokers)
         is_late = cost_ms >= limit.timeout_ms or isinstance(failure, RequestTimeout)
         text = "".join(
             (
@@ -116,7 +159,7 @@ class Attempts(msgspec.Struct, gc=False):
                 {0: "", 1: " after 1 attempt"}.get(self.count, f" after {self.count} attempts"),
                 f" in {cost_ms} ms",
                 f" (its timeout is {limit.timeout_ms} ms)" if is_late else "",
-                f" at {', '.join(self.brokers)}" if self.brokers else "",
+                f" at {', '.join(brokers)}" if brokers else "",
                 f": {failure}" if failure is not None else "",
                 too_short(limit.timeout_ms),
             )

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -138,7 +138,7 @@ class MessageSender:
             return await self.route(topic, wait_ms=left_ms)
         except BrokerMissing as error:
             self.failed_count += 1
-            raise Attempts([], 1, error).gave_up(topic, limit) from error
+            raise Attempts([], 1, failure=error).gave_up(topic, limit) from error
 
     async def send(
         self, prepared: Prepared, limit: TimeLimit, *, queue: MessageQueue | None = None
@@ -156,13 +156,14 @@ class MessageSender:
             if route is None or not route.publish_queues:
                 route = await self._route_for(tried, prepared.topic, left_ms)
                 if route is None:
+                    await self._back_off(tried, attempts, (), limit.left_ms())
                     continue
-            chosen = queue or self._choose(route, tried.brokers[-1] if tried.brokers else None)
+            chosen = queue or self._choose(route, tried)
             tried.brokers.append(chosen.broker_name)
             try:
                 result = await self.send_to(chosen, prepared, timeout_ms=left_ms)
             except (TransportError, ClientError, RemoteProtocolError, CommandError) as error:
-                tried.note(error)
+                tried.note(error, cost_ms=left_ms - limit.left_ms())
                 is_futile = tried.is_futile(one.broker_name for one in route.publish_queues)
                 if is_futile or not self._may_retry(error, is_chosen=queue is not None):
                     if tried.may_be_stored or tried.gone is not None:
@@ -186,10 +187,11 @@ class MessageSender:
 
         Raise if the topic might not exist, unless an earlier attempt may have stored the message.
         """
+        limit = TimeLimit.from_now(left_ms)
         try:
             return await self.route(topic, wait_ms=left_ms)
         except BrokerMissing as error:
-            tried.note(error)
+            tried.note(error, cost_ms=limit.elapsed_ms())
         except CometError as error:
             is_outage = (
                 isinstance(error, NoNamesrv)
@@ -197,7 +199,7 @@ class MessageSender:
             )
             if not is_outage and not tried.may_be_stored:
                 raise  # the topic might not exist
-            tried.note(error)
+            tried.note(error, cost_ms=limit.elapsed_ms())
         return None
 
     async def _wait_to_retry(
@@ -209,11 +211,22 @@ class MessageSender:
         queue: MessageQueue,
         left_ms: int,
     ) -> None:
-        if tried.count >= attempts:
+        if not tried.may_begin(attempts, left_ms):
             return
+        limit = TimeLimit.from_now(left_ms)
         await _pause_if_busy(error, tried.count, left_ms)
         await self._outlive_master(error, route, queue, left_ms)
         await self._outlive_route(error, route, left_ms)
+        brokers = {one.broker_name for one in route.publish_queues}
+        await self._back_off(tried, attempts, brokers, limit.left_ms())
+
+    @staticmethod
+    async def _back_off(
+        tried: Attempts, attempts: int, brokers: Collection[str], left_ms: int
+    ) -> None:
+        """Pause if no broker of the topic can be reached."""
+        if tried.may_begin(attempts, left_ms) and (pause_ms := tried.pause_ms(brokers, left_ms)):
+            await asyncio.sleep(pause_ms / 1000)
 
     async def _outlive_master(
         self, error: Exception, route: Route, queue: MessageQueue, left_ms: int
@@ -439,7 +452,7 @@ class MessageSender:
 
     def choose(self, route: Route) -> MessageQueue:
         """Return the next queue to send to."""
-        return self._choose(route, None)
+        return self._choose(route)
 
     def choose_by(
         self, selector: QueueSelector, route: Route, message: Message, argument: Any
@@ -460,16 +473,19 @@ class MessageSender:
             raise InvalidArgument(f"the selector chose a queue of the topic {queue.topic}")
         return self._namespace.wrap_queue(queue)
 
-    def _choose(self, route: Route, failed_broker: str | None) -> MessageQueue:
+    def _choose(self, route: Route, tried: Attempts | None = None) -> MessageQueue:
+        """Return the next queue, if possible at a broker that has not just failed."""
+        queues: Sequence[MessageQueue] = route.publish_queues
+        failed_broker = tried.brokers[-1] if tried and tried.brokers else None
+        if tried and len(tried.round) > 1:
+            queues = [one for one in queues if one.broker_name not in tried.round] or queues
         robin = self._robins.get(route.topic)
         if robin is None:
             start = random.randrange(1 << 16)  # noqa: S311  # spreads load, hides nothing
             robin = self._robins[route.topic] = RoundRobin(start)
         if not self._options.avoid_slow_brokers:
-            return robin.choose(route.publish_queues, not_broker=failed_broker)
-        return self._faults.choose(
-            robin, route.publish_queues, now_ms=monotonic_ms(), not_broker=failed_broker
-        )
+            return robin.choose(queues, not_broker=failed_broker)
+        return self._faults.choose(robin, queues, now_ms=monotonic_ms(), not_broker=failed_broker)
 
     def _note(self, broker_name: str, begin_ms: int, *, failed: bool) -> None:
         if self._options.avoid_slow_brokers:

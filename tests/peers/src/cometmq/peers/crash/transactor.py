@@ -119,7 +119,7 @@ class Transactor:
                 await producer.send_in_transaction(
                     Message(topic, key.encode(), keys=key), fate, execute=self.execute
                 )
-            except CometError:
+            except (CometError, OSError):
                 await asyncio.sleep(0.05)
 
 
@@ -127,7 +127,7 @@ async def main(namesrv: str, group: str, topic: str, table: str, seed: str, mode
     transactor = Transactor(Decisions(Path(table)), Random(seed))
     options = TransactionOptions(
         instance_name=seed, send_timeout_ms=1_000, heartbeat_interval_ms=500,
-        poll_namesrv_interval_ms=500, check_concurrency=4,
+        poll_namesrv_interval_ms=500, check_concurrency=4, rollback_on_error=False,
     )  # fmt: skip
     producer = TransactionProducer(group, namesrv, check=transactor.check, options=options)
     async with producer, asyncio.TaskGroup() as tasks:
