@@ -2,6 +2,8 @@
 """No request holds the loop for more than 20 ms, whatever it contains."""
 
 import asyncio
+import json
+import struct
 import tempfile
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -14,14 +16,17 @@ from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.holds import HOLD_S_MAX, longest_hold
 from cometmq.broker.testing.scripted import Connected, ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import frame
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.header import decode_header
+from cometmq.remoting.message.batch import split_batch
 from cometmq.remoting.message.new_message import NewMessage
 
 from .costly import expression, properties
 
 ATTEMPTS = 3
 BUSY, RETRY = 2, 20
+CHUNK_BYTES = 256 << 10
 lanes = pytest.mark.parametrize(
     "lane",
     [False, pytest.param(True, marks=pytest.mark.skipif(not IS_BUILT, reason="no native path"))],
@@ -135,3 +140,90 @@ def test_many_pulls_at_once_share_a_turn(lane: bool, monkeypatch: pytest.MonkeyP
         await check(lambda: pull_all(broker, text, 16))
 
     run_broker(lane, work)
+
+
+def json_of(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def subscriptions(count: int, **fields: Any) -> list[dict[str, Any]]:
+    return [{"topic": f"t{number}", "subString": "*", **fields} for number in range(count)]
+
+
+def queues(count: int) -> list[dict[str, Any]]:
+    return [{"topic": "T", "brokerName": "b", "queueId": number} for number in range(count)]
+
+
+def consumer(name: str, wanted: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"groupName": name, "subscriptionDataSet": wanted}
+
+
+TABLE_SIZE = 3_000
+BODIES: dict[str, tuple[int, dict[str, str], Callable[[], bytes]]] = {
+    "many groups": (34, {}, lambda: json_of(
+        clientID="c",
+        consumerDataSet=[consumer(f"g{number}", subscriptions(1)) for number in range(900)])),
+    "many topics": (34, {}, lambda: json_of(
+        clientID="c", consumerDataSet=[consumer("g", subscriptions(100_000))])),
+    "many tags": (34, {}, lambda: json_of(
+        clientID="c",
+        consumerDataSet=[consumer("g", subscriptions(1, codeSet=list(range(900_000))))])),
+    "unknown fields": (34, {}, lambda: b'{"clientID":"c","x":[' + b"1," * 5_000_000 + b"1]}"),
+    "locks": (41, {}, lambda: json_of(consumerGroup="g", clientId="c", mqSet=queues(150_000))),
+    "unlocks": (42, {}, lambda: json_of(consumerGroup="g", clientId="c", mqSet=queues(150_000))),
+    "a check": (46, {}, lambda: json_of(subscriptionData=subscriptions(1, tagsSet=["t"] * 10**6))),
+    "settings": (25, {}, lambda: b"a=b\n" * 2_000_000),
+    "a group": (200, {}, lambda: json_of(groupName="g", x=["x"] * 10**6)),
+    "topics": (21, {}, bytes),
+    "groups": (201, {}, bytes),
+    "offsets": (43, {}, bytes),
+    "progress": (317, {"isOrder": "false"}, bytes),
+}  # fmt: skip
+
+
+@lanes
+@pytest.mark.parametrize("name", BODIES)
+def test_bodies_hold_the_loop_for_a_bounded_time(lane: bool, name: str) -> None:
+    code, ext, body = BODIES[name]
+    data = frame(code, ext, body())
+
+    async def send(broker: ScriptedBroker) -> float:
+        connected = broker.connect()
+        with longest_hold() as holds:
+            for start in range(0, len(data), CHUNK_BYTES):
+                chunk = data[start : start + CHUNK_BYTES]
+                await answered_later(connected, holds, chunk)
+            while not connected.wire.sent:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0)
+        headers = [decode_header(*found[:2]) for found in frames_of(bytes(connected.wire.sent))]
+        assert [header.code in (0, 1) for header in headers if header.is_reply] == [True]
+        connected.peer.connection_lost(None)
+        return holds.longest_s
+
+    async def work(broker: ScriptedBroker) -> None:
+        if not body():
+            fill(broker)
+        await check(lambda: send(broker))
+
+    run_broker(lane, work)
+
+
+async def answered_later(connected: Connected, holds: Any, chunk: bytes) -> None:
+    holds.measure(lambda: connected.peer.data_received(chunk))
+    await asyncio.sleep(0)
+
+
+def fill(broker: ScriptedBroker) -> None:
+    """Fill the tables that answers contain."""
+    whole = broker.broker
+    for number in range(TABLE_SIZE):
+        whole.topics.create(f"topic-{number}", queue_nums=8)
+        whole.groups.put(SubscriptionGroupConfig(group_name=f"group-{number}"))
+        if number < TABLE_SIZE // 4:
+            whole.offsets.commit(f"group-{number}", f"topic-{number}", 0, 1)
+
+
+def test_a_batch_above_the_limit_is_not_split_whole() -> None:
+    item = struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"x" + bytes(2)
+    items = split_batch(item * 100_000, 11)
+    assert len(items) == 11

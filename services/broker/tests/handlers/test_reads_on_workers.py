@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import threading
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import pytest
 from cometmq.broker import store_reads
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.handlers import progress
+from cometmq.broker.handlers import HANDLERS, progress
+from cometmq.broker.handlers.deferred_answers import answer
 from cometmq.broker.store_reads import TURN_BYTES_MAX, TURN_READS_MAX, StoreReads
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
@@ -23,6 +26,7 @@ from cometmq.remoting.bodies.stats import BrokerConsumeStats
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call
 from cometmq.remoting.commands.admin import (
     GetBrokerConsumeStats,
     GetConsumeStats,
@@ -67,6 +71,12 @@ QUESTIONS = [
     (Code.QUERY_CONSUME_QUEUE, QueryConsumeQueue("T", 1, 0, 8)),
     (Code.GET_BROKER_RUNTIME_INFO, NoHeader()),
     (Code.PULL_MESSAGE, PullMessage("G", "T", 1, 0, 32, 4, 0, 0, 0, "*")),
+]
+
+FLOOD_QUESTIONS = [
+    (code, header)
+    for code, header in QUESTIONS
+    if code not in (Code.CONSUMER_SEND_MSG_BACK, Code.GET_BROKER_RUNTIME_INFO)
 ]
 
 
@@ -370,6 +380,46 @@ async def test_the_reads_of_one_peer_leave_room_for_others(
     assert len(errors) == count
     file.may_read.release(COUNT_MAX)
     await broker.driver.drain()
+
+
+FLOODERS, FLOOD = 4, 400
+
+
+async def test_every_request_of_a_flood_is_answered_in_time(
+    broker: Broker, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk could serve a tenth of the flood within the bound; a peer beside it hardly waits."""
+    reads, clock = broker.driver.reads, asyncio.get_running_loop().time
+    reads.wait_ms_max = 500
+    disk.is_cold = True
+    read = OsFile.read
+    monkeypatch.setattr(OsFile, "read", lambda *args: (time.sleep(0.002), read(*args))[1])
+    peers = [FakePeer() for _ in range(FLOODERS)]
+    calls = []
+    for number in range(FLOOD):
+        code, header = FLOOD_QUESTIONS[number % len(FLOOD_QUESTIONS)]
+        for peer in peers:
+            call = Call(code=code, header=header, body=b"", peer=peer, opaque=number)
+            calls.append(call)
+            serve(broker, call)
+    began_s = clock()
+    quiet = call_with(*QUESTIONS[0])
+    serve(broker, quiet)
+    await until(lambda: quiet.is_answered)
+    quiet_s = clock() - began_s
+    await until(lambda: all(call.is_answered for call in calls))
+    flood_s = clock() - began_s
+    await broker.driver.drain()
+    assert last_answer(quiet).code in (0, ResponseCode.SYSTEM_BUSY)
+    assert quiet_s < 0.9
+    assert flood_s < 2
+    codes = Counter(reply.code for peer in peers for reply in peer.replies)
+    assert codes[ResponseCode.SYSTEM_BUSY] > FLOOD
+    assert codes.total() == FLOODERS * FLOOD
+
+
+def serve(broker: Broker, call: Call[Any]) -> None:
+    answer(broker, call, lambda: HANDLERS[call.code](broker, call))  # type: ignore[arg-type,return-value]
 
 
 async def test_the_progress_of_all_groups_is_read_on_a_worker(broker: Broker, disk: Disk) -> None:

@@ -6,6 +6,7 @@ length, properties. Size, magic and CRC are ignored, as in Java brokers.
 """
 
 import struct
+import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -27,8 +28,8 @@ class BatchItem(msgspec.Struct, frozen=True, gc=False):
     properties: str = ""
 
 
-def split_batch(body: Buffer) -> list[BatchItem]:
-    """Return the items of a batch body; their bodies are slices of `body`, not copies.
+def split_batch(body: Buffer, count_max: int = sys.maxsize) -> list[BatchItem]:
+    """Return the first items of a batch body; their bodies are slices of `body`, not copies.
 
     Raise CorruptRecord for a malformed batch: the sender gets MESSAGE_ILLEGAL, and the connection
     is kept open.
@@ -37,7 +38,7 @@ def split_batch(body: Buffer) -> list[BatchItem]:
     end = len(view)
     items: list[BatchItem] = []
     offset = 0
-    while offset < end:
+    while offset < end and len(items) < count_max:
         if end - offset < _FIXED_BYTES:
             raise CorruptRecord("a batch item ends early")
         _, _, _, flag, body_length = _ITEM_HEAD.unpack_from(view, offset)

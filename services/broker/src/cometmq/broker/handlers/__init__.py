@@ -25,9 +25,10 @@ from cometmq.broker.handlers import (
     transactions,
 )
 from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.transport.bodies import bounded_bodies
 from cometmq.remoting.transport.dispatch import Handler
 
-HANDLERS: Final[Mapping[int, Handler[Broker]]] = {
+_HANDLERS: Final[Mapping[int, Handler[Broker]]] = {
     # messages
     Code.SEND_MESSAGE: send.send_message,
     Code.SEND_MESSAGE_V2: send.send_message,
@@ -100,6 +101,8 @@ HANDLERS: Final[Mapping[int, Handler[Broker]]] = {
     Code.DELETE_EXPIRED_COMMITLOG: maintenance.delete_expired_commitlog,
     Code.REGISTER_FILTER_SERVER: maintenance.register_filter_server,
 }
+
+HANDLERS: Final[Mapping[int, Handler[Broker]]] = bounded_bodies(_HANDLERS)
 
 VIP_EXCLUDED: Final = frozenset({Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE})
 """Requests refused on the second port, so that pulls cannot delay sends there."""

@@ -73,6 +73,10 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
     stats = BrokerConsumeStats(broker_addr=broker.address)
     checked_count = 0
     for group in list(broker.groups.table):
+        checked_count += 1
+        if checked_count >= TURN_QUEUES_MAX:
+            checked_count = 0
+            await asyncio.sleep(0)
         parts: list[ConsumeStats] = []
         for topic in present_topics(broker, group, sorted(broker.offsets.topics_of(group))):
             config = broker.topics.table.get(topic)

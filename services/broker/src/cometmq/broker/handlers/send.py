@@ -174,13 +174,14 @@ def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
         raise MessageIllegal(remarks.message_illegal(broker.settings.max_message_size))
     if len(call.body) > broker.settings.max_message_size:
         raise MessageIllegal(remarks.message_illegal(broker.settings.max_message_size))
+    room = broker.room(call)
     try:
-        items = split_batch(call.body)
+        items = split_batch(call.body, room.limits.maximum(BATCH_MESSAGES) + 1)
     except CorruptRecord as error:
         raise ServerError(f"the batch cannot be read, {error}") from error
     if not items:
         raise ServerError("the batch is empty")
-    broker.room(call).check(BATCH_MESSAGES, len(items))
+    room.check(BATCH_MESSAGES, len(items))
     common_text = batch_text(common)
     sys_flag = header.sys_flag
     if config.topic_filter_type == MULTI_TAG:

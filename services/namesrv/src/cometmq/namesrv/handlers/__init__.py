@@ -30,8 +30,9 @@ from cometmq.namesrv.handlers.kv import (
 )
 from cometmq.namesrv.handlers.routes import get_broker_cluster_info, get_routeinfo_by_topic
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.transport.bodies import bounded_bodies
 
-HANDLERS: Final[Mapping[int, Any]] = {
+_HANDLERS: Final[Mapping[int, Any]] = {
     RequestCode.PUT_KV_CONFIG: put_kv_config,
     RequestCode.GET_KV_CONFIG: get_kv_config,
     RequestCode.DELETE_KV_CONFIG: delete_kv_config,
@@ -53,3 +54,5 @@ HANDLERS: Final[Mapping[int, Any]] = {
     RequestCode.QUERY_DATA_VERSION: query_data_version,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm_of_broker,
 }
+
+HANDLERS: Final[Mapping[int, Any]] = bounded_bodies(_HANDLERS)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bounds the bodies that handlers decode in one step on the event loop.
+
+Frames of up to 16 MiB exist for messages and registrations. Decoding other bodies of that size
+would hold the loop for up to 4 s.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+from cometmq.remoting.bodies.codec import PROPERTIES_TEXT
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.errors import ServerError
+
+ContextT = TypeVar("ContextT")
+AnyHandler = Callable[[ContextT, Call[Any]], Any]
+
+BODY_BYTES_MAX: Final = 1 << 20
+"""Maximum size of a JSON body; decoding it takes up to 15 ms."""
+SETTINGS_BYTES_MAX: Final = 64 << 10
+"""Maximum size of a body with settings, which are parsed character by character."""
+
+
+def bounded_bodies(
+    handlers: Mapping[int, AnyHandler[ContextT]],
+) -> dict[int, AnyHandler[ContextT]]:
+    """Let the handlers of a port refuse bodies above the bound."""
+    return {code: _bounded(code, handler) for code, handler in handlers.items()}
+
+
+def bytes_max(code: int) -> int | None:
+    """Return the maximum size of a request's body; None if the body is not decoded in one step.
+
+    Messages are bounded by `maxMessageSize`, and registrations by limits of the name server.
+    """
+    command = COMMANDS.get(code)
+    codec = None if command is None else command.body
+    if codec is None:
+        return None
+    if codec is PROPERTIES_TEXT:
+        return SETTINGS_BYTES_MAX
+    is_json = codec.name.startswith("JSON `") and "or its" not in codec.name
+    return BODY_BYTES_MAX if is_json else None
+
+
+def _bounded(code: int, handler: AnyHandler[ContextT]) -> AnyHandler[ContextT]:
+    most = bytes_max(code)
+    if most is None:
+        return handler
+
+    @wraps(handler)
+    def bounded(context: ContextT, call: Call[Any]) -> Any:
+        if len(call.body) > most:
+            raise ServerError(
+                f"the body of this request may have at most {most} bytes, not {len(call.body)}"
+            )
+        return handler(context, call)
+
+    return bounded
