@@ -136,6 +136,10 @@ MEANINGS: Final[Mapping[str, str]] = {
         "minutes, the latest registration of the group counts, as in RocketMQ. Two brokers claim "
         "to be its master, and neither proves it."
     ),
+    "group_key.written": "The operator has written the Secret with a group's key: it was missing, "
+    "or a replacement has reached the step `step`.",
+    "group_key.waiting": "The replacement of a group's key waits until these pods report the keys "
+    "of its present step; kubelets update the files of Secrets within about two minutes.",
     "group_key.unusable": "A changed key file cannot be used; the previous keys stay in use.",
     "broker.expired": "A broker was silent for too long, and its routes were removed.",
     "store.discarded": "A slave has moved its store aside, as ordered; at its next start it copies "

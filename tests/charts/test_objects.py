@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rendered objects are valid and restricted, and programs accept their settings."""
 
+from base64 import b64decode
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cometmq.broker.start_checks import check_settings
 from cometmq.elector.plan import parse_members as parse_control_members
 from cometmq.elector.settings import ElectorSettings
 from cometmq.exporter.settings import ExporterSettings
+from cometmq.ha.group_key import parse_keys
 from cometmq.ha.places.choice import open_record
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.transport.certificate import self_signed_pem
@@ -89,7 +91,10 @@ def loaded(name, text, folder):
     path = folder / name
     if "/etc/cometmq/tls" in text:
         write_certificate(folder)
-    path.write_text(text.replace("/etc/cometmq/tls", str(folder)), encoding="utf-8")
+    (folder / "group.key").write_text("k" * 44 + "\n", encoding="utf-8")
+    for mounted in ("/etc/cometmq/tls", "/etc/cometmq/group-key"):
+        text = text.replace(mounted, str(folder))
+    path.write_text(text, encoding="utf-8")
     return load(SETTINGS[program], prefix="UNSET", file=path, cli={})
 
 
@@ -358,3 +363,56 @@ def test_executors_and_drivers_reach_each_other_and_nothing_else_reaches_them(re
     )
     ports = {settings["spark.driver.port"], settings["spark.blockManager.port"]}
     assert {str(one["port"]) for one in rule["ports"]} == ports
+
+
+FAILOVER = CHART / "ci/failover-values.yaml"
+
+
+def key_parts(objects, group):
+    """Return the Secret of a group's key, the names of the Secrets that its pods mount, and the
+    settings of its brokers and its elector.
+    """
+    secrets = [
+        one for one in of_kind(objects, "Secret") if one["metadata"]["name"].endswith("-key")
+    ]
+    mounted = {
+        name: volume["secret"]["secretName"]
+        for name, template in templates(objects).items()
+        for volume in template["spec"].get("volumes", ())
+        if volume["name"] == "group-key" and group in name
+    }
+    texts = {
+        name: text for (place, name), text in settings_files(objects).items() if group in place
+    }
+    return [one for one in secrets if group in one["metadata"]["name"]], mounted, texts
+
+
+@pytest.mark.parametrize("group", ["orders", "billing"])
+def test_a_group_proves_a_key_of_its_own_that_upgrades_keep(render, group):
+    (secret,), mounted, texts = key_parts(render([FAILOVER]), group)
+    name = secret["metadata"]["name"]
+    assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    (key,) = parse_keys(b64decode(secret["data"]["group.key"]), name)
+    assert len(key) == 44
+    assert mounted == {f"mq-cometmq-{group}": name, f"mq-cometmq-{group}-elector": name}
+    for text in texts.values():
+        assert "groupKeyFile=/etc/cometmq/group-key/group.key" in text
+        assert "groupKeyRequired" not in text
+
+
+def test_the_upgrade_of_a_group_without_a_key_gives_it_to_the_brokers_first(render):
+    objects = render([FAILOVER], ['groupKey.mode="optional"'])
+    _, mounted, texts = key_parts(objects, "orders")
+    assert list(mounted) == ["mq-cometmq-orders"]
+    assert "groupKeyFile" not in texts.pop("elector.conf")
+    assert len(texts) == 3
+    assert all("groupKeyRequired=false" in text for text in texts.values())
+
+
+def test_a_key_may_be_given_and_single_brokers_have_none(render):
+    secrets, mounted, _ = key_parts(
+        render([FAILOVER], ['groupKey.existingSecret="ours"']), "orders"
+    )
+    assert secrets == []
+    assert set(mounted.values()) == {"ours"}
+    assert "group-key" not in str(render())

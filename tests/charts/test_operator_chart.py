@@ -159,8 +159,8 @@ def test_pod_monitors_select_the_operator_and_the_brokers_of_its_groups(
         assert endpoint["port"] in [port["name"] for port in container["ports"]]
 
 
-def test_secrets_are_only_read_by_name(objects):
-    assert rules(objects, "cometmq-operator")["secrets"] == {"get"}
+def test_secrets_are_read_by_name_and_those_of_keys_written(objects):
+    assert rules(objects, "cometmq-operator")["secrets"] == {"get", "create", "patch"}
 
 
 def test_rights_cover_the_calls_of_the_operator(objects):

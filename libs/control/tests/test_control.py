@@ -12,7 +12,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cometmq.control import server as servers
-from cometmq.control.admission import CALLS_MAX, CONNECTION_CALLS_MAX
+from cometmq.control.admission import (
+    ADDRESS_CALLS_MAX,
+    CALLS_MAX,
+    CONNECTION_CALLS_MAX,
+)
 from cometmq.control.client import MemberClient
 from cometmq.control.member import ConfigChange, MemberUnreachable, Target, WrongMember
 from cometmq.control.messages import ROLES, STANDINGS, from_message, to_message, to_target
@@ -56,7 +60,9 @@ async def test_a_status_arrives_as_it_is(member, client):
 
 def test_every_field_of_a_status_travels(member):
     fill(member)
-    member.now = msgspec.structs.replace(member.now, electors=2, risk="no groupKeyFile")
+    member.now = msgspec.structs.replace(
+        member.now, electors=2, group_keys=("a", "b"), risk="no groupKeyFile"
+    )
     message = to_message(member.now)
     travelling = {field.name for field, _ in message.ListFields()}
     assert {field.name for field in pb.MemberStatus.DESCRIPTOR.fields} == travelling
@@ -320,24 +326,29 @@ async def test_too_many_unfinished_orders_are_refused(member, server, client):
     assert await client.fence(10)
 
 
-@pytest.mark.parametrize("connection_count", [1, CALLS_MAX])
+@pytest.mark.parametrize(("connection_count", "is_stubborn"), [(1, True), (CALLS_MAX, False)])
 async def test_one_address_that_opens_many_watches_starves_no_elector(
-    member, server, client, connection_count
+    member, server, client, connection_count, is_stubborn
 ):
     strangers = [MemberClient(f"127.0.0.1:{server.port}", TARGET) for _ in range(connection_count)]
     greedy = TaskSet()
 
-    async def watch_again(stranger):
-        """Open a watch, and another one after each refusal."""
+    async def watch(stranger):
+        """Keep a watch open; a stubborn stranger opens another one after each refusal."""
         while True:
             with contextlib.suppress(MemberUnreachable):
                 async for _ in stranger.watch(silence_ms=DEADLINE_S * 1000):
                     pass
+            if not is_stubborn:
+                return
             await asyncio.sleep(0.25)
 
     for number in range(CALLS_MAX):
-        greedy.spawn(watch_again(strangers[number % connection_count]), name="stranger")
-    await until(lambda: len(server.streams) >= CONNECTION_CALLS_MAX)
+        greedy.spawn(watch(strangers[number % connection_count]), name="stranger")
+    share = CONNECTION_CALLS_MAX if connection_count == 1 else ADDRESS_CALLS_MAX
+    await until(lambda: len(server.streams) == share)
+    if not is_stubborn:
+        await until(lambda: len(greedy) == share)
     async with asyncio.timeout(DEADLINE_S):
         reports = client.watch(interval_ms=100, silence_ms=DEADLINE_S * 1000)
         for _ in range(3):

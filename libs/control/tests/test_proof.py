@@ -15,6 +15,7 @@ from cometmq.control.proof import PROOF_KEY, Caller, Seal, Verifier
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.scripted import TARGET
 from cometmq.control.v1 import control_pb2 as pb
+from cometmq.ha.signed import fingerprint
 
 DEADLINE_S = 60
 OLD, NEW, WRONG = b"o" * 32, b"n" * 32, b"w" * 32
@@ -120,6 +121,7 @@ async def test_a_client_with_a_key_believes_no_member_without_it(member, server,
 
 async def test_while_keys_are_introduced_callers_without_one_are_served(member, keyed):
     keyed.is_needed = False
+    assert (await keyed.client().status(timeout_ms=60_000)).group_keys == ()
     assert set(await every_call(keyed.client())) == {None}
     assert set(await every_call(keyed.client(OLD))) == {None}
     assert None not in await every_call(keyed.client(WRONG))
@@ -133,6 +135,8 @@ async def test_keys_are_rotated_without_a_failed_call(member, keyed):
         assert set(await every_call(new)) == {None}
     watch = old.watch(interval_ms=100, silence_ms=DEADLINE_S * 1000)
     await anext(watch)
+    report = await new.status(timeout_ms=60_000)
+    assert report.group_keys == (fingerprint(NEW), fingerprint(OLD))
     keyed.keys = (NEW,)
     with pytest.raises(MemberUnproven, match="the key of this watch was removed"):
         await to_the_end(watch)

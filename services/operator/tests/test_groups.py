@@ -154,4 +154,6 @@ async def test_a_group_whose_secret_is_missing_says_so_and_is_created_once_it_ex
     api.secrets["operator"]["secretKey"] = "YQ=="
     now_ms += AGE_MAX_MS
     assert await work.run("mq", "orders") == 0
+    assert api.applied[0] == "Secret"  # the key of the group, which pods mount
     assert "StatefulSet" in api.applied
+    assert len(members.keys) == 1

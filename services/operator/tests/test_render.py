@@ -185,6 +185,7 @@ def test_a_broker_accepts_the_settings_of_a_secured_group(tmp_path):
         str(server.key_path): ("cert", "tls.key"),
         str(server.trust_cert_path): ("cert", "ca.crt"),
         loaded_.value.acl_file: ("accounts", "plain_acl.yml"),
+        loaded_.value.group_key_file: ("orders-group-key", "group.key"),
     }
     assert (client.cert_path, client.trust_cert_path) == (server.cert_path, server.trust_cert_path)
     assert all(

@@ -17,8 +17,10 @@ from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.operator.access import PLAIN, Link, Secrets
 from cometmq.operator.declared.passes import Pass, Shared
+from cometmq.operator.key_rotation import StoredKeys
+from cometmq.operator.key_secret import KeySecret
 from cometmq.operator.members import Addresses, Members
-from cometmq.operator.pod import ACCOUNTS, TLS
+from cometmq.operator.pod import ACCOUNTS, GROUP_KEY, TLS
 from cometmq.operator.render import broker_conf
 from cometmq.operator.testing.states import group
 from cometmq.peers.ports import free_port
@@ -37,6 +39,7 @@ ACL = """
 accounts:
 - {accessKey: operator-1, secretKey: operator-secret, admin: true}
 """
+OLD, NEW = "o" * 44, "n" * 44
 SECURED = {
     "tls": {
         "secretName": "cert", "mode": "Enforcing", "clientAuth": "Require", "controlName": NAME,
@@ -70,13 +73,15 @@ class World:
         link.rename(self.files / "..data")
 
     async def start(self):
-        self.mount(**CERT, **{"plain_acl.yml": ACL})
+        self.mount(**CERT, **{"plain_acl.yml": ACL, "group.key": f"{OLD}\n"})
         conf = broker_conf(group(**SECURED, brokerName="orders"))
-        for folder in (TLS, ACCOUNTS):
+        for folder in (TLS, ACCOUNTS, GROUP_KEY):
             conf = conf.replace(folder, str(self.files))
         rendered = properties.parse(conf)
         security = {
-            key: value for key, value in rendered.items() if key.startswith(("tls.", "acl"))
+            key: value
+            for key, value in rendered.items()
+            if key.startswith(("tls.", "acl", "groupKey"))
         }
         server = {key: value for key, value in security.items() if key.startswith("tls.server.")}
         namesrv = NamesrvApp(
@@ -114,11 +119,12 @@ class World:
         return members
 
     async def link(self):
-        return Link(await self.secrets.tls("mq", "cert"), NAME)
+        return Link(await self.secrets.tls("mq", "cert"), NAME, has_key=True)
 
     async def elected(self):
         """Return members whose elector has made the broker the master."""
         members, one = self.members(), group(replicas=1, **SECURED)
+        members.keys = (OLD.encode(),)
         await members.look_after(one, range(1), frozenset(), {0: await self.link()})
         await eventually(lambda: any(it.role.value == "master" for it in members.statuses))
         return members, one
@@ -192,7 +198,8 @@ async def test_changed_secrets_take_effect_without_a_restart(world):
     members, one = await world.elected()
     renewed = self_signed_pem(NAME)
     cert = {"tls.crt": renewed, "tls.key": renewed, "ca.crt": renewed}
-    world.mount(**cert, **{"plain_acl.yml": ACL.replace("operator-secret", "another-secret")})
+    accounts = ACL.replace("operator-secret", "another-secret")
+    world.mount(**cert, **{"plain_acl.yml": accounts, "group.key": f"{OLD}\n"})
     world.api.secrets["cert"] = encoded(cert)
     world.secrets = Secrets(world.api, now_ms=lambda: 0, folder=world.folder / "renewed")
     await members.look_after(one, range(1), frozenset(), {0: await world.link()})
@@ -203,6 +210,45 @@ async def test_changed_secrets_take_effect_without_a_restart(world):
 
     await eventually(counted)
     assert await members.backlog(one, await world.secrets.account("mq", "operator")) is None
+
+
+async def test_a_key_is_replaced_without_a_restart_and_without_losing_the_broker(world):
+    members, one = await world.elected()
+    api: Any = KeyApi(world, members)
+    secret = KeySecret(api, log=NO_LOG, make=NEW.encode)
+    steps = []
+
+    async def is_replaced():
+        members.keys = secret.keys
+        await secret.keep(one, members.reported_keys, (0,))
+        steps.append(secret.keys)
+        return secret.keys == (NEW.encode(),)
+
+    secret._stored = StoredKeys((OLD.encode(),))
+    assert await secret.rotate(one) == ""
+    elector = members.elector
+    await eventually(is_replaced)
+    keys = OLD.encode(), NEW.encode()
+    assert list(dict.fromkeys(steps)) == [keys, keys[::-1], keys[1:]]
+    await members.refuse_sends(one, range(1))
+    assert members.elector is elector
+    assert any(it.role.value == "master" for it in members.statuses)
+
+
+class KeyApi:
+    """Holds the Secret of the key, whose content it mounts as a kubelet does."""
+
+    def __init__(self, world, members):
+        self.world, self.members, self.body = world, members, None
+
+    async def get(self, *_):
+        return self.body
+
+    async def apply(self, body):
+        self.body = body
+        text = base64.b64decode(body["data"]["group.key"]).decode()
+        self.world.mount(**CERT, **{"plain_acl.yml": ACL, "group.key": text})
+        return body
 
 
 def topic(world, **spec):

@@ -65,9 +65,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [services]
   verbs: [get, list, watch, create, patch, delete]
 # Certificates and accounts that specs name, read by name: without list and watch, no others are found.
+# The operator writes one Secret for each group, with the key that its members prove to each other.
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [get]
+  verbs: [get, create, patch]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch]

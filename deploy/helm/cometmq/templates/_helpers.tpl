@@ -81,6 +81,36 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 etcd:{{ if $etcd.tls }}https://{{ end }}{{ join "," $etcd.endpoints }}/{{ trimAll "/" $prefix }}/{{ .group.name }}
 {{- end -}}
 
+{{/* The Secret with the key of a group; the argument has root and group. */}}
+{{- define "cometmq.keySecret" -}}
+{{- default (printf "%s-%s-key" (include "cometmq.fullname" .root) .group.name) .root.Values.groupKey.existingSecret -}}
+{{- end -}}
+
+{{/* Whether a group demands proofs of its key: "required" or "optional". Pods of earlier releases have
+     no key; the annotation of the running StatefulSet says whether the last upgrade gave it to them. */}}
+{{- define "cometmq.keyMode" -}}
+{{- if eq .root.Values.groupKey.mode "auto" -}}
+{{- $name := printf "%s-%s" (include "cometmq.fullname" .root) .group.name -}}
+{{- $set := lookup "apps/v1" "StatefulSet" .root.Release.Namespace $name -}}
+{{- $marks := $set | dig "spec" "template" "metadata" "annotations" (dict) -}}
+{{- if and $set (not (hasKey $marks "cometmq.io/group-key")) }}optional{{ else }}required{{ end -}}
+{{- else -}}
+{{- .root.Values.groupKey.mode -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "cometmq.keyVolume" -}}
+- name: group-key
+  secret:
+    secretName: {{ include "cometmq.keySecret" . }}
+    defaultMode: 0440
+    items: [{key: group.key, path: group.key}]
+{{- end -}}
+
+{{- define "cometmq.keyMount" -}}
+- {name: group-key, mountPath: /etc/cometmq/group-key, readOnly: true}
+{{- end -}}
+
 {{- define "cometmq.clientTls" -}}
 {{- if .Values.tls.enabled }}
 tls.client.certPath=/etc/cometmq/tls/tls.crt

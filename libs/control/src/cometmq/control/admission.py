@@ -6,8 +6,9 @@ reserved share. Other callers are told apart by address and connection.
 
 A new stream always gets a place. Where a limit is reached, it takes that of the oldest stream on
 the connection with the most streams, of the address with the most. A stranger that opens many thus
-loses its own, and the stream of an elector lasts. Orders cannot be interrupted, so there a limit
-refuses.
+loses its own, and the stream of an elector lasts. Many connections from the address of an elector
+cannot be told from it without a proof; it then gets a place again and again. Orders cannot be
+interrupted, so there a limit refuses.
 """
 
 import asyncio

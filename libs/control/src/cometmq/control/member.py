@@ -24,6 +24,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     fault: str = ""
     """Why the member cannot serve clients as its role requires; empty if it can."""
+    group_keys: tuple[str, ...] = ()
+    """Fingerprints of the group's keys that the member accepts, the one with which it proves first;
+    empty in answers without a proof.
+    """
     electors: int | None = None
     """The number of electors that look after the member; None if that is unknown."""
     risk: str = ""

@@ -75,6 +75,7 @@ def to_message(report: Report) -> pb.MemberStatus:
         version=report.version,
         fault=report.fault,
         electors=report.electors,
+        group_keys=report.group_keys,
         risk=report.risk,
         last_in_sync=[_to_copy(copy) for copy in status.last_in_sync],
     )
@@ -112,6 +113,7 @@ def from_message(message: pb.MemberStatus) -> Report:
         record_uid=message.record_uid,
         version=message.version,
         fault=message.fault,
+        group_keys=tuple(message.group_keys),
         electors=message.electors if message.HasField("electors") else None,
         risk=message.risk,
     )

@@ -17,7 +17,7 @@ from typing import Final
 
 from cometmq.control.member import Target
 from cometmq.ha.group_key import MAC_BYTES, NONCE_BYTES, Keys
-from cometmq.ha.signed import Signed, message_mac, signing_key
+from cometmq.ha.signed import Signed, fingerprint, message_mac, signing_key
 
 PROOF_KEY: Final = "cometmq-proof-bin"
 CHALLENGE_KEY: Final = "cometmq-challenge-bin"
@@ -113,6 +113,10 @@ class Verifier:
     def has_keys(self) -> bool:
         """Whether the member has a key to compare with."""
         return bool(self._keys())
+
+    def fingerprints(self) -> tuple[str, ...]:
+        """Return the fingerprints of the accepted keys, in their order."""
+        return tuple(map(fingerprint, self._keys()))
 
     @property
     def challenge(self) -> bytes:

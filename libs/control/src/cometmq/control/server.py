@@ -66,7 +66,6 @@ CODES: Final[Mapping[str, grpc.StatusCode]] = {
 
 
 Work = Callable[[], Awaitable[Any]]
-NOBODY: Final = Caller("")
 
 
 class Admitted(NamedTuple):
@@ -81,6 +80,9 @@ class Admitted(NamedTuple):
     def sealed(self, message: bytes) -> bytes:
         """Return a message of the answer, with a proof if the call has one."""
         return message if self.seal is None else self.seal.add_to(message)
+
+
+UNKNOWN: Final = Admitted(Caller(""))
 
 
 class ControlServer:
@@ -158,10 +160,10 @@ class ControlServer:
 
     # ---- methods -----------------------------------------------------------------------------
 
-    async def get_status(self, request: Any, context: Any) -> Any:
+    async def get_status(self, request: Any, context: Any, admitted: Admitted) -> Any:
         """Answer GetStatus."""
         await self._check(request, context)
-        return to_message(self._report())
+        return to_message(self._report(admitted))
 
     async def watch_status(
         self, request: Any, context: Any, admitted: Admitted
@@ -177,7 +179,7 @@ class ControlServer:
             self.electors.watch_opened()
         try:
             while True:
-                report = self._report()
+                report = self._report(admitted)
                 if sent is None or waited_ms >= interval_ms or lasting(sent) != lasting(report):
                     sent, waited_ms = report, 0
                     yield to_message(report)
@@ -192,12 +194,14 @@ class ControlServer:
             if not admitted.is_elector:
                 self.electors.watch_closed()
 
-    async def order(self, name: str, request: Any, context: Any, caller: Caller = NOBODY) -> Any:
+    async def order(
+        self, name: str, request: Any, context: Any, admitted: Admitted = UNKNOWN
+    ) -> Any:
         """Perform an order and answer with the status afterwards."""
         await self._check(request, context)
         perform = ORDERS[name].perform
-        await self._to_the_end(name, lambda: perform(self._member, request), context, caller)
-        report = self._report()
+        await self._to_the_end(name, lambda: perform(self._member, request), context, admitted)
+        report = self._report(admitted)
         status = report.status
         self._log.info(
             "control.ordered", order=name, role=str(status.role), epoch=status.epoch,
@@ -205,19 +209,22 @@ class ControlServer:
         )  # fmt: skip
         return to_message(report)
 
-    async def update_config(self, request: Any, context: Any, caller: Caller) -> Any:
+    async def update_config(self, request: Any, context: Any, admitted: Admitted) -> Any:
         """Change settings."""
         await self._check(request, context)
         changes = dict(request.changes)
         change = await self._to_the_end(
-            "UpdateConfig", lambda: self._member.update_config(changes), context, caller
+            "UpdateConfig", lambda: self._member.update_config(changes), context, admitted
         )
         return pb.UpdateConfigReply(applied=change.applied, needs_restart=change.needs_restart)
 
     # ---- shared ------------------------------------------------------------------------------
 
-    def _report(self) -> Report:
-        return msgspec.structs.replace(self._member.report(), electors=self.electors.count)
+    def _report(self, admitted: Admitted) -> Report:
+        prints = () if admitted.seal is None else self._verifier.fingerprints()
+        return msgspec.structs.replace(
+            self._member.report(), electors=self.electors.count, group_keys=prints
+        )
 
     async def admit(self, name: str, raw: bytes, context: Any) -> Admitted:
         """Return who makes a call, and how its answers are proven; refuse a call that needs a proof
@@ -289,8 +296,9 @@ class ControlServer:
             text = f"this is {mine}, not {meant}: check the addresses of the members"
             await _refuse(context, Reason.WRONG_MEMBER, text)
 
-    async def _to_the_end(self, name: str, work: Work, context: Any, caller: Caller) -> Any:
+    async def _to_the_end(self, name: str, work: Work, context: Any, admitted: Admitted) -> Any:
         """Run an order in its own task, and wait for it with a deadline."""
+        caller = admitted.caller
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             self._places.enter(caller)
@@ -347,13 +355,13 @@ def _handlers(server: ControlServer) -> grpc.GenericRpcHandler:
     def unary(name: str, request: Any, perform: Any) -> grpc.RpcMethodHandler:
         async def method(raw: bytes, context: Any) -> bytes:
             admitted = await server.admit(name, raw, context)
-            answer = await perform(await _parsed(request, raw, context), context, admitted.caller)
+            answer = await perform(await _parsed(request, raw, context), context, admitted)
             return admitted.sealed(answer.SerializeToString())
 
         return grpc.unary_unary_rpc_method_handler(method)
 
     def ordered(name: str) -> Any:
-        return lambda request, context, caller: server.order(name, request, context, caller)
+        return lambda request, context, admitted: server.order(name, request, context, admitted)
 
     async def watch(raw: bytes, context: Any) -> AsyncIterator[bytes]:
         admitted = await server.admit("WatchStatus", raw, context)
@@ -363,11 +371,7 @@ def _handlers(server: ControlServer) -> grpc.GenericRpcHandler:
                 yield admitted.sealed(message.SerializeToString())
 
     methods = {name: unary(name, order.request, ordered(name)) for name, order in ORDERS.items()}
-    methods["GetStatus"] = unary(
-        "GetStatus",
-        pb.GetStatusRequest,
-        lambda request, context, _: server.get_status(request, context),
-    )
+    methods["GetStatus"] = unary("GetStatus", pb.GetStatusRequest, server.get_status)
     methods["UpdateConfig"] = unary("UpdateConfig", pb.UpdateConfigRequest, server.update_config)
     methods["WatchStatus"] = grpc.unary_stream_rpc_method_handler(watch)
     return grpc.method_handlers_generic_handler(SERVICE, methods)

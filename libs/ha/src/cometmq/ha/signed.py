@@ -35,6 +35,11 @@ def message_mac(key: bytes, purpose: Signed, fields: Sequence[bytes]) -> bytes:
     return hmac.digest(key, text, hashlib.sha256)
 
 
+def fingerprint(key: bytes) -> str:
+    """Return a short name of a key, by which two programs see that they have the same one."""
+    return hmac.digest(key, b"CometMQ group key", hashlib.sha256).hex()[:16]
+
+
 def signing_key(keys: Keys, purpose: Signed, fields: Sequence[bytes], found: bytes) -> bytes | None:
     """Return the key that made the MAC `found`; None if none of the keys did."""
     if len(found) != MAC_BYTES:

@@ -56,6 +56,8 @@ class Link(msgspec.Struct, frozen=True):
     """None means plain connections."""
     name: str = ""
     """The name in the member's certificate, if it differs from the member's host."""
+    has_key: bool = False
+    """The member has the key of its group, and must prove that."""
 
 
 PLAIN: Final = Link()

@@ -23,6 +23,7 @@ ROLE_LABEL: Final = f"{GROUP}/role"
 SWITCHOVER: Final = f"{GROUP}/switchover-to"
 FENCE: Final = f"{GROUP}/fence"
 REBUILD: Final = f"{GROUP}/rebuild"
+ROTATE_KEY: Final = f"{GROUP}/rotate-key"
 ACCEPT_LOSS: Final = f"{GROUP}/accept-loss"
 RESTART: Final = f"{GROUP}/restart"
 SKIP_DRAIN: Final = f"{GROUP}/skip-drain"
@@ -31,6 +32,11 @@ TLS_SECRET: Final = f"{GROUP}/tls-secret"
 """Annotation of a pod whose control port serves TLS; its value is the name of the Secret."""
 CONTROL_NAME: Final = f"{GROUP}/control-name"
 """Annotation of such a pod whose certificate has this name instead of the pod's."""
+KEY_MARK: Final = f"{GROUP}/group-key"
+"""Annotation of a pod that has the group's key; its value is KEY_REQUIRED if the broker talks only
+to members that prove it."""
+KEY_REQUIRED: Final = "required"
+KEY_OPTIONAL: Final = "optional"
 
 
 class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +59,11 @@ class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
     def peers(self) -> str:
         """The headless service that gives every pod a DNS name."""
         return f"{self.name}-peers"
+
+    @property
+    def key_secret(self) -> str:
+        """The Secret with the key that the members prove to each other."""
+        return f"{self.name}-group-key"
 
     @property
     def account(self) -> str:

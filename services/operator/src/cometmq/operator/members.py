@@ -13,6 +13,7 @@ from cometmq.elector.app import ElectorApp
 from cometmq.elector.elector import Elector
 from cometmq.elector.settings import ElectorSettings
 from cometmq.ha.actions import Fence, HandOver, Statuses
+from cometmq.ha.group_key import Keys
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Policy, Record
 from cometmq.operator.access import PLAIN, Link
@@ -58,6 +59,8 @@ class Members:
         self._settings: ElectorSettings | None = None
         self.links: Mapping[int, Link] = {}
         """How the control ports are reached, as last given to `look_after`."""
+        self.keys: Keys = ()
+        """The group's keys, for the members that have them."""
 
     @property
     def elector(self) -> Elector | None:
@@ -87,6 +90,13 @@ class Members:
             return ()
         found = (member.status for member in elector.members.values())
         return tuple(one for one in found if one is not None)
+
+    @property
+    def reported_keys(self) -> Mapping[int, tuple[str, ...]]:
+        """The fingerprints of the keys that each answering broker has read."""
+        elector = self.elector
+        members = () if elector is None else elector.members.values()
+        return {one.ordinal: one.report.group_keys for one in members if one.report is not None}
 
     @property
     def asked(self) -> tuple[int, ...]:
@@ -150,6 +160,7 @@ class Members:
             record=self._record_port,
             accept_with=f"cometmq k8s accept-loss {group.name}",
             tls_of=self._tls_of,
+            keys_of=self._keys_of,
         )
         await app.start()
         self._app, self._settings = app, settings
@@ -164,9 +175,13 @@ class Members:
         link = self.links.get(ordinal, PLAIN)
         return link.tls, link.name
 
+    def _keys_of(self, ordinal: int) -> Keys:
+        return self.keys if self.links.get(ordinal, PLAIN).has_key else ()
+
     def _client(self, group: BrokerGroup, ordinal: int) -> "_Client":
         link = self.links.get(ordinal, PLAIN)
-        return _Client(self._addresses.control(group, ordinal), group, ordinal, link)
+        address = self._addresses.control(group, ordinal)
+        return _Client(address, group, ordinal, link, self._keys_of(ordinal))
 
     async def hand_over(self, group: BrokerGroup, order: HandOver) -> None:
         """Start a switchover; raise CometError if the master refuses."""
@@ -235,9 +250,13 @@ def _delayed(info: dict[str, str]) -> int:
 class _Client:
     """A connection to one broker's control port for a few calls."""
 
-    def __init__(self, address: str, group: BrokerGroup, ordinal: int, link: Link) -> None:
+    def __init__(
+        self, address: str, group: BrokerGroup, ordinal: int, link: Link, keys: Keys
+    ) -> None:
         target = Target(group.broker_name, ordinal)
-        self._client = MemberClient(address, target, tls=link.tls, tls_name=link.name)
+        self._client = MemberClient(
+            address, target, tls=link.tls, tls_name=link.name, keys=lambda: keys
+        )
 
     async def __aenter__(self) -> MemberClient:
         return self._client

@@ -32,8 +32,9 @@ KIND: Final = "BrokerGroup"
 
 OWNED_SETTINGS: Final = (
     "adminHttpPort", "advertisedAddresses", "brokerClusterName", "brokerIP1", "brokerIP2",
-    "brokerId", "brokerName", "brokerRole", "controlBindAddress", "controlPort", "groupMembers",
-    "groupRecord", "haListenPort", "haMasterAddress", "heardWithinMills", "listenPort",
+    "brokerId", "brokerName", "brokerRole", "controlBindAddress", "controlPort", "groupKeyFile",
+    "groupKeyRequired", "groupMembers", "groupRecord", "haListenPort", "haMasterAddress",
+    "heardWithinMills", "listenPort",
     "minInSync", "namesrvAddr", "renewDeadlineMills", "replicaLagTimeoutMills",
     "replicationPolicy", "storePathCommitLog", "storePathRootDir", "switchoverTimeoutMills",
 )  # fmt: skip

@@ -10,7 +10,7 @@ from cometmq.ha.actions import Statuses
 from cometmq.ha.record import Record
 from cometmq.operator.api import Body, KubeApi
 from cometmq.operator.decide import PodSeen, Seen
-from cometmq.operator.group import BrokerGroup
+from cometmq.operator.group import KEY_MARK, KEY_REQUIRED, BrokerGroup
 
 REVISION: Final = "controller-revision-hash"
 STARTING: Final = frozenset({"ContainerCreating", "PodInitializing"})
@@ -99,6 +99,20 @@ def marks_of(live: Live, ordinal: int) -> Mapping[str, str]:
     if pod is None and live.stateful_set is not None:
         pod = live.stateful_set["spec"]["template"]
     return {} if pod is None else pod["metadata"].get("annotations") or {}
+
+
+def is_key_required(live: Live) -> bool:
+    """Return whether new pods may demand a proof of the group's key from all members.
+
+    Pods of earlier releases have no key. The first rolling update gives it to all pods, which still
+    accept members without it; once no pod is without, the second one makes it a demand.
+    """
+    if live.stateful_set is None:
+        return True
+    template = live.stateful_set["spec"]["template"]["metadata"].get("annotations") or {}
+    if template.get(KEY_MARK) == KEY_REQUIRED:
+        return True
+    return bool(live.pods) and all(KEY_MARK in marks_of(live, one) for one in live.pods)
 
 
 def volume_size(group: BrokerGroup, live: Live) -> str:

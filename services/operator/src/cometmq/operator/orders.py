@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans the orders given by users' annotations: switchover-to, fence, rebuild,
-accept-loss (pure).
+rotate-key, accept-loss (pure).
 """
 
 from enum import StrEnum
@@ -12,7 +12,7 @@ from cometmq.ha.actions import LIVE_ROLES, Fence, HandOver, Status
 from cometmq.ha.record import Copy, Record
 from cometmq.operator import acceptance, decide
 from cometmq.operator.decide import Seen, Wait
-from cometmq.operator.group import ACCEPT_LOSS, FENCE, REBUILD, SWITCHOVER, BrokerGroup
+from cometmq.operator.group import ACCEPT_LOSS, FENCE, REBUILD, ROTATE_KEY, SWITCHOVER, BrokerGroup
 
 
 class Verb(StrEnum):
@@ -21,6 +21,7 @@ class Verb(StrEnum):
     SWITCHOVER = "switchover-to"
     FENCE = "fence"
     REBUILD = "rebuild"
+    ROTATE_KEY = "rotate-key"
     ACCEPT_LOSS = "accept-loss"
 
 
@@ -28,6 +29,7 @@ ANNOTATIONS: Final = {
     FENCE: Verb.FENCE,
     SWITCHOVER: Verb.SWITCHOVER,
     REBUILD: Verb.REBUILD,
+    ROTATE_KEY: Verb.ROTATE_KEY,
     ACCEPT_LOSS: Verb.ACCEPT_LOSS,
 }
 
@@ -64,7 +66,11 @@ class Refused(msgspec.Struct, frozen=True):
     text: str
 
 
-Plan = HandOver | Fence | Discard | AcceptLoss | Refused
+class RotateKey(msgspec.Struct, frozen=True):
+    """Replace the key of the group, step by step."""
+
+
+Plan = HandOver | Fence | Discard | AcceptLoss | RotateKey | Refused
 
 
 def given(group: BrokerGroup) -> Order | None:
@@ -79,6 +85,8 @@ def plan(group: BrokerGroup, seen: Seen, order: Order) -> Plan:
     """Return the call that carries out an order now, or why there is none."""
     if order.verb is Verb.SWITCHOVER and order.value == decide.BEST:
         return _switch_over(seen, None)
+    if order.verb is Verb.ROTATE_KEY:
+        return RotateKey()
     if order.verb is Verb.ACCEPT_LOSS:
         return _accept_loss(group, seen, order.value)
     ordinal = group.ordinal(order.value)

@@ -12,7 +12,13 @@ from cometmq.operator.group import (
     BrokerGroup,
 )
 from cometmq.operator.protection import External, ExternalType
-from cometmq.operator.secret_keys import ACL_FILE, TLS_CERTIFICATE, TLS_KEY, TLS_TRUST
+from cometmq.operator.secret_keys import (
+    ACL_FILE,
+    GROUP_KEY_FILE,
+    TLS_CERTIFICATE,
+    TLS_KEY,
+    TLS_TRUST,
+)
 
 USER: Final = 10_001
 GRACE_S: Final = 90
@@ -23,6 +29,7 @@ STORE: Final = "/var/lib/cometmq"
 
 TLS: Final = "/etc/cometmq-tls"
 ACCOUNTS: Final = "/etc/cometmq-accounts"
+GROUP_KEY: Final = "/etc/cometmq-group-key"
 """Folders of Secrets. They are outside the folder of the ConfigMap, where the runtime could not
 create them."""
 
@@ -125,7 +132,7 @@ def _secrets(group: BrokerGroup) -> list[tuple[str, str, dict[str, Any]]]:
     The volume is a folder, because the kubelet never updates single mounted files.
     """
     tls, accounts = group.spec.tls, group.spec.accounts
-    found = []
+    found = [("group-key", GROUP_KEY, _source(group.key_secret, (GROUP_KEY_FILE,)))]
     if tls is not None:
         found.append(("tls", TLS, _source(tls.secret_name, (TLS_CERTIFICATE, TLS_KEY, TLS_TRUST))))
     if accounts is not None:

@@ -18,21 +18,31 @@ from cometmq.ha.actions import Fence, HandOver
 from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.ha.record import decode_record
 from cometmq.operator import decide, orders, render
-from cometmq.operator.access import PLAIN, SERVER_KEYS, Link, SecretFault, Secrets
+from cometmq.operator.access import SERVER_KEYS, Link, SecretFault, Secrets
 from cometmq.operator.api import ApiRefused, Body, KubeApi
 from cometmq.operator.decide import Backlog, Ending, Nothing, Release, Restart, Seen, Step, Wait
 from cometmq.operator.events import Reporter
 from cometmq.operator.group import (
     CONTROL_NAME,
     FINALIZER,
+    KEY_MARK,
     ROLE_LABEL,
     TLS_SECRET,
     BrokerGroup,
     group_of,
 )
+from cometmq.operator.key_secret import KeySecret
 from cometmq.operator.members import Members
-from cometmq.operator.observe import Live, is_ending, is_owned, marks_of, seen_of, volume_size
-from cometmq.operator.orders import AcceptLoss, Discard, Plan, Refused, Verb
+from cometmq.operator.observe import (
+    Live,
+    is_ending,
+    is_key_required,
+    is_owned,
+    marks_of,
+    seen_of,
+    volume_size,
+)
+from cometmq.operator.orders import AcceptLoss, Discard, Plan, Refused, RotateKey, Verb
 from cometmq.operator.secret_keys import ACL_FILE
 from cometmq.operator.status import Findings, status_of
 from cometmq.operator.status_types import GroupStatus, LastOperation
@@ -80,6 +90,7 @@ class Pass:
         """Hash of each applied object, and the version that resulted."""
         self._owned: frozenset[tuple[str, str]] | None = None
         """Kinds and names of the objects that may exist; None before the first pass."""
+        self._key = KeySecret(context.api, log=reporter.log)
         self._end = (-1, 0)
         """The end of the longest log, and when it was first seen."""
         self.status: GroupStatus | None = None
@@ -129,8 +140,9 @@ class Pass:
         """Elect, apply, obey, act and report; return the pause before the next pass."""
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(self._context.api, group)
-        await self._elect(group, live)
         fault = await self._secret_fault(group)
+        fault = await self._keep_key(group, live, fault)
+        await self._elect(group, live)
         # An operator that has just started knows no master yet, and would refuse every order.
         has_looked = self._members.has_looked
         seen = self._seen(group, live, before)
@@ -157,7 +169,7 @@ class Pass:
             step=step,
             refusal=refusal,
             secret_fault=fault,
-            config_hash=render.config_hash(group),
+            config_hash=render.config_hash(group, is_key_required=is_key_required(live)),
             last_operation=operation,
         )
         await self._write_status(group, found, before)
@@ -195,15 +207,31 @@ class Pass:
         If its Secret cannot be used any more, the member is reached as before.
         """
         marks = marks_of(live, ordinal)
-        secret = marks.get(TLS_SECRET)
+        secret, has_key = marks.get(TLS_SECRET), KEY_MARK in marks
         if secret is None:
-            return PLAIN
+            return Link(has_key=has_key)
         try:
             tls = await self._context.secrets.tls(group.namespace, secret)
         except SecretFault as error:
             self._reporter.log.warning("secret.unusable", group=group.name, error=str(error))
-            return self._members.links.get(ordinal, PLAIN)
-        return Link(tls, marks.get(CONTROL_NAME, ""))
+            return self._members.links.get(ordinal, Link(has_key=has_key))
+        return Link(tls, marks.get(CONTROL_NAME, ""), has_key)
+
+    async def _keep_key(self, group: BrokerGroup, live: Live, fault: Wait | None) -> Wait | None:
+        """Create the group's key or take the next step of its replacement, and give it to the
+        elector; return why nothing can be changed: `fault`, or that of the key.
+        """
+        members = self._members
+        try:
+            if fault is not None or group.spec.paused or group.is_deleting:
+                await self._key.read(group)
+            else:
+                await self._key.keep(group, members.reported_keys, live.pods)
+        except SecretFault as error:
+            return fault or Wait(error.reason, str(error))
+        finally:
+            members.keys = self._key.keys
+        return fault
 
     async def _secret_fault(self, group: BrokerGroup) -> Wait | None:
         """Return why the Secrets that the spec names cannot be used, or None if they can."""
@@ -228,6 +256,7 @@ class Pass:
             replicas=decide.replicas(group, seen),
             volume_size=volume_size(group, live),
             operator_namespace=self._context.operator_namespace,
+            is_key_required=is_key_required(live),
         )
         changed = False
         for one in wanted:
@@ -329,6 +358,8 @@ class Pass:
                     await self._members.fence(group, plan)
                 case Discard():
                     await self._members.rebuild(group, plan)
+                case RotateKey():
+                    return await self._key.rotate(group)
                 case AcceptLoss():
                     return await self._accept_loss(group, plan)
                 case Refused(text=text):

@@ -14,6 +14,9 @@ from cometmq.operator.group import (
     CONTROL_NAME,
     CONTROL_PORT,
     HTTP_PORT,
+    KEY_MARK,
+    KEY_OPTIONAL,
+    KEY_REQUIRED,
     MAIN_PORT,
     MEMBERS_MAX,
     REPLICATION_PORT,
@@ -22,9 +25,15 @@ from cometmq.operator.group import (
     BrokerGroup,
 )
 from cometmq.operator.models import GROUP, KIND
-from cometmq.operator.pod import ACCOUNTS, STORE, TLS, pod_template
+from cometmq.operator.pod import ACCOUNTS, GROUP_KEY, STORE, TLS, pod_template
 from cometmq.operator.protection import Accounts, External, ExternalType, Tls, TlsMode
-from cometmq.operator.secret_keys import ACL_FILE, TLS_CERTIFICATE, TLS_KEY, TLS_TRUST
+from cometmq.operator.secret_keys import (
+    ACL_FILE,
+    GROUP_KEY_FILE,
+    TLS_CERTIFICATE,
+    TLS_KEY,
+    TLS_TRUST,
+)
 from cometmq.operator.sections import AckPolicy
 from cometmq.runtime import properties
 
@@ -42,8 +51,11 @@ OPTIONAL: Final = ("PodDisruptionBudget", "Service")
 POLICIES: Final = {AckPolicy.ALL_IN_SYNC: "all-in-sync", AckPolicy.MAJORITY: "majority"}
 
 
-def broker_conf(group: BrokerGroup) -> str:
-    """Return the settings of all brokers; the id and the address of each come from its pod."""
+def broker_conf(group: BrokerGroup, *, is_key_required: bool = True) -> str:
+    """Return the settings of all brokers; the id and the address of each come from its pod.
+
+    Brokers with `is_key_required` talk only to members that prove the group's key.
+    """
     spec, replication = group.spec, group.spec.replication
     members = (f"{one}={group.host(one)}:{MAIN_PORT}" for one in range(MEMBERS_MAX))
     settings = {
@@ -59,6 +71,8 @@ def broker_conf(group: BrokerGroup) -> str:
         "controlBindAddress": "0.0.0.0",  # noqa: S104  # the NetworkPolicy limits who reaches it
         "adminHttpPort": str(HTTP_PORT),
         "storePathRootDir": STORE,
+        "groupKeyFile": f"{GROUP_KEY}/{GROUP_KEY_FILE}",
+        **({} if is_key_required else {"groupKeyRequired": "false"}),
         "groupRecord": f"kubernetes:{group.namespace}/{group.name}",
         "groupMembers": ";".join(members),
         "minInSync": str(replication.min_in_sync),
@@ -103,33 +117,42 @@ def _account_settings(accounts: Accounts | None) -> dict[str, str]:
     return {} if accounts is None else {"aclEnable": "true", "aclFile": f"{ACCOUNTS}/{ACL_FILE}"}
 
 
-def config_hash(group: BrokerGroup) -> str:
+def config_hash(group: BrokerGroup, *, is_key_required: bool = True) -> str:
     """Return a hash of the settings; pods with a different hash must restart."""
-    return hashlib.sha256(broker_conf(group).encode()).hexdigest()[:16]
+    text = broker_conf(group, is_key_required=is_key_required)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def objects(
-    group: BrokerGroup, *, image: str, replicas: int, volume_size: str, operator_namespace: str
+    group: BrokerGroup,
+    *,
+    image: str,
+    replicas: int,
+    volume_size: str,
+    operator_namespace: str,
+    is_key_required: bool = True,
 ) -> list[Object]:
     """Return the objects, in the order in which they must be applied.
 
     `replicas` and `volume_size` go into the StatefulSet. They may differ from the spec for a while:
     a pod is kept until it has left the group, and volume templates cannot be changed.
     """
+    conf = broker_conf(group, is_key_required=is_key_required)
     found = [
-        _object(group, "v1", "ServiceAccount", group.account, automountServiceAccountToken=False),
+        owned(group, "v1", "ServiceAccount", group.account, automountServiceAccountToken=False),
         _role(group),
         _role_binding(group),
-        _object(
-            group, "v1", "ConfigMap", f"{group.name}-config", data={CONFIG_FILE: broker_conf(group)}
-        ),
+        owned(group, "v1", "ConfigMap", f"{group.name}-config", data={CONFIG_FILE: conf}),
         _peers(group),
         *_external_services(group, replicas),
         _network_policy(group, operator_namespace),
     ]
     if wants_budget(group):
         found.append(_budget(group))
-    return [*found, _stateful_set(group, image, replicas, volume_size)]
+    return [
+        *found,
+        _stateful_set(group, image, replicas, volume_size, is_key_required=is_key_required),
+    ]
 
 
 def wants_budget(group: BrokerGroup) -> bool:
@@ -145,7 +168,8 @@ def owner(group: BrokerGroup) -> Object:
     }  # fmt: skip
 
 
-def _object(group: BrokerGroup, version: str, kind: str, name: str, **rest: Any) -> Object:
+def owned(group: BrokerGroup, version: str, kind: str, name: str, **rest: Any) -> Object:
+    """Return an object of a group, which Kubernetes deletes with it."""
     labels = {
         **group.labels,
         "app.kubernetes.io/component": "broker",
@@ -169,13 +193,13 @@ def _role(group: BrokerGroup) -> Object:
         "resourceNames": [group.name],
         "verbs": ["get", "list", "watch", "patch"],
     }
-    return _object(group, "rbac.authorization.k8s.io/v1", "Role", group.account, rules=[rule])
+    return owned(group, "rbac.authorization.k8s.io/v1", "Role", group.account, rules=[rule])
 
 
 def _role_binding(group: BrokerGroup) -> Object:
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": group.account}
     account = {"kind": "ServiceAccount", "name": group.account, "namespace": group.namespace}
-    return _object(
+    return owned(
         group, "rbac.authorization.k8s.io/v1", "RoleBinding", group.account,
         roleRef=role, subjects=[account],
     )  # fmt: skip
@@ -193,7 +217,7 @@ def _peers(group: BrokerGroup) -> Object:
             for name, port in ports.items()
         ],
     }
-    return _object(group, "v1", "Service", group.peers, spec=spec)
+    return owned(group, "v1", "Service", group.peers, spec=spec)
 
 
 def _external_services(group: BrokerGroup, replicas: int) -> list[Object]:
@@ -218,7 +242,7 @@ def _external_services(group: BrokerGroup, replicas: int) -> list[Object]:
             spec["externalTrafficPolicy"] = "Local"
         if external.load_balancer_source_ranges:
             spec["loadBalancerSourceRanges"] = list(external.load_balancer_source_ranges)
-        service = _object(group, "v1", "Service", f"{group.pod(ordinal)}-external", spec=spec)
+        service = owned(group, "v1", "Service", f"{group.pod(ordinal)}-external", spec=spec)
         if external.annotations:
             service["metadata"]["annotations"] = dict(external.annotations)
         services.append(service)
@@ -253,15 +277,17 @@ def _network_policy(group: BrokerGroup, operator_namespace: str) -> Object:
             {"from": [operator], "ports": tcp(CONTROL_PORT)},
         ],
     }
-    return _object(group, "networking.k8s.io/v1", "NetworkPolicy", group.name, spec=spec)
+    return owned(group, "networking.k8s.io/v1", "NetworkPolicy", group.name, spec=spec)
 
 
 def _budget(group: BrokerGroup) -> Object:
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": group.labels}}
-    return _object(group, "policy/v1", "PodDisruptionBudget", group.name, spec=spec)
+    return owned(group, "policy/v1", "PodDisruptionBudget", group.name, spec=spec)
 
 
-def _stateful_set(group: BrokerGroup, image: str, replicas: int, volume_size: str) -> Object:
+def _stateful_set(
+    group: BrokerGroup, image: str, replicas: int, volume_size: str, *, is_key_required: bool
+) -> Object:
     storage = group.spec.storage
     claim: Object = {
         "apiVersion": "v1",
@@ -273,7 +299,10 @@ def _stateful_set(group: BrokerGroup, image: str, replicas: int, volume_size: st
             **({"storageClassName": storage.class_name} if storage.class_name else {}),
         },
     }
-    annotations = {CONFIG_HASH: config_hash(group)}
+    annotations = {
+        CONFIG_HASH: config_hash(group, is_key_required=is_key_required),
+        KEY_MARK: KEY_REQUIRED if is_key_required else KEY_OPTIONAL,
+    }
     if group.spec.tls is not None:
         # The operator reads the annotations of a pod to learn how to reach its control port.
         annotations[TLS_SECRET] = group.spec.tls.secret_name
@@ -295,4 +324,4 @@ def _stateful_set(group: BrokerGroup, image: str, replicas: int, volume_size: st
         "template": pod_template(group, image=image, annotations=annotations),
         "volumeClaimTemplates": [claim],
     }
-    return _object(group, "apps/v1", "StatefulSet", group.name, spec=spec)
+    return owned(group, "apps/v1", "StatefulSet", group.name, spec=spec)

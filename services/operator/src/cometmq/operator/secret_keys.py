@@ -8,6 +8,8 @@ TLS_KEY: Final = "tls.key"
 TLS_TRUST: Final = "ca.crt"
 """Keys of a Secret of the type kubernetes.io/tls, as cert-manager writes it."""
 
+GROUP_KEY_FILE: Final = "group.key"
+
 ACL_FILE: Final = "plain_acl.yml"
 
 ACCESS_KEY: Final = "accessKey"

@@ -54,7 +54,7 @@ class Copy(_message.Message):
     def __init__(self, ordinal: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
-    __slots__ = ("group", "copy", "role", "promised", "epoch", "last_log_epoch", "max_offset", "tables_epoch", "tables", "standing", "has_lost_master", "lag_bytes", "master", "confirm_offset", "record_uid", "version", "fault", "last_in_sync", "is_full", "has_room", "electors", "risk")
+    __slots__ = ("group", "copy", "role", "promised", "epoch", "last_log_epoch", "max_offset", "tables_epoch", "tables", "standing", "has_lost_master", "lag_bytes", "master", "confirm_offset", "record_uid", "version", "fault", "last_in_sync", "is_full", "has_room", "electors", "group_keys", "risk")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class MemberStatus(_message.Message):
     IS_FULL_FIELD_NUMBER: _ClassVar[int]
     HAS_ROOM_FIELD_NUMBER: _ClassVar[int]
     ELECTORS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_KEYS_FIELD_NUMBER: _ClassVar[int]
     RISK_FIELD_NUMBER: _ClassVar[int]
     group: str
     copy: Copy
@@ -98,8 +99,9 @@ class MemberStatus(_message.Message):
     is_full: bool
     has_room: bool
     electors: int
+    group_keys: _containers.RepeatedScalarFieldContainer[str]
     risk: str
-    def __init__(self, group: _Optional[str] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., promised: _Optional[int] = ..., epoch: _Optional[int] = ..., last_log_epoch: _Optional[int] = ..., max_offset: _Optional[int] = ..., tables_epoch: _Optional[int] = ..., tables: _Optional[int] = ..., standing: _Optional[_Union[Standing, str]] = ..., has_lost_master: _Optional[bool] = ..., lag_bytes: _Optional[int] = ..., master: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., record_uid: _Optional[str] = ..., version: _Optional[str] = ..., fault: _Optional[str] = ..., last_in_sync: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., is_full: _Optional[bool] = ..., has_room: _Optional[bool] = ..., electors: _Optional[int] = ..., risk: _Optional[str] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., promised: _Optional[int] = ..., epoch: _Optional[int] = ..., last_log_epoch: _Optional[int] = ..., max_offset: _Optional[int] = ..., tables_epoch: _Optional[int] = ..., tables: _Optional[int] = ..., standing: _Optional[_Union[Standing, str]] = ..., has_lost_master: _Optional[bool] = ..., lag_bytes: _Optional[int] = ..., master: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., record_uid: _Optional[str] = ..., version: _Optional[str] = ..., fault: _Optional[str] = ..., last_in_sync: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., is_full: _Optional[bool] = ..., has_room: _Optional[bool] = ..., electors: _Optional[int] = ..., group_keys: _Optional[_Iterable[str]] = ..., risk: _Optional[str] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ("target",)
