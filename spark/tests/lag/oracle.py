@@ -127,7 +127,11 @@ def _growth(points: list[Row], name: str) -> float:
     trims = [i for i in range(1, len(values)) if values[i - 1][1] - values[i][1] >= 0.01]
     values = values[trims[-1] if trims else 0 :]
     low = min((y for _, y in values), default=0)
-    late = values[max((i for i, (_, y) in enumerate(values) if y == low), default=0) :]
+    begin = max((i for i, (_, y) in enumerate(values) if y == low), default=0)
+    late = values[begin:]
+    steps = [values[i + 1][1] - values[i][1] for i in range(begin)]
+    if values and not values[-1][1] - low > 2 * max(steps, default=0):
+        return max(slopes, default=0.0)
     if len(late) == 2 and len(values) > 2 and all(y < late[1][1] for _, y in values[:-1]):
         slopes.append((late[1][1] - low) / -late[0][0] if late[0][0] else 0)
     line = fit(late) if len({y for _, y in late}) > 1 else None

@@ -70,3 +70,43 @@ def test_spans_cover_exactly_the_given_hours(
         assert any(a <= at < b for a, b in spans) == (at.astimezone(place).hour in hours)
     assert all(a < b for a, b in spans)
     assert all(b < c for (_, b), (c, _) in pairwise(spans))
+
+
+def _full_s(ratios: list[float]) -> float | None:
+    """Return the time until the disk of a broker with these snapshots, a minute apart, is full."""
+    rows = [
+        {
+            "cluster": "c", "broker_name": "b", "snapshot_id": number, "delete_when": "04",
+            "read_ts": moment("2026-03-28T12:00", number), "file_reserved_hours": 48,
+            "disk_max_used_ratio": 75, "commitlog_disk_ratio": ratio,
+        }
+        for number, ratio in enumerate(ratios)
+    ]  # fmt: skip
+    (facts,) = broker_facts(rows, len(rows) - 1, Rules())
+    return facts.disk_full_s
+
+
+@pytest.mark.parametrize("rise", [1, 2, 3, 10, 50])
+@pytest.mark.parametrize("quiet", [2, 9, 50])
+def test_growth_counts_from_its_first_snapshot(quiet: int, rise: int) -> None:
+    ratios = [0.25] * quiet + [0.25 + 0.005 * number for number in range(rise + 1)]
+    expected = (0.75 - ratios[-1]) / 0.005 * 60
+    assert _full_s(ratios) == pytest.approx(expected, rel=1e-6)
+
+
+def test_growth_counts_after_a_decline_and_after_files_were_deleted() -> None:
+    decline = [0.6 - 0.002 * number for number in range(40)]
+    rise = [decline[-1] + 0.01 * number for number in range(1, 5)]
+    assert _full_s(decline + rise) == pytest.approx((0.75 - rise[-1]) / 0.01 * 60, rel=1e-6)
+    grown = [0.3 + 0.01 * number for number in range(40)]
+    trimmed = [0.5 + 0.01 * number for number in range(5)]
+    assert _full_s(grown + trimmed) == pytest.approx((0.75 - trimmed[-1]) / 0.01 * 60, rel=1e-6)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.001, 0.002]), min_size=30, max_size=59))
+@settings(deadline=None)
+def test_files_that_come_and_go_are_no_growth(noise: list[float]) -> None:
+    """Steps up and down by 0.2 % of the disk do not predict a full disk within hours."""
+    steady = [0.5, 0.502, 0.5]
+    left_s = _full_s([*steady, *(0.5 + it for it in noise)])
+    assert left_s is None or left_s > 12 * 3600

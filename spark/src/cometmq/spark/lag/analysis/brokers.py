@@ -23,6 +23,7 @@ DISK_FORCED_RATIO: Final = 0.85
 POINTS_MIN: Final = 3
 TRIM_MIN: Final = 0.01
 """A drop of the used ratio by this much means that files were deleted."""
+NOISE_FACTOR: Final = 2
 LOG_SHARE_MIN: Final = 0.9
 """Smallest size of a disk, relative to its used part, at which the log may explain its growth."""
 MARGIN: Final = timedelta(days=3)
@@ -103,7 +104,8 @@ def _growth(points: Sequence[tuple[datetime, float]]) -> float | None:
     A disk that began to fill ten minutes ago is as dangerous as one that has been filling for the
     whole window. The growth begins at the last snapshot with the lowest value since files were
     deleted. Two snapshots are enough if the newest value is the highest: waiting for a third would
-    hide the growth.
+    hide the growth. Other files on the disk come and go: a rise counts only if it is higher than
+    the steps upwards before it.
     """
     if not points:
         return None
@@ -113,9 +115,12 @@ def _growth(points: Sequence[tuple[datetime, float]]) -> float | None:
     points = points[max(drops, default=0) :]
     values = [value for _, value in points]
     lowest = min(values)
-    since = points[len(values) - 1 - values[::-1].index(lowest) :]
+    begin = len(values) - 1 - values[::-1].index(lowest)
+    noise = max((b - a for a, b in pairwise(values[: begin + 1])), default=0)
     is_peak = len(points) >= POINTS_MIN and values[-1] > max(values[:-1])
-    late = _slope(since, points_min=2 if is_peak else POINTS_MIN)
+    late = None
+    if values[-1] - lowest > NOISE_FACTOR * noise:
+        late = _slope(points[begin:], points_min=2 if is_peak else POINTS_MIN)
     return max((it for it in (whole, late) if it is not None), default=None)
 
 
