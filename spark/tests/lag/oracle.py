@@ -550,8 +550,9 @@ def _status(s: Row, c: int | None, n: int, m: int, lag: int | None, rules: Any) 
         return "STALLED"
     if s["fine_once"]:
         return "OK"
-    if not s["online"] and s["rest_s"] >= rules.window_s / 2:
+    rest_s = s["rest_s"] or 0
+    if not s["online"] and rest_s >= rules.window_s / 2:
         return "STOPPED"
-    if not s["online"] and s["rest_s"] > 0 and not s["drains"]:
+    if not s["online"] and rest_s > 0 and not s["drains"]:
         return "UNKNOWN"
     return "CATCHING_UP" if s["drains"] else "SLOW"

@@ -44,11 +44,11 @@ DATABASE.execute("CREATE MACRO nvl2(a, b, c) AS CASE WHEN a IS NULL THEN c ELSE 
 OFFSETS = st.one_of(st.integers(0, 50), st.integers(0, 2**53))
 FLAGS = ("broadcast", "seen_broadcast", "present", "losing", "always_online", "fine_now",
          "online", "fine_once", "went_back", "drains")  # fmt: skip
-NUMBERS = ("points_w", "time_to_loss_s", "c", "m", "n", "lag", "c_min", "c_max")
+NUMBERS = ("points_w", "time_to_loss_s", "c", "m", "n", "lag", "c_min", "c_max", "rest_s")
 EARLY = ("broadcast", "seen_broadcast", "losing")
 """Facts that take precedence over all others."""
 SELDOM = st.sampled_from([False] * 7 + [True])
-POINTS_MIN, RISK_HOURS = 5, 1
+POINTS_MIN, RISK_HOURS, WINDOW_S = 5, 1, 8
 
 
 def _value(sql: str, **given_: Any) -> Any:
@@ -103,7 +103,8 @@ def test_status_is_that_of_the_first_matching_rule(
     state: dict[str, Any] = dict(zip((*FLAGS, *NUMBERS), (*flags, *numbers), strict=True))
     state |= {"present": is_present, "points_w": points, "time_to_loss_s": loss}
     state["m"], state["n"] = (state[it] or 0 for it in ("m", "n"))
-    found = _value(STATUS, **state, points_min=POINTS_MIN, risk_s=RISK_HOURS * 3600)
+    limits = {"points_min": POINTS_MIN, "risk_s": RISK_HOURS * 3600, "window_s": WINDOW_S}
+    found = _value(STATUS, **state, **limits)
     plain = {
         "broadcast": state["broadcast"] or state["seen_broadcast"],
         "complete": state["present"] and state["points_w"] >= POINTS_MIN,
@@ -112,18 +113,18 @@ def test_status_is_that_of_the_first_matching_rule(
         "back": state["went_back"] and state["c_max"] is not None,
         "top": state["c_max"],
     }
-    rules = SimpleNamespace(risk_hours=RISK_HOURS)
+    rules = SimpleNamespace(risk_hours=RISK_HOURS, window_s=WINDOW_S)
     c, n, m, lag = (state[it] for it in ("c", "n", "m", "lag"))
     assert found == _status(state | plain, c, n, m, lag, rules)
 
 
 @settings(MANY, max_examples=600)
 @given(st.tuples(*(st.sampled_from([None, False, True]) for _ in FLAGS)),
-       st.tuples(*(st.sampled_from([None, 0, 9]) for _ in (*NUMBERS, 0, 0))))  # fmt: skip
+       st.tuples(*(st.sampled_from([None, 0, 9]) for _ in (*NUMBERS, 0, 0, 0))))  # fmt: skip
 def test_status_exists_for_incomplete_facts(
     flags: tuple[bool | None, ...], numbers: tuple[int | None, ...]
 ) -> None:
-    names = (*FLAGS, *NUMBERS, "points_min", "risk_s")
+    names = (*FLAGS, *NUMBERS, "points_min", "risk_s", "window_s")
     assert _value(STATUS, **dict(zip(names, (*flags, *numbers), strict=True))) in STATUSES
 
 
