@@ -455,6 +455,18 @@ def test_a_broker_with_a_broken_account_file_is_not_ok(call, monkeypatch):
     )
 
 
+def test_a_broker_that_a_name_server_does_not_list_is_not_ok(call, monkeypatch):
+    reason = "not registered with 10.0.0.9:9876: limit reached"
+    figures = read_figures({"routesMissing": reason})
+    member = ClusterMember("c", "broker-a", 0, "127.0.0.1:1", figures, None)
+    monkeypatch.setattr(brokers, "ask", lambda *_: ([member], {}))
+    shown = call("cluster", "--json")
+    (row,) = json.loads(shown.out)
+    assert row["state"] == reason
+    assert shown.status == 1
+    assert shown.err.startswith(f"cometmq: broker broker-a (127.0.0.1:1) is {reason}: clients that")
+
+
 def test_a_member_of_a_group_without_an_elector_is_a_failure(monkeypatch):
     found: dict[str, str] = {}
     monkeypatch.setattr(brokers, "MISSING", found)

@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
+from cometmq.broker.exposition.figures import gather
 from cometmq.broker.testing import FakePeer, expected_answer
 from cometmq.broker.testing.replay import call_of
-from cometmq.broker.testing.stored import ask, call_with, clock_of, stored_broker
+from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting import remarks
+from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.bodies.stats import BrokerConsumeStats, ConsumeStats
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Reply
+from cometmq.remoting.commands.admin import CloneGroupOffset, GetBrokerConsumeStats, GetConsumeStats
 from cometmq.remoting.commands.offsets import (
     GetEarliestMsgStoretime,
     GetMaxOffset,
@@ -30,6 +36,7 @@ from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.remoting.types import Language
+from cometmq.runtime.incremental import finish
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 QUERY = QueryConsumerOffset("G", "T", 1)
@@ -254,3 +261,42 @@ async def test_captured_exchanges(broker: Broker, exchange: Any) -> None:
     assert reply.code == 0
     answered = msgspec.to_builtins(reply.header) if reply.header is not None else {}
     assert {name: str(value) for name, value in answered.items()} == expected.ext
+
+
+@pytest.mark.parametrize("odd", [-(1 << 63), -1, 10, (1 << 63) - 1])
+async def test_no_answer_and_no_figure_contains_an_impossible_offset(
+    broker: Broker, odd: int
+) -> None:
+    store(broker, 3)
+    for name in ("G", "H"):
+        broker.groups.put(SubscriptionGroupConfig(group_name=name))
+    asked(broker, Code.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 1, odd))
+    pull = PullMessage("G", "T", 1, odd, 32, 5, odd, 0, 0, "*", "TAG")
+    answer = asked(broker, Code.PULL_MESSAGE, pull)
+    assert 0 <= answer.header.next_begin_offset <= 3
+    asked(broker, Code.CLONE_GROUP_OFFSET, CloneGroupOffset("G", "H", "T", offline=True))
+
+    expected = None if odd < 0 else odd
+    for name in ("G", "H"):
+        assert broker.offsets.committed(name, "T", 1) == expected
+    stats = await answered(broker, Code.GET_CONSUME_STATS, GetConsumeStats("G", "T"))
+    found = decode_json(ConsumeStats, cast("bytes", stats.body)).offset_table.values()
+    assert {one.consumer_offset for one in found} <= {0, max(0, odd)}
+    every = await answered(broker, Code.GET_BROKER_CONSUME_STATS, GetBrokerConsumeStats())
+    total = decode_json(BrokerConsumeStats, cast("bytes", every.body)).total_diff
+    assert -(1 << 63) <= total <= 6
+    assert all(row.lag == 0 for row in finish(gather(broker)).groups)
+
+
+async def answered(broker: Broker, code: Code, header: Any) -> Reply:
+    """Return the answer to a call whose lookups take turns with others."""
+    call = call_with(code, header)
+    reply = ask(broker, call)
+    if reply is not None and inspect.isawaitable(reply.header):
+        reply = await reply.header
+    async with asyncio.timeout(30):
+        while reply is None:
+            await asyncio.sleep(0)
+            reply = last_answer(call)
+    assert isinstance(reply, Reply)
+    return reply

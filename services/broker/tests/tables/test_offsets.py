@@ -7,6 +7,7 @@ import pytest
 
 from cometmq.broker.tables.large_json import PART_ENTRIES
 from cometmq.broker.tables.offsets import OFFSET_MAX, Offsets, offset_file
+from cometmq.remoting.errors import SystemBusy
 from cometmq.runtime.incremental import finish
 
 
@@ -144,3 +145,14 @@ def test_a_removed_offset_reaches_the_journal() -> None:
     offsets.noted = lambda: None
     offsets.commit("G", "T", 0, -1)
     assert offsets.noted_changes() == [b'{"T@G":{"0":null}}']
+
+
+def test_a_copy_takes_more_offsets_than_its_own_clients_may_commit() -> None:
+    offsets = Offsets()
+    offsets.count_max = lambda: 1
+    offsets.overwrite({"T@G": {0: 1, 1: 4}})
+    offsets.become([msgspec.Raw(b'{"T@G":{"0":1,"1":4,"2":5}}')])
+    assert offsets.count == 3
+    assert not offsets.has_room(1)
+    with pytest.raises(SystemBusy, match="offsetsMax"):
+        offsets.clone("G", "H", "T")

@@ -42,6 +42,7 @@ from cometmq.remoting.progress import difference, position
 from cometmq.store.reads import Lookup
 
 QUEUES_MAX: Final = 60_000  # of all groups together: their answer must fit into a frame
+TOTAL_DIFF_MIN: Final = -(1 << 63)  # Java reads a long; an offset may be far beyond its queue
 TURN_QUEUES_MAX: Final = 256  # without reads: about 0.5 ms
 
 
@@ -92,7 +93,8 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
                 checked_count = 0
                 await asyncio.sleep(0)
         stats.consume_stats_list.append({group: parts})
-        stats.total_diff += sum(map(_behind, parts))
+        total = stats.total_diff + sum(map(_behind, parts))
+        stats.total_diff = max(TOTAL_DIFF_MIN, total)
     broker.driver.reads.read(
         call, partial(encode_json, stats), lambda body: call.answer(Reply(body=body))
     )

@@ -40,6 +40,8 @@ OffsetTable: TypeAlias = dict[str, dict[int, int]]
 OffsetChanges: TypeAlias = dict[str, dict[int, int | None]]
 """`topic@group` -> queue -> next queue offset; None means that it was removed."""
 
+COPIED_MAX: Final = 10_000_000
+"""Maximum number of offsets that a copy takes from its master, whatever its own setting is."""
 OFFSET_MAX: Final = (1 << 63) - 1  # of Java's long
 
 _CHANGES_DECODER: Final = msgspec.json.Decoder(OffsetChanges)
@@ -204,7 +206,7 @@ class Offsets:
             known = self.table.get(key)
             if known == queues:
                 continue
-            self._check_total(len(queues) - len(known or ()))
+            self._check_copied(len(queues) - len(known or ()))
             self._set(key, queues)
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
@@ -241,6 +243,10 @@ class Offsets:
     def _check_total(self, more: int) -> None:
         if more > 0 and not self.has_room(more):
             raise SystemBusy(f"the broker stores at most {self.count_max()} offsets (offsetsMax)")
+
+    def _check_copied(self, more: int) -> None:
+        if self._count + more > COPIED_MAX:
+            raise SystemBusy(f"a copy stores at most {COPIED_MAX} offsets")
 
     def _set(self, key: str, offsets: Mapping[int, int]) -> None:
         """Replace a group's offsets in a topic."""
@@ -304,7 +310,7 @@ class Offsets:
         table: OffsetTable = {}
         for piece in pieces:
             table |= _valid_table(_TABLE_DECODER.decode(piece))
-        self._check_total(sum(map(len, table.values())) - self._count)
+        self._check_copied(sum(map(len, table.values())) - self._count)
         for key in self.table.keys() - table.keys():
             self._note_removed(key)
             self._add(key, -len(self.table.pop(key)))
