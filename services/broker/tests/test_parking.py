@@ -179,7 +179,7 @@ def test_a_message_that_fits_into_no_file_is_parked_without_its_body(broker: Bro
     (parked,) = records(broker, PARKED_TOPIC)
     (delayed, _) = records(broker, SCHEDULE_TOPIC)
     assert parked.body == b""
-    assert parked.properties["ORIGIN_MESSAGE_ID"].endswith(f"{delayed.physical_offset:016X}")
+    assert parked.properties[parking.ID_KEY].endswith(f"{delayed.physical_offset:016X}")
     assert bodies(broker, "Orders") == [b"behind"]
 
 

@@ -212,7 +212,7 @@ class DelayService:
         for number, count in self.stranded().items():
             self._log.warning(
                 "delay.level_missing",
-                level=number,
+                delay_level=number,  # `level` is the severity of a line
                 messages=count,
                 level_max=self.levels.level_max,
                 action="add the level to messageDelayLevel again",
@@ -333,7 +333,8 @@ class DelayService:
         """Retry in the next step; the other levels continue."""
         level.is_reading = False
         if not level.is_unreadable:
-            self._log.error("delay.unreadable", level=level.number, error=describe(error))
+            number, text = level.number, describe(error)
+            self._log.error("delay.unreadable", delay_level=number, error=text)
         level.is_unreadable = True
 
     def _due(self, queue: ConsumeQueue, level: Level, now_ms: int) -> Lookup[Found]:

@@ -19,7 +19,6 @@ from cometmq.remoting.message.flags import TRANSACTION_MASK
 from cometmq.remoting.message.ids import offset_message_id
 from cometmq.remoting.message.new_message import NewMessage, StoredAgain, record_size
 from cometmq.remoting.message.properties import (
-    PropertyKey,
     append_property,
     render_properties,
     without_property,
@@ -48,6 +47,7 @@ REFUSED_FOR_GOOD: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_
 REASON_KEY: Final = "PARKED_REASON"
 TOPIC_KEY: Final = "PARKED_TOPIC"
 QUEUE_KEY: Final = "PARKED_QID"
+ID_KEY: Final = "PARKED_MESSAGE_ID"
 _TOPIC_CHARS_MAX: Final = 127
 
 
@@ -228,17 +228,14 @@ def _forms(case: Case, *, host: bytes) -> list[NewMessage]:
     message = case.message
     facts = {
         REASON_KEY: f"{case.origin.value}: {_TEXTS[case.reason]}",
-        TOPIC_KEY: _printable(message.topic),
+        TOPIC_KEY: _printable(message.topic) or "-",
         QUEUE_KEY: str(message.queue_id),
+        ID_KEY: offset_message_id(host, case.physical_offset),
     }
-    origin_id = {PropertyKey.ORIGIN_MESSAGE_ID.value: offset_message_id(host, case.physical_offset)}
-    short = render_properties({**origin_id, **{k: v for k, v in facts.items() if v}})
     text = message.properties
     for name, value in facts.items():
-        if value:
-            text = append_property(without_property(text, name), name, value)
-    if PropertyKey.ORIGIN_MESSAGE_ID not in text:
-        text = append_property(text, PropertyKey.ORIGIN_MESSAGE_ID, next(iter(origin_id.values())))
+        text = append_property(without_property(text, name), name, value)
+    short = render_properties(facts)
     whole = StoredAgain(
         PARKED_TOPIC,
         0,

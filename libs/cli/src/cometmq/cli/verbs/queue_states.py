@@ -265,8 +265,8 @@ async def missing_level_notes(admin: AdminClient) -> list[str]:
                 total = sum(counts.values())
                 notes.append(
                     f"{name}: {counted(total, 'delayed message')} in level {', '.join(levels)}"
-                    f" {'wait' if total > 1 else 'waits'} until messageDelayLevel, which has {last}"
-                    " levels, has the level again"
+                    f" {'wait' if total > 1 else 'waits'} until messageDelayLevel, which has"
+                    f" {counted(last, 'level')}, has the level again"
                 )
     return notes
 
