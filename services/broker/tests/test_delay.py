@@ -151,7 +151,7 @@ def service(store: Any, path: str, levels: DelayLevels = LEVELS) -> DelayService
         levels,
         delay_file(path),
         driver=store,
-        destinations=Destinations(topics, Groups(clock_ms=int), store),
+        destinations=Destinations(topics, Groups(clock_ms=int)),
         parking=Parking(topics, store, host=HOST, monotonic_ms=int, log=NO_LOG),
         saver=cast("Any", ImmediateSaver()),
         host=HOST,

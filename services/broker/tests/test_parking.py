@@ -170,6 +170,14 @@ def test_a_delayed_message_without_a_place_is_parked(broker: Broker, name: str) 
     assert broker.delay.offsets() == {1: 3}
 
 
+def test_the_queues_of_a_deleted_topic_get_no_messages(broker: Broker) -> None:
+    """Recovery builds them again from the log, and nobody reads them."""
+    put(broker, new(b"old", topic="Deleted"))
+    put_delayed(broker, b"late", topic="Deleted")
+    step(broker)
+    assert (bodies(broker, "Deleted"), bodies(broker, PARKED_TOPIC)) == ([b"old"], [b"late"])
+
+
 def test_a_message_that_fits_into_no_file_is_parked_without_its_body(broker: Broker) -> None:
     body = bytes(FILE_BYTES - 400)
     broker.topics.create("t" * 127, queue_nums=1)

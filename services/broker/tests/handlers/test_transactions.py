@@ -374,6 +374,7 @@ async def test_ends_of_an_earlier_run_are_recalled(tmp_path: Path) -> None:
             end(broker, half)
     async with stored_broker(tmp_path) as broker:
         assert OP not in broker.topics.table  # as RocketMQ's broker leaves a store
+        broker.topics.create("T", queue_nums=4)
         recall_transactions(broker)
         assert {HALF, OP} <= broker.topics.table.keys()
         for half in halves[:4]:

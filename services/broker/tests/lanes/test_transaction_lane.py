@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import Step, frame
-from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, PARKED_TOPIC
 
 from .test_send_lane import CASES, PEERS, Case, Script, play, run
 
@@ -207,3 +207,37 @@ def test_ends_that_a_panic_kept_from_the_log_leave_their_half_messages_open():
     assert state["ending"] == 0
     ended = state["queues"].get((OP_HALF_TOPIC, 0), (0, []))[1]
     assert len(ended) == len(state["ended"]) == state["committed"] + state["rolled back"]
+
+
+async def play_and_delete(broker: ScriptedBroker, steps: list[Step]) -> None:
+    """Play a script in which the topics of half messages may be deleted."""
+    for step in steps:
+        if step.action != "delete topics":
+            await play_transactions(broker, [step])
+            continue
+        for topic in [*broker.broker.topics.table]:
+            if not broker.broker.topics.is_reserved(topic):
+                broker.broker.topics.remove(topic)
+                broker.broker.store.delete_topic(topic)
+
+
+def parked(broker: ScriptedBroker) -> dict[str, Any]:
+    entries = broker.queue_entries().get((PARKED_TOPIC, 0), (0, []))[1]
+    counts = broker.broker.parking.counts
+    return transactions_of(broker) | {"parked": len(entries), "counts of parked": dict(counts)}
+
+
+def test_a_commit_for_a_deleted_topic_is_parked_on_both_paths():
+    script = TransactionScript(1, oddity=0)
+    steps = script.write(turns=10)
+    steps += [Step("delete topics"), Step("settle")]
+    for _ in range(6):
+        steps += [script.ends(0, b"", 4), *[Step("settle")] * 3]
+    found = [
+        run(CASES["asynchronous"], steps, lane=lane, player=play_and_delete, more=parked)[0]
+        for lane in (False, True)
+    ]
+    for name in ("parked", "counts of parked", "committed", "rolled back", "ended", "ending"):
+        assert found[0][name] == found[1][name], name
+    assert found[0]["parked"] > 0
+    assert found[0]["ending"] == 0

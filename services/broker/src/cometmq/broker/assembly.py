@@ -165,7 +165,7 @@ def assemble(inputs: Inputs) -> Broker:
     parking = Parking(
         tables.topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=log
     )
-    destinations = Destinations(tables.topics, tables.groups, inputs.store)
+    destinations = Destinations(tables.topics, tables.groups)
     broker = Broker(
         loaded=loaded,
         settings=settings,

@@ -30,7 +30,6 @@ from cometmq.remoting.names import (
     SEND_FORBIDDEN_TOPICS,
 )
 from cometmq.store.layout import is_storable
-from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.results import PutDone, PutResult, PutStatus
 
 QUEUE_COUNT: Final = 1
@@ -89,12 +88,6 @@ class Case(NamedTuple):
     """The log offset of the record that was acknowledged."""
 
 
-class ParkingStore(Protocol):
-    """The part of the store that parking uses."""
-
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None: ...
-
-
 class ParkingDriver(Protocol):
     """The part of the store's driver that parking uses."""
 
@@ -105,10 +98,9 @@ class ParkingDriver(Protocol):
 class Destinations:
     """Where messages go that waited in the broker: the topic may have changed in the meantime."""
 
-    def __init__(self, topics: Topics, groups: Groups, store: ParkingStore) -> None:
+    def __init__(self, topics: Topics, groups: Groups) -> None:
         self._topics = topics
         self._groups = groups
-        self._store = store
 
     def queue_id(self, topic: str, queue_id: int) -> int | Reason:
         """Return the queue to store a message in, or the reason why there is none.
@@ -126,12 +118,9 @@ class Destinations:
         if config is None:
             name = topic.removeprefix(RETRY_PREFIX)
             group = self._groups.table.get(name) if topic.startswith(RETRY_PREFIX) else None
-            if group is not None:
-                config = self._topics.create_retry(name, queue_nums=group.retry_queue_nums)
-            else:
-                # If the table lost the topic, its messages are still there.
-                is_known = self._store.queue(topic, queue_id) is not None
-                return queue_id if is_known else Reason.TOPIC_MISSING
+            if group is None:
+                return Reason.TOPIC_MISSING  # even if recovery has built its queues again
+            config = self._topics.create_retry(name, queue_nums=group.retry_queue_nums)
         numbers = config.read_queue_nums, config.write_queue_nums
         if queue_id < max(numbers):
             return queue_id

@@ -240,6 +240,6 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
         parking=Parking(
             topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=NO_LOG
         ),
-        destinations=Destinations(topics, groups, queues),
+        destinations=Destinations(topics, groups),
         started_ms=clock.now_ms(),
     )

@@ -61,7 +61,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         monotonic_ms=broker.clock.monotonic_ms,
         log=NO_LOG,
     )
-    broker.destinations = Destinations(broker.topics, broker.groups, store)
+    broker.destinations = Destinations(broker.topics, broker.groups)
     broker.delay = DelayService(
         store,
         DelayLevels.parse(loaded.value.message_delay_level),
