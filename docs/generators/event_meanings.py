@@ -398,6 +398,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "subscription.refused": "A broker refuses the SQL92 condition of a running consumer, which "
     "receives no message of the topic until the subscription is corrected. `error` gives the "
     "reason.",
+    "sync.postponed": "A file of the log could not be opened for a sync, because too many files "
+    "are open; nothing is lost, and the sync is repeated. Raise the limit of open files.",
     "strategy.failed": "An allocation strategy raised an exception; the assignment of queues "
     "stays unchanged.",
     "rebalance.failed": "The queues of a topic could not be assigned; the client tries again.",

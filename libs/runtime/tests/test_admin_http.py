@@ -2,7 +2,10 @@
 """The HTTP port answers probes and scrapes, and limits what a peer can consume."""
 
 import asyncio
+import contextlib
 import json
+import socket
+import time
 from http import HTTPStatus
 
 import pytest
@@ -18,6 +21,16 @@ async def admin():
     await http.start(0, host="127.0.0.1")
     yield http
     await http.stop()
+
+
+def read_all(one):
+    """Read what arrives after the server has given up."""
+    time.sleep(0.4)
+    data = b""
+    with one, contextlib.suppress(ConnectionError):
+        while part := one.recv(1 << 20):
+            data += part
+    return data
 
 
 async def exchange(http, data):
@@ -83,6 +96,54 @@ async def test_a_connection_too_many_is_dropped(admin, monkeypatch):
     monkeypatch.undo()
     head, _ = await exchange(admin, b"GET /healthz HTTP/1.1\r\n\r\n")
     assert head.startswith("HTTP/1.1 200 ")
+
+
+async def test_silent_connections_keep_no_health_check_out(admin):
+    silent = []
+    loop = asyncio.get_running_loop()
+    for number in range(1_000):
+        one = socket.socket()
+        one.setblocking(False)
+        await loop.sock_connect(one, ("127.0.0.1", admin.port))
+        if number % 3 == 0:
+            one.send(b"GET /healthz HTT")  # a head that is never completed
+        silent.append(one)
+        if number % 20 == 0:
+            async with asyncio.timeout(5):
+                head, _ = await exchange(admin, b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert head.startswith("HTTP/1.1 200 ")
+    assert len(admin._silent) <= admin_http.CONNECTION_COUNT_MAX
+    for one in silent:
+        one.close()
+
+
+async def test_the_address_with_the_most_silent_connections_loses_one(admin):
+    class Writer:
+        def __init__(self):
+            self.transport = self
+            self.is_aborted = False
+
+        def abort(self):
+            self.is_aborted = True
+
+    writers = [Writer() for _ in range(4)]
+    admin._silent = dict(zip(writers, ("a", "b", "b", "c"), strict=True))
+    assert admin._close_oldest()
+    assert [one.is_aborted for one in writers] == [False, True, False, False]
+    admin._silent.clear()
+    assert not admin._close_oldest()
+
+
+async def test_a_peer_that_does_not_read_its_answer_is_closed(admin, monkeypatch):
+    monkeypatch.setattr(admin_http, "REQUEST_TIMEOUT_S", 0.2)
+    admin.add_settings("large", lambda: "x" * (16 << 20))
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.connect(("127.0.0.1", admin.port))
+    one.send(b"GET /settings HTTP/1.1\r\n\r\n")
+    aborted = await asyncio.wait_for(asyncio.to_thread(read_all, one), 30)
+    assert 0 < len(aborted) < 16 << 20
+    assert not admin._connection_count
 
 
 async def test_readiness_follows_its_checks_and_liveness_does_not():

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from cometmq.runtime import open_files
 from cometmq.runtime.open_files import open_files_limit, raise_open_files_limit
 
 RUN = """
@@ -50,3 +51,13 @@ def test_without_a_hard_limit_the_soft_limit_becomes_large(monkeypatch):
     assert open_files_limit() == 1 << 20
     limits.append((resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert open_files_limit() == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("limit", "connections"),
+    [(1 << 20, 20_000), (4_096, 4_096 - 512 - 512), (1_024, 128), (200, 25)],
+)
+def test_connections_leave_descriptors_for_all_other_files(monkeypatch, limit, connections):
+    monkeypatch.setattr(open_files, "open_files_limit", lambda: limit)
+    assert open_files.connections_within(20_000, files_max=512) == connections
+    assert open_files.connections_within(10, files_max=512) == 10

@@ -6,11 +6,13 @@ import gc
 import socket
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.program import program
+from cometmq.runtime.mistakes import Mistakes
+from cometmq.runtime.program import configured_program, program
 from cometmq.runtime.service import Stop
 
 
@@ -125,3 +127,39 @@ async def test_a_service_runs_without_an_http_port():
     stop.request("test")
     await main_of(notes, stop, -1)
     assert notes == ["started", "stopped"]
+
+
+async def test_the_port_binds_where_the_program_binds(port):
+    class Settings(msgspec.Struct):
+        admin_http_port: int
+        bind_address: str
+
+    served = asyncio.Event()
+
+    class Started(Stop):
+        def serving(self):
+            super().serving()
+            served.set()
+
+    class Given:
+        value = Settings(port, "127.0.0.2")
+        mistakes = Mistakes()
+
+        @staticmethod
+        def label(name):
+            return name
+
+    stop = Started()
+
+    def build(*, log, clock, admin):
+        return Service([], stop, admin)
+
+    given: Any = Given()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(configured_program(build, given, log=NO_LOG)(stop))
+        await served.wait()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        _, writer = await asyncio.open_connection("127.0.0.2", port)
+        writer.close()
+        stop.request("test")

@@ -326,6 +326,24 @@ def test_changed_since_returns_keys_with_other_values(tmp_path):
     assert not loaded.knows("nobodyKnows")
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["secretKey", "dbPassword", "DB_PASSWD", "apiToken", "accessKey", "tls.credentials", "my.pwd"],
+)
+def test_unknown_settings_that_may_be_secrets_are_not_shown(tmp_path, name):
+    file = tmp_path / "a.conf"
+    file.write_text(f"{name}=hunter2\ncolour=blue\nproxy=http://me:hunter2@host/x\n")
+    loaded = load(Example, prefix="X", env={}, file=file)
+    assert loaded.unknown[name] == "hunter2"
+    for text in (loaded.as_table(), loaded.as_properties()):
+        assert "hunter2" not in text
+        assert "blue" in text
+        assert "@host/x" in text
+    assert f"{name}=******" in loaded.as_table()
+    assert name not in loaded.as_properties()
+    assert "hunter2" in loaded.as_saved_properties()  # the broker rewrites its file
+
+
 def test_an_update_of_a_kept_unknown_key_is_returned(tmp_path):
     loaded = load_text(tmp_path, "waitTime=1")
     assert loaded.updated({"waitTime": "2"}).unknown == {"waitTime": "2"}

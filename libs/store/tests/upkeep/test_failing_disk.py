@@ -118,6 +118,39 @@ def test_a_failed_sync_is_for_good(disk, kind):
     assert disk.exists("/store/abort")  # the next start recovers
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("kind", list(FlushDiskType))
+def test_a_file_that_cannot_be_opened_is_synced_later(disk, kind, number):
+    """Too many open files are no reason to give up the store: no page was lost."""
+    rig = StoreRig(disk, small_settings(flush_disk_type=kind))
+    disk.fault = failing(number, "sync", "commitlog")
+    results: list[Any] = []
+    rig.store.put(make_message(), results.append)
+    rig.store.commit()
+    is_sync = kind is FlushDiskType.SYNC_FLUSH
+    rig.flush(rig.clock.advance(100 if is_sync else 20_000))
+    assert bool(results) is not is_sync
+    assert rig.store.stats().refusals == ()
+    disk.fault = None
+    assert rig.store.flush_job(rig.clock.now_ms) is None  # not at once
+    rig.flush(rig.clock.advance(100))
+    assert [result.status for result in results] == [PutStatus.PUT_OK]
+    assert rig.store.is_writable
+    rig.store.close()
+    assert StoreRig(disk).store.recovered.was_clean
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_checkpoint_that_cannot_open_a_file_is_repeated(disk, rig, number):
+    rig.put(make_message())
+    disk.fault = failing(number, "sync", "consumequeue")
+    rig.work(3)
+    assert "sync-failed" not in rig.store.stats().refusals
+    disk.fault = None
+    rig.work(3)
+    assert rig.store.stats().refusals == ()
+
+
 def test_a_failed_sync_of_a_checkpoint_is_for_good(disk, rig):
     rig.put(make_message())
     disk.fault = failing(errno.EIO, "sync", "consumequeue")

@@ -2,13 +2,16 @@
 """The HTTP port of every program: /metrics, /healthz, /readyz and /settings; / lists these pages.
 
 The server is deliberately small: it answers GET and HEAD, serves one request per connection, and
-limits the size of the request head, the time per request and the number of connections. Counters
+limits the size of the request head, the time per request and the number of connections. If there
+are too many, the oldest one that has not sent its request is closed, from the address with the most
+of them, so silent connections never keep probes out. Counters
 are copied on the event loop, a few at a time, and rendered on a worker thread. Scraping many series
 therefore does not delay messages.
 """
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
@@ -29,7 +32,9 @@ from cometmq.runtime.worker import Worker
 
 HEAD_BYTES_MAX = 8 * 1024
 REQUEST_TIMEOUT_S = 5.0
-CONNECTION_COUNT_MAX = 64
+CONNECTION_COUNT_MAX = 256
+BACKLOG = 1024
+"""Connections that the kernel queues; with fewer, a burst of them delays a probe by a second."""
 
 Check = Callable[[], str | None]
 """A health check returns None while healthy, otherwise a one-line reason."""
@@ -72,6 +77,7 @@ class AdminHttp:
         self._worker = Worker("metrics", pending_count_max=CONNECTION_COUNT_MAX)
         self._server: asyncio.Server | None = None
         self._connection_count = 0
+        self._silent: dict[asyncio.StreamWriter, str] = {}  # oldest first, with their addresses
         self._pages: dict[str, Callable[[], Awaitable[Answer]]] = {
             "/metrics": self._metrics,
             "/healthz": self._healthz,
@@ -125,7 +131,9 @@ class AdminHttp:
                 family=socket.AF_INET6 if is_dual or ":" in (host or "") else socket.AF_INET,
                 dualstack_ipv6=is_dual,
             )
-        self._server = await asyncio.start_server(self._serve, sock=listener, limit=HEAD_BYTES_MAX)
+        self._server = await asyncio.start_server(
+            self._serve, sock=listener, limit=HEAD_BYTES_MAX, backlog=BACKLOG
+        )
         self.lag.start(asyncio.get_running_loop())
 
     async def stop(self) -> None:
@@ -178,26 +186,50 @@ class AdminHttp:
         return Answer(HTTPStatus.OK, "\n".join(parts).encode())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._connection_count >= CONNECTION_COUNT_MAX:
+        if self._connection_count >= CONNECTION_COUNT_MAX and not self._close_oldest():
             writer.transport.abort()
             return
         self._connection_count += 1
+        host, *_ = writer.get_extra_info("peername") or ("",)
+        self._silent[writer] = host
+        writer.transport.set_write_buffer_limits(high=0)  # `drain` waits until all is sent
+        is_done = False
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                method, answer = await self._exchange(reader)
+                method, answer = await self._exchange(reader, writer)
                 writer.write(_framed(method, answer))
                 await writer.drain()
+                is_done = True
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
             self._log.debug("http_request.aborted")
         finally:
             self._connection_count -= 1
-            writer.close()
+            self._silent.pop(writer, None)
+            if is_done:
+                writer.close()
+            else:
+                writer.transport.abort()  # unsent output would keep the connection open
 
-    async def _exchange(self, reader: asyncio.StreamReader) -> tuple[str, Answer]:
+    def _close_oldest(self) -> bool:
+        """Close the oldest silent connection of the address with the most; return False if all
+        connections are being answered.
+        """
+        if not self._silent:
+            return False
+        (host, _), *_ = Counter(self._silent.values()).most_common(1)
+        oldest = next(writer for writer, one in self._silent.items() if one == host)
+        del self._silent[oldest]
+        oldest.transport.abort()
+        return True
+
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[str, Answer]:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return "GET", Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"head too long\n")
+        self._silent.pop(writer, None)
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return "GET", Answer(HTTPStatus.BAD_REQUEST, b"not HTTP/1\n")

@@ -7,6 +7,9 @@ from typing import Final
 _LIMIT_MAX: Final = 1 << 20
 """Used if the system sets no limit; the kernel's default limit for a process (fs.nr_open)."""
 
+RESERVED_FILES: Final = 512
+"""Listeners, HTTP connections, connections to other servers, and files of tables and logs."""
+
 
 def raise_open_files_limit() -> None:
     """Raise the soft limit of open files to the hard limit, as Java does.
@@ -28,3 +31,13 @@ def open_files_limit() -> int:
     """Return how many files and connections this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _LIMIT_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def connections_within(wanted: int, *, files_max: int = 0) -> int:
+    """Return how many of the wanted connections a server may accept, so that its other files can
+    always be opened: `files_max` of a store, and RESERVED_FILES.
+
+    A server with a very low limit keeps an eighth of it for connections.
+    """
+    limit = open_files_limit()
+    return max(1, min(wanted, max(limit // 8, limit - files_max - RESERVED_FILES)))

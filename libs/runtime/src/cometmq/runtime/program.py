@@ -38,20 +38,24 @@ def program(
     *,
     log: Log,
     http_port: int,
+    http_host: str = "",
     http_setting: str = "adminHttpPort",
     on_ready: Callable[[], None] | None = None,
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
-    """Return a main function for `service.run`; `http_port=-1` disables the HTTP port."""
+    """Return a main function for `service.run`; `http_port=-1` disables the HTTP port.
+
+    An empty `http_host` means all addresses.
+    """
 
     async def main(stop: Stop) -> None:
         admin = AdminHttp(log=log)
         app = build(log=log, clock=SystemClock(), admin=admin)
         app.check()  # first: on a second start, the folder or main port gives the better error
-        check_port("", http_port, setting=http_setting)
+        check_port(http_host, http_port, setting=http_setting)
         await app.start()
         try:
             if http_port >= 0:
-                await admin.start(http_port, setting=http_setting)
+                await admin.start(http_port, host=http_host, setting=http_setting)
             stop.serving()
             if on_ready is not None:
                 on_ready()
@@ -66,7 +70,8 @@ def program(
 def configured_program(
     build: Build, settings: Loaded[Any], *, log: Log
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
-    """Return a main function as `program` does, with the HTTP port from the settings.
+    """Return a main function as `program` does, with the HTTP port from the settings. It binds
+    where the program binds, if the program has the setting `bindAddress`.
 
     Probable mistakes in the settings are logged at the end of startup, where users notice them.
     """
@@ -84,6 +89,7 @@ def configured_program(
         build,
         log=log,
         http_port=settings.value.admin_http_port,
+        http_host=getattr(settings.value, "bind_address", ""),
         http_setting=settings.label("adminHttpPort"),
         on_ready=warn_of_mistakes,
     )

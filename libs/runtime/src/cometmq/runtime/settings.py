@@ -11,6 +11,7 @@ along with probable mistakes that would not be fatal by themselves.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -30,6 +31,10 @@ from cometmq.runtime.variables import unread, unread_line
 S = TypeVar("S", bound=msgspec.Struct)
 
 _HIDDEN = "******"
+_SECRET_NAME = re.compile(
+    r"secret|passw|passphrase|pwd|token|credential|key|signature", re.IGNORECASE
+)
+_SECRET_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _NUMBERS = ("0", "1")
 
 
@@ -139,11 +144,16 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         return {name for name, value in after.items() if before.get(name) != value}
 
     def as_properties(self) -> str:
-        """Render known and unknown keys as `.properties` text, without unset keys and secrets."""
+        """Render known and unknown keys as `.properties` text, without unset keys and secrets.
+
+        An unknown key counts as a secret if its name is like that of one.
+        """
         fields = [it for it in fields_of(type(self.value)).values() if not it.is_secret]
         known = {field.name: _text(field.read(self.value)) for field in fields}
         set_values = {name: text for name, text in known.items() if text is not None}
-        return properties.render({**self.unknown, **set_values})
+        shown = {name: text for name, text in self.unknown.items() if not _looks_secret(name)}
+        shown = {name: _SECRET_IN_URL.sub(_HIDDEN, text) for name, text in shown.items()}
+        return properties.render({**shown, **set_values})
 
     def as_saved_properties(self) -> str:
         """Render the settings to save: those from the file, and those changed at run time.
@@ -177,7 +187,8 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
             hint = f"; did you mean {guesses[name]}?" if name in guesses else ""
             if name in prose:
                 hint = f"; {LINE_FORM}"
-            rows.append((f"{name}={text}", f"unknown, kept{hint}"))
+            shown = _HIDDEN if _looks_secret(name) and text else _SECRET_IN_URL.sub(_HIDDEN, text)
+            rows.append((f"{name}={shown}", f"unknown, kept{hint}"))
         width = min(60, max((len(setting) for setting, _ in rows), default=0))
         return "".join(f"{setting:<{width}}  # {source}\n" for setting, source in rows)
 
@@ -415,6 +426,11 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
 def _invalid(field: SettingsField, value: object, origin: Origin) -> SettingsError:
     shown = _HIDDEN if field.is_secret else str(value).replace("\n", "\\n")
     return SettingsError(f"{field.name}={shown}: must be {field.expected}{_source(origin)}")
+
+
+def _looks_secret(name: str) -> bool:
+    """Return whether an unknown setting may be a secret; a tool that reads it knows its value."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def _source(origin: Origin) -> str:

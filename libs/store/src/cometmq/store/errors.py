@@ -27,6 +27,14 @@ class DiskError(StoreError):
         """Whether the operation may succeed after files have been deleted."""
         return self.errno in {numbers.ENOSPC, numbers.EDQUOT}
 
+    @property
+    def is_open_refused(self) -> bool:
+        """Whether the file could not be opened because too many are open, or memory is short.
+
+        Nothing was written or synced, and nothing is lost: the operation may be repeated.
+        """
+        return self.errno in {numbers.EMFILE, numbers.ENFILE, numbers.ENOMEM}
+
 
 class CorruptStore(StoreError):
     """The files contradict each other; opening the store would lose or misplace messages."""

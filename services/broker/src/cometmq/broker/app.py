@@ -61,7 +61,7 @@ from cometmq.runtime.boot import boot_id
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 from cometmq.runtime.memory import memory_limit_bytes, release_free_memory
-from cometmq.runtime.open_files import open_files_limit
+from cometmq.runtime.open_files import connections_within, open_files_limit
 from cometmq.runtime.places import listening, prepare_folder
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
@@ -276,7 +276,7 @@ class BrokerApp:
         return MessageStore.open(
             settings,
             disk=OsDisk(
-                open_files_max=min(settings.open_queue_files_max, open_files_limit() // 2),
+                open_files_max=store_files_max(settings),
                 native=open_native_writes(settings),
             ),
             clock_ms=self._clock.now_ms,
@@ -483,9 +483,16 @@ def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
     return path.expanduser().absolute()
 
 
+def store_files_max(settings: BrokerSettings) -> int:
+    """Return how many of its files the store may keep open."""
+    return min(settings.open_queue_files_max, open_files_limit() // 2)
+
+
 def server_settings(settings: BrokerSettings, label: Label = str) -> ServerSettings:
     return ServerSettings(
-        connections_max=settings.connections_max,
+        connections_max=connections_within(
+            settings.connections_max, files_max=store_files_max(settings)
+        ),
         in_flight_per_connection_max=settings.connection_in_flight_max,
         in_flight_max=settings.in_flight_max,
         write_high_water_bytes=settings.write_buffer_high_bytes,

@@ -472,7 +472,7 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=-1,
             le=65535,
-            description="Port for metrics and health checks; 0 picks a free port, -1 opens none.",
+            description="Port for metrics and health checks on `bindAddress`; 0: any, -1: none.",
         ),
     ] = -1
     metrics_rows_max: Annotated[

@@ -25,6 +25,7 @@ from cometmq.runtime.files import replace_file
 from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES
 from cometmq.runtime.memory import release_free_memory
 from cometmq.runtime.metrics import StatsCollector
+from cometmq.runtime.open_files import connections_within
 from cometmq.runtime.places import check_port, listening, prepare_folder
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import DEFAULT, Loaded
@@ -190,7 +191,7 @@ def expire(namesrv: Namesrv) -> None:
 
 def server_settings(settings: NamesrvSettings, label: Label = str) -> ServerSettings:
     return ServerSettings(
-        connections_max=settings.connection_count_max,
+        connections_max=connections_within(settings.connection_count_max),
         unsent_total_bytes_max=settings.write_buffer_total_bytes,
         idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
         tls=server_tls(settings, label),

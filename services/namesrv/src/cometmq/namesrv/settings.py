@@ -193,7 +193,7 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=-1,
             le=65535,
-            description="Port for metrics and health checks; 0 picks a free port, -1 opens none.",
+            description="Port for metrics and health checks on `bindAddress`; 0: any, -1: none.",
         ),
     ] = -1
 

@@ -297,4 +297,4 @@ def _nothing(_job: CheckpointJob, _error: Exception | None) -> None: ...
 
 def is_sync_failure(error: Exception | None) -> bool:
     """Return whether fsync failed, which leaves the content of the disk unknown."""
-    return isinstance(error, DiskError) and error.operation == "sync"
+    return isinstance(error, DiskError) and error.operation == "sync" and not error.is_open_refused

@@ -3,7 +3,8 @@
 
 The sync itself is a job. Group commit: one sync covers every put that was written before the sync
 began. A failed sync is fatal for the store: the kernel may have dropped the dirty pages, so a later
-successful sync would prove nothing.
+successful sync would prove nothing. A file that could not be opened, because too many are open, was
+not synced at all: that sync is repeated.
 
 Between syncs, writeback of the log is started early. While a sync writes many pages, a file system
 with a journal makes appends to the same file wait, and with them all senders.
@@ -12,6 +13,7 @@ with a journal makes appends to the same file wait, and with them all senders.
 from typing import Final
 
 from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.errors import DiskError
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.settings import FlushDiskType
@@ -19,6 +21,7 @@ from cometmq.store.writing.pending_puts import Condition, PendingPuts
 from cometmq.store.writing.write_state import Refusal
 
 PAGE_BYTES: Final = 4096
+OPEN_RETRY_MS: Final = 100
 WRITEBACK_BYTES: Final = 4 << 20
 """Size of the pieces whose writeback is started before they are synced."""
 
@@ -85,6 +88,7 @@ class Flusher:
         "_named_end",
         "_parts",
         "_pending",
+        "_refused_ms",
         "_running",
         "_writeback_offset",
         "flush_count",
@@ -110,6 +114,7 @@ class Flusher:
         self._running: FlushJob | None = None
         self._last_flush_ms = 0
         self._last_thorough_ms = 0
+        self._refused_ms: int | None = None  # when a file could not be opened
         self._named_end = -1  # the folder is synced for all files before this offset
         self._writeback_offset = flushed_offset  # writeback was started for all pages before it
         self.is_writing_back = False
@@ -147,7 +152,10 @@ class Flusher:
         self._pending.expire(now_ms, timeouts_ms)
         if self._running is not None or self.has_failed:
             return None
-        if not self._is_due(now_ms) and not (is_forced and self._log.end > self.flushed_offset):
+        if self._refused_ms is not None:
+            if not has_passed(OPEN_RETRY_MS, since_ms=self._refused_ms, now_ms=now_ms):
+                return None
+        elif not self._is_due(now_ms) and not (is_forced and self._log.end > self.flushed_offset):
             return None
         self._last_flush_ms = now_ms
         self._running = job = self.plan()
@@ -209,9 +217,13 @@ class Flusher:
         """Complete the puts that a finished job has synced."""
         if job is self._running:
             self._running = None
+        if isinstance(error, DiskError) and error.is_open_refused:
+            self._note_refused(error)
+            return
         if error is not None:
             self.fail(error)
             return
+        self._refused_ms = None
         self.flush_count += 1
         self.note_flushed(job)
 
@@ -226,6 +238,16 @@ class Flusher:
         self.flushed_offset = max(self.flushed_offset, job.offset)
         self._named_end = max(self._named_end, job.file_end)
         self._pending.advance(Condition.FLUSHED, job.offset)
+
+    def _note_refused(self, error: DiskError) -> None:
+        """Repeat the sync later; the puts keep waiting, and are answered at their timeout."""
+        if self._refused_ms is None:
+            self._parts.log.warning(
+                "sync.postponed",
+                error=str(error),
+                action="raise the limit of open files (nofile)",
+            )
+        self._refused_ms = self._last_flush_ms
 
     def fail(self, error: Exception) -> None:
         """Fail all waiting puts; the store remains read-only."""

@@ -37,6 +37,8 @@ class BrokerProcess:
     def __init__(self, folder: Path, **settings: str) -> None:
         """Write the settings file; `settings`, by external names, override the test defaults."""
         self.folder = folder
+        self.prefix: tuple[str, ...] = ()
+        """A command, such as `prlimit`, that executes the broker."""
         self.file = folder / "broker.conf"
         self.address = ""
         self.events: list[dict[str, Any]] = []
@@ -72,6 +74,7 @@ class BrokerProcess:
         self._ready.clear()
         self._is_silent.clear()
         self._process = await asyncio.create_subprocess_exec(
+            *self.prefix,
             sys.executable,
             "-m",
             "cometmq.broker",
