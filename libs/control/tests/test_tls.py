@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.control.client import MemberClient
 from cometmq.control.credentials import channel_credentials, server_credentials
-from cometmq.control.member import MemberUnreachable
+from cometmq.control.member import MemberUnproven, MemberUnreachable
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.scripted import TARGET
 from cometmq.remoting.errors import SettingsError
@@ -73,6 +73,24 @@ async def test_both_ends_verify_each_other(member, secure, files):
 async def test_others_are_refused(secure, files, tls):
     with pytest.raises(MemberUnreachable):
         await status(secure.port, tls(files))
+
+
+@pytest.mark.parametrize("keys", [(), (b"k" * 32,), (b"w" * 32,)], ids=["none", "right", "wrong"])
+async def test_a_certificate_that_the_member_demands_is_a_proof_too(member, files, keys):
+    server = ControlServer(member, tls=server_tls(files), keys=lambda: (b"k" * 32,))
+    await server.start("127.0.0.1", 0)
+    client = MemberClient(
+        f"127.0.0.1:{server.port}", TARGET, tls=client_tls(files), tls_name=NAME, keys=lambda: keys
+    )
+    try:
+        if keys == (b"w" * 32,):  # a caller with a key wants a proof of it, and gets none
+            with pytest.raises(MemberUnproven):
+                await client.status(timeout_ms=60_000)
+        else:
+            assert (await client.status(timeout_ms=60_000)).group == "orders"
+    finally:
+        await client.close()
+        await server.stop()
 
 
 async def test_the_name_in_the_certificate_is_compared(secure, files):

@@ -17,8 +17,9 @@ from cometmq.client.admin.figures import read_figures
 from cometmq.control import electors
 from cometmq.control.client import MemberClient
 from cometmq.control.electors import elector_mark
-from cometmq.control.member import Target
+from cometmq.control.member import MemberUnproven, Target
 from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.signed import fingerprint
 from cometmq.peers.ports import free_port
 from cometmq.remoting.errors import SettingsError
 
@@ -105,6 +106,22 @@ async def test_a_member_without_an_elector_says_so_and_goes_on_serving(controlle
     finally:
         await elector.close()
     assert elector_gap(broker) is None
+
+
+async def test_a_stranger_on_loopback_is_neither_answered_nor_obeyed(controlled):
+    group, first = controlled.group, controlled.clients[0]
+    for keys in (lambda: (), lambda: (b"w" * 32,)):
+        stranger = MemberClient(first.address, first.target, keys=keys)
+        try:
+            with pytest.raises(MemberUnproven):
+                await stranger.status()
+            with pytest.raises(MemberUnproven):
+                await stranger.fence(1 << 40)
+        finally:
+            await stranger.close()
+    assert group.status(0).promised < 1 << 40
+    report = await first.status()
+    assert report.group_keys == tuple(map(fingerprint, group.keys()))
 
 
 async def test_settings_change_as_through_mqadmin(controlled):

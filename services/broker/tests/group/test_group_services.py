@@ -191,6 +191,7 @@ async def test_name_servers_hear_of_a_new_master_at_once(tmp_path: Path) -> None
             await group.until(lambda: masters(namesrv)[-1] == group.address(new))
             assert time.monotonic() - began < 15  # half the registration interval
             assert epochs_of(namesrv, group.address(new))[-1] == group.record.epoch > first
+            assert all(one.group_proof for one in namesrv.headers)
             await group.start(old)
             await group.until(lambda: group.status(old).role is Role.SLAVE)
             await group.until(
