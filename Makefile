@@ -121,7 +121,7 @@ sim: setup ## Whole broker groups in simulated time: faults, promises, dropped r
 	$(BIN)/pytest -q tests/sim --timeout=1800
 
 .PHONY: fuzz
-fuzz: setup ## Mutated input through the decoders, hostile frames at live servers
+fuzz: setup ## Mutated input through the decoders and to live servers; prints the slowest
 	$(BIN)/python tests/fuzz/run.py --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)
 	$(BIN)/python deploy/accel.py fuzz $(or $(INPUTS),100000000)
 

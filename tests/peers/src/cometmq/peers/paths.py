@@ -7,5 +7,6 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[5]
 CACHE: Final = ROOT / ".cache" / "peers"
 GOLDEN: Final = ROOT / "tests" / "golden"
+FUZZ_CORPUS: Final = ROOT / "tests" / "fuzz" / "corpus"
 FUZZ_FAILURES: Final = ROOT / ".cache" / "fuzz-failures"
 DATA: Final = Path(__file__).resolve().parent / "data"

@@ -20,6 +20,7 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.fuzz.attackers import Tally, attack, be_a_nuisance, total
 from cometmq.peers.fuzz.decoders import say
 from cometmq.peers.fuzz.good import GoodBrokerClient, GoodNamesrvClient
+from cometmq.peers.fuzz.ports import SHARE, bombard, slowest
 from cometmq.peers.ports import HOST
 from cometmq.peers.processes import Child
 from cometmq.store.inspection.verify import verify_store
@@ -31,6 +32,9 @@ GROWTH_KIB_MAX: Final = 128 * 1024  # the allocator keeps the memory that slow r
 PEAK_KIB_MAX: Final = 512 * 1024
 P50_MS_MAX: Final = 5_000
 LATENCY_MS_MAX: Final = 60_000
+EXPECTED_ERRORS: Final = frozenset({"slave.refused"})  # its operator must act
+COST_SHARE: Final = 50  # so many frames for one request that is measured alone
+COST_MS_MAX: Final = 2_000
 TIMEOUT_S: Final = 60.0
 SETTINGS: Final = {
     "brokerName": "fuzzed",
@@ -75,9 +79,11 @@ class Fuzz:
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(client.work()) for client in good]
             tally = await self._attack(broker.address, namesrv_address, good[0], pids)
+            await self._attack_other_ports(broker)
             for client in good:
                 client.is_over = True
             await asyncio.wait(work)
+        await self._measure_costs(broker.address, namesrv_address)
         self._report(tally, time.monotonic() - started)
         for client in good:
             self._problems += client.problems(P50_MS_MAX, LATENCY_MS_MAX)
@@ -88,6 +94,30 @@ class Fuzz:
         if namesrv.stop(TIMEOUT_S) != 0:
             self._problems.append("the name server did not stop well")
         return self._problems
+
+    async def _attack_other_ports(self, broker: BrokerChild) -> None:
+        http = f"{HOST}:{broker.http_port}"
+        replication = int(broker.address.rpartition(":")[2]) + 1  # the default haListenPort
+        ports = {"ha_reports": f"{HOST}:{replication}", "http_request": http}
+        ports |= {"group_stream": ports["ha_reports"], "control_request": http}
+        streams = max(1, self._frames // SHARE)
+        began_s = time.monotonic()
+        self._problems += await bombard(ports, http, streams=streams, seed=f"{self._seed}:ports")
+        elapsed_s = time.monotonic() - began_s
+        say(f"ports: {streams} hostile streams to replication and HTTP in {elapsed_s:.0f} s")
+
+    async def _measure_costs(self, broker: str, namesrv: str) -> None:
+        """Print the slowest requests; the load of the attack is over."""
+        targets = ("broker", broker, BROKER_CODES), ("name server", namesrv, NAMESRV_CODES)
+        for name, address, codes in targets:
+            count = max(10, self._frames // COST_SHARE)
+            worst = await slowest(address, list(codes), count=count, seed=f"{self._seed}:cost")
+            say(f"{name}: slowest requests: {worst}")
+            self._problems += [
+                f"{name}: a request takes too long: {cost}"
+                for cost in worst.costs()
+                if cost.elapsed_ms > COST_MS_MAX
+            ]
 
     async def _start_namesrv(self) -> tuple[Child, str]:
         file = self._folder / "namesrv.conf"
@@ -171,7 +201,9 @@ class Fuzz:
         bad = [
             event
             for event in events
-            if event.get("level") == "error" or "exception" in event or "output" in event
+            if (event.get("level") == "error" and event.get("event") not in EXPECTED_ERRORS)
+            or "exception" in event
+            or "output" in event
         ]
         counts = Counter(str(event.get("event")) for event in events)
         say(f"{name}: {len(events)} lines of log, {dict(counts.most_common(5))}")

@@ -16,6 +16,7 @@ import msgspec
 
 from cometmq.broker.filters.records import sql_record_filter
 from cometmq.broker.filters.sql import SqlError, compile_sql
+from cometmq.peers.fuzz.streams import STREAM_TARGETS, corpus
 from cometmq.remoting.bodies.dialect import decode_json, encode_json, parse_dialect
 from cometmq.remoting.bodies.topic_config import decode_register_body, encode_register_body
 from cometmq.remoting.commands import COMMANDS
@@ -235,11 +236,11 @@ TARGETS: Final[Mapping[str, Target]] = {
         sql_expression,
         filtered_record,
     )
-}
+} | STREAM_TARGETS
 
 
 def seeds(golden: Path) -> Mapping[str, list[bytes]]:
-    found: dict[str, list[bytes]] = {name: [] for name in TARGETS}
+    found: dict[str, list[bytes]] = {name: [] for name in TARGETS} | corpus()
     for exchange in load_exchanges(golden):
         for side in (exchange.request, exchange.response):
             if side is not None and len(side.data) <= _SEED_BYTES_MAX:

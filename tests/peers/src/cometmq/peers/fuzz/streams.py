@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoders of the other ports: both replication streams, the control API, and HTTP.
+
+Their valid inputs are files in `tests/fuzz/corpus`, one folder for each target.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from cometmq.broker.replication.frames import ReportReader, TransferReader
+from cometmq.broker.replication.group import frames, proving
+from cometmq.broker.replication.group.frames import FrameReader, Kind
+from cometmq.broker.replication.group.handshake import (
+    Hello,
+    Refused,
+    TablesOffered,
+    TablesWanted,
+    Welcome,
+    decode_handshake,
+)
+from cometmq.control.v1 import control_pb2
+from cometmq.peers.paths import FUZZ_CORPUS
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.runtime.admin_http import AdminHttp
+
+_BODIES: Final[Mapping[Kind, Callable[[memoryview], Any]]] = {
+    Kind.RECORDS: frames.decode_records,
+    Kind.CONFIRM: frames.decode_confirm,
+    Kind.ACK: frames.decode_report,
+    Kind.TABLES_END: frames.decode_tables_end,
+    **{
+        kind: lambda body, kind=kind: frames.decode_tables(kind, body)  # type: ignore[misc]
+        for kind in (Kind.CHANGES, Kind.TABLES)
+    },
+    **{
+        kind: lambda body, type_=type_: decode_handshake(body, type_)  # type: ignore[misc]
+        for kind, type_ in (
+            (Kind.HELLO, Hello),
+            (Kind.WELCOME, Welcome),
+            (Kind.REFUSED, Refused),
+            (Kind.FETCH, TablesWanted),
+            (Kind.OFFER, TablesOffered),
+        )
+    },
+    **{
+        kind: lambda body, type_=type_: proving._decode(body, type_)  # type: ignore[misc]
+        for kind, type_ in (
+            (Kind.CHALLENGE, proving.Challenge),
+            (Kind.PROOF, proving.Proof),
+            (Kind.ANSWER, proving.Answer),
+        )
+    },
+}
+_MESSAGES: Final[list[Any]] = [
+    getattr(control_pb2, name) for name in sorted(control_pb2.DESCRIPTOR.message_types_by_name)
+]
+_OPENING_BYTES: Final = len(frames.encode_opening())
+_loop: Final = asyncio.new_event_loop()
+_no_writer: Final[Any] = object()  # identifies the connection
+
+
+def ha_reports(data: bytes) -> None:
+    """Read the reports of a slave of RocketMQ 4.9."""
+    reader = ReportReader()
+    for part in _parts(data):
+        reader.feed(part)
+
+
+def ha_transfers(data: bytes) -> None:
+    """Read the transfers of a master of RocketMQ 4.9."""
+    reader, size = TransferReader(), 0
+    for part in _parts(data):
+        size += sum(len(transfer.data) for transfer in reader.feed(part))
+    assert size <= len(data), "a transfer has bytes that were not sent"
+
+
+def group_stream(data: bytes) -> None:
+    """Read the stream between the members of a broker group, with and without an opening."""
+    if len(data) >= _OPENING_BYTES and frames.decode_opening(data[:_OPENING_BYTES]) is not None:
+        data = data[_OPENING_BYTES:]
+    frames.first_frame(data, *Kind)
+    reader = FrameReader(*Kind)
+    for part in _parts(data):
+        for frame in reader.feed(part):
+            _BODIES[frame.kind](frame.body)
+    assert reader.held_bytes <= len(data), "more is buffered than was sent"
+
+
+def control_request(data: bytes) -> None:
+    """Parse a message of the control API; its first byte chooses the type."""
+    message = _MESSAGES[data[0] % len(_MESSAGES) if data else 0]()
+    try:
+        message.ParseFromString(data[1:])
+    except DecodeError as error:
+        raise RemoteProtocolError(str(error)) from error
+    again = type(message)()
+    again.ParseFromString(message.SerializeToString())
+
+
+def http_request(data: bytes) -> None:
+    """Answer a request to the HTTP port."""
+    reader = asyncio.StreamReader(loop=_loop)
+    reader.feed_data(data)
+    reader.feed_eof()
+    try:
+        exchange = AdminHttp()._exchange(reader, _no_writer)  # without a socket
+        _loop.run_until_complete(exchange)
+    except asyncio.IncompleteReadError as error:
+        raise RemoteProtocolError("the request ends early") from error
+
+
+STREAM_TARGETS: Final = {
+    target.__name__: target
+    for target in (ha_reports, ha_transfers, group_stream, control_request, http_request)
+}
+
+
+def corpus() -> dict[str, list[bytes]]:
+    """Return the valid inputs of each target."""
+    return {
+        name: [path.read_bytes() for path in sorted((FUZZ_CORPUS / name).iterdir())]
+        for name in STREAM_TARGETS
+    }
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes]:
+    cut = data[0] % len(data) if data else 0
+    return data[:cut], data[cut:]

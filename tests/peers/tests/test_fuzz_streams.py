@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from random import Random
+
+import pytest
+
+from cometmq.peers.fuzz.cost import Cost, Worst
+from cometmq.peers.fuzz.mutate import mutated
+from cometmq.peers.fuzz.streams import STREAM_TARGETS, corpus
+from cometmq.peers.fuzz.targets import ALLOWED, TARGETS
+
+CORPUS = corpus()
+
+
+@pytest.mark.parametrize("name", STREAM_TARGETS)
+def test_the_inputs_of_the_corpus_are_valid(name):
+    assert name in TARGETS
+    assert CORPUS[name]
+    for data in CORPUS[name]:
+        TARGETS[name](data)
+
+
+@pytest.mark.parametrize("name", STREAM_TARGETS)
+def test_mutated_inputs_are_accepted_or_refused(name):
+    random, refused = Random(name), 0
+    for _ in range(200):
+        try:
+            TARGETS[name](mutated(random, CORPUS[name]))
+        except ALLOWED:
+            refused += 1
+    assert 0 < refused < 200
+
+
+def test_the_worst_cost_is_that_of_most_time_per_byte():
+    worst = Worst()
+    worst.note(Cost.of("long", 0.01, 100_000))
+    worst.note(Cost.of("short", 0.001, 1_000))
+    worst.note(Cost.of("short", 0.0005, 1_000))
+    worst.note(Cost.of("tiny", 0.0001, 1))
+    assert [cost.name for cost in worst.costs()] == ["short", "tiny", "long"]
+    assert str(worst).startswith("short 1.00 us per byte (1.0 ms for 1000 bytes); tiny 0.39 us")
