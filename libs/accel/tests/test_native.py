@@ -36,7 +36,8 @@ def make_lane(**changes):
     pieces = sent_pieces(ConstantExt({"TRACE_ON": "100%"}), 0)
     options = {
         "store_host": HOST, "cluster": "CLUSTER\x01c", "frame_bytes_max": 1 << 20,
-        "body_bytes_max": 4096, "request_bytes_max": 8192, "json": list(pieces.json),
+        "body_bytes_max": 4096, "batch_count_max": 100, "request_bytes_max": 8192,
+        "json": list(pieces.json),
         "binary_head": pieces.binary_head, "flag": pieces.flag,
         "binary_entries": pieces.binary_entries, "delayed": ("Delayed", [1_000, 5_000]),
         "transactions": ("Half", "Op", "TAGS\x01d", 100),
