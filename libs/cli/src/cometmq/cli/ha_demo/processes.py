@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import secrets
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -34,11 +35,13 @@ controlPort={control}
 storePathRootDir={folder}/{ordinal}
 namesrvAddr={namesrv}
 groupRecord=file:{folder}/record.json
+groupKeyFile={folder}/group.key
 groupMembers={members}
 """
 _ELECTOR: Final = """\
 brokerName={group}
 groupRecord=file:{folder}/record.json
+groupKeyFile={folder}/group.key
 controlMembers={members}
 """
 
@@ -56,6 +59,9 @@ class Group:
 
     async def start(self) -> None:
         """Start all processes, and wait until the group is complete."""
+        key = self._folder / "group.key"
+        key.touch(mode=0o600)
+        key.write_text(f"{secrets.token_hex(32)}\n")
         elector = self._folder / "elector.conf"
         elector.write_text(
             _ELECTOR.format(group=GROUP, folder=self._folder, members=_members(self._controls))

@@ -4,6 +4,7 @@
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE
@@ -45,6 +46,7 @@ diskSpaceCleanForciblyRatio=100
 diskSpaceWarningLevelRatio=100
 namesrvAddr={namesrv}
 groupRecord=etcd:{record}/{group}
+groupKeyFile={key}
 groupMembers={members}
 minInSync={min_in_sync}
 switchoverTimeoutMills=10000
@@ -52,6 +54,7 @@ switchoverTimeoutMills=10000
 _ELECTOR: Final = """\
 brokerName={group}
 groupRecord=etcd:{record}/{group}
+groupKeyFile={key}
 controlMembers={members}
 minInSync={min_in_sync}
 """
@@ -109,6 +112,7 @@ class BrokerGroup:
         if backup is not None:
             await asyncio.to_thread(shutil.copytree, backup, self.store(0))
         await asyncio.to_thread(self._etcd.start)
+        self._key.write_text(f"{secrets.token_hex(32)}\n")
         for ordinal in range(self.copies):
             self._conf(broker(ordinal)).write_text(self._broker_settings(ordinal))
         for number in range(ELECTOR_COUNT):
@@ -224,6 +228,11 @@ class BrokerGroup:
         ready = f"{name.partition('-')[0]}.ready"
         await asyncio.to_thread(child.wait_for_log, ready, START_TIMEOUT_S)
 
+    @property
+    def _key(self) -> Path:
+        """The file with the key of the group."""
+        return self._folder / "group.key"
+
     def _conf(self, name: str) -> Path:
         return self._folder / f"{name}.conf"
 
@@ -237,6 +246,7 @@ class BrokerGroup:
             store=self.store(ordinal),
             namesrv=self.namesrv,
             record=self._etcd.endpoint,
+            key=self._key,
             members=self._members(self._ports),
             min_in_sync=self._min_in_sync,
         )
@@ -245,6 +255,7 @@ class BrokerGroup:
         return _ELECTOR.format(
             group=GROUP,
             record=self._etcd.endpoint,
+            key=self._key,
             members=self._members(self._controls),
             min_in_sync=self._min_in_sync,
         )
