@@ -38,6 +38,7 @@ from cometmq.store.testing.memory_disk import MemoryDisk
 
 BOUNDS = {
     "topicsMax": 30,
+    "queuesMax": 2_300,
     "groupsMax": 20,
     "offsetsMax": 40,
     "groupOffsetsMax": 15,
@@ -140,6 +141,7 @@ def alter(broker: Broker, number: int) -> Reply:
 
 FILLS: Mapping[str, Only] = {
     "topics": Only(lambda broker, number: send(broker, f"N{number}")),
+    "queues": Only(lambda broker, number: send(broker, f"N{number}"), {"topicsMax": 1000}),
     "groups": Only(
         lambda broker, number: beat(broker, consumer(f"N{number}")),
         {"connectionRegistrationsMax": 1000, "registrationsMax": 1000, "topicsMax": 1000},

@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import READ_WRITE, Topics, topic_file
 from cometmq.broker.testing.saves import Saves
-from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
 
 SETTINGS = BrokerSettings(broker_name="broker-a", broker_cluster_name="C")
 
@@ -255,3 +256,21 @@ def test_topics_whose_configuration_was_lost_are_adopted(topics: Topics) -> None
     assert topics.table["known"].read_queue_nums == 2
     assert "RMQ_SYS_TRANS_OP_HALF_TOPIC" not in topics.table
     assert "../bad" not in topics.table
+
+
+def test_the_queues_of_all_topics_are_counted(topics: Topics) -> None:
+    def expected() -> int:
+        return sum(max(one.read_queue_nums, one.write_queue_nums) for one in topics.table.values())
+
+    assert topics.queue_count == expected()
+    topics.put(config("A", queues=5))
+    topics.put(config("A", queues=3))
+    topics.create_retry("G", queue_nums=2)
+    topics.create_retry("G", queue_nums=6)
+    assert topics.queue_count == expected()
+    topics.remove("A")
+    assert topics.queue_count == expected()
+    topics.replace(TopicConfigTable(topics.version, {"B": config("B", queues=7)}))
+    assert topics.queue_count == 7
+    topics.apply_changes(msgspec.Raw(b'{"dataVersion":{},"changed":{},"removed":["B"]}'))
+    assert topics.queue_count == 0

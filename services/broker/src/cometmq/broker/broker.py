@@ -31,6 +31,7 @@ from cometmq.broker.limits import (
     LIMITS,
     OFFSETS,
     QUEUE_LOCKS,
+    QUEUES,
     REGISTRATIONS,
     STATISTICS,
     SUBSCRIPTION_BYTES,
@@ -234,6 +235,7 @@ class Broker:
         self.filters.released = partial(limits.release, FILTERS)
         limits.used |= {
             TOPICS.name: lambda: len(self.topics.table),
+            QUEUES.name: lambda: self.topics.queue_count,
             GROUPS.name: lambda: len(self.groups.table),
             OFFSETS.name: lambda: offsets.count,
             UNKNOWN_OFFSETS.name: lambda: offsets.unknown_count,

@@ -91,6 +91,15 @@ class LimitSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
             description="Maximum number of topics, with retry and dead-letter topics.",
         ),
     ] = 100_000
+    queues_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000_000,
+            extra=MUTABLE,
+            description="Maximum number of queues of all topics; each with messages takes 1 KB.",
+        ),
+    ] = 1_000_000
     groups_max: Annotated[
         int,
         Meta(ge=1, le=1_000_000, extra=MUTABLE, description="Maximum number of consumer groups."),

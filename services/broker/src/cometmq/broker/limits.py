@@ -24,6 +24,10 @@ TOPICS: Final = Limit(
     "topicsMax", lambda s: s.topics_max,
     answer=ResponseCode.TOPIC_NOT_EXIST,
 )  # fmt: skip
+QUEUES: Final = Limit(
+    "queues", "Queues of all topics", Scope.TOTAL, REFUSED,
+    "queuesMax", lambda s: s.queues_max, answer=ResponseCode.TOPIC_NOT_EXIST,
+)  # fmt: skip
 GROUPS: Final = Limit(
     "groups", "Consumer groups", Scope.TOTAL, REFUSED, "groupsMax", lambda s: s.groups_max,
     answer=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -124,6 +128,7 @@ STATISTICS: Final = Limit(
 
 LIMITS: Final[tuple[Limit, ...]] = (
     TOPICS,
+    QUEUES,
     GROUPS,
     OFFSETS,
     GROUP_OFFSETS,
@@ -208,13 +213,20 @@ def add_entry(room: Room, limit: Limit, used: int) -> None:
     room.admit(limit, used)
 
 
-def check_total(room: Room, limit: Limit, used: int) -> None:
+def add_topic(room: Room, topic_count: int, queue_count: int, more_queues: int) -> None:
+    """Admit a topic with its queues; raise LimitReached if there is no room."""
+    room.check_journal()
+    room.admit(QUEUES, queue_count, more_queues)
+    room.admit(TOPICS, topic_count)
+
+
+def check_total(room: Room, limit: Limit, used: int, more: int = 1) -> None:
     """Raise LimitReached if a table is full; an administrator's entries have no share of their
     own.
     """
     room.check_journal()
     bound = room.limits.maximum(limit)
-    if used >= bound:
+    if used + more > bound:
         raise room.limits.refusal(limit, f"there are {used} of at most {bound}", room.peer)
 
 

@@ -14,9 +14,8 @@ from cometmq.broker.limits import (
     GROUP_SUBSCRIPTIONS,
     HEARTBEAT_FILTER_CHARS,
     HEARTBEAT_GROUPS,
-    TOPICS,
     Room,
-    add_entry,
+    add_topic,
 )
 from cometmq.broker.names import can_retry, check_group
 from cometmq.remoting import remarks
@@ -165,7 +164,7 @@ def _group_with_retry_topic(
             data.group_name,
             queue_nums=config.retry_queue_nums,
             sys_flag=unit_flag,
-            admit=partial(add_entry, room, TOPICS),
+            admit=partial(add_topic, room),
         )
     return config
 

@@ -14,7 +14,7 @@ from typing import Final
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.put_answers import answer_delayed, answer_put, group_refusal
-from cometmq.broker.limits import BATCH_MESSAGES, TOPICS, add_entry
+from cometmq.broker.limits import BATCH_MESSAGES, add_topic
 from cometmq.broker.messages import batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import check_topic
 from cometmq.broker.parking import is_storable_again
@@ -279,7 +279,7 @@ def _unknown_topic(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
     is_retry = topic.startswith(RETRY_PREFIX)
     unit_flag = TopicSysFlag.UNIT_SUB if is_retry else TopicSysFlag.UNIT
     sys_flag = int(unit_flag) if header.unit_mode else 0
-    admit_topic = partial(add_entry, broker.room(call), TOPICS)
+    admit_topic = partial(add_topic, broker.room(call))
     config = broker.topics.create_for_send(
         topic,
         default_topic=header.default_topic,
@@ -319,7 +319,5 @@ def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int)
     if retries.fate(header.reconsume_times, count_max) is retries.Fate.RETRY:
         return topic, queue_id
     dead = dead_letter_topic(group_name)
-    broker.topics.create(
-        dead, queue_nums=retries.DLQ_QUEUE_COUNT, admit=partial(add_entry, room, TOPICS)
-    )
+    broker.topics.create(dead, queue_nums=retries.DLQ_QUEUE_COUNT, admit=partial(add_topic, room))
     return dead, 0

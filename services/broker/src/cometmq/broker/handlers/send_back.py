@@ -15,7 +15,7 @@ from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.stored_topics import reader
-from cometmq.broker.limits import TOPICS, Room, add_entry
+from cometmq.broker.limits import Room, add_topic
 from cometmq.broker.messages import delay, sent_back
 from cometmq.broker.names import can_retry
 from cometmq.broker.parking import (
@@ -55,7 +55,7 @@ def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> R
         header.group,
         queue_nums=group.retry_queue_nums,
         sys_flag=sys_flag,
-        admit=partial(add_entry, room, TOPICS),
+        admit=partial(add_topic, room),
     )
     if not config.perm & _WRITE:
         raise NoPermission(refusals.topic_send_forbidden(topic))
@@ -98,7 +98,7 @@ def _store_copy(
         broker.topics.create(
             topic,
             queue_nums=retries.DLQ_QUEUE_COUNT,
-            admit=partial(add_entry, broker.room(call), TOPICS),
+            admit=partial(add_topic, broker.room(call)),
         )
     else:
         level = broker.delay.clamp(retries.retry_level(header.delay_level, record.reconsume_times))

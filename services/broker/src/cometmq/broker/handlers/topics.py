@@ -4,10 +4,10 @@
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
 from cometmq.broker.handlers.deferred_answers import look_up
-from cometmq.broker.limits import TOPICS, check_total
+from cometmq.broker.limits import QUEUES, TOPICS, Room, check_total
 from cometmq.broker.names import check_topic
 from cometmq.broker.tables.large_json import encode_large
-from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
+from cometmq.broker.tables.topics import QUEUE_NUMS_MAX, Topics, queues_of
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -40,18 +40,16 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
     refuse_on_slave(broker)
     _check_changeable(broker, header.topic)
     _check_values(header)
-    if header.topic not in broker.topics.table:
-        check_total(broker.room(call), TOPICS, len(broker.topics.table))
-    broker.topics.put(
-        TopicConfig(
-            topic_name=header.topic,
-            read_queue_nums=header.read_queue_nums,
-            write_queue_nums=header.write_queue_nums,
-            perm=header.perm,
-            topic_filter_type=header.topic_filter_type,
-            topic_sys_flag=header.topic_sys_flag or 0,
-        )
+    config = TopicConfig(
+        topic_name=header.topic,
+        read_queue_nums=header.read_queue_nums,
+        write_queue_nums=header.write_queue_nums,
+        perm=header.perm,
+        topic_filter_type=header.topic_filter_type,
+        topic_sys_flag=header.topic_sys_flag or 0,
     )
+    _check_room(broker.room(call), broker.topics, config)
+    broker.topics.put(config)
     await save_table(broker, broker.topics)
     await broker.registration.announce()
     return Reply(remark=remarks.NOT_SET)
@@ -113,6 +111,16 @@ def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> None:
         return Reply(body=encode_json(TopicStats(offset_table=table)))
 
     look_up(broker, call, stats(), lambda reply: reply)
+
+
+def _check_room(room: Room, topics: Topics, config: TopicConfig) -> None:
+    """Raise LimitReached if the table has no room for a topic, or for its new queues."""
+    old = topics.get(config.topic_name)
+    if old is None:
+        check_total(room, TOPICS, len(topics.table))
+    more = queues_of(config) - (0 if old is None else queues_of(old))
+    if more > 0:
+        check_total(room, QUEUES, topics.queue_count, more)
 
 
 def _check_changeable(broker: Broker, topic: str) -> None:

@@ -33,8 +33,10 @@ from cometmq.remoting.names import (
 )
 from cometmq.store.json_config import JsonTable
 
-Admit: TypeAlias = Callable[[int], None]
-"""Called with the number of topics before one is added; raises an error if there is no room."""
+Admit: TypeAlias = Callable[[int, int, int], None]
+"""Called before a topic is added, with the number of topics, of their queues, and of queues to add;
+raises an error if there is no room.
+"""
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 QUEUE_NUMS_MAX: Final = 16_384  # one topic of this size costs a route of 1 kB and a scan of 10 ms
@@ -64,11 +66,19 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
             log=log,
         )
         self.reserved: set[str] = set()
+        self._queue_count: int | None = None  # unknown until it is asked for
         self._changed_at: dict[str, int] = {}
         self._grown: dict[str, tuple[int, int]] = {}
         """Retry topics that have grown: their earlier number of queues, and when."""
         self._all_changed_at = self.version.counter
         self._ordered_as_of: tuple[DataVersion, frozenset[str]] | None = None
+
+    @property
+    def queue_count(self) -> int:
+        """The number of queues of all topics."""
+        if self._queue_count is None:
+            self._queue_count = sum(map(queues_of, self.table.values()))
+        return self._queue_count
 
     def boot(self, settings: BrokerSettings) -> None:
         """Add the topics that every broker has; existing topics keep their configuration."""
@@ -78,6 +88,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         if not missing:
             return
         has_history = bool(self.table)
+        self._queue_count = None
         for topic in missing:
             self.table[topic] = wanted[topic]
         self._note(*missing)
@@ -107,7 +118,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         queue_nums: int,
         sys_flag: int = 0,
         auto_create: bool = True,
-        admit: Admit = lambda _count: None,
+        admit: Admit = lambda *_counts: None,
     ) -> TopicConfig | None:
         """Return the topic, creating it from the default topic if necessary; None if that is not
         allowed.
@@ -120,8 +131,8 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         if template is None or not is_allowed or not template.perm & Perm.INHERIT:
             self._log.warning("topic.creation_refused", topic=topic, template=default_topic)
             return None
-        admit(len(self.table))
         queue_count = max(1, min(queue_nums, template.write_queue_nums))
+        admit(len(self.table), self.queue_count, queue_count)
         config = _config(
             topic, queue_count, perm=template.perm & ~int(Perm.INHERIT), sys_flag=sys_flag
         )
@@ -136,7 +147,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         queue_nums: int,
         perm: int = READ_WRITE,
         sys_flag: int = 0,
-        admit: Admit = lambda _count: None,
+        admit: Admit = lambda *_counts: None,
     ) -> TopicConfig:
         """Return the topic; if it does not exist, create it with these values.
 
@@ -145,7 +156,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         known = self.table.get(topic)
         if known is not None:
             return known
-        admit(len(self.table))
+        admit(len(self.table), self.queue_count, queue_nums)
         config = _config(topic, queue_nums, perm=perm, sys_flag=sys_flag)
         self.put(config)
         return config
@@ -156,7 +167,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         *,
         queue_nums: int,
         sys_flag: int = 0,
-        admit: Admit = lambda _count: None,
+        admit: Admit = lambda *_counts: None,
     ) -> TopicConfig:
         """Return the retry topic of a group, with at least this number of queues.
 
@@ -212,6 +223,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         """Delete a topic; return whether it existed."""
         if self.table.pop(topic, None) is None:
             return False
+        self._queue_count = None
         self._changed_at.pop(topic, None)
         self._grown.pop(topic, None)
         self._note(topic)
@@ -230,7 +242,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def _become(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
         self._changed_at.clear()
         self._all_changed_at = version.counter
-        self._ordered_as_of = None
+        self._ordered_as_of = self._queue_count = None
         super()._become(table, version)
 
     def set_ordered(self, ordered: Collection[str]) -> None:
@@ -269,13 +281,22 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def apply_changes(self, data: msgspec.Raw) -> None:
         """Apply a piece of `noted_changes`; name servers are then sent all topics."""
         super().apply_changes(data)
+        self._queue_count = None
         self._all_changed_at = self.version.counter
 
     def _store(self, config: TopicConfig) -> None:
         """Set a configuration; the caller then calls `_bump` to assign the version."""
+        if self._queue_count is not None:
+            old = self.table.get(config.topic_name)
+            self._queue_count += queues_of(config) - (0 if old is None else queues_of(old))
         self.table[config.topic_name] = config
         self._note(config.topic_name)
         self._changed_at[config.topic_name] = self.version.counter + 1
+
+
+def queues_of(config: TopicConfig) -> int:
+    """Return the number of a topic's queues, whether they can be read, written or both."""
+    return max(config.read_queue_nums, config.write_queue_nums)
 
 
 def boot_topics(settings: BrokerSettings) -> Iterable[TopicConfig]:
