@@ -242,6 +242,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "master; in a broker group, the store becomes a new copy.",
     "log.write_failed": "The log could not be written; sends are refused until a test write "
     "succeeds.",
+    "queue.repaired": "Damaged entries of a queue were written again from the log; consumers that "
+    "have not passed them get the messages.",
+    "queue.unrepaired": "Damaged entries of a queue could not be compared with the log.",
     "queues.rebuilt": "Consume queues had lost entries and were rebuilt from the log.",
     "puts.unconfirmed": "The replicas of the broker group are so far behind that sends are refused"
     " until they have caught up.",

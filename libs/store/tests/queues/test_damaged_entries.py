@@ -97,6 +97,8 @@ def test_an_entry_of_another_message_delivers_nothing(rig, disk, events, other, 
 def test_fillers_are_no_damage(rig, disk, events):
     change(disk, ENTRY.pack(0, 0x7FFFFFFF, 0))
     assert len(read(rig, pull)) == len(read(rig, search)) == 19
+    rig.work(3)
+    assert len(read(rig, pull)) == 19
     assert events.of("records.damaged") == []
 
 
@@ -128,3 +130,39 @@ def test_the_topic_of_a_negative_body_is_none():
 
 def test_unknown_bytes_of_a_topic_fit_every_record():
     assert has_topic(memoryview(record(b"\xff")), topic_field("\ufffd"))
+
+
+@pytest.mark.parametrize("way", [pull, search])
+@pytest.mark.parametrize("at", [0, 1, VICTIM, 19])
+@pytest.mark.parametrize("bit", [0, 20, 56, 57, 64, 70, 95])
+def test_a_damaged_entry_is_written_again_from_the_log(rig, disk, events, bit, at, way):
+    file = disk.contents["/store/consumequeue/T/0/" + "0" * 20]
+    whole = bytes(file)
+    file[at * ENTRY.size + bit // 8] ^= 0x80 >> bit % 8
+    assert len(read(rig, way)) == 19
+    assert rig.store.stats().left_out_count >= 1
+    rig.work(3)
+    assert bytes(file) == whole
+    assert len(read(rig, way)) == 20
+    assert events.of("queue.repaired") == [{"topic": "T", "queue_id": 0, "count": 1}]
+    assert rig.store.stats().repaired_entry_count == 1
+
+
+def test_adjacent_damaged_entries_are_all_written_again(rig, disk, events):
+    file = disk.contents["/store/consumequeue/T/0/" + "0" * 20]
+    whole = bytes(file)
+    file[4 * ENTRY.size : 8 * ENTRY.size] = bytes(range(4 * ENTRY.size))
+    assert len(read(rig, pull)) == 16
+    rig.work(3)
+    assert bytes(file) == whole
+    assert len(read(rig, pull)) == 20
+
+
+def test_intact_entries_of_damaged_records_stay_as_they_are(rig, disk, events):
+    file = disk.contents["/store/consumequeue/T/0/" + "0" * 20]
+    whole = bytes(file)
+    disk.contents["/store/commitlog/" + "0" * 20][300] ^= 1
+    assert len(read(rig, pull)) == 0  # all are in one block
+    rig.work(3)
+    assert bytes(file) == whole
+    assert events.of("queue.repaired") == []

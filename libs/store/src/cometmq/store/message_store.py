@@ -41,6 +41,7 @@ from cometmq.store.results import (
 )
 from cometmq.store.settings import BrokerRole, StoreSettings
 from cometmq.store.stats import Counters, StoreStats
+from cometmq.store.upkeep.entry_repair import EntryRepair
 from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.writing.append import Batch
@@ -76,6 +77,7 @@ class MessageStore:
         self._scrubber = running.scrubber
         self._replica = running.replica
         self._publisher = running.publisher
+        self._repair = EntryRepair(parts, pulls)
         self.pulls = pulls
         self.layout = parts.layout
         self.commit_log = parts.commit_log
@@ -237,7 +239,8 @@ class MessageStore:
 
     def jobs(self, now_ms: int) -> list[Job]:
         """Return the jobs that are due; run them in order on one worker and call `done` on each."""
-        return self._housekeeping.jobs(now_ms)
+        repair = self._repair.job()
+        return [*self._housekeeping.jobs(now_ms), *([] if repair is None else [repair])]
 
     def scrub_job(self, now_ms: int) -> Job | None:
         """Return the check of the log against its checksums that is due now, or None.
@@ -277,7 +280,7 @@ class MessageStore:
         """Log the damaged records that a cold read on a worker thread has left out."""
         queue = self._queues.get(topic, queue_id)
         if queue is not None and result.damaged_count:
-            self.pulls.note_damaged(queue, offset, result.damaged_count)
+            self.pulls.note_damaged(queue, offset, result)
 
     def find_messages(
         self,
@@ -524,6 +527,8 @@ class MessageStore:
             self._scrubber.scrubbed_bytes,
             self._scrubber.damaged_bytes,
             self._scrubber.damaged_message_count,
+            counters.damaged_count,
+            self._repair.repaired_count,
         )
 
     def close(self) -> None:

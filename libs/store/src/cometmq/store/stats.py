@@ -10,6 +10,7 @@ class Counters:
     __slots__ = (
         "cold_get_count",
         "commit_count",
+        "damaged_count",
         "failed_put_count",
         "get_count",
         "get_message_count",
@@ -25,6 +26,7 @@ class Counters:
         self.get_count = 0
         self.get_message_count = 0
         self.cold_get_count = 0
+        self.damaged_count = 0
 
 
 class StoreStats(NamedTuple):
@@ -52,3 +54,5 @@ class StoreStats(NamedTuple):
     scrubbed_bytes: int
     damaged_bytes: int
     damaged_message_count: int
+    left_out_count: int = 0
+    repaired_entry_count: int = 0

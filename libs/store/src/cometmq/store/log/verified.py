@@ -80,7 +80,7 @@ class VerifiedReads:
         in_block = position % BLOCK_BYTES
         kept = self._blocks.get(start + position - in_block)
         if kept is not None and in_block + count <= len(kept):
-            return kept[in_block : in_block + count]  # the usual case
+            return memoryview(kept)[in_block : in_block + count]  # the usual case: no copy
         stop, whole = position + count, self.end - start
         if whole < self._checksums.file_size:
             whole -= whole % BLOCK_BYTES
@@ -95,7 +95,7 @@ class VerifiedReads:
                     return found
                 block = found
             if stop <= begin + BLOCK_BYTES and not parts:
-                return block[position - begin : stop - begin]
+                return memoryview(block)[position - begin : stop - begin]
             parts.append(memoryview(block)[position - begin : stop - begin])
             position = begin + BLOCK_BYTES
             number += 1

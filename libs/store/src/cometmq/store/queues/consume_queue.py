@@ -281,6 +281,11 @@ class ConsumeQueue:
             position += count
         return tuple(pieces)
 
+    def place_in_files(self, queue_offset: int) -> tuple[DiskFile, int]:
+        """Return the file of a written entry, and the entry's position in it."""
+        ((file, position, _),) = self._pieces(queue_offset, queue_offset + 1)
+        return file, position
+
     def unwritten(self) -> bytes:
         """Return a copy of the entries that exist only in memory, for `pieces`."""
         return bytes(self._tail)

@@ -147,7 +147,7 @@ def _search(
             is_sized = yield from _is_sized(rows[at], found, place)
             stop = stop if is_sized else at
         if stop == at:  # the record was deleted, or is damaged
-            found.damaged_count += _is_damaged(*rows[at][:2], place.log)
+            found.damaged_count += _is_damaged(*rows[at][:2], found, place.log)
             found.status = GetStatus.MESSAGE_WAS_REMOVING
             found.scanned_count += 1
             at += 1
@@ -267,9 +267,10 @@ def _is_in(offset: int, size: int, log: LogView) -> bool:
     )
 
 
-def _is_damaged(offset: int, size: int, log: LogView) -> bool:
+def _is_damaged(offset: int, size: int, found: _Found, log: LogView) -> bool:
     """Return whether an entry that readers skip is damaged: it is no filler and has not expired."""
-    return size != FILLER_SIZE and (offset >= log.first or size < RECORD_BYTES_MIN)
+    is_expired = 0 <= offset < log.first and size >= RECORD_BYTES_MIN and not found.records
+    return size != FILLER_SIZE and not is_expired
 
 
 def _read(rows: Sequence[QueueRow], start: int, stop: int, log: LogView) -> LogRead:

@@ -42,6 +42,7 @@ class Pulls:
         "_queues",
         "_recent",
         "_told",
+        "suspects",
         "version",
     )
 
@@ -65,6 +66,8 @@ class Pulls:
         self._told: set[tuple[str, int, int]] = set()
         self._limits = ReadLimits.of(settings, memory_bytes)
         self._limits_by_count: dict[int, ReadLimits] = {}
+        self.suspects: dict[ConsumeQueue, range] = {}
+        """Entries among which readers have found damage, for a repair."""
         self.version = 0
         """Changes whenever bytes read earlier may be outdated or damaged."""
 
@@ -114,7 +117,7 @@ class Pulls:
                 self._recent.note(queue, offset, limits, result)
         self._counters.get_message_count += result.count
         if result.damaged_count:
-            self.note_damaged(queue, offset, result.damaged_count)
+            self.note_damaged(queue, offset, result)
         return result
 
     def find(
@@ -136,7 +139,7 @@ class Pulls:
         result = yield from read_matching(queue, offset, log, test, limits, block)
         self._counters.get_message_count += result.count
         if result.damaged_count:
-            self.note_damaged(queue, offset, result.damaged_count)
+            self.note_damaged(queue, offset, result)
         return result
 
     def _limits_of(self, count_max: int) -> ReadLimits:
@@ -147,16 +150,18 @@ class Pulls:
             limits = self._limits_by_count[count] = self._limits.narrowed(count, None)
         return limits
 
-    def note_damaged(self, queue: ConsumeQueue, offset: int, count: int) -> None:
+    def note_damaged(self, queue: ConsumeQueue, offset: int, result: GetResult) -> None:
         """Log that a pull left records out, but only once for each position in the queue."""
         place = (queue.topic, queue.queue_id, offset)
         if len(self._told) >= TOLD_COUNT_MAX:
             self._told.clear()
         if place not in self._told:
             self._told.add(place)
+            self.suspects[queue] = range(offset, result.next_offset)
+            self._counters.damaged_count += result.damaged_count
             self._log.error(
                 "records.damaged", topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset,
-                count=count, action="cometmq store verify",
+                count=result.damaged_count, action="cometmq store verify",
             )  # fmt: skip
 
     def apply(self, settings: StoreSettings) -> None:

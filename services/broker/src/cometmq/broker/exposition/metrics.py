@@ -356,6 +356,15 @@ STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
         "cometmq_store_damaged_bytes", "Bytes of the log known to be damaged.",
         lambda s: s.damaged_bytes,
     ),
+    counter(
+        "cometmq_store_left_out_messages_total", "Messages that readers did not get because they, "
+        "or their queue entries, are damaged; each reading position counts once.",
+        lambda s: s.left_out_count,
+    ),
+    counter(
+        "cometmq_store_repaired_entries_total", "Damaged queue entries that were written again.",
+        lambda s: s.repaired_entry_count,
+    ),
     gauge(
         "cometmq_store_damaged_messages", "Messages in damaged parts of the log, which are not "
         "delivered.",
