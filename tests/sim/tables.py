@@ -13,6 +13,7 @@ class TableFile(NamedTuple):
 
     path: Path
     loaded_digest: str = "never saved"
+    is_restored: bool = False
 
 
 class SimTable:
