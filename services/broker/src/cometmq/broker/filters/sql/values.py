@@ -10,6 +10,7 @@ is a double, `NaN` equals itself and is greater than everything else).
 """
 
 import math
+import operator
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -76,7 +77,8 @@ class LongText(str):
                 raise Paused
             # Measured worst case: 2 ns for each character, and for each 20 of the searched string
             # up to 100, beyond which Python uses a faster algorithm.
-            self._allowance.steps -= len(self) * (1 + min(len(wanted), 100) // 20)
+            size = len(self) if find is operator.contains else len(wanted)
+            self._allowance.steps -= size * (1 + min(len(wanted), 100) // 20)
             known = self._found[find, wanted] = find(self, wanted)
         return known
 
