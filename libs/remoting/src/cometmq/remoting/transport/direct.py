@@ -299,7 +299,7 @@ class DirectIO:
         for row in rows:
             peer = row[0]
             peer.has_received = True
-            peer.was_served = True
+            peer.direct_bytes += len(row[1])
             count += row[2]
             if peer.direct_fd < 0 or peer.is_dirty:
                 peer.append_output(row[1])

@@ -23,6 +23,8 @@ from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.protocol import CALL_BYTES, UNSENT_OUTPUT, PeerProtocol
 from cometmq.remoting.transport.room import WAITING_MAX
 
+_KERNEL_BYTES: Final = 4 << 20  # the largest send buffer, by default (tcp_wmem)
+
 NO_ROOM: Final = 8
 """A reason not to serve a connection: requests wait until large answers may be built again."""
 
@@ -33,8 +35,8 @@ class RoomPeer(PeerProtocol):
     def __init__(self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any]) -> None:
         super().__init__(hub, dispatcher)
         self._held = b""  # received bytes that are not decoded yet
-        self.was_served = False
-        """Whether answers have been sent directly, which the outbox does not count."""
+        self.direct_bytes = 0
+        """The size of the answers sent directly, which the outbox does not count."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -76,9 +78,9 @@ class RoomPeer(PeerProtocol):
 
     @property
     def _reads_well(self) -> bool:
-        """Whether the peer has been sent answers, and has taken all of them."""
-        was_served = self.was_served or self._outbox.sent_bytes > 0
-        return was_served and not (self.unsent_bytes or self._connection.out)
+        """Whether the peer has taken all answers, and more of them than the kernel can hold."""
+        taken_bytes = self.direct_bytes + self._outbox.sent_bytes
+        return taken_bytes > _KERNEL_BYTES and not (self.unsent_bytes or self._connection.out)
 
     def check(self, now_ms: int) -> None:
         """Close the connection if it is idle, or if its peer has stopped reading."""
