@@ -9,6 +9,7 @@ from cometmq.broker.tables.groups import Groups, group_file
 from cometmq.broker.testing.saves import Saves
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import BOOT_GROUPS
+from cometmq.runtime.incremental import finish
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     file = group_file(tmp_path / "subscriptionGroup.json")
     groups = Groups(file, clock_ms=lambda: 7)
     groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3))
-    file.write(groups.encode_for_file())
+    file.write(finish(groups.encode_for_file()))
     assert not groups.is_dirty
 
     loaded = Groups(group_file(file.path), clock_ms=lambda: 8)

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import errno
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cometmq.broker.tables.groups import Groups, group_file
+from cometmq.broker.tables.large_json import PART_ENTRIES
 from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.broker.tables.persistence import TableSaver
+from cometmq.broker.tables.topics import Topics, topic_file
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import OsFiles
@@ -103,3 +107,27 @@ async def test_a_table_without_a_file_is_not_saved(saver: TableSaver) -> None:
     await saver.drain()
     assert saver.is_healthy
     assert saver.failed_count == 0
+
+
+@pytest.mark.parametrize("kind", ["topics", "groups"])
+async def test_large_tables_are_encoded_in_steps(
+    saver: TableSaver, tmp_path: Path, kind: str
+) -> None:
+    count = 10_000
+    topics = Topics(topic_file(tmp_path / "topics.json"), clock_ms=lambda: 1)
+    groups = Groups(group_file(tmp_path / "groups.json"), clock_ms=lambda: 1)
+    table: Topics | Groups = topics if kind == "topics" else groups
+    for number in range(count):
+        if kind == "topics":
+            topics.create(f"t{number}", queue_nums=1)
+        else:
+            groups.find(f"g{number}", auto_create=True)
+    assert len(list(table.encode_for_file())) >= count // PART_ENTRIES
+    assert not table.is_dirty
+    unfinished = table.encode_for_file()
+    next(unfinished)
+    unfinished.close()
+    assert table.is_dirty
+    await saver.save(table)
+    assert table.file is not None
+    assert json.loads(table.file.path.read_bytes()) == json.loads(encode_json(table.as_table()))

@@ -10,6 +10,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import READ_WRITE, Topics, topic_file
 from cometmq.broker.testing.saves import Saves
 from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
+from cometmq.runtime.incremental import finish
 
 SETTINGS = BrokerSettings(broker_name="broker-a", broker_cluster_name="C")
 
@@ -200,7 +201,7 @@ def test_saved_topics_are_loaded_with_their_version(tmp_path: Path) -> None:
     topics = Topics(file, clock_ms=lambda: 7)
     topics.boot(SETTINGS)
     topics.put(config("T", queues=3))
-    file.write(topics.encode_for_file())
+    file.write(finish(topics.encode_for_file()))
 
     loaded = Topics(topic_file(file.path), clock_ms=lambda: 8)
     loaded.boot(SETTINGS)
@@ -224,7 +225,7 @@ def test_a_missing_system_topic_makes_a_new_version(tmp_path: Path) -> None:
     file = topic_file(tmp_path / "topics.json")
     topics = Topics(file, clock_ms=lambda: 7)
     topics.put(config("T"))
-    file.write(topics.encode_for_file())
+    file.write(finish(topics.encode_for_file()))
 
     loaded = Topics(topic_file(file.path), clock_ms=lambda: 8)
     loaded.boot(SETTINGS)

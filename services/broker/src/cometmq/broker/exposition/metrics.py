@@ -64,6 +64,11 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     counter("cometmq_pull_found_total", "Pulls with messages.", lambda b: b.stats.found_count),
     counter("cometmq_pull_missed_total", "Pulls without messages.", lambda b: b.stats.miss_count),
     counter("cometmq_cold_reads_total", "Reads from disk.", lambda b: b.stats.cold_read_count),
+    counter(
+        "cometmq_reads_expired_total",
+        "Reads and searches refused because they waited longer than readWaitMills.",
+        lambda b: b.driver.reads.expired_count,
+    ),
     counter("cometmq_busy_total", "Requests refused as busy.", lambda b: b.stats.busy_count),
     counter("cometmq_send_backs_total", "Messages sent back.", lambda b: b.stats.send_back_count),
     counter(

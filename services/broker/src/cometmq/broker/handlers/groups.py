@@ -6,10 +6,9 @@ from cometmq.broker.handlers.admin import refuse_on_slave, save_table
 from cometmq.broker.handlers.bodies import json_body
 from cometmq.broker.limits import GROUPS, check_total
 from cometmq.broker.names import check_group
-from cometmq.broker.tables.large_json import encode_large
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.groups import DeleteSubscriptiongroup, GetSubscriptiongroupConfig
 from cometmq.remoting.commands.table import NoHeader
@@ -55,8 +54,7 @@ async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscription
 
 async def get_all_subscriptiongroup_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Return the group table, for slaves."""
-    around = SubscriptionGroupTable(data_version=broker.groups.version)
-    return Reply(body=await broker.incremental.run(encode_large(around, broker.groups.table)))
+    return Reply(body=await broker.incremental.run(broker.groups.encode()))
 
 
 def get_subscriptiongroup_config(broker: Broker, call: Call[GetSubscriptiongroupConfig]) -> Reply:

@@ -6,13 +6,12 @@ from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.limits import QUEUES, TOPICS, Room, check_total
 from cometmq.broker.names import check_topic
-from cometmq.broker.tables.large_json import encode_large
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX, Topics, queues_of
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset, TopicStats
-from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
+from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.commands.topics import (
@@ -74,8 +73,7 @@ async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]
 
 async def get_all_topic_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Return the topic table, for slaves."""
-    around = TopicConfigTable(data_version=broker.topics.version)
-    return Reply(body=await broker.incremental.run(encode_large(around, broker.topics.table)))
+    return Reply(body=await broker.incremental.run(broker.topics.encode()))
 
 
 def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:

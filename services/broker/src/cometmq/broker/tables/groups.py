@@ -91,6 +91,9 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         self.put(msgspec.structs.replace(config, consume_enable=False))
         return True
 
+    def without_entries(self) -> GroupTable:
+        return SubscriptionGroupTable(data_version=self.version)
+
     def as_table(self) -> GroupTable:
         """Return the version and all groups, as the answer to code 201."""
         return SubscriptionGroupTable(

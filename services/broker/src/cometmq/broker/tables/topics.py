@@ -274,6 +274,9 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         """Return whether administrators may not change the topic."""
         return topic in self.reserved or is_system_topic(topic)
 
+    def without_entries(self) -> TopicConfigTable:
+        return TopicConfigTable(data_version=self.version)
+
     def as_table(self) -> TopicConfigTable:
         """Return the version and all topics, as the answer to code 21."""
         return TopicConfigTable(data_version=self.version, topic_config_table=self.table)

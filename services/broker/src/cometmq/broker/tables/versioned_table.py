@@ -11,9 +11,11 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from cometmq.broker.tables.large_json import encode_large
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
+from cometmq.runtime.incremental import Steps
 from cometmq.store.json_config import JsonTable
 
 
@@ -69,10 +71,27 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
     def as_table(self) -> FileT:
         """Return the version and configurations in their saved form."""
 
-    def encode_for_file(self) -> bytes:
-        """Return the content of the file and clear `is_dirty`."""
+    @abstractmethod
+    def without_entries(self) -> msgspec.Struct:
+        """Return the version in its saved form, with an empty table."""
+
+    def encode(self) -> Steps[bytes]:
+        """Return the content of the file, which is also the answer that contains the table."""
+        return encode_large(self.without_entries(), self.table)
+
+    def encode_for_file(self) -> Steps[bytes]:
+        """Clear `is_dirty` and return the content of the file; set `is_dirty` again if encoding
+        does not complete.
+        """
         self.is_dirty = False
-        return encode_json(self.as_table())
+        is_whole = False
+        try:
+            data = yield from self.encode()
+            is_whole = True
+            return data
+        finally:
+            if not is_whole:
+                self.is_dirty = True
 
     def noted_changes(self) -> list[bytes]:
         """Return the version and the recorded configurations, in pieces of bounded size."""
