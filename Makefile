@@ -259,6 +259,14 @@ lock: setup ## Resolve the dependencies again
 wheels: setup ## Build a wheel of each member into dist/ (REPOSITORY=https://... for project URLs)
 	$(BIN)/python deploy/wheels.py build --out dist $(if $(REPOSITORY),--repository $(REPOSITORY))
 
+.PHONY: release
+release: setup ## Make the files of a release into dist/release, reproducibly (VERSION=0.2.0 NATIVE="manylinux-x86_64 ..." FINAL=yes)
+	PYTHONPATH=deploy $(BIN)/python deploy/release/release.py make $(VERSION) $(if $(NATIVE),--native $(NATIVE)) $(if $(FINAL),--final)
+
+.PHONY: release-ready
+release-ready: setup ## Prepare the commit of a release: versions and the date in CHANGELOG.md (VERSION=0.2.0)
+	PYTHONPATH=deploy $(BIN)/python deploy/release/release.py ready $(VERSION)
+
 $(VENV)/.deploy: $(VENV)/.ready deploy/requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement deploy/requirements.lock
 	@touch $@

@@ -9,23 +9,30 @@ No file in the repository contains the repository's address. `build` takes it fr
 (`git remote`) or from `--repository`, adds the project URLs, and turns the relative links of a
 README into links to the commit that was built. If there is no address, no URLs are added, and links
 become plain text.
+
+The wheel of `cometmq` requires `cometmq-accel` on the platforms whose native wheels are built with
+it, so that installing it brings the native path. The requirement is added here and not in the
+member's file, because a checkout must be installable without Rust.
 """
 
 import argparse
 import fcntl
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from accel import build_environment, is_buildable, is_required
 
 ROOT = Path(__file__).resolve().parents[1]
+META = "cometmq"
+IMAGE = re.compile(r"\b(cometmq(?:-operator|-spark)?):\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?(?![\w.])")
 LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 
 
@@ -59,6 +66,28 @@ def set_version(version: str, root: Path = ROOT) -> None:
         text = re.sub(r'^version = ".*"$', f'version = "{version}"', text, flags=re.MULTILINE)
         text = re.sub(r'"(cometmq[a-z-]*(?:\[ha\])?)==[^"]*"', rf'"\1=={version}"', text)
         path.write_text(text, encoding="utf-8")
+    for path in root.glob("deploy/helm/*/Chart.yaml"):
+        text = path.read_text(encoding="utf-8")
+        text = re.sub(r"^version: .*$", f"version: {semantic(version)}", text, flags=re.MULTILINE)
+        text = re.sub(r"^appVersion: .*$", f'appVersion: "{version}"', text, flags=re.MULTILINE)
+        path.write_text(text, encoding="utf-8")
+    for path in naming_images(root):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(IMAGE.sub(rf"\1:{version}", text), encoding="utf-8")
+
+
+def naming_images(root: Path = ROOT) -> list[Path]:
+    """Return the pages, examples and settings that name an image with its version."""
+    patterns = ("docs/guides/*.md", "docs/reference/*.md", "deploy/examples/**/*.yaml")
+    found = [path for one in patterns for path in root.glob(one)]
+    settings = root / "services/operator/src/cometmq/operator/settings.py"
+    found += [settings] if settings.exists() else []
+    return [path for path in sorted(found) if IMAGE.search(path.read_text(encoding="utf-8"))]
+
+
+def semantic(version: str) -> str:
+    """Return a version as Helm writes it: 0.2.0rc1 becomes 0.2.0-rc.1."""
+    return re.sub(r"(a|b|rc)(\d+)$", r"-\1.\2", version)
 
 
 def public_address(remote: str) -> str | None:
@@ -89,8 +118,13 @@ def readme_for(text: str, folder: PurePosixPath, base: str | None) -> str:
     return LINK.sub(resolved, text)
 
 
-def stage(member: Path, target: Path, *, address: str | None, commit: str) -> None:
-    """Copy a member to `target`, ready to be built."""
+def stage(
+    member: Path, target: Path, *, address: str | None, commit: str, machines: Collection[str] = ()
+) -> None:
+    """Copy a member to `target`, ready to be built.
+
+    `machines` are the architectures for which native wheels are built at the same time.
+    """
     ignored = shutil.ignore_patterns("tests", "examples", "__pycache__", ".*")
     shutil.copytree(member, target, ignore=ignored)
     folder = PurePosixPath(member.relative_to(ROOT).as_posix())
@@ -98,6 +132,11 @@ def stage(member: Path, target: Path, *, address: str | None, commit: str) -> No
     readme = target / "README.md"
     text = readme_for(readme.read_text(encoding="utf-8"), folder, base)
     readme.write_text(text, encoding="utf-8")
+    if machines and member.name == META:
+        project = target / "pyproject.toml"
+        project.write_text(
+            with_native(project.read_text(encoding="utf-8"), machines), encoding="utf-8"
+        )
     if address:
         urls = (
             f'\n[project.urls]\nRepository = "{address}"\nIssues = "{address}/issues"\n'
@@ -105,6 +144,14 @@ def stage(member: Path, target: Path, *, address: str | None, commit: str) -> No
         )
         with (target / "pyproject.toml").open("a", encoding="utf-8") as file:
             file.write(urls)
+
+
+def with_native(project: str, machines: Collection[str]) -> str:
+    """Return the project file of the meta package with the native path as a requirement."""
+    version = tomllib.loads(project)["project"]["version"]
+    named = " or ".join(f"platform_machine == '{machine}'" for machine in sorted(machines))
+    line = f"    \"cometmq-accel=={version}; sys_platform == 'linux' and ({named})\",\n"
+    return project.replace("\ndependencies = [\n", f"\ndependencies = [\n{line}", 1)
 
 
 def git(*arguments: str) -> str:
@@ -139,6 +186,29 @@ def reproducible_environment() -> dict[str, str]:
     return {**environment, "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(flags)}
 
 
+def is_native(member: Path) -> bool:
+    """Return whether a member is built by cargo."""
+    return (member / "Cargo.toml").exists()
+
+
+def build_package(*words: str | Path, check: bool = True) -> bool:
+    """Run `uv build`; return whether it succeeded."""
+    command: list[str | Path] = [Path(sys.executable).with_name("uv"), "build", "--quiet", *words]
+    done = subprocess.run(command, check=check, env=reproducible_environment())
+    return done.returncode == 0
+
+
+def build_native(folder: Path, out: Path, *, address: str | None, commit: str) -> list[str]:
+    """Build the native wheel if that is possible here; return the architectures that have one."""
+    for member in filter(is_native, buildable()):
+        target = folder / member.name
+        stage(member, target, address=address, commit=commit)
+        if build_package("--wheel", "--out-dir", out, target, check=is_required()):
+            return [platform.machine()]
+        print("wheels: cargo cannot build cometmq-accel, so no wheel of it", file=sys.stderr)
+    return []
+
+
 def build(out: Path, repository: str | None) -> list[Path]:
     """Build all wheels into `out`, replacing earlier ones."""
     address = public_address(repository or git("remote", "get-url", "origin"))
@@ -149,25 +219,12 @@ def build(out: Path, repository: str | None) -> list[Path]:
         old.unlink()
     commit = git("rev-parse", "HEAD") or "HEAD"
     with staging() as folder:
-        for member in buildable():
-            target = folder / member.name
-            stage(member, target, address=address, commit=commit)
-            uv = Path(sys.executable).with_name("uv")
-            command: list[str | Path] = [
-                uv,
-                "build",
-                "--quiet",
-                "--wheel",
-                "--out-dir",
-                out,
-                target,
-            ]
-            is_optional = (member / "Cargo.toml").exists() and not is_required()
-            done = subprocess.run(command, check=not is_optional, env=reproducible_environment())
-            if done.returncode:
-                print(
-                    "wheels: cargo cannot build cometmq-accel, so no wheel of it", file=sys.stderr
-                )
+        machines = build_native(folder, out, address=address, commit=commit)
+        for member in members():
+            if not is_native(member):
+                target = folder / member.name
+                stage(member, target, address=address, commit=commit, machines=machines)
+                build_package("--wheel", "--out-dir", out, target)
     if len(buildable()) < len(members()):
         reason = "ACCEL=no" if os.getenv("ACCEL") == "no" else "no cargo here that can build it"
         print(f"wheels: {reason}, so no wheel of cometmq-accel", file=sys.stderr)

@@ -77,3 +77,16 @@ def test_workflows_use_the_oldest_python_that_is_supported() -> None:
     for name in ("check.yml", "nightly.yml"):
         versions = [step["with"] for step in workflow(name)["steps"] if "with" in step]
         assert {"python-version": oldest} in versions
+
+
+def test_the_release_needs_no_secret_and_publishes_only_what_was_run() -> None:
+    path = ROOT / ".github/workflows/release.yml"
+    text = path.read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    assert "secrets." not in text
+    assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets()
+    assert all("permissions" in job for job in jobs.values())
+    assert jobs["pypi"]["permissions"] == {"id-token": "write"}
+    assert [jobs[name].get("needs") for name in ("files", "native", "pypi", "github")] == [
+        None, "files", "native", "pypi",
+    ]  # fmt: skip

@@ -16,7 +16,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     default_image: Annotated[
         str, Meta(description="Image of brokers whose BrokerGroup names none.")
-    ] = "cometmq:0.1.0"
+    ] = "cometmq:0.2.0"
     namespace: Annotated[
         str, Meta(description="Namespace of the operator itself, for its Lease and for policies.")
     ] = "default"

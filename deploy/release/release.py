@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the files of a release from a clean checkout: `make release VERSION=0.2.0`.
+
+The time in every file is that of the commit (or SOURCE_DATE_EPOCH), so the same commit gives the
+same bytes, on every machine with the same tools. `ready` prepares the commit: it sets the version
+of every member, and dates the section Unreleased of CHANGELOG.md.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Collection
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import contents
+import native_wheels
+from archives import chart, pack
+from notes import dated, release_notes
+from wheels import (
+    ROOT,
+    build_package,
+    buildable,
+    git,
+    is_native,
+    members,
+    public_address,
+    semantic,
+    set_version,
+    stage,
+    staging,
+    workspace_version,
+)
+
+CHANGELOG: Final = ROOT / "CHANGELOG.md"
+SYSTEMD: Final = ROOT / "deploy/systemd"
+SUMS: Final = "SHA256SUMS"
+OF_CHECKOUTS: Final = "uv-build"
+"""The package of the run-time lock that only editable installations need."""
+
+
+def check(version: str, *, is_final: bool) -> None:
+    """Exit unless the checkout is clean and has the version."""
+    if (found := workspace_version()) != version:
+        raise SystemExit(
+            f"release: the members have version {found}, not {version}: run make release-ready"
+            f" VERSION={version}, commit, and try again"
+        )
+    if changed := git("status", "--porcelain"):
+        raise SystemExit(
+            "release: the checkout has changes that are not committed, so nobody could make the"
+            f" same files again:\n{changed}"
+        )
+    if is_final and not release_notes(_changelog(), version, epoch=0)[1]:
+        raise SystemExit(
+            f"release: CHANGELOG.md has no section '## {version} - DATE': run make release-ready"
+            f" VERSION={version}, and commit"
+        )
+
+
+def _changelog() -> str:
+    return CHANGELOG.read_text(encoding="utf-8")
+
+
+def packages(out: Path, targets: Collection[native_wheels.Target], *, epoch: int) -> None:
+    """Build the wheels and source packages of all members."""
+    address = public_address(git("remote", "get-url", "origin"))
+    commit = git("rev-parse", "HEAD") or "HEAD"
+    machines = {target.machine for target in targets}
+    os.environ["SOURCE_DATE_EPOCH"] = str(epoch)  # noqa: TID251  # for uv and maturin
+    with staging() as folder:
+        for member in members():
+            target = folder / member.name
+            if is_native(member) and not targets:
+                continue
+            stage(member, target, address=address, commit=commit, machines=machines)
+            if is_native(member):
+                build_package("--sdist", "--out-dir", out, target)
+                native_wheels.build(target, out, targets, epoch=epoch)
+            else:
+                build_package("--sdist", "--wheel", "--out-dir", out, target)
+    (out / ".gitignore").unlink(missing_ok=True)  # written by uv
+
+
+def native_targets(names: Collection[str]) -> list[native_wheels.Target]:
+    """Return the targets among `names` that can be built here, and name the others."""
+    if not names:
+        return []
+    if not any(is_native(member) for member in buildable()):
+        print("release: no cargo here, so no wheel of cometmq-accel", file=sys.stderr)
+        return []
+    found = native_wheels.available(names)
+    for name in names:
+        if native_wheels.TARGETS[name] not in found:
+            triple = native_wheels.TARGETS[name].triple
+            print(
+                f"release: no wheel for {name}: Rust's standard library is missing: rustup target"
+                f" add {triple}",
+                file=sys.stderr,
+            )
+    return found
+
+
+def run_time_lock() -> str:
+    """Return the third-party packages that a release needs, with their digests."""
+    text = (ROOT / "requirements-runtime.lock").read_text(encoding="utf-8")
+    blocks = re.split(r"\n(?=\S)", text.strip())
+    kept = [one for one in blocks if not one.startswith(f"{OF_CHECKOUTS}==")]
+    return "\n".join(kept) + "\n"
+
+
+def host_files(out: Path, version: str, *, epoch: int) -> None:
+    """Write the archive with the units of systemd."""
+    marker = out / "VERSION"
+    marker.write_text(f"{version}\n", encoding="utf-8")
+    folder = f"cometmq-systemd-{version}"
+    files = [*sorted(SYSTEMD.iterdir()), marker, ROOT / "LICENSE"]
+    pack(out / f"{folder}.tar.gz", [(f"{folder}/{it.name}", it) for it in files], epoch=epoch)
+    marker.unlink()
+
+
+def sums(out: Path) -> str:
+    """Return the digests of all files of a release, as `sha256sum --check` reads them."""
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted(out.iterdir())
+        if path.name != SUMS
+    ]
+    return "".join(lines)
+
+
+def make(out: Path, version: str, names: Collection[str], *, epoch: int) -> None:
+    """Write all files of a release into `out`, which is emptied first."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    packages(out, native_targets(names), epoch=epoch)
+    for folder in sorted((ROOT / "deploy/helm").glob("*/Chart.yaml")):
+        chart(folder.parent, out, semantic(version), epoch=epoch)
+    host_files(out, version, epoch=epoch)
+    lock = run_time_lock()
+    (out / "requirements.txt").write_text(lock, encoding="utf-8")
+    listed = contents.own_packages(sorted(out.glob("*.whl")))
+    listed += contents.locked_packages(lock)
+    if any("accel" in one.name for one in out.glob("*.whl")):
+        crates = (ROOT / "libs/accel/Cargo.lock").read_text(encoding="utf-8")
+        listed += contents.locked_crates(crates)
+    bill = contents.document(version, listed, epoch=epoch)
+    (out / f"cometmq-{version}.cdx.json").write_text(bill, encoding="utf-8")
+    notes, is_dated = release_notes(_changelog(), version, epoch=epoch)
+    (out / "RELEASE_NOTES.md").write_text(notes, encoding="utf-8")
+    if not is_dated:
+        print("release: the notes are those of Unreleased, because CHANGELOG.md has no date yet")
+    (out / SUMS).write_text(sums(out), encoding="utf-8")
+
+
+def ready(version: str, day: str) -> None:
+    """Set the version of all members, and date the section Unreleased."""
+    text = dated(_changelog(), version, day)
+    set_version(version)
+    CHANGELOG.write_text(text, encoding="utf-8")
+    print(f"release: now run make docs, commit, and tag: git tag -s v{version}")
+
+
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="The files of a release of CometMQ.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    making = commands.add_parser("make", help="make all files")
+    making.add_argument("version")
+    making.add_argument("--out", type=Path, default=ROOT / "dist/release")
+    making.add_argument(
+        "--native", nargs="*", choices=[[], *native_wheels.TARGETS],
+        default=list(native_wheels.TARGETS), help="wheels of cometmq-accel; default: all",
+    )  # fmt: skip
+    making.add_argument("--final", action="store_true", help="the changelog must have a date")
+    making.add_argument("--changed", action="store_true", help="allow uncommitted changes")
+    preparing = commands.add_parser("ready", help="set the version and date the changelog")
+    preparing.add_argument("version")
+    preparing.add_argument("--day", default=datetime.now(UTC).strftime("%Y-%m-%d"))
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Run the command named on the command line."""
+    options = parsed()
+    if options.command == "ready":
+        ready(options.version, options.day)
+        return
+    if not options.changed:
+        check(options.version, is_final=options.final)
+    given = os.getenv("SOURCE_DATE_EPOCH")
+    epoch = int(given or git("log", "-1", "--format=%ct") or 0)
+    make(options.out, options.version, options.native, epoch=epoch)
+    for path in sorted(options.out.iterdir()):
+        print(f"{path.stat().st_size:>12,}  {path.name}")
+
+
+if __name__ == "__main__":
+    main()
