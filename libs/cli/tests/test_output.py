@@ -10,7 +10,9 @@ import sys
 
 import pytest
 
-from cometmq.cli.output import print_facts, print_rows
+from cometmq.cli.failures import print_error
+from cometmq.cli.output import print_facts, print_notes, print_rows
+from cometmq.remoting.errors import ServerError
 
 COLUMNS = ("Topic", "Queue id", "Lag", "Ordered")
 ROWS = [("T", 0, 1234567, True), ("[red]U[/red]", 1, None, False)]
@@ -112,3 +114,25 @@ def test_tables_fit_a_terminal_of_80_columns_and_lose_nothing(row, is_table):
     assert any(line.startswith("Cluster  ") and "Address" in line for line in lines) == is_table
     assert sum(line.count(row[0]) for line in lines) == 2
     assert sum(line.count(row[1]) for line in lines) == 2
+
+
+HOSTILE = "\x1b[2J\x9b1mred\x07\u202e"
+WRITTEN_OUT = "\\x1b[2J\\x9b1mred\\x07\\u202e"
+
+
+def test_control_characters_of_messages_do_not_reach_the_terminal(capsys):
+    """Clients choose names, keys and properties, which administrators list."""
+    print_rows(("Key",), [(HOSTILE + "\nrow",), ([HOSTILE],)], as_json=False, title=HOSTILE)
+    title, _, first, second = capsys.readouterr().out.splitlines()
+    assert (title, first, second) == (WRITTEN_OUT, WRITTEN_OUT + "\\nrow", WRITTEN_OUT)
+    print_facts({HOSTILE: f"{HOSTILE}\nnext"}, as_json=False)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split() == [WRITTEN_OUT, WRITTEN_OUT]
+    assert second == " " * (len(WRITTEN_OUT) + 2) + "next"
+    print_error(ServerError(HOSTILE))
+    print_notes([HOSTILE])
+    assert capsys.readouterr().err == f"cometmq: {WRITTEN_OUT}\n" * 2
+    print_rows(("Key",), [(HOSTILE,)], as_json=True)
+    out = capsys.readouterr().out
+    assert json.loads(out) == [{"key": HOSTILE}]
+    assert not set("\x1b\x9b\x07") & set(out)

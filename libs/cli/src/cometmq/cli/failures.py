@@ -9,6 +9,7 @@ import typer
 
 from cometmq.cli.access import ACCESS
 from cometmq.cli.outcome import MISSING
+from cometmq.cli.visible import visible
 from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
 from cometmq.remoting.refusals import is_access_text
 
@@ -54,7 +55,7 @@ def print_error(error: CometError) -> None:
     """Print an error that ends a command or one of its attempts, one line per wrong setting."""
     lines = str(error).splitlines()
     for text in lines if isinstance(error, SettingsError) else [" ".join(lines)]:
-        typer.echo(f"cometmq: {text}{_hint(error)}", err=True)
+        typer.echo(f"cometmq: {visible(text)}{_hint(error)}", err=True)
 
 
 def print_wrong_usage(error: Any) -> None:
@@ -74,4 +75,4 @@ def print_missing() -> None:
     """Print the problems that did not end the command."""
     for line in MISSING.values():
         text = " ".join(line.splitlines())
-        typer.echo(f"cometmq: {text}{_access_hint(line)}", err=True)
+        typer.echo(f"cometmq: {visible(text)}{_access_hint(line)}", err=True)

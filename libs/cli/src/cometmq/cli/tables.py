@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cometmq.cli.visible import visible
+
 UNBOUNDED_CHARS: Final = 10_000
 PADDING: Final = 2
 """Spaces between columns."""
@@ -27,7 +29,8 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: st
     wraps anywhere; if that is not enough, each row becomes a block of names and values. Nothing is
     truncated, so ids can still be copied.
     """
-    texts = [[name, *(_shown(row[index]) for row in rows)] for index, name in enumerate(columns)]
+    shown = [[_shown(cell).replace("\n", "\\n") for cell in row] for row in rows]
+    texts = [[name, *(row[index] for row in shown)] for index, name in enumerate(columns)]
     widths = _layout(texts, Console().width if sys.stdout.isatty() else sys.maxsize)
     if widths is None:
         _print_blocks(columns, rows, title)
@@ -37,8 +40,8 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: st
         is_number = bool(rows) and all(_is_number(row[index]) for row in rows)
         side: Literal["left", "right"] = "right" if is_number else "left"
         table.add_column(column, justify=side, overflow="fold", width=widths[index])
-    for row in rows:
-        table.add_row(*(Text(_shown(cell)) for cell in row))
+    for texts_of_row in shown:
+        table.add_row(*map(Text, texts_of_row))
     _print(table, title)
 
 
@@ -62,7 +65,7 @@ def _layout(texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
 
 def _print_blocks(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
     if title:
-        sys.stdout.write(f"{title}\n\n")
+        sys.stdout.write(f"{visible(title)}\n\n")
     for number, row in enumerate(rows):
         if number:
             sys.stdout.write("\n")
@@ -74,7 +77,7 @@ def print_facts(facts: Mapping[str, Cell], title: str) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in facts.items():
         table.add_row(
-            Text(name.replace("_", " "), style="bold", no_wrap=True),
+            Text(visible(name.replace("_", " ")), style="bold", no_wrap=True),
             Text(_shown(value), overflow="fold"),
         )
     _print(table, title)
@@ -85,7 +88,7 @@ def _print(table: Table, title: str) -> None:
 
     The title is not the table's own, because rich would wrap it to the width of the columns.
     """
-    parts = [Text(title, style="table.title"), table] if title else [table]
+    parts = [Text(visible(title), style="table.title"), table] if title else [table]
     if sys.stdout.isatty():
         Console().print(*parts, sep="\n")
         return
@@ -105,7 +108,7 @@ def _shown(cell: Cell) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, list):
-        return ",".join(map(str, cell)) or "-"
+        return visible(",".join(map(str, cell))) or "-"
     if isinstance(cell, float):
         return f"{cell:,.1f}"
-    return f"{cell:,}" if isinstance(cell, int) else cell
+    return f"{cell:,}" if isinstance(cell, int) else visible(cell)
