@@ -121,8 +121,9 @@ NEEDS: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
 }
 """The rights needed by each request code; all other requests need only a signature.
 
-VIEW_MESSAGE_BY_ID and CONSUMER_SEND_MSG_BACK name a position in the log. With the setting
-`aclCheckStoredTopic`, their handlers also demand SUB on the topic of the message at that position.
+VIEW_MESSAGE_BY_ID and CONSUMER_SEND_MSG_BACK name a position in the log, and QUERY_CONSUME_QUEUE
+lists positions. With the setting `aclCheckStoredTopic`, their handlers also demand SUB on the topic
+of the messages at these positions.
 """
 
 
@@ -154,7 +155,9 @@ NEEDS_OF_5: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
 }
 """Rights that RocketMQ 5 demands for requests that need only a signature in 4.9.
 
-END_TRANSACTION names a half message by its position, so its handler demands PUB on the topic.
+END_TRANSACTION names a half message by its position, so its handler demands PUB on the topic. A
+reply is pushed to a client whatever its topic is, so its handler demands PUB on the cluster's reply
+topic.
 """
 
 SIGNED_TIME_CODES: Final = frozenset(
@@ -277,19 +280,23 @@ class AccessControl:
         account = self._account(call, call.ext)
         return None if account is None else account.access_key
 
-    def reader(self, call: Call[Any]) -> Callable[[str], bool]:
-        """Return a function that tells whether the sender of a checked call may consume a topic.
+    def reader(self, call: Call[Any]) -> Callable[[str], bool] | None:
+        """Return a function that tells whether the sender of a checked call may consume a topic, or
+        None if it may consume all topics.
 
         This is for requests whose topic is known only once a message has been read. Refusals are
         counted.
         """
         return self._holder(call, Right.SUB)
 
-    def ender(self, call: Call[Any]) -> Callable[[str], None]:
-        """Return a function that raises ServerError unless the sender of a checked call may end
-        transactions of a topic, for which it needs PUB. Refusals are counted.
+    def writer(self, call: Call[Any]) -> Callable[[str], None] | None:
+        """Return a function that raises ServerError unless the sender of a checked call has PUB on
+        a topic that its header does not name, as RocketMQ 5 demands; None if it may write to all
+        topics. Refusals are counted.
         """
         may_write = self._holder(call, Right.PUB)
+        if may_write is None:
+            return None
 
         def check(topic: str) -> None:
             if not self._rules.is_rocketmq_4 and not may_write(topic):
@@ -297,12 +304,12 @@ class AccessControl:
 
         return check
 
-    def _holder(self, call: Call[Any], needed: Right) -> Callable[[str], bool]:
+    def _holder(self, call: Call[Any], needed: Right) -> Callable[[str], bool] | None:
         account = None if self._is_white(call) else self._account(call, call.ext)
+        if account is None or (account.is_admin and not account.rights):
+            return None
 
         def has_right(topic: str) -> bool:
-            if account is None or (account.is_admin and not account.rights):
-                return True
             right = account.right_to(topic)
             is_allowed = bool(right & needed) and not right & Right.DENY
             self.refused_count += not is_allowed

@@ -7,7 +7,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
-from cometmq.broker.handlers.stored_topics import reader
+from cometmq.broker.handlers.stored_topics import readable, reader
 from cometmq.broker.messages import stored_bytes
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
@@ -58,14 +58,13 @@ def _found(result: QueryResult) -> Reply:
 def view_message_by_id(broker: Broker, call: Call[ViewMessageById]) -> None:
     """Answer with the record at a commit log offset."""
     offset = call.header.offset
-    may_read = reader(broker, call)
 
     def viewed(record: MessageRecord | None) -> Reply:
-        if record is None or not may_read(record):
+        if record is None:
             raise ServerError(remarks.message_not_found(offset))
         return Reply(body=stored_bytes(record))
 
-    look_up(broker, call, broker.store.read_record(offset), viewed)
+    look_up(broker, call, readable(broker, call, offset), viewed)
 
 
 def query_consume_queue(broker: Broker, call: Call[QueryConsumeQueue]) -> None:
@@ -76,6 +75,9 @@ def query_consume_queue(broker: Broker, call: Call[QueryConsumeQueue]) -> None:
     because it concerns extended entries, which this store does not write.
     """
     header = call.header
+    may_read = reader(broker, call)
+    if may_read is not None and not may_read(header.topic):
+        raise ServerError(remarks.queue_not_exist(header.queue_id, header.topic))
     look_up(broker, call, _entries(broker, header), lambda reply: reply)
 
 

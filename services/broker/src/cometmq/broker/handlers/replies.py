@@ -16,6 +16,7 @@ from cometmq.broker.handlers.client_calls import CALL_TIMEOUT_MS
 from cometmq.broker.handlers.deferred_answers import settle
 from cometmq.broker.handlers.put_answers import STORED_CODES
 from cometmq.broker.handlers.send import SendHeader, admit, choose_queue
+from cometmq.broker.handlers.stored_topics import check_writer
 from cometmq.broker.messages import read_sent
 from cometmq.remoting import remarks
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -37,6 +38,7 @@ NOT_STORED: Final = "0"
 async def send_reply_message(broker: Broker, call: Call[SendHeader]) -> Reply:
     """Push a reply to its requester and store it; answer when both steps have completed."""
     try:
+        check_writer(broker, call)(f"{broker.settings.broker_cluster_name}{REPLY_SUFFIX}")
         _check_topic(broker, call.header.topic)
         config = admit(broker, call)
         queue_id = choose_queue(broker, config, call.header.queue_id, call)

@@ -14,7 +14,7 @@ from msgspec import structs
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
-from cometmq.broker.handlers.stored_topics import reader
+from cometmq.broker.handlers.stored_topics import readable
 from cometmq.broker.limits import Room, add_topic
 from cometmq.broker.messages import delay, sent_back
 from cometmq.broker.names import can_retry
@@ -42,7 +42,6 @@ _WRITE: Final = int(Perm.WRITE)
 def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> Reply | None:
     """Store a copy in the group's retry topic or dead-letter topic; answer once it is stored."""
     header = call.header
-    may_read = reader(broker, call)
     room = broker.room(call)
     group = _check(broker, header, room)
     if group.retry_queue_nums <= 0:
@@ -61,11 +60,11 @@ def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> R
         raise NoPermission(refusals.topic_send_forbidden(topic))
 
     def found(record: MessageRecord | None) -> None:
-        if record is None or not may_read(record):
+        if record is None:
             raise ServerError(remarks.send_back_not_found(header.offset))
         _store_copy(broker, call, group, record)
 
-    look_up(broker, call, broker.store.read_record(header.offset), found)
+    look_up(broker, call, readable(broker, call, header.offset), found)
     return None
 
 

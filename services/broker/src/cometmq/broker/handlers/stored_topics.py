@@ -1,28 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The right to messages that a request names by their position in the log (33, 36, 37)."""
+"""The right to messages that a request does not name by their topic: by a position in the log (33,
+36, 37), in a queue (321), or by the client that gets them (324, 325).
+
+With `aclCheckStoredTopic`, handlers answer a refused request as if there were no message at the
+position, so that an account cannot find out where messages of other topics are.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 from cometmq.broker.broker import Broker
+from cometmq.remoting import remarks
 from cometmq.remoting.command import Call
+from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.store.reads import Lookup
 
 
-def reader(broker: Broker, call: Call[Any]) -> Callable[[MessageRecord], bool]:
-    """Return whether the sender of a call may read a message.
-
-    Handlers answer a refused request as if there were no message at the position, so that an
-    account cannot find out where messages of other topics are.
+def reader(broker: Broker, call: Call[Any]) -> Callable[[str], bool] | None:
+    """Return a function that tells whether the sender of a call may read the messages of a topic,
+    or None if it may read all messages.
     """
     if broker.acl is None or not broker.settings.acl_check_stored_topic:
-        return lambda _record: True
-    may_read = broker.acl.control.reader(call)
-    return lambda record: may_read(record.topic)
+        return None
+    return broker.acl.control.reader(call)
 
 
-def check_ender(broker: Broker, call: Call[Any]) -> Callable[[str], None]:
-    """Return a function that raises ServerError unless the sender of a call may end transactions
-    of a topic.
+def readable(broker: Broker, call: Call[Any], offset: int) -> Lookup[MessageRecord | None]:
+    """Find the record at a position that the sender of a call has chosen, if it may read it.
+
+    Its queue must refer to this position. Otherwise a message could contain the beginning of a
+    record of a permitted topic, and a later message its end, and all between them could be read.
     """
-    return (lambda _topic: None) if broker.acl is None else broker.acl.control.ender(call)
+    may_read = reader(broker, call)
+    lookup = broker.store.read_record(offset)
+    return lookup if may_read is None else _permitted(broker, lookup, may_read)
+
+
+def _permitted(
+    broker: Broker, lookup: Lookup[MessageRecord | None], may_read: Callable[[str], bool]
+) -> Lookup[MessageRecord | None]:
+    record = yield from lookup
+    if record is None or not may_read(record.topic):
+        return None
+    place = yield from broker.store.place(record.topic, record.queue_id, record.queue_offset)
+    return record if place == record.physical_offset else None
+
+
+def check_writer(broker: Broker, call: Call[Any]) -> Callable[[str], None]:
+    """Return a function that raises ServerError unless the sender of a call has PUB on a topic."""
+    check = None if broker.acl is None else broker.acl.control.writer(call)
+    return (lambda _topic: None) if check is None else check
+
+
+def check_half(broker: Broker, call: Call[Any]) -> Callable[[str | None], None]:
+    """Return a function that is called with the topic of the half message at a position, or None if
+    there is another message; it raises ServerError if the sender of a call may not know of it.
+    """
+    check = None
+    if broker.acl is not None and broker.settings.acl_check_stored_topic:
+        check = broker.acl.control.writer(call)
+    if check is None:
+        return lambda _topic: None
+    check_topic = check
+
+    def check_known(topic: str | None) -> None:
+        try:
+            if topic is not None:
+                check_topic(topic)
+                return
+        except ServerError:
+            pass  # the answer must not tell why
+        raise ServerError(remarks.HALF_MESSAGE_NOT_FOUND)
+
+    return check_known

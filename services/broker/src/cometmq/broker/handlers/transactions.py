@@ -15,7 +15,7 @@ from typing import Any, Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.put_answers import STORED_CODES, refusal
-from cometmq.broker.handlers.stored_topics import check_ender
+from cometmq.broker.handlers.stored_topics import check_half, check_writer
 from cometmq.broker.parking import REFUSED_FOR_GOOD, Case, Origin, Reason
 from cometmq.broker.transactions import (
     HALF_QUEUE_ID,
@@ -73,16 +73,18 @@ def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
     _check_role(broker)
     if header.commit_or_rollback == TRANSACTION_NONE:
         return OK
-    check_topic = check_ender(broker, call)
+    check_topic, check_known = check_writer(broker, call), check_half(broker, call)
     recent = broker.transactions.recent.take(header.commit_log_offset)
     if recent is not None:
+        check_known(recent.place[0])
         _check_names(header, group=recent.group, queue_offset=recent.queue_offset)
         check_topic(recent.place[0])
         return _end(broker, call, recent, recent.place)
 
     def found(record: MessageRecord | None) -> Reply | None:
+        place = None if record is None else real_place(record)
+        check_known(None if place is None else place[0])
         half = _check_end(header, record)
-        place = real_place(half)
         if half.topic != HALF_TOPIC or place is None:
             raise ServerError(_NOT_HALF)
         check_topic(place[0])
