@@ -253,7 +253,13 @@ MEANINGS: Final[Mapping[str, str]] = {
     "until a write succeeds.",
     "read.failed": "A read from disk failed; the request that needed it was answered with code 1.",
     "log.damaged": "Bytes of the log differ from their checksum or cannot be read. The messages "
-    "listed in `messages` are lost unless the file is restored; pulls skip them.",
+    "listed in `messages` are lost unless the file is restored, or another member of the broker "
+    "group has the bytes (`log.repaired`); pulls skip them.",
+    "log.repaired": "A damaged block of the log was replaced by the bytes of another member of the "
+    "broker group, which fit its checksum; consumers that have not passed its messages get them.",
+    "log.unrepaired": "A damaged block of the log could not be replaced: the bytes that another "
+    "member of the broker group sent do not fit its checksum, or the disk refused them. The broker "
+    "asks again after a minute.",
     "scrub.failed": "The log could not be compared with its checksums; the broker tries again.",
     "scrub.unsaved": "The scrubber could not save its position in the log; after a restart, it "
     "checks part of the log again.",

@@ -12,7 +12,8 @@ from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
-from cometmq.store.upkeep.scrubber import RATE_MIN, DamagedMessages, described
+from cometmq.store.upkeep.scrubber import RATE_MIN
+from cometmq.store.upkeep.withheld import DamagedMessages, described
 
 FILE_BYTES = 5 * BLOCK_BYTES
 SETTINGS = small_settings(mapped_file_size_commit_log=FILE_BYTES, log_scrub_rate_max=64 << 10)

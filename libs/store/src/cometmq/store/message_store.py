@@ -75,6 +75,7 @@ class MessageStore:
         self._checkpointer = running.checkpointer
         self._housekeeping = running.housekeeping
         self._scrubber = running.scrubber
+        self.block_repairs = running.scrubber.repairs
         self._replica = running.replica
         self._publisher = running.publisher
         self._repair = EntryRepair(parts, pulls)
@@ -529,6 +530,7 @@ class MessageStore:
             self._scrubber.damaged_message_count,
             counters.damaged_count,
             self._repair.repaired_count,
+            self.block_repairs.repaired_count,
         )
 
     def close(self) -> None:

@@ -56,3 +56,4 @@ class StoreStats(NamedTuple):
     damaged_message_count: int
     left_out_count: int = 0
     repaired_entry_count: int = 0
+    repaired_block_count: int = 0

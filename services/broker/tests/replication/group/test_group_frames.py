@@ -79,6 +79,15 @@ def test_reports_are_decoded(epoch: int, offset: int, tables: int, heard_ms: int
     assert frames.decode_report(frame.body) == report
 
 
+@given(OFFSETS, st.integers(1, 64 << 10), st.binary(max_size=100))
+def test_requests_for_blocks_and_blocks_are_decoded(offset: int, size: int, data: bytes) -> None:
+    wanted = frames.WantedBlock(offset, size)
+    sent = frames.encode_wanted_block(wanted) + frames.encode_block(offset, data)
+    request, answer = FrameReader(Kind.WANT_BLOCK, Kind.BLOCK).feed(sent)
+    assert frames.decode_wanted_block(request.body) == wanted
+    assert frames.decode_block(answer.body) == (offset, data)
+
+
 def test_the_opening_cannot_begin_a_stream_of_rocketmq() -> None:
     opening = frames.encode_opening()
     assert opening.hex() == "8b436f6d65740001"
@@ -120,6 +129,9 @@ def test_kinds_that_may_not_be_sent_are_refused(data: bytes, error: str) -> None
         (frames.decode_report, bytes(33), "33 bytes instead of 32"),
         (frames.decode_report, struct.pack(">QQqQ", 1, 5, -2, 0), "-2 table changes"),
         (frames.decode_tables_end, b"", "0 bytes instead of 8"),
+        (frames.decode_wanted_block, bytes(11), "11 bytes instead of 12"),
+        (frames.decode_wanted_block, bytes(12), "for 0 bytes"),
+        (frames.decode_block, bytes(7), "BLOCK frame of 7 bytes"),
     ],
 )
 def test_malformed_bodies_are_refused(decode: Any, body: bytes, error: str) -> None:

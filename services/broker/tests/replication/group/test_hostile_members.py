@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from cometmq.broker.replication.group import frames, master_stream, tails
-from cometmq.broker.replication.group.frames import Confirm, FrameReader, Kind, Report
+from cometmq.broker.replication.group.frames import Confirm, FrameReader, Kind, Report, WantedBlock
 from cometmq.broker.replication.group.handshake import (
     Digest,
     Hello,
@@ -180,6 +180,68 @@ async def test_a_masters_last_epoch_is_heard_from_a_follower_that_refuses(tmp_pa
         await until(lambda: master.epochs_seen == [12])
 
 
+def want(offset: int, size: int) -> bytes:
+    return frames.encode_wanted_block(WantedBlock(offset, size))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (want(0, 100) * 2, "before the last one was answered"),
+        (want(0, 0), "for 0 bytes"),
+        (want(0, (64 << 10) + 1), "for 65537 bytes"),
+        (frames.encode_block(0, bytes(100)), "100 bytes of offset 0; None was asked for"),
+        (frames.encode_body(Kind.BLOCK, b"short"), "BLOCK frame of 5 bytes"),
+    ],
+)
+async def test_a_master_refuses_wrong_requests_for_blocks(
+    tmp_path: Path, data: bytes, words: str
+) -> None:
+    async with master_and_peer(tmp_path) as (master, peer):
+        peer.writer.write(hello_bytes())
+        await peer.until(Kind.WELCOME)
+        peer.writer.write(frames.encode_report(Report(1, 0, -1, 0)) + data)
+        refused = await refusal(peer)
+        assert refused.reason == Unfit.PROTOCOL.value
+        assert words in refused.text
+        assert master.sender.connection_count == 0
+
+
+@pytest.mark.parametrize("data", [want(0, 100), frames.encode_block(0, b"")])
+async def test_blocks_are_not_exchanged_before_the_first_report(
+    tmp_path: Path, data: bytes
+) -> None:
+    async with master_and_peer(tmp_path) as (_, peer):
+        peer.writer.write(hello_bytes() + data)
+        assert "before the first report" in (await refusal(peer)).text
+
+
+async def test_a_master_gives_only_what_is_confirmed_and_in_one_file(tmp_path: Path) -> None:
+    async with GroupNode(tmp_path, 0, keys=()) as master, GroupNode(tmp_path, 2, keys=()) as late:
+        await master.lead(1)
+        await master.fill(60)
+        confirmed = master.end
+        await master.lead(2, [late])
+        await master.fill(2)
+        host, _, port = master.address.rpartition(":")
+        peer = Peer(*await asyncio.open_connection(host, int(port)))
+        peer.writer.write(hello_bytes(replace(HELLO, epoch=2)))
+        await peer.until(Kind.WELCOME)
+        peer.writer.write(frames.encode_report(Report(2, 0, -1, 0)))
+        given = {}
+        for offset, size in [
+            (0, 100), (confirmed - 50, 50), (confirmed - 50, 51), (confirmed, 8),
+            (4090, 12), (1 << 60, 10), ((1 << 64) - 1, 10),
+        ]:  # fmt: skip
+            peer.writer.write(want(offset, size))
+            found = frames.decode_block(memoryview(await peer.until(Kind.BLOCK)))
+            assert found.offset == offset
+            assert found.data in {b"", master.log_bytes()[offset : offset + size]}
+            given[offset, size] = len(found.data)
+        assert [place for place, size in given.items() if size] == [(0, 100), (confirmed - 50, 50)]
+        peer.writer.close()
+
+
 async def test_without_a_group_members_are_refused(tmp_path: Path) -> None:
     async with master_and_peer(tmp_path) as (master, peer):
         master.server._group = None
@@ -240,7 +302,7 @@ async def welcomed(peer: Peer, welcome: Welcome = WELCOME) -> None:
 
 async def test_the_handshake_of_a_follower(tmp_path: Path) -> None:
     async with follower_of_peer(tmp_path) as (slave, peer, hello):
-        assert hello == Hello(slave.sender.identity, 3, 3, 0, EMPTY)
+        assert hello == Hello(slave.sender.identity, 3, 3, 0, EMPTY, blocks=True)
         await welcomed(peer)
         await until(lambda: slave.state.following.state is FollowState.FOLLOWING)
         assert slave.history == [(3, 0)]
@@ -290,6 +352,8 @@ async def test_a_follower_refuses_the_answer(
         (b"\x08\0\0\0\7" + bytes(7), "TABLES_END frame of 7 bytes"),
         (frames.encode_body(Kind.WELCOME, b"{}"), "WELCOME frame at the wrong time"),
         (frames.encode_report(Report(3, 0, 0, 0)), "ACK frame is not allowed"),
+        (frames.encode_block(0, b"x"), "1 bytes of offset 0; None was asked for"),
+        (want(0, 10) * 3, "before the last one was answered"),
     ],
 )  # fmt: skip
 async def test_a_follower_leaves_a_master_that_breaks_the_rules(

@@ -9,7 +9,7 @@ from cometmq.store.log.checksums import Checksums, spans
 from cometmq.store.log.damage import DamagedRange, clipped, merged
 from cometmq.store.recovery.checksum_trust import trusted_end
 from cometmq.store.upkeep.scrub_state import load_state
-from cometmq.store.upkeep.scrubber import described, messages_in
+from cometmq.store.upkeep.withheld import described, messages_in
 
 
 class DamagedPart(NamedTuple):

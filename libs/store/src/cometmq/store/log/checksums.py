@@ -196,6 +196,34 @@ class Checksums:
         checks = [self.check(span) for span in parts]
         return not any(check.damaged or check.unknown for check in checks)
 
+    def restore(self, span: Span, data: Buffer, generation: int) -> int:
+        """Write intact bytes of a damaged block, if they fit its checksum; may block.
+
+        `span` begins at the start of the block, and `data` has at least one byte of it. If the
+        checksum covers more bytes than `data` has, those of the file follow. Return the number of
+        bytes that the checksum covers; 0 if nothing was written, because the bytes do not fit, the
+        checksum is unknown, or entries have been removed since `generation`.
+        """
+        length, crc = self.entry(span.start, span.begin // BLOCK_BYTES, may_block=True) or _UNKNOWN
+        fresh = memoryview(data)[:length]
+        whole = bytes(fresh)
+        if len(whole) < length:
+            whole += _readable(span.file, span.begin + len(whole), span.begin + length) or b""
+        if not length or len(whole) < length or crc_of(whole, length) != crc:
+            return 0
+        # A handle of its own gets its own report of a failed sync: the one of the log's next sync,
+        # which acknowledged messages depend on, must not be used up here.
+        file = self._disk.open(span.file.path)
+        try:
+            with self._lock:  # a truncation removes entries first, and waits
+                if generation != self.generation:
+                    return 0
+                file.write(span.begin, [fresh])
+            file.sync()
+        finally:
+            file.close()
+        return length
+
     def learn(self, start: int, entries: dict[int, Entry], generation: int) -> None:
         """Write computed entries, unless entries have been removed since `generation`."""
         with self._lock:
@@ -290,6 +318,18 @@ class Checksums:
             self._disk.sync_folder(self._layout.checksums)
         for first, packed in _runs(start, entries):
             file.write(first * _ENTRY.size, [packed])
+
+
+def crc_of(data: Buffer, length: int) -> int:
+    """Return the CRC-32 of the first bytes, without releasing the interpreter lock.
+
+    See `_crcs`: above 5 KiB, zlib releases the lock, and waits for it up to 5 ms.
+    """
+    crc = 0
+    view = memoryview(data)
+    for position in range(0, length, PIECE_BYTES):
+        crc = crc32(view[position : min(position + PIECE_BYTES, length)], crc)
+    return crc
 
 
 def _blocks(span: Span) -> tuple[int, int]:

@@ -30,6 +30,19 @@ def clipped(ranges: Iterable[DamagedRange], first: int, end: int) -> tuple[Damag
     return tuple(part for part in parts if part.start < part.end)
 
 
+def without(ranges: Iterable[DamagedRange], gone: DamagedRange) -> tuple[DamagedRange, ...]:
+    """Return the ranges without the part that lies in `gone`; one of them may become two."""
+    parts = (
+        part
+        for start, end in ranges
+        for part in (
+            DamagedRange(start, min(end, gone.start)),
+            DamagedRange(max(start, gone.end), end),
+        )
+    )
+    return tuple(part for part in parts if part.start < part.end)
+
+
 def overlaps(ranges: Sequence[DamagedRange], offset: int, size: int) -> bool:
     """Return whether a record at this offset overlaps one of the ranges."""
     before = bisect_right(ranges, (offset + size - 1, 1 << 63)) - 1

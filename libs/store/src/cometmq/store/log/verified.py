@@ -15,12 +15,11 @@ import errno
 import threading
 from collections import OrderedDict
 from typing import Final
-from zlib import crc32
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import DiskFile
 from cometmq.store.errors import DiskError
-from cometmq.store.log.checksums import BLOCK_BYTES, PIECE_BYTES, Checksums
+from cometmq.store.log.checksums import BLOCK_BYTES, Checksums, crc_of
 from cometmq.store.log.damage import DamagedRange, merged, overlaps
 
 KEPT_COUNT_MAX: Final = 64
@@ -61,7 +60,7 @@ class VerifiedReads:
             self._tail = (-1, -1)
 
     def settle(self, recorded: tuple[DamagedRange, ...]) -> None:
-        """Forget the suspects that the store has recorded as damage."""
+        """Forget the suspects that the store has recorded as damage, or found to be intact."""
         with self._lock:
             rest = (it for it in self.suspects if not overlaps(recorded, *_place(it)))
             self.suspects = tuple(rest)
@@ -173,18 +172,6 @@ class VerifiedReads:
             if length:
                 found.append((at - begin, at - begin + length, crc))
         return found
-
-
-def crc_of(data: Buffer, length: int) -> int:
-    """Return the CRC-32 of the first bytes, without releasing the interpreter lock.
-
-    See `checksums._crcs`: above 5 KiB, zlib releases the lock, and waits for it up to 5 ms.
-    """
-    crc = 0
-    view = memoryview(data)
-    for position in range(0, length, PIECE_BYTES):
-        crc = crc32(view[position : min(position + PIECE_BYTES, length)], crc)
-    return crc
 
 
 def _whole(file: DiskFile, begin: int, size: int, *, may_block: bool) -> Buffer | None:

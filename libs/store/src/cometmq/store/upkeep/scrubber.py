@@ -11,20 +11,27 @@ from the queue entries, because the damaged bytes of the log cannot be trusted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from cometmq.store.errors import DiskError
 from cometmq.store.log.checksums import BLOCK_BYTES, CHUNK_BYTES, block_start, spans
-from cometmq.store.log.damage import DamagedRange, clipped, merged, overlaps
+from cometmq.store.log.damage import DamagedRange, clipped, merged, overlaps, without
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
-from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.upkeep.block_repairs import BlockRepairs, Offer
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.upkeep.scrub_state import ScrubState, load_state, save_state
 from cometmq.store.upkeep.sealer import Sealer
+from cometmq.store.upkeep.withheld import (
+    DamagedMessages,
+    Findings,
+    described,
+    message_count,
+    messages_in,
+)
 
 RATE_MIN: Final = 64 << 10
 """Minimum rate in bytes per second, so that a round over a small log does not take a week."""
@@ -36,57 +43,11 @@ FILES_AT_START: Final = 2
 damages only recently written bytes. Two files of 1 GiB take about 4 s at 500 MB/s.
 """
 
-QUEUES_NAMED_MAX: Final = 20
 _HOUR_MS: Final = 3_600_000
-
-
-class DamagedMessages(NamedTuple):
-    """Messages of one queue that are withheld from readers, `first` to `last` inclusive."""
-
-    topic: str
-    queue_id: int
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        """Return, for example, `orders/2: 5-7`."""
-        offsets = f"{self.first}" if self.first == self.last else f"{self.first}-{self.last}"
-        return f"{self.topic}/{self.queue_id}: {offsets}"
-
-
-def messages_in(
-    queues: Iterable[ConsumeQueue], damage: DamagedRange, *, is_starting: bool = False
-) -> list[DamagedMessages]:
-    """Find the messages that share bytes with a damaged range; blocks.
-
-    The queues are complete on the disk up to the last checkpoint. Records behind it are examined
-    only at startup, when no other thread uses the queues.
-    """
-    found = []
-    for queue in queues:
-        parts = [queue.offsets_between(*damage)]
-        if is_starting:
-            parts.append(queue.unwritten_between(*damage))
-        found += [
-            DamagedMessages(queue.topic, queue.queue_id, offsets[0], offsets[-1])
-            for offsets in parts
-            if offsets
-        ]
-    return sorted(found)
 
 
 def _bounds(ranges: tuple[DamagedRange, ...]) -> tuple[int, int]:
     return (ranges[0].start, ranges[-1].end) if ranges else (0, 0)
-
-
-def described(messages: list[DamagedMessages]) -> str:
-    """Return the messages as one line of bounded length."""
-    text = ", ".join(map(str, messages[:QUEUES_NAMED_MAX]))
-    left = len(messages) - QUEUES_NAMED_MAX
-    return f"{text}, and {left} more queues" if left > 0 else text
-
-
-Findings: TypeAlias = list[tuple[DamagedRange, list[DamagedMessages]]]
 
 
 class Scrubber:
@@ -103,6 +64,14 @@ class Scrubber:
         self._last_ms: int | None = None
         self._saved_ms = 0
         self.scrubbed_bytes = 0
+        self.found_count = 0
+        self.offer: Offer | None = None
+        self.repairs = BlockRepairs(parts, self)
+
+    @property
+    def state(self) -> ScrubState:
+        """The current round and the known damage."""
+        return self._state
 
     @property
     def damaged_bytes(self) -> int:
@@ -162,16 +131,18 @@ class Scrubber:
 
     def finish(self) -> None:
         """Save the round's position; blocks."""
+        self._drop_offer()
         self._save()
 
     def note_truncated(self, offset: int) -> None:
         """Forget damage beyond the new end of a truncated log."""
+        self._drop_offer()
         self._adopt(clipped(self._state.damage, 0, offset))
 
     # Rounds
 
     def job(self, now_ms: int) -> Job | None:
-        """Return the comparison that is due, or the report of damage that readers have found.
+        """Return what is due: a comparison, a repair, or the report of damage that readers found.
 
         Only one runs at a time.
         """
@@ -182,6 +153,10 @@ class Scrubber:
         if verified is not None and verified.suspects:
             self._is_running = True
             return _ReportJob(self, self._parts, self._state, verified.suspects)
+        if self.offer is not None:
+            self._is_running = True
+            offer, self.offer = self.offer, None
+            return self.repairs.job(offer)
         if not hours:
             return None
         files = self._parts.commit_log.files
@@ -238,10 +213,35 @@ class Scrubber:
         if found:
             self._take(found)
 
-    def note_reported(self, found: Findings) -> None:
-        """Adopt the damage that readers have found."""
+    def note_reported(self, found: Findings, intact: tuple[DamagedRange, ...]) -> None:
+        """Adopt the damage that readers have found, without what has been repaired since."""
         self._is_running = False
+        if self._parts.commit_log.verified is not None:
+            self._parts.commit_log.verified.settle(intact)
         self._take(found)
+
+    def counted_in(self, block: DamagedRange) -> list[DamagedRange]:
+        """Return the ranges whose messages are counted and that share bytes with a block."""
+        return [it for it in self._counts if it.start < block.end and block.start < it.end]
+
+    def note_offered(
+        self, repaired: DamagedRange | None, counted: list[DamagedRange], left: Findings
+    ) -> None:
+        """Adopt a repair, if the block is intact now; `left` is what remains of `counted`."""
+        self._is_running = False
+        if repaired is None:
+            return
+        for part in counted:
+            self._counts.pop(part, None)
+        self._counts.update((part, message_count(messages)) for part, messages in left)
+        if self._parts.commit_log.verified is not None:
+            self._parts.commit_log.verified.settle((repaired,))
+        self._adopt(without(self._state.damage, repaired))
+
+    def _drop_offer(self) -> None:
+        offer, self.offer = self.offer, None
+        if offer is not None:
+            offer.done(False)
 
     def note_stale(self) -> None:
         """Repeat a step during which files were truncated or deleted."""
@@ -257,9 +257,10 @@ class Scrubber:
 
     def _take(self, found: Findings) -> None:
         """Report damage, and withhold the damaged records from readers."""
+        self.found_count += len(found)
         for damage, messages in found:
             self._tell(damage, messages)
-            self._counts[damage] = sum(it.last - it.first + 1 for it in messages)
+            self._counts[damage] = message_count(messages)
         self._adopt(merged([*self._state.damage, *self._counts]))
 
     def _tell(self, damage: DamagedRange, messages: list[DamagedMessages]) -> None:
@@ -270,7 +271,7 @@ class Scrubber:
             position=(damage.start - files.first) % files.file_size,
             physical_offset=damage.start,
             size=damage.end - damage.start,
-            message_count=sum(it.last - it.first + 1 for it in messages),
+            message_count=message_count(messages),
             messages=described(messages),
             action="cometmq store verify",
         )
@@ -313,23 +314,39 @@ class _ReportJob:
         self._queues = list(parts.queues.queues.values())
         self._generation = parts.checksums.generation
         self._found: Findings = []
+        self._intact: tuple[DamagedRange, ...] = ()
 
     def run(self) -> None:
         """Read the queues; may block."""
-        self._found = [(it, messages_in(self._queues, it)) for it in self._suspects]
-        damage = merged([*self._state.damage, *self._suspects])
+        for suspect in self._suspects:
+            if self._is_intact(suspect):
+                self._intact += (suspect,)
+            else:
+                self._found.append((suspect, messages_in(self._queues, suspect)))
+        if not self._found:
+            return
+        damage = merged([*self._state.damage, *(it for it, _ in self._found)])
         state = msgspec.structs.replace(self._state, damage=damage)
         try:
             save_state(self._parts.disk, self._parts.layout, state)
         except DiskError as error:
             self._parts.log.warning("scrub.unsaved", error=str(error))
 
+    def _is_intact(self, suspect: DamagedRange) -> bool:
+        """Return whether the bytes fit their checksums now: a reader may have read them before they
+        were repaired.
+        """
+        try:
+            return self._parts.checksums.prove(spans(self._parts.commit_log.files, *suspect))
+        except DiskError:
+            return False
+
     def done(self, error: Exception | None) -> None:
         """Report the damage; after an error, the next tick repeats the job."""
         if error is not None or self._generation != self._parts.checksums.generation:
             self._scrubber.note_stale()
         else:
-            self._scrubber.note_reported(self._found)
+            self._scrubber.note_reported(self._found, self._intact)
 
 
 class _ScrubJob:

@@ -370,6 +370,11 @@ STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
         "cometmq_store_repaired_entries_total", "Damaged queue entries that were written again.",
         lambda s: s.repaired_entry_count,
     ),
+    counter(
+        "cometmq_store_repaired_blocks_total", "Damaged blocks of the log that were replaced by "
+        "the bytes of another member of the broker group.",
+        lambda s: s.repaired_block_count,
+    ),
     gauge(
         "cometmq_store_damaged_messages", "Messages in damaged parts of the log, which are not "
         "delivered.",

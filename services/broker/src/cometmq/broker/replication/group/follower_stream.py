@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cometmq.broker.replication.group import frames
+from cometmq.broker.replication.group.block_exchange import BlockExchange
 from cometmq.broker.replication.group.epoch_log import epoch_at, next_start
 from cometmq.broker.replication.group.frames import Confirm, FrameReader, Kind, Report
 from cometmq.broker.replication.group.handshake import (
+    DAMAGE_COUNT_MAX,
     Digest,
     Hello,
     Identity,
@@ -27,6 +29,7 @@ from cometmq.broker.replication.group.handshake import (
     decode_handshake,
     digest,
     digest_start,
+    intact_start,
     meeting_point,
 )
 from cometmq.broker.replication.group.proving import Proven, name_of, printable
@@ -60,7 +63,9 @@ class FollowerStream(asyncio.Protocol):
         self.proven = proven
         self.transport = self._transport = transport
         self._commit_log = sender.store.commit_log
-        self._frames = FrameReader(Kind.HELLO, Kind.ACK, Kind.REFUSED, Kind.FETCH)
+        self._frames = FrameReader(
+            Kind.HELLO, Kind.ACK, Kind.REFUSED, Kind.FETCH, Kind.WANT_BLOCK, Kind.BLOCK
+        )
         self._epoch = sender.epoch
         self._history: History = ()
         self._welcome: Welcome | None = None
@@ -77,6 +82,11 @@ class FollowerStream(asyncio.Protocol):
         self.copy: Copy | None = None
         self.is_following = False
         self.heard_ms = self.confirm_ms = sender.now_ms()
+        self._may_ask = False  # the follower answers WANT_BLOCK
+        self._blocks = BlockExchange(
+            sender.store, sender.turn, worker=sender.worker, now_ms=sender.now_ms, peer=address,
+            log=sender.log,
+        )  # fmt: skip
         self._pump = LogPump(
             transport,
             view=self._commit_log.view_to_end,
@@ -101,6 +111,8 @@ class FollowerStream(asyncio.Protocol):
                 elif kind is Kind.FETCH:
                     self._want_tables(decode_handshake(body, TablesWanted))
                     return
+                elif kind is Kind.WANT_BLOCK or kind is Kind.BLOCK:
+                    self._exchange(kind, body)
                 else:
                     self._note_refused(decode_handshake(body, Refused))
         except RemoteProtocolError as error:
@@ -118,11 +130,13 @@ class FollowerStream(asyncio.Protocol):
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._blocks.close()
         self._sender.forget(self.transport)
         self._sender.ended(self)
 
     def close(self) -> None:
         """Close the connection at once, discarding pending output."""
+        self._blocks.close()
         self._sender.ended(self)
         self._transport.abort()
 
@@ -130,6 +144,7 @@ class FollowerStream(asyncio.Protocol):
         """Send the reason, then close the connection."""
         self._sender.refused(self.address, error)
         refused = Refused(error.reason.value, str(error), self._sender.epoch)
+        self._blocks.close()
         self._sender.ended(self)
         if not self._transport.is_closing():
             body = msgspec.json.encode(refused)
@@ -159,13 +174,14 @@ class FollowerStream(asyncio.Protocol):
         sender.replace(self, hello.identity.copy)
         sender.establish(self)
         self.copy = hello.identity.copy
+        self._may_ask = hello.blocks
         self._epoch, self._history = leading.epoch, leading.log.history
         if hello.tables <= sender.tables.position.changes:
             self._tables.sent = hello.tables
         start = digest_start(point.offset, leading.log, hello.log)
-        for damaged in self._commit_log.damage:
-            if damaged.start < point.offset and damaged.end > start:
-                start = min(damaged.end, point.offset)
+        start = intact_start(
+            start, point.offset, self._commit_log.damage, hello.damage[-DAMAGE_COUNT_MAX:]
+        )
         welcome = partial(self._send_welcome, leading, point.offset, start)
         if start < point.offset:
             self._pump.read(start, point.offset - start, welcome)
@@ -197,6 +213,7 @@ class FollowerStream(asyncio.Protocol):
             point,
             Digest(start, digest(data)),
             min(sender.confirmed, leading.log.end),
+            blocks=True,
         )
         body = msgspec.json.encode(welcome)
         self._transport.write(frames.encode_body(Kind.WELCOME, body))
@@ -248,8 +265,24 @@ class FollowerStream(asyncio.Protocol):
         self.is_following = True
         self._sender.log.info("follower.connected", slave=self.address, offset=start)
         self._sender.served(self.address)
+        if self._may_ask:
+            self._blocks.begin(self._transport)
         self.send_confirm()
         self.wake()
+
+    # Damaged blocks
+
+    def ask(self) -> None:
+        """Ask the follower for the next damaged block that both have confirmed."""
+        self._blocks.tick(min(self._acked.offset, self._sender.confirmed))
+
+    def _exchange(self, kind: Kind, body: memoryview) -> None:
+        if not self.is_following:
+            raise UnfitLog(Unfit.PROTOCOL, f"a {kind.name} frame before the first report")
+        if kind is Kind.BLOCK:
+            self._blocks.take_block(body)
+        else:
+            self._blocks.answer(self._transport, body)
 
     # Output to the follower
 

@@ -17,9 +17,11 @@ from typing import Any, Final, Protocol
 
 from cometmq.broker.native import open_header_follower
 from cometmq.broker.replication.following import RECORD_OVERHEAD_BYTES
+from cometmq.broker.replication.group.block_exchange import Turn
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.frames import Confirm
 from cometmq.broker.replication.group.handshake import (
+    DAMAGE_COUNT_MAX,
     Hello,
     Identity,
     Welcome,
@@ -112,9 +114,10 @@ class GroupFollower:
         self._events = events
         self._keeps_tail = keep_tail
         self._attempts = Attempts(proving, Purpose.STREAM)
-        self._worker = worker
+        self.worker = worker
         self._settings = settings
-        self._log = log
+        self.log = log
+        self.turn = Turn()
         self._following = TaskSet(log)
         self._finishing = TaskSet(log)  # work that is not cancelled
         self._stream: MasterStream | None = None
@@ -179,7 +182,7 @@ class GroupFollower:
         return self._settings().max_message_size + RECORD_OVERHEAD_BYTES
 
     def follow_headers(self) -> FollowHeaders | None:
-        return open_header_follower(self._settings(), self._log)
+        return open_header_follower(self._settings(), self.log)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._finishing.spawn(work, name="save-epoch")
@@ -234,7 +237,7 @@ class GroupFollower:
         host, port = parse_address(where)
         hello = self._hello(epoch, master)
         attempt = self._attempts.next(master)
-        stream = self._stream = MasterStream(self, hello, attempt.opening)
+        stream = self._stream = MasterStream(self, hello, where, attempt.opening)
         loop = asyncio.get_running_loop()
         transport: asyncio.BaseTransport | None = None
         try:
@@ -267,7 +270,10 @@ class GroupFollower:
 
     def _hello(self, epoch: int, master: int) -> Hello:
         extent, tables = self.epochs.extent(), self.tables.received(epoch)
-        return Hello(self._identity, epoch, epoch, master, extent, tables)
+        damage = tuple(self.commit_log.damage[-DAMAGE_COUNT_MAX:])
+        return Hello(
+            self._identity, epoch, epoch, master, extent, tables, blocks=True, damage=damage
+        )
 
     async def _prepare(
         self,
@@ -298,7 +304,7 @@ class GroupFollower:
         if hello.log.end and start < point.offset:
             read = partial(_read, log.view_to_end(), start, point.offset - start)
             try:
-                data = await self._worker.submit(read)
+                data = await self.worker.submit(read)
             except (StoreError, OSError) as error:
                 raise LogUnreadable(f"this log cannot be read: {describe(error)}") from error
             check_digest(welcome, hello, data)
@@ -317,11 +323,11 @@ class GroupFollower:
         view, epoch = self.commit_log.raw_view(), last_epoch(self.epochs.history)
         facts = {"offset": offset, "end": view.end, "last_epoch": epoch}
         try:
-            path = await self._worker.submit(partial(self._keeps_tail, view, offset, epoch))
+            path = await self.worker.submit(partial(self._keeps_tail, view, offset, epoch))
         except (OSError, CometError) as error:
-            self._log.warning("tail.not_kept", **facts, error=describe(error))
+            self.log.warning("tail.not_kept", **facts, error=describe(error))
         else:
-            self._log.warning("tail.cut", **facts, file=str(path))
+            self.log.warning("tail.cut", **facts, file=str(path))
 
     # Status for operators
 
@@ -333,7 +339,7 @@ class GroupFollower:
         status.master_min_offset = welcome.log.first
         status.master_max_offset = welcome.log.end
         self._last_error = ""
-        self._log.info("replica.following", master=where, epoch=welcome.epoch, offset=welcome.start)
+        self.log.info("replica.following", master=where, epoch=welcome.epoch, offset=welcome.start)
 
     def _note(self, error: Exception, where: str, *, is_brief: bool) -> None:
         """Log why the connection ended, unless the last message and its level were the same."""
@@ -356,16 +362,16 @@ class GroupFollower:
             status.state = FollowState.UNFIT
             status.unfit, status.unfit_detail = error.reason, str(error)
             if is_news:
-                self._log.error(
+                self.log.error(
                     "replica.unfit",
                     reason=error.reason.value,
                     error=str(error),
                     action=error.action,
                 )
         elif is_news and is_alarm:
-            self._log.warning("replica.lost", master=where, error=describe(error))
+            self.log.warning("replica.lost", master=where, error=describe(error))
         elif is_news:
-            self._log.info("replica.disconnected", master=where, error=describe(error))
+            self.log.info("replica.disconnected", master=where, error=describe(error))
 
 
 def _read(view: LogView, offset: int, count: int) -> Buffer:

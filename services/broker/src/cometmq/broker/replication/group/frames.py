@@ -32,11 +32,15 @@ _RECORDS: Final = Struct(">QQ")
 _CONFIRM: Final = Struct(">QQQQ")
 _ACK: Final = Struct(">QQqQ")
 _NUMBER: Final = Struct(">Q")
+_RANGE: Final = Struct(">QI")
 
 OPENING_BYTES: Final = _OPENING.size
 HEADER_BYTES: Final = _HEADER.size
 RECORDS_BYTES_MAX: Final = 4 << 20
 """Maximum bytes of the log in one frame; a larger record is sent in several frames."""
+
+BLOCK_BYTES_MAX: Final = 64 << 10
+"""Maximum bytes of the log that are asked for in one frame: a block with its own checksum."""
 
 CHANGES_BYTES_MAX: Final = 16 << 20
 """Size of a journal file, which no entry exceeds."""
@@ -73,6 +77,10 @@ class Kind(IntEnum):
     """The other side: `proving.Proof` in JSON."""
     ANSWER = 14
     """The side that connects: `proving.Answer` in JSON."""
+    WANT_BLOCK = 15
+    """Either side, whose bytes are damaged there: physical offset and number of bytes."""
+    BLOCK = 16
+    """The other side: physical offset and these bytes of its log; no bytes if it cannot."""
 
 
 BODY_BYTES_MAX: Final[Mapping[Kind, int]] = {
@@ -90,6 +98,8 @@ BODY_BYTES_MAX: Final[Mapping[Kind, int]] = {
     Kind.CHALLENGE: 1 << 10,
     Kind.PROOF: 1 << 10,
     Kind.ANSWER: 1 << 10,
+    Kind.WANT_BLOCK: _RANGE.size,
+    Kind.BLOCK: _NUMBER.size + BLOCK_BYTES_MAX,
 }
 UNPROVEN_BYTES_MAX: Final = 2 << 10
 """Maximum size of a frame's body before the proof, also of REFUSED."""
@@ -109,6 +119,20 @@ class Records(NamedTuple):
     epoch: int
     offset: int
     data: Buffer
+
+
+class WantedBlock(NamedTuple):
+    """A range of the log, within one block, that the sender needs."""
+
+    offset: int
+    size: int
+
+
+class Block(NamedTuple):
+    """Bytes of the log that the other side has asked for; none if the sender cannot give them."""
+
+    offset: int
+    data: bytes
 
 
 class Confirm(NamedTuple):
@@ -177,6 +201,15 @@ def encode_report(report: Report) -> bytes:
     return _HEADER.pack(Kind.ACK, _ACK.size) + _ACK.pack(*report)
 
 
+def encode_wanted_block(wanted: WantedBlock) -> bytes:
+    return _HEADER.pack(Kind.WANT_BLOCK, _RANGE.size) + _RANGE.pack(*wanted)
+
+
+def encode_block(offset: int, data: Buffer) -> bytes:
+    header = _HEADER.pack(Kind.BLOCK, _NUMBER.size + len(data))
+    return b"".join((header, _NUMBER.pack(offset), data))
+
+
 def encode_tables(kind: Kind, number: int, tables: Sequence[tuple[str, bytes]]) -> bytes:
     """Encode changes or pieces of tables, each in JSON."""
     return encode_body(kind, encode_changes(number, tables))
@@ -208,6 +241,22 @@ def decode_report(body: memoryview) -> Report:
     if report.tables < -1:
         raise RemoteProtocolError(f"a report of {report.tables} table changes")
     return report
+
+
+def decode_wanted_block(body: memoryview) -> WantedBlock:
+    """Parse a range; raise RemoteProtocolError if it is empty or too large."""
+    wanted = WantedBlock._make(_RANGE.unpack(_whole(Kind.WANT_BLOCK, body, _RANGE.size)))
+    if not 0 < wanted.size <= BLOCK_BYTES_MAX:
+        raise RemoteProtocolError(f"a WANT_BLOCK frame for {wanted.size} bytes")
+    return wanted
+
+
+def decode_block(body: memoryview) -> Block:
+    """Parse the bytes of a block; raise RemoteProtocolError if they have no offset."""
+    if len(body) < _NUMBER.size:
+        raise RemoteProtocolError(f"a BLOCK frame of {len(body)} bytes")
+    (offset,) = _NUMBER.unpack_from(body)
+    return Block(offset, bytes(body[_NUMBER.size :]))
 
 
 def decode_tables(kind: Kind, body: memoryview) -> Changes:

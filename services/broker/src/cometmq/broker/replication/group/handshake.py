@@ -9,6 +9,7 @@ the connection; nothing is truncated before all checks have passed.
 """
 
 import hashlib
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 import msgspec
@@ -18,6 +19,10 @@ from cometmq.ha.epochs import CommonPoint, Entry, History, common_point
 from cometmq.ha.record import Copy, TablesAt, lacks_tables
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.types import Buffer
+from cometmq.store.log.damage import DamagedRange, clipped, merged
+
+DAMAGE_COUNT_MAX: Final = 16
+"""Damaged ranges that HELLO names: more than there are blocks in the compared bytes."""
 
 DIGEST_BYTES_MAX: Final = 64 << 10
 """Maximum number of bytes compared before the common point."""
@@ -54,6 +59,10 @@ class Hello(msgspec.Struct, frozen=True, rename="camel"):
     """The number of table changes of this epoch that the follower has; -1 if it needs the complete
     tables.
     """
+    blocks: bool = False
+    """Whether the sender answers WANT_BLOCK; earlier releases do not know the frame."""
+    damage: tuple[DamagedRange, ...] = ()
+    """The last damaged ranges of the follower's log, which are not compared in the handshake."""
 
 
 class Digest(msgspec.Struct, frozen=True):
@@ -73,6 +82,8 @@ class Welcome(msgspec.Struct, frozen=True, rename="camel"):
     """Where the follower truncates its log, and where the master continues."""
     digest: Digest
     confirmed: int
+    blocks: bool = False
+    """As in `Hello`."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -251,6 +262,12 @@ def digest_start(point: int, *logs: LogExtent) -> int:
         return 0
     file_start = (point - 1) // logs[0].file_size * logs[0].file_size
     return min(point, max(point - DIGEST_BYTES_MAX, file_start, *(log.first for log in logs)))
+
+
+def intact_start(start: int, point: int, *damaged: Iterable[DamagedRange]) -> int:
+    """Return where the comparison begins if it must not contain damaged bytes."""
+    found = clipped(merged(it for ranges in damaged for it in ranges), start, point)
+    return found[-1].end if found else start
 
 
 def digest(data: Buffer) -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.replication.group import frames
+from cometmq.broker.replication.group.block_exchange import BlockExchange, Turn
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.frames import Frame, FrameReader, Kind, Report
 from cometmq.broker.replication.group.handshake import (
@@ -31,7 +32,9 @@ from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.store_driver import StoreDriver
 from cometmq.ha.epochs import History, last_epoch, reached
 from cometmq.remoting.errors import CometError, ConnectionLost, RemoteProtocolError
+from cometmq.remoting.log import Log
 from cometmq.remoting.types import Buffer
+from cometmq.runtime.worker import Worker
 
 REPORT_MS: Final = 200
 """Interval of reports while nothing changes; they repeat the master's time."""
@@ -60,6 +63,9 @@ class Target(Protocol):
     driver: StoreDriver
     epochs: EpochLog
     tables: TableFeed
+    turn: Turn
+    worker: Worker
+    log: Log
     now_ms: Callable[[], int]
 
     def record_bytes_max(self) -> int:
@@ -81,15 +87,21 @@ class Target(Protocol):
 
 
 class MasterStream(asyncio.Protocol):
-    def __init__(self, target: Target, hello: Hello, opening: bytes = b"") -> None:
-        """`opening` precedes HELLO; it is empty on a connection that has been proven."""
+    def __init__(self, target: Target, hello: Hello, peer: str, opening: bytes = b"") -> None:
+        """`peer` names the master in events. `opening` precedes HELLO; it is empty on a connection
+        that has been proven.
+        """
         self._target = target
         self._opening = opening
         self._hello = hello
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader(
             Kind.WELCOME, Kind.REFUSED, Kind.RECORDS, Kind.CONFIRM, Kind.CHANGES, Kind.TABLES,
-            Kind.TABLES_END,
+            Kind.TABLES_END, Kind.WANT_BLOCK, Kind.BLOCK,
+        )  # fmt: skip
+        self._blocks = BlockExchange(
+            target.driver.store, target.turn, worker=target.worker, now_ms=target.now_ms,
+            peer=peer, log=target.log,
         )  # fmt: skip
         self._waiting: deque[Frame] = deque()  # while an epoch's entry is being saved
         self._records: RecordStream | None = None  # None in the handshake
@@ -139,6 +151,7 @@ class MasterStream(asyncio.Protocol):
             self.welcome.set_exception(error)
             self.welcome.exception()
         self._waiting.clear()
+        self._blocks.close()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
 
@@ -166,8 +179,10 @@ class MasterStream(asyncio.Protocol):
         elif now_ms - self._heard_ms > SILENT_MS:
             silent_ms = now_ms - self._heard_ms
             self.end(ConnectionLost(f"the master has been silent for {silent_ms} ms"))
-        elif self._records is not None and now_ms - self._reported_ms >= REPORT_MS:
-            self._report()
+        elif self._records is not None:
+            if now_ms - self._reported_ms >= REPORT_MS:
+                self._report()
+            self._blocks.tick(min(self._confirm.confirmed, self._end()))
 
     # Stream
 
@@ -187,6 +202,8 @@ class MasterStream(asyncio.Protocol):
         )
         self._find_next_start()
         self._report()
+        if welcome.blocks and self._transport is not None:
+            self._blocks.begin(self._transport)
 
     def _find_next_start(self) -> None:
         newest = last_epoch(self._target.epochs.history)
@@ -244,6 +261,11 @@ class MasterStream(asyncio.Protocol):
             self._collect(frames.decode_tables(kind, body), len(body))
         elif kind is Kind.TABLES_END:
             self._adopt(frames.decode_tables_end(body))
+        elif kind is Kind.BLOCK:
+            self._blocks.take_block(body)
+        elif kind is Kind.WANT_BLOCK:
+            assert self._transport is not None
+            self._blocks.answer(self._transport, body)
         else:
             self._answer(kind, body)
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.replication.group import frames
+from cometmq.broker.replication.group.block_exchange import Turn
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.follower_stream import FollowerStream
 from cometmq.broker.replication.group.handshake import Identity, Leading, TablesWanted
@@ -82,6 +83,7 @@ class GroupSender:
         self.epoch = 0
         """The epoch of which this broker is the master; 0 if it is not a master."""
         self.confirmed = 0
+        self.turn = Turn()
         self.sent_bytes = 0
         self.refused: Callable[[str, UnfitLog], None] = lambda _address, _error: None
         self.established: Callable[[asyncio.Transport, str], bool] = lambda _, _address: True
@@ -186,8 +188,10 @@ class GroupSender:
                 stream.close()
             elif stream.proven is not None and stream.proven.key not in keys:
                 stream.close()  # proven with a key that is not accepted any more
-            elif now_ms - stream.confirm_ms >= heartbeat_ms:
-                stream.send_confirm()
+            else:
+                if now_ms - stream.confirm_ms >= heartbeat_ms:
+                    stream.send_confirm()
+                stream.ask()
 
     def leading(self) -> Leading:
         """Return what this master offers; raise UnfitLog if this broker is not a master."""

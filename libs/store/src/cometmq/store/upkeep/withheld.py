@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages that share bytes with damaged ranges of the log, and are withheld from readers.
+
+They are identified from the queue entries, because the damaged bytes cannot be trusted.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeAlias
+
+from cometmq.store.log.damage import DamagedRange
+from cometmq.store.queues.consume_queue import ConsumeQueue
+
+QUEUES_NAMED_MAX: Final = 20
+
+
+class DamagedMessages(NamedTuple):
+    """Messages of one queue that are withheld from readers, `first` to `last` inclusive."""
+
+    topic: str
+    queue_id: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        """Return, for example, `orders/2: 5-7`."""
+        offsets = f"{self.first}" if self.first == self.last else f"{self.first}-{self.last}"
+        return f"{self.topic}/{self.queue_id}: {offsets}"
+
+
+def messages_in(
+    queues: Iterable[ConsumeQueue], damage: DamagedRange, *, is_starting: bool = False
+) -> list[DamagedMessages]:
+    """Find the messages that share bytes with a damaged range; blocks.
+
+    The queues are complete on the disk up to the last checkpoint. Records behind it are examined
+    only at startup, when no other thread uses the queues.
+    """
+    found = []
+    for queue in queues:
+        parts = [queue.offsets_between(*damage)]
+        if is_starting:
+            parts.append(queue.unwritten_between(*damage))
+        found += [
+            DamagedMessages(queue.topic, queue.queue_id, offsets[0], offsets[-1])
+            for offsets in parts
+            if offsets
+        ]
+    return sorted(found)
+
+
+def message_count(messages: list[DamagedMessages]) -> int:
+    """Return the number of messages."""
+    return sum(it.last - it.first + 1 for it in messages)
+
+
+def described(messages: list[DamagedMessages]) -> str:
+    """Return the messages as one line of bounded length."""
+    text = ", ".join(map(str, messages[:QUEUES_NAMED_MAX]))
+    left = len(messages) - QUEUES_NAMED_MAX
+    return f"{text}, and {left} more queues" if left > 0 else text
+
+
+Findings: TypeAlias = list[tuple[DamagedRange, list[DamagedMessages]]]
