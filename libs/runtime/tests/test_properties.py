@@ -22,6 +22,8 @@ CASES = {
     "a=1\na=2": {"a": "2"},
     "a=1 # no comment": {"a": "1 # no comment"},
     "a=x\u2028y": {"a": "x\u2028y"},
+    "\ufeffa=1\r\nb=2": {"a": "1", "b": "2"},
+    "\ufeff# head\na=\ufeff1": {"a": "\ufeff1"},
     "a=1\\": {"a": "1"},
     "deleteWhen=04\nbrokerIP1 = 10.0.0.1": {"deleteWhen": "04", "brokerIP1": "10.0.0.1"},
 }

@@ -140,6 +140,13 @@ def test_toml_with_tables_reads_like_properties(tmp_path):
     assert loaded.unknown == {"extra": "x"}
 
 
+@pytest.mark.parametrize("name", ["broker.conf", "broker.toml"])
+def test_a_byte_order_mark_hides_no_setting(tmp_path, name):
+    """Windows editors write it; the first setting was ignored with it."""
+    loaded = load_text(tmp_path, b"\xef\xbb\xbflistenPort = 7\r\nratio = 0.25\r\n", name=name)
+    assert (loaded.value.listen_port, loaded.value.ratio, loaded.unknown) == (7, 0.25, {})
+
+
 def test_a_latin_1_file_is_read_as_java_does(tmp_path):
     assert load_text(tmp_path, b"brokerIP1=h\xf6st").value.broker_ip1 == "h\u00f6st"
 

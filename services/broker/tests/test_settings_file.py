@@ -26,6 +26,7 @@ def names_in(folder: Path) -> list[str]:
         ("a=1\nb=2\na=3\n", "a=1\nb=2\na=9\n"),
         ("a=1\r\nb=2\r\n", "a=9\nb=2\n"),
         ("b=2\n\n# end\n", "b=2\n\n# end\na=9\n"),
+        ("\ufeffa=1\nb=2\n", "a=9\nb=2\n"),
     ],
 )
 def test_a_key_changes_in_its_place_or_is_added(text: str, expected: str) -> None:

@@ -63,6 +63,12 @@ def test_integer_keys_need_no_quotes() -> None:
     assert encode_json(table) == b'{"offsetTable":{"T@G":{"0":12,"1":-1}}}'
 
 
+def test_a_byte_order_mark_is_skipped() -> None:
+    """Editors write it into tables such as topics.json, and fastjson skips it."""
+    table = decode_json(ConsumerOffsetTable, b'\xef\xbb\xbf{"offsetTable":{"T@G":{"0":12}}}')
+    assert table.offset_table == {"T@G": {0: 12}}
+
+
 def test_objects_are_keys_in_both_forms() -> None:
     dialect = b'{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"t"}:7}}'
     table = decode_json(QueueOffsetTable, dialect)

@@ -3,12 +3,14 @@ r"""Java `.properties` text: the format of RocketMQ's configuration files and co
 
 Layout: one `key=value` (or `key: value`, `key value`) per line; `#` and `!` start a comment. A
 backslash escapes the next character, or continues the line if it is the last character; `\uXXXX`
-is a UTF-16 code unit. The only possible syntax error is a malformed `\u` escape.
+is a UTF-16 code unit. The only possible syntax error is a malformed `\u` escape. A byte order mark,
+which Windows editors write, is skipped; Java takes it for a part of the first key.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+BYTE_ORDER_MARK = "\ufeff"
 _BLANK = " \t\f"
 _UNESCAPE = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
@@ -35,7 +37,7 @@ def parse(text: str) -> dict[str, str]:
 
 def parse_lines(text: str) -> Iterator[Property]:
     """Yield each key with its value."""
-    for line, number in _logical_lines(text):
+    for line, number in _logical_lines(text.removeprefix(BYTE_ORDER_MARK)):
         key_end, value_start = _split(line)
         yield Property(
             _unescape(line[:key_end], number),

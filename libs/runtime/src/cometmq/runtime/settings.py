@@ -338,7 +338,8 @@ def _read_file(file: Path) -> Content:
         text = data.decode("latin-1")  # Java's default for .properties
     try:
         if file.suffix == ".toml":
-            return _content(_flatten(tomllib.loads(text), Origin(FILE, str(file))), {})
+            tables = tomllib.loads(text.removeprefix(properties.BYTE_ORDER_MARK))
+            return _content(_flatten(tables, Origin(FILE, str(file))), {})
         found = list(properties.parse_lines(text))
     except ValueError as error:
         raise SettingsError(f"cannot read {file}: {error}") from error

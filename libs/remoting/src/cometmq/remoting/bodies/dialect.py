@@ -132,7 +132,7 @@ def parse_dialect(data: Buffer) -> Any:
     The parser is iterative and bounds the depth, so hostile nesting raises an error instead of
     overflowing the stack.
     """
-    text = str(data, "utf-8", "replace")
+    text = str(data, "utf-8", "replace").removeprefix("\ufeff")  # as fastjson; editors write it
     root: list[Any] = []
     stack = [_Frame(root, _ITEM)]
     position = _SPACE.match(text).end()  # type: ignore[union-attr]  # matches always
