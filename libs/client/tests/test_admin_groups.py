@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.client import (
@@ -369,6 +370,10 @@ async def test_a_message_is_followed_to_its_groups(
         assert await _track(admin, message) is TrackType.NOT_CONSUME_YET
         await admin.commit_offset("g", QUEUE, 1)
         assert await _track(admin, message) is TrackType.CONSUMED
+        moved = msgspec.structs.replace(message, store_host="10.9.0.1:10911")
+        assert await _track(admin, moved) is TrackType.CONSUMED
+        unnamed = msgspec.structs.replace(message, queue=MessageQueue("T", "", 1))
+        assert await _track(admin, unnamed) is TrackType.CONSUMED
 
 
 async def test_a_filter_shows_in_the_track(

@@ -8,8 +8,10 @@ from cometmq.client import AdminClient, BrokerMissing, InvalidArgument, Message,
 from cometmq.client.identity import unique_ids
 from cometmq.client.settings import ClientOptions
 from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing.broker import MemoryBroker
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.errors import ServerError
+from cometmq.remoting.errors import QueryNotFound, ServerError
+from cometmq.remoting.message.ids import pack_host
 
 FORKING = """
 import os
@@ -94,3 +96,35 @@ async def test_an_id_of_the_wrong_kind_names_the_right_call(cluster: MemoryClust
             assert (await admin.view_message(message_id, "T")).body == b"x"
         assert [m.body for m in await admin.query_by_unique_key("T", unique)] == [b"x"]
         assert [m.body for m in await admin.query_by_key("T", "k")] == [b"x"]
+
+
+@pytest.mark.parametrize("address", [bytes((10, 9, 0, 1)), bytes(15) + b"\1"], ids=["v4", "v6"])
+async def test_a_message_is_found_after_its_broker_has_moved(
+    monkeypatch: pytest.MonkeyPatch, address: bytes
+) -> None:
+    """Its id contains the address at which it was stored, such as that of a former container."""
+    async with (
+        MemoryCluster(("broker-a", "broker-b")) as cluster,
+        Producer("pg", cluster.namesrv) as producer,
+        AdminClient(cluster.namesrv) as admin,
+    ):
+        cluster.create_topic("T", queue_count=1)
+        ports = {"broker-a": 1, "broker-b": 2}
+        with monkeypatch.context() as before:
+            host = property(lambda broker: pack_host(address, ports[broker.name]))
+            before.setattr(MemoryBroker, "store_host", host)
+            sent = [
+                await producer.send(Message("T", b"then"), queue=queue)
+                for queue in await admin.queues("T")
+            ]
+        assert {it.queue.broker_name for it in sent} == ports.keys()
+        for result in sent:
+            message_id = result.offset_message_id
+            assert message_id.startswith(address.hex().upper())
+            found = await admin.view_message(message_id, "T")
+            assert (found.message_id, found.queue) == (result.message_id, result.queue)
+            assert (await admin.stored_message(message_id.lower())).queue == result.queue
+            with pytest.raises(InvalidArgument, match=r"use stored_message\("):
+                await admin.query_by_key("T", message_id)
+        with pytest.raises(QueryNotFound):
+            await admin.view_message("0A090009" + sent[0].offset_message_id[8:], "T")

@@ -4,7 +4,12 @@
 import pytest
 
 from cometmq.remoting.errors import SettingsError
-from cometmq.remoting.transport.addresses import NO_HOST, parse_address, peer_address
+from cometmq.remoting.transport.addresses import (
+    NO_HOST,
+    is_same_address,
+    parse_address,
+    peer_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +53,16 @@ def test_an_address(text: str, wanted: tuple[str, int]) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_address(text)
+
+
+def test_an_ipv6_address_has_several_forms() -> None:
+    forms = ["[::1]:10911", "[0:0:0:0:0:0:0:1]:10911", "::1:10911", " [::0001]:10911"]
+    for one in forms:
+        assert all(is_same_address(one, other) for other in forms)
+        assert not is_same_address(one, "[::1]:10912")
+        assert not is_same_address(one, "[::2]:10911")
+    assert is_same_address("[::ffff:10.0.0.1]:1", "10.0.0.1:1")
+    assert is_same_address("host:1", "host:1")
+    assert not is_same_address("host:1", "host:2")
+    assert not is_same_address("10.0.0.1:1", "10.0.0.11:1")
+    assert not is_same_address("", "10.0.0.1:1")

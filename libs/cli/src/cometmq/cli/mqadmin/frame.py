@@ -25,6 +25,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.errors import BrokerMissing, InvalidArgument
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.transport.addresses import is_same_address
 
 T = TypeVar("T")
 S = TypeVar("S", BrokerAdmin, NamesrvAdmin)
@@ -176,7 +177,7 @@ def exit_if_any(failures: Mapping[str, CometError]) -> None:
 async def broker_name_of(admin: AdminClient, address: str) -> str:
     """Return the registered name of the broker at an address."""
     for name, group in (await admin.broker_groups()).items():
-        if any(member.address == address for member in group.values()):
+        if any(is_same_address(member.address, address) for member in group.values()):
             return name
     raise BrokerMissing(f"no broker is registered with the address {address}")
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of messages: find them by id, key or position on all brokers."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -20,10 +19,11 @@ from cometmq.client.message import MessageExt, check_received
 from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
-from cometmq.remoting.errors import QueryNotFound, ServerError
+from cometmq.remoting.errors import QueryNotFound, RemoteProtocolError, ServerError
 from cometmq.remoting.message.ids import host_text, parse_offset_message_id
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import ALL_TAGS, SCHEDULE_TOPIC, TOOLS_GROUP
+from cometmq.remoting.transport.addresses import is_same_address
 
 QUERY_TIMEOUT_MS: Final = 18_000
 _UNIQUE_KEY_ADVICE: Final = (
@@ -42,9 +42,9 @@ class MessageAdmin(AdminBase):
         While a delayed message waits, its `queue` is a queue of SCHEDULE_TOPIC_XXXX.
         """
         check_text(message_id, "message_id")
-        # An id that is not an offset message id of this cluster may still be a unique key.
-        with suppress(ValueError, ServerError, BrokerMissing):
-            return _as_sent(await self._view_stored(message_id, topic))
+        named, others = _named_in(message_id, await self._brokers_of(topic))
+        if found := await self._stored(message_id, named, topic):
+            return _as_sent(found)
         for message in await self._query(
             topic, lambda broker: broker.query(topic, message_id, is_unique_key=True)
         ):
@@ -54,6 +54,8 @@ class MessageAdmin(AdminBase):
         ):
             if (waiting := _as_sent(message)).topic == topic:  # else a retry of a group
                 return waiting
+        if found := await self._stored(message_id, others, topic):
+            return _as_sent(found)
         raise QueryNotFound(f"no message of the topic {topic} has the id {message_id}")
 
     async def query_by_key(
@@ -98,7 +100,7 @@ class MessageAdmin(AdminBase):
         found = await self._query(
             topic, lambda broker: broker.query(topic, unique_key, is_unique_key=True)
         )
-        if not found and await self._broker_of(unique_key, topic) is not None:
+        if not found and await self._stored(unique_key, await self._brokers_of(topic), topic):
             raise InvalidArgument(
                 f"{unique_key} is an offset message id, not a unique key: use "
                 "stored_message(offset_message_id) or view_message(message_id, topic)"
@@ -106,27 +108,36 @@ class MessageAdmin(AdminBase):
         return found
 
     async def stored_message(self, offset_message_id: str) -> MessageExt:
-        """Return the message with this offset message id, which contains its broker's address.
+        """Return the message with this offset message id.
 
-        Raise InvalidArgument for a malformed id, and BrokerMissing if no broker has the address in
-        the id.
+        The id contains the address that its broker had when it stored the message. The broker may
+        have another one now, and another copy may be the master: if no broker has the address,
+        all are asked.
+        Raise InvalidArgument for a malformed id, and BrokerMissing if no broker has the message.
         """
         try:
             place = parse_offset_message_id(offset_message_id)
         except (TypeError, ValueError) as error:
             raise InvalidArgument(f"{error}; {_UNIQUE_KEY_ADVICE}") from error
-        try:
-            broker = await self._broker_at(host_text(place.host))
-        except BrokerMissing as error:
-            raise BrokerMissing(f"{error}; {_UNIQUE_KEY_ADVICE}") from error
-        return await broker.message_at(place.physical_offset)
+        groups = await self.broker_groups()
+        brokers = [group[min(group)] for group in groups.values() if group]
+        named, others = _named_in(offset_message_id, brokers)
+        for some in (named, others):
+            if found := await self._stored(offset_message_id, some):
+                return found
+        for broker in named:
+            return await broker.message_at(place.physical_offset)  # raises the broker's reason
+        raise BrokerMissing(
+            f"no broker registered with this name server has the address {host_text(place.host)}, "
+            f"or the message; {_UNIQUE_KEY_ADVICE}"
+        )
 
     async def consume_directly(
         self, group: str, client_id: str, message: MessageExt
     ) -> ConsumeMessageDirectlyResult:
         """Make one connected consumer process a stored message now."""
         check_received(message)
-        broker = await self._broker_at(message.store_host)
+        broker = await self._holder_of(message)
         return await broker.consume_directly(group, client_id, message.offset_message_id)
 
     async def read(
@@ -163,29 +174,39 @@ class MessageAdmin(AdminBase):
                 return
             begin = found.next_offset
 
-    async def _broker_at(self, address: str) -> BrokerAdmin:
-        for name, data in (await self.cluster()).broker_addr_table.items():
-            if address in data.broker_addrs.values():
-                return self.broker(address, name=name)
-        raise BrokerMissing(f"no broker registered with this name server has the address {address}")
+    async def _holder_of(self, message: MessageExt) -> BrokerAdmin:
+        """Return the broker that stored a message, or that has its copy now."""
+        groups = await self.broker_groups()
+        group = groups.get(message.queue.broker_name, {})
+        possible = [group] if group else groups.values()
+        for broker in (member for members in possible for member in members.values()):
+            if is_same_address(broker.address, message.store_host):
+                return broker
+        if group:
+            return group[min(group)]  # its address has changed
+        raise BrokerMissing(
+            "no broker registered with this name server has the address " + message.store_host
+        )
 
-    async def _view_stored(self, message_id: str, topic: str) -> MessageExt:
-        broker = await self._broker_of(message_id, topic)
-        if broker is None:
-            raise BrokerMissing(f"no broker of the topic {topic} has the address in {message_id}")
-        place = parse_offset_message_id(message_id)
-        return await broker.message_at(place.physical_offset, topic=topic)
+    async def _stored(
+        self, message_id: str, brokers: Sequence[BrokerAdmin], topic: str | None = None
+    ) -> MessageExt | None:
+        """Return the message with an offset message id, or None if no broker has it.
 
-    async def _broker_of(self, message_id: str, topic: str) -> BrokerAdmin | None:
-        """Return which of a topic's brokers assigned an offset message id, or None if none of them
-        did.
+        The id names a position in one broker's log; other brokers may have another message there.
         """
         if not _is_like_id(message_id):
             return None
-        address = host_text(parse_offset_message_id(message_id).host)
-        for data in (await self.route(topic)).broker_datas:
-            if address in data.broker_addrs.values():
-                return self.broker(address, name=data.broker_name)
+        place = parse_offset_message_id(message_id)
+
+        async def at_its_place(broker: BrokerAdmin) -> MessageExt:
+            return await broker.message_at(place.physical_offset, topic=topic)
+
+        # A RocketMQ broker answers with any bytes at the position, even if no message begins there.
+        nothing = (ServerError, RemoteProtocolError)
+        for _, found in await self.ask_each(brokers, at_its_place, skip=nothing):
+            if parse_offset_message_id(found.offset_message_id) == place:
+                return found
         return None
 
     async def _query(
@@ -202,6 +223,17 @@ def _as_sent(message: MessageExt) -> MessageExt:
         return message
     topic = message.properties.get(PropertyKey.REAL_TOPIC, message.topic)
     return msgspec.structs.replace(message, topic=topic)
+
+
+def _named_in(
+    message_id: str, brokers: Sequence[BrokerAdmin]
+) -> tuple[list[BrokerAdmin], list[BrokerAdmin]]:
+    """Return the brokers whose address is in an offset message id, and the others."""
+    if not _is_like_id(message_id):
+        return [], [*brokers]
+    address = host_text(parse_offset_message_id(message_id).host)
+    named = [it for it in brokers if is_same_address(it.address, address)]
+    return named, [it for it in brokers if it not in named]
 
 
 def _is_like_id(text: str) -> bool:

@@ -11,6 +11,7 @@ from cometmq.client.message import MessageExt, check_received
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.errors import CommandError, ConsumerNotOnline
 from cometmq.remoting.names import ALL_TAGS
+from cometmq.remoting.transport.addresses import is_same_address
 
 
 class TrackType(StrEnum):
@@ -64,12 +65,17 @@ class TrackAdmin(GroupAdmin, OffsetAdmin):
     async def _is_consumed(self, message: MessageExt, group: str) -> bool:
         queue = message.queue
         table = (await self.consume_stats(group, queue.topic, is_missing_ok=True)).offset_table
-        addresses = {name: master.address for name, master in (await self.masters()).items()}
+        masters = await self.masters()
+        names = {queue.broker_name} & masters.keys() or {
+            name
+            for name, master in masters.items()
+            if is_same_address(master.address, message.store_host)
+        }
         return any(
             pair.consumer_offset > message.queue_offset
             for place, pair in table.items()
             if (place.topic, place.queue_id) == (queue.topic, queue.queue_id)
-            and addresses.get(place.broker_name) == message.store_host
+            and place.broker_name in names
         )
 
 

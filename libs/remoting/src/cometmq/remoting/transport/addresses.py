@@ -4,6 +4,7 @@
 import re
 import socket
 import struct
+from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
 from cometmq.remoting.errors import SettingsError
@@ -35,6 +36,25 @@ def parse_address(address: str) -> tuple[str, int]:
     ):
         raise SettingsError(f"not an address: {address!r}; give host:port, port 1 to 65535")
     return host, int(port)
+
+
+def is_same_address(one: str, other: str) -> bool:
+    """Return whether two texts are the same `host:port`.
+
+    An IPv6 address has several forms: `[::1]:1`, `[0:0:0:0:0:0:0:1]:1` in Java's message ids, and
+    `::1:1` in the routes of RocketMQ.
+    """
+    return one == other or _plain(one) == _plain(other)
+
+
+def _plain(address: str) -> tuple[str, str]:
+    host, _, port = address.strip().rpartition(":")
+    try:
+        found = ip_address(host.strip("[]"))
+    except ValueError:
+        return host, port  # a host name
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return str(mapped or found), port
 
 
 def has_ipv6() -> bool:
