@@ -30,7 +30,12 @@ from cometmq.client.trace import (
     encode_record,
     record_keys,
 )
-from cometmq.client.trace.dispatcher import KEYS_CHARS_MAX, RECORD_COUNT_MAX, TraceDispatcher
+from cometmq.client.trace.dispatcher import (
+    BODY_CHARS_MAX,
+    KEYS_CHARS_MAX,
+    RECORD_COUNT_MAX,
+    TraceDispatcher,
+)
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import RequestTimeout, ServerError
 from cometmq.remoting.log import NO_LOG
@@ -179,6 +184,24 @@ async def test_a_message_of_traces_has_a_bound() -> None:
         assert len(" ".join(keys)) < KEYS_CHARS_MAX + 100
 
 
+@pytest.mark.parametrize("own", ["", " ".join(f"key{n}" for n in range(4000))], ids=["id", "keys"])
+async def test_the_records_of_one_call_are_split_too(own: str) -> None:
+    """A listener may get 1024 messages at once, and a message may have 32 KiB of keys."""
+    sent = Sent()
+    dispatcher = TraceDispatcher(sent, TaskSet(NO_LOG), NO_LOG)
+    records = [
+        SubAfter(f"R{number}", f"{number:032X}", 1, True, f"{own} last{number}".strip(), 0, 5, "cg")
+        for number in range(1024 if not own else 9)
+    ]
+    assert dispatcher.append("A", records)
+    await dispatcher.close()
+    assert [it for _, text, _ in sent.messages for it in decode_trace(text)] == records
+    for _, text, keys in sent.messages:
+        assert len(" ".join(keys)) <= KEYS_CHARS_MAX
+        assert len(text) <= BODY_CHARS_MAX
+        assert {it.message_id for it in decode_trace(text)} <= set(keys)
+
+
 async def test_too_many_records_are_dropped_until_some_are_sent() -> None:
     dispatcher = TraceDispatcher(Sent(), TaskSet(NO_LOG), NO_LOG)
     for _ in range(RECORD_COUNT_MAX):
@@ -208,23 +231,32 @@ async def test_sends_are_traced(cluster: MemoryCluster) -> None:
     async with Producer("pg", cluster.namesrv, options=options) as producer:
         first = await producer.send(Message("T", b"hello", tag="TagA", keys=["k1", "k2"]))
         second = await producer.send(Message("T", b"x", delay_level=1))
-        batch = await producer.send_batch([Message("T", b"1", tag="t"), Message("T", b"2")])
+        batch = await producer.send_batch(
+            [Message("T", b"1", tag="t", keys="k3"), Message("T", b"22")]
+        )
         await producer.send_oneway(Message("T", b"unseen"))
     pubs = traces(cluster)
     assert all(isinstance(record, Pub) and record.is_success for record in pubs)
     assert [record.message_id for record in pubs] == [
         first.message_id,
         second.message_id,
-        batch.message_id,
+        *batch.message_id.split(","),
     ]
     pub = pubs[0]
     assert isinstance(pub, Pub)
     assert (pub.group, pub.topic, pub.tag, pub.keys) == ("pg", "T", "TagA", "k1 k2")
     assert (pub.store_host, pub.body_bytes) == (cluster.broker.address, 5)
     assert (pub.region, pub.offset_message_id) == ("DefaultRegion", first.offset_message_id)
-    assert [record.kind for record in pubs if isinstance(record, Pub)] == [0, 3, 0]
+    assert [record.kind for record in pubs if isinstance(record, Pub)] == [0, 3, 0, 0]
+    assert [(it.tag, it.keys, it.body_bytes) for it in pubs[2:] if isinstance(it, Pub)] == [
+        ("t", "k3", 1),
+        (None, None, 2),
+    ]
+    offset_ids = [it.offset_message_id for it in pubs[2:] if isinstance(it, Pub)]
+    assert offset_ids == batch.offset_message_id.split(",")
     (trace,) = cluster.messages(TOPIC)
-    assert set(trace.keys) == {first.message_id, second.message_id, batch.message_id, "k1", "k2"}
+    ids = {first.message_id, second.message_id, *batch.message_id.split(",")}
+    assert set(trace.keys) == {*ids, "k1", "k2", "k3"}
 
 
 async def test_the_trace_producer_has_its_own_group(cluster: MemoryCluster) -> None:

@@ -35,17 +35,26 @@ class _Segment:
         self.chars = 0
         self.keys_chars = 0
 
-    def add(self, text: str, keys: Sequence[str]) -> None:
+    def add(self, text: str, keys: Sequence[str]) -> bool:
+        """Add a record; return False, and change nothing, if it belongs in the next message.
+
+        The first record always fits: of too many keys, only the first ones are kept.
+        """
+        fresh = {key: None for key in keys if key not in self.keys}
+        fresh_chars = sum(map(len, fresh)) + len(fresh)
+        has_room = (
+            self.chars + len(text) <= BODY_CHARS_MAX
+            and self.keys_chars + fresh_chars <= KEYS_CHARS_MAX
+        )
+        if self.texts and not has_room:
+            return False
         self.texts.append(text)
         self.chars += len(text)
-        for key in keys:
-            if key not in self.keys:
+        for key in fresh:
+            if self.keys_chars + len(key) < KEYS_CHARS_MAX:
                 self.keys[key] = None
                 self.keys_chars += len(key) + 1
-
-    @property
-    def is_full(self) -> bool:
-        return self.chars >= BODY_CHARS_MAX or self.keys_chars >= KEYS_CHARS_MAX
+        return True
 
 
 class TraceDispatcher:
@@ -68,14 +77,15 @@ class TraceDispatcher:
             self._dropped_count += len(records)
             return False
         segment = self._segments.get(topic)
-        if segment is None:
-            segment = self._segments[topic] = _Segment()
         for record in records:
-            segment.add(encode_record(record), record_keys(record))
+            text, keys = encode_record(record), record_keys(record)
+            if segment is None or not segment.add(text, keys):
+                if segment is not None:
+                    self._leave(topic)
+                segment = self._segments[topic] = _Segment()
+                segment.add(text, keys)
         self._record_count += len(records)
-        if segment.is_full:
-            self._leave(topic)
-        elif self._timer is None:
+        if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(GATHER_MS / 1000, self._leave_all)
         return True

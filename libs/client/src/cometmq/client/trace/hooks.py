@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hooks that create trace records of sends and listener calls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cometmq.client.hooks import ConsumeContext, EndContext, MessageKind, SendContext
@@ -44,29 +44,37 @@ class SendTraceHook:
         """Do nothing, because the record needs the result."""
 
     def after_send(self, context: SendContext) -> None:
-        """Record a send with a result, unless the broker has disabled tracing."""
+        """Record a send with a result, unless the broker has disabled tracing.
+
+        Each message of a batch has a record of its own, as in RocketMQ 5, so that it is found by
+        its id and keys. Java 4.9 writes one record with all ids in one word.
+        """
         result = context.result
-        first = context.messages[0]
-        if result is None or not context.is_trace_on or self._topic.is_own(first.topic):
+        messages = context.messages
+        if result is None or not context.is_trace_on or self._topic.is_own(messages[0].topic):
             return
-        keys = _keys(first)
         region = context.region or DEFAULT_REGION
-        record = Pub(
-            timestamp=context.begin_ms,
-            region=region,
-            group=without_namespace(context.group),
-            topic=without_namespace(first.topic),
-            message_id=result.message_id,
-            tag=None if context.is_batch else first.tag,
-            keys=None if context.is_batch else keys,
-            store_host=context.address,
-            body_bytes=context.body_bytes,
-            cost_ms=context.end_ms - context.begin_ms,
-            kind=context.kind,
-            offset_message_id=result.offset_message_id,
-            is_success=result.status is SendStatus.SEND_OK,
+        ids = _each(result.message_id, messages)
+        offset_ids = _each(result.offset_message_id, messages)
+        records = tuple(
+            Pub(
+                timestamp=context.begin_ms,
+                region=region,
+                group=without_namespace(context.group),
+                topic=without_namespace(message.topic),
+                message_id=message_id,
+                tag=message.tag,
+                keys=_keys(message),
+                store_host=context.address,
+                body_bytes=len(message.body) if context.is_batch else context.body_bytes,
+                cost_ms=context.end_ms - context.begin_ms,
+                kind=context.kind,
+                offset_message_id=offset_id,
+                is_success=result.status is SendStatus.SEND_OK,
+            )
+            for message, message_id, offset_id in zip(messages, ids, offset_ids, strict=True)
         )
-        self._dispatcher.append(self._topic.of(region), (record,))
+        self._dispatcher.append(self._topic.of(region), records)
 
     def end_transaction(self, context: EndContext) -> None:
         """Record how a transaction ends."""
@@ -143,6 +151,17 @@ class ConsumeTraceHook:
             for record in before
         )
         self._dispatcher.append(self._topic.of(before[-1].region), records)
+
+
+def _each(text: str, messages: Sequence[Message]) -> Sequence[str]:
+    """Return the id of each message of a send; a batch's ids are separated by commas.
+
+    A broker may answer a batch with a single id.
+    """
+    if len(messages) == 1:
+        return (text,)
+    ids = text.split(",")
+    return ids if len(ids) == len(messages) else [text] * len(messages)
 
 
 def _is_traced(message: MessageExt) -> bool:
