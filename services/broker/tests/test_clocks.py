@@ -80,10 +80,15 @@ async def search_by_time(_: Path, jump_ms: int) -> None:
                 times.append(store.rig.put(make_message("T", 0)).store_timestamp)
     lower, upper = BoundaryType.LOWER, BoundaryType.UPPER
     asked = {moment + more for moment in times for more in (-30_000, 0, 1, 90_000)}
+    asked |= {0, max(times) + jump_ms}
     for moment in sorted(asked):
         at = [offset for offset, stored_ms in enumerate(times) if stored_ms >= moment]
         before = [offset for offset, stored_ms in enumerate(times) if stored_ms <= moment]
         nearest = min(range(len(times)), key=lambda it: (abs(times[it] - moment), it))
+        if moment < min(times):
+            nearest = 0
+        elif moment > max(times):
+            nearest = len(times) - 1
         find = store.rig.store.offset_by_time
         assert finish(find("T", 0, moment, lower)) == min(at, default=len(times))
         assert finish(find("T", 0, moment, upper)) == max(before, default=0)

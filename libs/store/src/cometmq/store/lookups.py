@@ -184,8 +184,23 @@ class Lookups:
         return high
 
     def _nearest_of_runs(self, queue: ConsumeQueue, timestamp: int, runs: list[Run]) -> Lookup[int]:
-        """Search each run; on a tie, the older message wins, as in `_nearest`."""
+        """Search each run; on a tie, the older message wins, as in `_nearest`.
+
+        The first message was stored after any time before all messages, and the last one before
+        any time after all of them, wherever the earliest and the latest time are. Otherwise a
+        group that is moved to the beginning of time skips the messages before the clock was set
+        back.
+        """
         found = []
+        earliest: list[int] = []
+        latest: list[int] = []
+        for run in runs:
+            earliest.append((yield from self._time_of(queue, run[0])))
+            latest.append((yield from self._time_of(queue, run[1] - 1)))
+        if timestamp < min(earliest):
+            return queue.min_offset
+        if timestamp > max(latest):
+            return queue.max_offset - 1
         for run in runs:
             behind = yield from self._first_in(queue, timestamp, run)
             for offset in {max(run[0], behind - 1), min(behind, run[1] - 1)}:
