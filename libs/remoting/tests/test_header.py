@@ -179,3 +179,24 @@ def test_a_code_too_long_for_the_binary_form_travels_as_json() -> None:
 def test_a_number_too_long_for_the_binary_form_is_a_bug_of_ours() -> None:
     with pytest.raises(LocalProtocolError):
         encode_frame(RawCommand(code=1, version=2**20, serialization=Serialization.ROCKETMQ))
+
+
+@pytest.mark.parametrize("serialization", Serialization)
+def test_a_large_header_may_not_consist_of_tiny_fields(serialization: Serialization) -> None:
+    """Each field costs more time and memory than its few bytes."""
+    tiny = {str(at): "" for at in range(200_000)}
+    if serialization == Serialization.ROCKETMQ:
+        head = binary_head(encode_binary_ext(tiny))
+    else:
+        head = json.dumps({"code": 1, "extFields": tiny}, separators=(",", ":")).encode()
+
+    with pytest.raises(RemoteProtocolError, match="too many"):
+        decode_header(serialization, head)
+
+
+def test_a_large_binary_header_with_few_fields_is_read() -> None:
+    ext = {"remark": "x" * 3_000_000} | {f"name{at}": f"value {at} of many" for at in range(1_000)}
+
+    command = decode_header(Serialization.ROCKETMQ, binary_head(encode_binary_ext(ext)))
+
+    assert command.ext == ext

@@ -165,6 +165,8 @@ def _text(data: bytes) -> str:
 def parse_ext(head: bytes, position: int) -> dict[str, str]:
     """Return the ext fields that fill a binary header from ``position`` to its end."""
     end = len(head)
+    if end > LARGE_BYTES:
+        _check_count(head, position)
     ext: dict[str, str] = {}
     unpack_entry, unpack_length, names = _unpack_entry, _unpack_length, _names
     try:
@@ -191,6 +193,26 @@ def parse_ext(head: bytes, position: int) -> dict[str, str]:
             return ext
         raise RemoteProtocolError("ext fields end early") from error
     return ext
+
+
+def _check_count(head: bytes, position: int) -> None:
+    """Raise RemoteProtocolError if a large header has too many fields for its length."""
+    end = len(head)
+    left = LARGE_BYTES // PART_BYTES_MIN + end // PART_BYTES_MIN
+    unpack_length = _unpack_length
+    while position + 6 <= end:
+        left -= 1
+        if left < 0:
+            raise RemoteProtocolError(
+                f"a binary header of {end} bytes has too many fields for its length"
+            )
+        position += 2 + (head[position] << 8 | head[position + 1])
+        if position + 4 > end:
+            return
+        (length,) = unpack_length(head, position)
+        if length < 0:
+            return
+        position += 4 + length
 
 
 _NAMES_MAX: Final = 2048
