@@ -20,6 +20,7 @@ from cometmq.broker.filters.bloom import BloomPlaces, bloom_places
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
+from cometmq.broker.filters.waiting import Compiling, chars_of
 from cometmq.broker.limits import FILTER_CHARS, FILTERS, Room
 from cometmq.broker.names import TOPIC_CHARS_MAX
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -116,7 +117,7 @@ class FilterSubscriptions:
         self._owners: dict[tuple[str, str], str] = {}  # of filters added by peers in this run
         self.released: Callable[[str], None] = lambda _peer: None
         """Called with the peer of each filter that is removed."""
-        self._compiling: dict[tuple[str, str], SubscriptionData] = {}  # being compiled
+        self._compiling = Compiling()
         loaded = file.load() if file is not None else None
         for topic in loaded.filter_data_by_topic.values() if loaded is not None else ():
             for data in topic.group_filter_data.values():
@@ -175,10 +176,9 @@ class FilterSubscriptions:
             raise refusal
 
     def _cancel_compiling(self, group: str, wanted: Collection[str]) -> None:
-        for other_group, topic in list(self._compiling):
-            if other_group == group and topic not in wanted:
-                del self._compiling[other_group, topic]
-                self._disown(other_group, topic)
+        for topic in self._compiling.others(group, wanted):
+            self._compiling.remove(group, topic)
+            self._disown(group, topic)
 
     def unregister(self, group: str) -> None:
         """Mark a group's filters dead after its last member has left."""
@@ -276,13 +276,14 @@ class FilterSubscriptions:
     def _admit(self, group: str, subscription: SubscriptionData, room: Room) -> None:
         """Raise LimitReached if there is no room for a filter, or for its characters."""
         key = group, subscription.topic
-        waiting = [one for place, one in self._compiling.items() if place != key]
-        chars = self._chars + sum(len(one.topic) + len(one.sub_string) for one in waiting)
+        count, chars = self._compiling.count, self._compiling.chars
+        if (replaced := self._compiling.get(group, subscription.topic)) is not None:
+            count, chars = count - 1, chars - chars_of(replaced)
         room.check_journal()
-        room.check(FILTER_CHARS, chars + len(subscription.topic) + len(subscription.sub_string))
+        room.check(FILTER_CHARS, self._chars + chars + chars_of(subscription))
         if key in self._owners:
             return
-        room.admit(FILTERS, self._count + len(waiting))
+        room.admit(FILTERS, self._count + count)
         self._owners[key] = room.peer
 
     def _disown(self, group: str, topic: str) -> None:
@@ -294,13 +295,13 @@ class FilterSubscriptions:
         key = group, subscription.topic
         if room is not None:
             self._admit(group, subscription, room)
-        self._compiling[key] = subscription
+        self._compiling.add(group, subscription)
         try:
             self.compiler.when_ready(
                 subscription.sub_string, partial(self._add_ready, group, subscription)
             )
         except SystemBusy:
-            del self._compiling[key]
+            self._compiling.remove(*key)
             self._disown(*key)
             self._refuse(group, subscription)
 
@@ -310,9 +311,9 @@ class FilterSubscriptions:
 
     def _add_ready(self, group: str, subscription: SubscriptionData) -> None:
         topic, expression = subscription.topic, subscription.sub_string
-        if self._compiling.get((group, topic)) is not subscription:
+        if self._compiling.get(group, topic) is not subscription:
             return  # the group has left or changed its subscription meanwhile
-        del self._compiling[group, topic]
+        self._compiling.remove(group, topic)
         data = FilterData(
             bloom_filter_data=self._places(group, topic),
             born_time=self._clock_ms(),
