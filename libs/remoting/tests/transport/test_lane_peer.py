@@ -2,7 +2,7 @@
 """A peer cannot detect a lane, whichever requests the lane takes and wherever chunks end."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -15,6 +15,7 @@ from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport import dispatch, turns
 from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
 from cometmq.remoting.transport.hub import Hub
@@ -35,6 +36,15 @@ immediately.
 PULL = RequestCode.PULL_MESSAGE  # sent without its fields, so it is malformed
 GARBAGE = b"\0\0\0\x0c\0\0\0\x08{broken}"
 TOO_LONG = b"\x7f\xff\xff\xff\0\0\0\0"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _unhurried() -> Iterator[None]:
+    """Let no request count as slow, so that outcomes do not depend on the machine's load."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns, "_SLOW_S", 60.0)
+        patch.setattr(dispatch, "SLICE_S", 60.0)
+        yield
 
 
 class Wire:

@@ -12,7 +12,9 @@ Hot path
     itself (bench/micro/bench_transport.py).
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -23,8 +25,10 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import Log
 from cometmq.remoting.raw import FLAG_ONEWAY
+from cometmq.remoting.transport.starts import Starts
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.transport.turns import SLICE_S
 from cometmq.remoting.typed_decode import HeaderFault
 
 ContextT = TypeVar("ContextT")
@@ -90,12 +94,16 @@ class Dispatcher(Generic[ContextT]):
         self._tasks = tasks
         self._stats = stats
         self._log = log
+        self._starts = Starts()
 
-    def serve(  # noqa: C901  # a call for each step would cost a tenth of the loop
+    def serve(  # noqa: C901, PLR0912  # a call for each step would cost a tenth of the loop
         self, peer: Served, calls: Sequence[Call[Any]]
     ) -> int:
-        """Serve calls in order, but stop if the peer must catch up; return how many were served."""
+        """Serve calls in order, but stop if the peer must catch up, or if the calls take long;
+        return how many were served.
+        """
         find_handler, context = self._handlers.get, self._context
+        end = monotonic() + SLICE_S
         may_overflow = self._may_overflow(peer, len(calls))
         in_flight, served = 0, len(calls)
         for index, call in enumerate(calls):
@@ -127,6 +135,9 @@ class Dispatcher(Generic[ContextT]):
                 if not peer.deliver(call, result):
                     served = index + 1
                     break
+            if monotonic() > end:
+                served = index + 1
+                break
         peer.in_flight += in_flight
         self._stats.in_flight += in_flight
         self._stats.requests += served
@@ -205,6 +216,12 @@ class Dispatcher(Generic[ContextT]):
         call.answer(self._refusal(peer))
 
     async def _finish(self, call: Call[Any], work: Awaitable[Answer | None]) -> None:
+        try:
+            await self._starts.admitted()
+        except asyncio.CancelledError:
+            if isinstance(work, Coroutine):
+                work.close()
+            raise
         try:
             answer = await work
         except CommandError as error:

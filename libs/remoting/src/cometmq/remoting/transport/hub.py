@@ -15,6 +15,7 @@ from cometmq.remoting.transport.settings import ConnectionSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import due_on_grid
 from cometmq.remoting.transport.tls import TlsGate
+from cometmq.remoting.transport.turns import Turns
 
 if TYPE_CHECKING:
     from cometmq.remoting.transport.direct import DirectIO
@@ -31,6 +32,9 @@ class Connected(Unsent, Protocol):
 
     def close(self) -> None:
         """Close the connection after its pending output is sent."""
+
+    def catch_up(self) -> None:
+        """Serve requests that have waited for their turn."""
 
 
 PeerT = TypeVar("PeerT", bound=Connected)
@@ -62,6 +66,7 @@ class Hub(Generic[PeerT]):
         "settings",
         "stats",
         "tls",
+        "turns",
     )
 
     def __init__(  # noqa: PLR0913  # what all connections share, each by name
@@ -95,6 +100,7 @@ class Hub(Generic[PeerT]):
         self.calls_max = settings.calls_per_turn_max
         """How many requests of one connection may currently be served in a row."""
         self._behind_count = 0
+        self.turns: Turns[PeerT] = Turns(self.loop)
         self.peers: set[PeerT] = set()
         self.budget: UnsentBudget[PeerT] = UnsentBudget(
             bytes_max=_net_bytes(settings.unsent_total_bytes_max),

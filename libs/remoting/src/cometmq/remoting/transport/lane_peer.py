@@ -227,7 +227,7 @@ class LanePeer(RoomPeer):
                 pulled_count -= part[0]
             else:
                 served = self._dispatcher.serve(self, calls[index])
-                if not self._may_serve:  # the last call served has been answered; stop here
+                if served < len(calls[index]) or not self._may_serve:  # stop after this call
                     del calls[index][:served]
                     return index
         return len(parts)

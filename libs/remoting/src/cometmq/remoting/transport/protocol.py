@@ -5,14 +5,16 @@ Invariants
     Unsent output above the high-water mark stops reading *and* serving. A request whose answer may
     be large is not served at all while the connection, or all of them, hold too much output: it
     waits (``room_peer.py``). The connection is closed above the hard limit, or if the peer reads
-    nothing for a while. Only a limited number of a connection's requests are served in a row. While
-    the others wait for the next turn of the loop, nothing more is read from that connection. All
+    nothing for a while. Only a limited number of a connection's requests, and only for a limited
+    time, are served in a row. While the others wait for a later turn of the loop (``turns.py``),
+    nothing more is read from that connection. All
     answers to one chunk, and all answers given in one turn of the loop, are sent in one write.
 """
 
 import asyncio
 import functools
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any, Final, cast
 
 import msgspec
@@ -24,12 +26,13 @@ from cometmq.remoting.raw import FLAG_ONEWAY, Body
 from cometmq.remoting.transport.addresses import NO_HOST, peer_address
 from cometmq.remoting.transport.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
-from cometmq.remoting.transport.gated_peer import GatedPeer
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.outbox import Outbox
 from cometmq.remoting.transport.tasks import settle
+from cometmq.remoting.transport.timed_peer import TimedPeer
 from cometmq.remoting.transport.tls import TlsPipe, tls_advice
+from cometmq.remoting.transport.turns import Pace
 from cometmq.remoting.types import Buffer
 
 # Reasons not to read from a connection; several may apply at once.
@@ -40,7 +43,7 @@ LEAVING: Final = 4  # this end is stopping and accepts no more requests
 CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
 
 
-class PeerProtocol(GatedPeer):
+class PeerProtocol(TimedPeer):
     """One connection, which handlers see as a ``Peer``."""
 
     def __init__(self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any]) -> None:
@@ -65,13 +68,13 @@ class PeerProtocol(GatedPeer):
         self.is_restrained = False
         self._backlog: list[Call[Any]] = []
         self._noted_bytes = 0  # pending output that the budget has counted
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
+        self._timer, self._timer_ms = None, 0
         self._active_ms = 0  # as known at the last check
         self.has_received = False  # since the last check
         self._outbox = Outbox()
         self.in_flight = 0
         self.address, self.host = "", NO_HOST
+        self.pace = Pace()
         self.state: dict[str, object] = {}
 
     # -- asyncio's side ---------------------------------------------------------------------
@@ -92,15 +95,16 @@ class PeerProtocol(GatedPeer):
 
     def data_received(self, data: bytes) -> None:
         """Serve the requests that these bytes complete."""
-        hub = self._hub
-        hub.stats.bytes_received += len(data)
+        hub, stats = self._hub, self._hub.stats
+        stats.bytes_received += len(data)
         self.has_received = True
+        before, begun = stats.requests, monotonic()
         try:
             if self._gate is not None and not self._open_gate(self._gate, data):
                 return
             if self._pipe is not None:
                 data = self._decrypt(self._pipe, data)
-            if self._is_open and data:
+            if self._is_open and data and not self._defer(data):
                 # Without a lane, an overridden `_receive` would cost an extra call per chunk.
                 if hub.lane is None:
                     self._receive(data)
@@ -108,6 +112,8 @@ class PeerProtocol(GatedPeer):
                     self._receive_for(hub.lane, data)
         except RemoteProtocolError as error:
             self._refuse(error)
+        if self.pace.note(monotonic() - begun, stats.requests - before):
+            hub.turns.note(monotonic() - begun)
 
     def eof_received(self) -> None:
         """Return None to close the transport, because half-open connections are not kept."""
@@ -376,21 +382,6 @@ class PeerProtocol(GatedPeer):
 
     # -- private ----------------------------------------------------------------------------
 
-    def _refuse(self, error: RemoteProtocolError) -> None:
-        """End the connection of a peer that breaks the protocol."""
-        self._hub.stats.protocol_errors += 1
-        self._hub.log.warning("connection.refused", peer=self.address, error=str(error))
-        self.close_reason = (
-            f"was closed: what comes from there is not RocketMQ's protocol ({error})"
-        )
-        alert = b"" if self._pipe is None else self._pipe.alert()
-        if alert and self._is_open:  # without it, the peer could not tell the reason
-            self._is_open = False
-            self._transport.write(alert)
-            self._transport.close()
-        else:
-            self.abort()
-
     def _receive(self, data: bytes) -> None:
         connection = self._connection
         calls = connection.receive(data, self._hub.clock_ms())
@@ -424,7 +415,7 @@ class PeerProtocol(GatedPeer):
         served = self._dispatcher.serve(self, chunk)
         if served < len(calls):
             self._backlog = calls[served:]
-            if served == len(chunk):
+            if served == len(chunk) or self._may_serve:
                 self._fall_behind()
             else:
                 self._stopped_serving()
@@ -447,14 +438,28 @@ class PeerProtocol(GatedPeer):
         """Postpone the remaining requests, so that other connections get their turn first."""
         self._hub.fell_behind(1)
         self._pause(BACKLOG)
-        self._hub.loop.call_soon(self._catch_up)
+        self._hub.turns.add(self, self.pace.rank)
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
+        """Serve requests that have waited for their turn."""
+        stats = self._hub.stats
         self._pauses &= ~BACKLOG
         self._hub.fell_behind(-1)
+        before, begun = stats.requests, monotonic()
         if not self._pauses & UNSENT_OUTPUT:
             self._serve_backlog()
+        if self.pace.note(monotonic() - begun, stats.requests - before):
+            self._hub.turns.note(monotonic() - begun)
         self._read_on()
+
+    @property
+    def _may_serve(self) -> bool:
+        """Whether requests may be served now, in the order in which they came."""
+        return self._is_open and not self._pauses & UNSENT_OUTPUT
+
+    def _defer(self, _data: bytes) -> bool:
+        """Let received bytes wait for a turn; only a server's connections do so."""
+        return False
 
     def _pause(self, reason: int) -> None:
         self._pauses |= reason
@@ -484,17 +489,3 @@ class PeerProtocol(GatedPeer):
 
     def _set_water_marks(self, high: int, low: int) -> None:
         self._transport.set_write_buffer_limits(high=high, low=low)
-
-    def _arm(self, deadline_ms: int) -> None:
-        """Set the timer to this deadline, unless an earlier one is set."""
-        if self._timer is None or deadline_ms < self._timer_ms:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_ms = deadline_ms
-            self._timer = self._hub.loop.call_at(deadline_ms / 1000 + 0.001, self._expire)
-
-    def _expire(self) -> None:
-        self._timer = None
-        self._connection.expire(self._hub.now_ms())
-        if (next_ms := self._connection.next_deadline_ms) is not None:
-            self._arm(next_ms)

@@ -2,14 +2,16 @@
 """Requests with large answers that wait until the budget of unread output has room for them.
 
 The connections take turns, one request each, so a connection with many waiting requests delays the
-others by one answer. A turn of the loop serves a bounded number of bytes, so sends do not wait for
-all answers that have become possible. Each connection may have a few requests here; its further
-requests wait as received bytes, which take less memory (``PeerProtocol``).
+others by one answer. A turn of the loop serves a bounded number of bytes and takes a bounded time,
+so sends do not wait for all answers that have become possible. Each connection may have a few
+requests here; its further requests wait as received bytes, which take less memory
+(``PeerProtocol``).
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Final, Generic, Protocol, TypeVar
 
 from cometmq.remoting.transport.budget import UnsentBudget
@@ -20,6 +22,7 @@ WAITING_MAX: Final = 8
 """Requests of one connection that wait here before the server stops serving the connection."""
 _TURN_COUNT: Final = 64
 _TURN_BYTES: Final = 1 << 20
+_TURN_S: Final = 0.005
 _PAUSES_S: Final = (0.01, 0.05)
 
 
@@ -55,6 +58,7 @@ class Room(Generic[PeerT]):
         self._timer: asyncio.Handle | None = None
         self._pause_s = _PAUSES_S[0]
         self._measure_s = 0.0
+        self._served: PeerT | None = None
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -67,6 +71,10 @@ class Room(Generic[PeerT]):
     def has(self, peer: PeerT) -> bool:
         """Return whether requests of a connection wait here."""
         return peer in self._waiting
+
+    def precedes(self, peer: PeerT) -> bool:
+        """Return whether requests of a connection wait here while none of them is being served."""
+        return peer in self._waiting and peer is not self._served
 
     def count_of(self, peer: PeerT) -> int:
         """Return how many requests of a connection wait here."""
@@ -97,10 +105,12 @@ class Room(Generic[PeerT]):
             # Between measurements, the budget knows only what is written, not what is read.
             budget.measure(int(now_s * 1000))
             self._measure_s = now_s + _PAUSES_S[0]
-        count, last = 0, budget.turn_left - _TURN_BYTES
+        count, last, end_s = 0, budget.turn_left - _TURN_BYTES, monotonic() + _TURN_S
         try:
             for peer in tuple(self._waiting):
                 if budget.left <= 0 or budget.turn_left <= max(0, last) or count >= _TURN_COUNT:
+                    break
+                if count and monotonic() > end_s:
                     break
                 if peer in self._waiting and peer.may_build:
                     count += 1
@@ -117,6 +127,10 @@ class Room(Generic[PeerT]):
         work = works.popleft()
         if works:
             self._waiting[peer] = works  # at the end: the others go first
-        work()
+        self._served = peer
+        try:
+            work()
+        finally:
+            self._served = None
         if peer not in self._waiting:
             peer.go_on()

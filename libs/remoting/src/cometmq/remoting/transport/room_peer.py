@@ -22,6 +22,7 @@ from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.protocol import CALL_BYTES, UNSENT_OUTPUT, PeerProtocol
 from cometmq.remoting.transport.room import WAITING_MAX
+from cometmq.remoting.transport.turns import SLOW
 
 _KERNEL_BYTES: Final = 4 << 20  # the largest send buffer, by default (tcp_wmem)
 
@@ -58,7 +59,7 @@ class RoomPeer(PeerProtocol):
     def has_room(self) -> bool:
         """Whether a large answer may be built now; otherwise, the request must wait."""
         hub, budget = self._hub, self._hub.budget
-        if budget.turn_left <= 0:
+        if budget.turn_left <= 0 or hub.room.precedes(self):
             return False
         if budget.left > budget.plenty:
             return not self._pauses & UNSENT_OUTPUT
@@ -138,8 +139,18 @@ class RoomPeer(PeerProtocol):
             return False
         return super().send(code, header, body, ext)
 
+    def _defer(self, data: bytes) -> bool:
+        """Let received bytes wait for a turn, if this connection or this turn takes long."""
+        if self.pace.rank != SLOW and not self._hub.turns.is_long:
+            return False
+        if self._held or self._backlog or self._is_behind or not self._may_serve:
+            return False  # they wait in any case
+        self._held = data
+        self._fall_behind()
+        return True
+
     def _receive(self, data: bytes) -> None:
-        if self._pauses & NO_ROOM:
+        if self._pauses & NO_ROOM or (self._held and self._is_behind):
             self._held += data
         else:
             super()._receive(data)

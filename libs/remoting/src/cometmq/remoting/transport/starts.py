@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When slow handlers may start, so that many of them do not fill one turn of the loop.
+
+Creating a task takes little time, but its first step may take milliseconds. Without a limit, a
+thousand tasks would take their steps in the same turn. So the number of handlers that may start in
+a turn doubles while turns are short, and halves when they are long. At least one handler starts now
+and then, whatever the turns take.
+"""
+
+import asyncio
+from collections import deque
+from time import monotonic
+from typing import Final
+
+_RATE_MAX: Final = 256
+_SHORT_S: Final = 0.005
+_LONG_S: Final = 0.010
+_PAUSE_S: Final = 0.050
+"""One handler starts after this pause, however long the turns are."""
+
+
+class Starts:
+    """The slow handlers of one port that wait for their start."""
+
+    __slots__ = ("_free", "_is_scheduled", "_rate", "_scheduled_s", "_started_s", "_waiting")
+
+    def __init__(self) -> None:
+        self._rate = self._free = 16
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_scheduled = False
+        self._scheduled_s = 0.0
+        self._started_s = 0.0
+
+    async def admitted(self) -> None:
+        """Return when the handler may start."""
+        self._schedule()
+        if self._free > 0 and not self._waiting:
+            self._free -= 1
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._scheduled_s = monotonic()
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        now = monotonic()
+        turn_s = now - self._scheduled_s
+        if turn_s > _LONG_S:
+            self._rate //= 2
+        elif turn_s < _SHORT_S:
+            self._rate = min(max(1, self._rate * 2), _RATE_MAX)
+        self._free = self._rate
+        if not self._waiting:
+            return
+        if not self._free and now - self._started_s > _PAUSE_S:
+            self._free = 1
+        while self._free > 0 and self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():  # the task may have been cancelled
+                future.set_result(None)
+                self._free -= 1
+                self._started_s = now
+        self._schedule()

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The deadlines of a connection's own requests, and the end of one that breaks the protocol."""
+
+import asyncio
+from abc import abstractmethod
+
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.transport.gated_peer import GatedPeer
+
+
+class TimedPeer(GatedPeer):
+    """A connection whose own requests have deadlines."""
+
+    close_reason: str
+    _timer: asyncio.TimerHandle | None
+    _timer_ms: int
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Close the connection immediately."""
+
+    def _refuse(self, error: RemoteProtocolError) -> None:
+        """End the connection of a peer that breaks the protocol."""
+        self._hub.stats.protocol_errors += 1
+        self._hub.log.warning("connection.refused", peer=self.address, error=str(error))
+        self.close_reason = (
+            f"was closed: what comes from there is not RocketMQ's protocol ({error})"
+        )
+        alert = b"" if self._pipe is None else self._pipe.alert()
+        if alert and self._is_open:  # without it, the peer could not tell the reason
+            self._is_open = False
+            self._transport.write(alert)
+            self._transport.close()
+        else:
+            self.abort()
+
+    def _arm(self, deadline_ms: int) -> None:
+        """Set the timer to this deadline, unless an earlier one is set."""
+        if self._timer is None or deadline_ms < self._timer_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = deadline_ms
+            self._timer = self._hub.loop.call_at(deadline_ms / 1000 + 0.001, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._connection.expire(self._hub.now_ms())
+        if (next_ms := self._connection.next_deadline_ms) is not None:
+            self._arm(next_ms)

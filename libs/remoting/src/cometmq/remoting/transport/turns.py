@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which connections with waiting requests are served; does no I/O itself.
+
+A limit on the number of requests served in a row does not protect other connections from requests
+that take long: twenty connections with one request of 100 ms each would occupy the loop for two
+seconds. Serving is therefore measured. A connection whose requests repeatedly take long is served
+only from a queue, and each turn of the loop spends a limited time on that queue. When a turn has
+taken long, all bytes that arrive in the same turn wait in the queues.
+
+Each queue serves at least one connection per turn, so that none of them starves. Connections known
+to be fast come first, new ones second, slow ones last.
+"""
+
+import asyncio
+from collections import deque
+from time import monotonic
+from typing import Final, Generic, Protocol, TypeVar
+
+KNOWN: Final = 0
+"""The rank of connections whose requests took little time."""
+NEW: Final = 1
+"""The rank of connections about which nothing is known."""
+SLOW: Final = 2
+"""The rank of connections whose requests take long."""
+
+SLICE_S: Final = 0.002
+"""How long the requests of one connection are served in a row; the last one may end later."""
+_SLOW_S: Final = 0.001
+"""A connection that was served for a longer time counts as slower than before."""
+_SLOW_FROM: Final = 3
+"""The slowness from which on a connection waits in the queue of slow ones."""
+_SLOWNESS_MAX: Final = 8
+_TURN_S: Final = 0.005
+"""How long waiting requests are served in one turn of the loop; the last one may end later."""
+_LONG_S: Final = 0.02
+"""A turn that has spent more time on long requests starts no further ones."""
+
+
+class Pace:
+    """Whether serving a connection takes long."""
+
+    __slots__ = ("_slowness", "rank")
+
+    def __init__(self) -> None:
+        self._slowness = 0
+        self.rank = NEW
+
+    def note(self, spent_s: float, count: int) -> bool:
+        """Note how long `count` requests took; return whether that is long.
+
+        One long time proves little, because the system may have interrupted the program.
+        """
+        if spent_s > _SLOW_S:
+            self._slowness = min(self._slowness + 2, _SLOWNESS_MAX)
+            if self._slowness >= _SLOW_FROM:
+                self.rank = SLOW
+            return True
+        if count:
+            if self._slowness:
+                self._slowness -= 1
+            if self._slowness < _SLOW_FROM:
+                self.rank = KNOWN
+        return False
+
+
+class Waiting(Protocol):
+    """The part of a connection that the queues use."""
+
+    def catch_up(self) -> None:
+        """Serve requests that have waited for their turn."""
+
+    def abort(self) -> None:
+        """Close immediately; unsent output is lost."""
+
+
+PeerT = TypeVar("PeerT", bound=Waiting)
+
+
+class Turns(Generic[PeerT]):
+    """The connections of one server or client that wait for their turn."""
+
+    __slots__ = ("_is_scheduled", "_loop", "_queues", "_spent_s", "is_long")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queues: tuple[deque[PeerT], ...] = (deque(), deque(), deque())
+        self._is_scheduled = False
+        self._spent_s = 0.0
+        self.is_long = False
+        """Whether this turn of the loop has already spent too much time on long requests."""
+
+    def add(self, peer: PeerT, rank: int) -> None:
+        """Let a connection catch up in a later turn of the loop."""
+        self._queues[rank].append(peer)
+        self._schedule()
+
+    def note(self, spent_s: float) -> None:
+        """Count time that this turn has spent on a connection with long requests."""
+        self._spent_s += spent_s
+        self.is_long = self._spent_s > _LONG_S
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        end = monotonic() + _TURN_S
+        for queue in self._queues:
+            for _ in range(len(queue)):
+                self._serve(queue.popleft())
+                if monotonic() > end:
+                    break
+        self._spent_s, self.is_long = 0.0, False
+        if any(self._queues):
+            self._schedule()
+
+    def _serve(self, peer: PeerT) -> None:
+        try:
+            peer.catch_up()
+        except Exception as error:  # noqa: BLE001  # the other connections must get their turn
+            self._loop.call_exception_handler(
+                {"message": "waiting requests cannot be served", "exception": error}
+            )
+            peer.abort()
