@@ -78,7 +78,13 @@ def set_version(version: str, root: Path = ROOT) -> None:
 
 def naming_images(root: Path = ROOT) -> list[Path]:
     """Return the pages, examples and settings that name an image with its version."""
-    patterns = ("docs/guides/*.md", "docs/reference/*.md", "deploy/examples/**/*.yaml")
+    patterns = (
+        "docs/guides/*.md",
+        "docs/reference/*.md",
+        "deploy/examples/**/*.yaml",
+        "deploy/compose/*.yaml",
+        "README.md",
+    )
     found = [path for one in patterns for path in root.glob(one)]
     settings = root / "services/operator/src/cometmq/operator/settings.py"
     found += [settings] if settings.exists() else []

@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from typing import Final
 
 MEANINGS: Final[Mapping[str, str]] = {
+    # further brokers of standalone
+    "sibling.ended": "A further broker of standalone has ended; it is started again.",
+    "sibling.restarted": "A further broker of standalone runs again.",
+    "sibling.killed": "A further broker of standalone did not stop within a minute.",
     # broker groups with failover
     "in_sync.insufficient": "Fewer than minInSync copies are in sync: sends are refused "
     "with code 14 until one returns.",

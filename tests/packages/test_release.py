@@ -212,7 +212,9 @@ def test_the_units_are_valid_and_hardened(files, tmp_path):
     assert (folder / "VERSION").read_text() == f"{VERSION}\n"
     assert os.access(folder / "install.sh", os.X_OK)
     units = sorted(folder.glob("*.service"))
-    assert len(units) >= 2
+    assert [it.name for it in units] == [
+        "cometmq-broker.service", "cometmq-broker@.service", "cometmq-namesrv.service",
+    ]  # fmt: skip
     for unit in units:
         text = unit.read_text()
         unit.write_text(re.sub(r"/opt/cometmq/bin/cometmq", "/bin/true", text))
@@ -221,6 +223,19 @@ def test_the_units_are_valid_and_hardened(files, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         for key in ("ProtectSystem=strict", "NoNewPrivileges=yes", "LimitNOFILE=", "User=cometmq"):
             assert f"\n{key}" in text
+
+
+def test_the_compose_file_derives_each_broker_and_runs_it_read_only():
+    text = (ROOT / "deploy/compose/compose.yaml").read_text(encoding="utf-8")
+    services = yaml.safe_load(text)["services"]
+    brokers = {name: it for name, it in services.items() if name != "namesrv"}
+    assert len(brokers) == 4
+    for number, (name, one) in enumerate(brokers.items(), start=1):
+        assert name == f"broker-{number}"
+        assert one["command"] == ["broker", "--instance", str(number)]
+    for one in services.values():
+        assert one["read_only"]
+        assert one["cap_drop"] == ["ALL"]
 
 
 # -- as a user --------------------------------------------------------------------------------

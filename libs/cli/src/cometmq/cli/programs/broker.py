@@ -7,7 +7,9 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from cometmq.broker import instances
 from cometmq.broker.app import BrokerApp
+from cometmq.broker.instances import INSTANCES_MAX
 from cometmq.broker.registration.addresses import with_derived_port
 from cometmq.broker.settings import BrokerSettings
 from cometmq.cli.option_sets import with_option_sets
@@ -38,6 +40,15 @@ IMPORTANT: Final = frozenset(
 )
 """The settings that RocketMQ marks as important (@ImportantField)."""
 
+Instance = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=INSTANCES_MAX,
+        help="Run the N-th of several brokers with one settings file: its ports are 10 * (N - 1)"
+        " higher, and -N follows its name and folders; instance 1 has the settings as they are.",
+    ),
+]
 PrintImportant = Annotated[
     bool,
     typer.Option(
@@ -57,6 +68,7 @@ def broker(
     config: ConfigFile = None,
     namesrv: Namesrv = None,
     *,
+    instance: Instance = 1,
     important: PrintImportant = False,
     running: RunOptions,
 ) -> None:
@@ -66,13 +78,14 @@ def broker(
     """
 
     def settings() -> Loaded[BrokerSettings]:
-        return load(
+        loaded = load(
             BrokerSettings,
             prefix="COMETMQ_BROKER",
             file=config,
             cli=named(namesrv),
             args=ctx.args,
         )
+        return instances.instance(loaded, instance)
 
     only = None if running.print_settings or not important else IMPORTANT
     run_program(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq standalone`: name server, broker and txn-checker in one process.
+"""`cometmq standalone`: name server, broker and txn-checker in one process, and further brokers.
 
 The programs still speak the remoting protocol over loopback, so what works here also works in
 separate processes.
@@ -8,7 +8,7 @@ separate processes.
 import asyncio
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from cometmq.broker.app import BrokerApp, acl_path
+from cometmq.broker.instances import INSTANCES_MAX
 from cometmq.broker.registration.addresses import (
     choose_ports,
     explicit_ha_port,
@@ -34,6 +35,8 @@ from cometmq.cli.programs.running import (
     exit_on_bad_settings,
     warn_unknown,
 )
+from cometmq.cli.programs.sibling import Order, Serving, instance_of
+from cometmq.cli.programs.siblings import Siblings
 from cometmq.cli.programs.suite import (
     BROKER_PORT_DEFAULT,
     DATA_DEFAULT,
@@ -49,6 +52,7 @@ from cometmq.namesrv.app import NamesrvApp
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.runtime import logging
+from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.imports import no_collections
@@ -94,16 +98,27 @@ HttpPort = Annotated[
         " the default.",
     ),
 ]
+Brokers = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=INSTANCES_MAX,
+        help="Number of brokers, a process each, because a broker uses one core. Those after the"
+        " first have ports that are 10, 20, ... higher, and -2, -3, ... after their name and their"
+        " folder.",
+    ),
+]
 
 
 @app.command()
-def standalone(  # noqa: PLR0913  # one parameter per option
+def standalone(  # noqa: PLR0913, PLR0917  # one parameter per option
     ctx: typer.Context,
     data: Data = DATA_DEFAULT,
     host: Host = LOOPBACK,
     namesrv_port: NamesrvPort = NAMESRV_PORT_DEFAULT,
     broker_port: BrokerPort = BROKER_PORT_DEFAULT,
     http_port: HttpPort = HTTP_PORT_DEFAULT,
+    brokers: Brokers = 1,
     config: ConfigFile = None,
     *,
     log_level: LogLevel = "warning",
@@ -117,25 +132,50 @@ def standalone(  # noqa: PLR0913  # one parameter per option
     with exit_on_bad_settings():
         values = Options(data, host, namesrv_port, broker_port, http_port)._asdict().items()
         given = {name: value for name, value in values if is_said(ctx, name)}
-        suite = load_suite(config, Options(**given))
+        options = Options(**given)
+        suite = load_suite(config, options)
         refuse_wrong_file("broker", suite.broker, suite.broker_file)
         if suite.broker.value.listen_port == 0:
             raise SettingsError(
                 f"{suite.broker.label('listenPort')}: give a port other than 0: the broker also"
                 " listens two below it and one above it, so it cannot take any free one"
             )
+        instances = [instance_of(suite, number) for number in range(1, brokers + 1)]
     log = configure_log("standalone", level=log_level, json=log_json)
     warn_unknown(suite.broker, log)
     if suite.overruled:
         log.warning("settings.overruled", use=suite.overruled, file=str(suite.broker_file))
 
+    def orders(namesrv_port: int) -> list[Order]:
+        return [
+            Order(
+                number=number,
+                namesrv_port=namesrv_port,
+                config=None if config is None else str(config),
+                data=None if options.data is None else str(options.data),
+                host=options.host,
+                broker_port=options.broker_port,
+                http_port=options.http_port,
+                account=_keys(suite.own_account),
+                log_level=log_level,
+                log_json=log_json,
+            )
+            for number in range(2, len(instances) + 1)
+        ]
+
     async def main(stop: Stop) -> None:
-        await _serve(suite, stop, log)
+        await _serve(suite, orders, stop, log)
 
     sys.exit(run(main, log=log))
 
 
-async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
+def _keys(account: Account | None) -> tuple[str, str] | None:
+    if account is None:
+        return None
+    return account.access_key, account.config.secret_key or ""
+
+
+async def _serve(suite: Suite, orders: Callable[[int], list[Order]], stop: Stop, log: Log) -> None:
     """Start the programs in the order of their dependencies, print the banner, and stop them in
     reverse order.
     """
@@ -160,6 +200,9 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
         )
         await broker.start()
         started.push_async_callback(broker.stop)
+        siblings = Siblings(orders(int(port)), log=log)
+        started.push_async_callback(siblings.stop)
+        others = await siblings.start(stop)
         # The broker already accepts messages while the checker's modules (mainly the client's) are
         # imported, which takes an eighth of the CPU time of the start.
         checker_app = await asyncio.to_thread(_import_checker)
@@ -178,11 +221,21 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
         stop.serving()
         host, slaves_port = broker.broker.host, broker.broker.settings.ha_listen_port
         addresses = [*broker.addresses, host_port(host, slaves_port)]
-        typer.echo(banner(suite, host, int(port), addresses, admin))
-        print_notes(suite.mistakes())
+        typer.echo(banner(suite, host, int(port), addresses, admin, others=others))
+        print_notes([*suite.mistakes(), *_left_out(suite, 1 + len(others))])
         await stop.wait()
         _say("stopping ...")
     _say(f"stopped; the data stays in {suite.data}")
+
+
+def _left_out(suite: Suite, brokers: int) -> list[str]:
+    """Return a line if the folder has the messages of a broker that does not run now."""
+    folder = Path(f"{suite.broker.value.store_path_root_dir}-{brokers + 1}")
+    line = (
+        f"{folder} has the messages of another broker, which does not run: start with --brokers"
+        f" {brokers + 1} to serve them"
+    )
+    return [line] if folder.is_dir() else []
 
 
 def _import_checker() -> "type[TxnCheckerApp]":
@@ -221,10 +274,18 @@ def _check_environment(suite: Suite, log: Log) -> None:
         log.warning("address.foreign", host=suite.host)
 
 
-def banner(suite: Suite, host: str, port: int, broker: Sequence[str], admin: AdminHttp) -> str:
+def banner(
+    suite: Suite,
+    host: str,
+    port: int,
+    broker: Sequence[str],
+    admin: AdminHttp,
+    *,
+    others: Sequence[Serving] = (),
+) -> str:
     """Return the addresses of everything running and the commands to try next.
 
-    The last element of `broker` is the address for slaves.
+    The last element of `broker` is the address for slaves; `others` are the further brokers.
     """
     namesrv = host_port(host, port)
     *clients, slaves = broker
@@ -233,10 +294,16 @@ def banner(suite: Suite, host: str, port: int, broker: Sequence[str], admin: Adm
         f"  name server  {namesrv}",
         f"  broker       {' and '.join(clients)} (advertised to clients)",
         f"  slaves       {slaves} (haListenPort)",
-        f"  data         {suite.data}",
     ]
+    for number, other in enumerate(others, start=2):
+        slaves = host_port(host, other.ha_port)
+        title = f"broker {number}"
+        lines.append(f"  {title:<12} {' and '.join(other.addresses)}; slaves {slaves}")
+    lines.append(f"  data         {suite.data}")
     if suite.http_port >= 0:
-        lines.append(f"  metrics      http://{host_port(host, admin.port)}/metrics")
+        http = [admin.port, *(other.http_port for other in others)]
+        urls = [f"http://{host_port(host, number)}/metrics" for number in http if number > 0]
+        lines.append(f"  metrics      {' and '.join(urls)}")
     option = "" if namesrv == DEFAULT_NAMESRV else f" -n {namesrv}"
     command = program() + (" --tls" if suite.needs_tls else "")
     if suite.needs_tls and suite.broker.value.tls_server_need_client_auth == "require":

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A further broker of `cometmq standalone --brokers N`, in a process of its own.
+
+Standard input is a socket to `standalone`: the process reads an `Order` from it, answers with a
+`Serving` line once it serves, and stops when the connection ends. It therefore never outlives
+`standalone`, however that ends.
+"""
+
+import asyncio
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.app import BrokerApp
+from cometmq.broker.instances import instance
+from cometmq.broker.settings import BrokerSettings
+from cometmq.cli.programs.suite import LOOPBACK, Options, Suite, load_suite
+from cometmq.remoting.bodies.acl import AclAccount
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.log import Log
+from cometmq.runtime import logging
+from cometmq.runtime.acl.accounts import Account
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.program import program
+from cometmq.runtime.service import EXIT_CANNOT_START, Stop, run
+from cometmq.runtime.settings import Loaded
+
+_INPUT: Final = 0
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a further broker must know."""
+
+    number: int
+    namesrv_port: int
+    config: str | None
+    data: str | None
+    host: str | None
+    broker_port: int | None
+    http_port: int | None
+    account: tuple[str, str] | None
+    """The account of the programs of `standalone`, if access control is on."""
+    log_level: str
+    log_json: bool | None
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a further broker serves, and which path its sends take."""
+
+    addresses: list[str]
+    ha_port: int
+    http_port: int
+    sends: str
+
+
+def instance_of(suite: Suite, number: int) -> Loaded[BrokerSettings]:
+    """Return the settings of one of the brokers of a suite, with its HTTP port."""
+    value = msgspec.structs.replace(suite.broker.value, admin_http_port=suite.http_port)
+    return instance(msgspec.structs.replace(suite.broker, value=value), number)
+
+
+def main() -> int:
+    """Run the broker that the order describes until the connection ends; return the status."""
+    parent = socket.socket(fileno=_INPUT)
+    line = parent.makefile("rb").readline()
+    if not line:
+        return EXIT_CANNOT_START
+    order = msgspec.json.decode(line, type=Order)
+    logging.configure(json=order.log_json, level=order.log_level)
+    try:
+        data = None if order.data is None else Path(order.data)
+        options = Options(data, order.host, None, order.broker_port, order.http_port)
+        suite = load_suite(None if order.config is None else Path(order.config), options)
+        settings = instance_of(suite, order.number)
+        settings = settings.updated({"namesrvAddr": f"{LOOPBACK}:{order.namesrv_port}"})
+    except SettingsError as error:
+        print(f"cometmq: {error}".replace("\n", "\ncometmq: "), file=sys.stderr)  # noqa: T201
+        return EXIT_CANNOT_START
+    log = logging.get(f"broker-{order.number}")
+    built: list[BrokerApp] = []
+
+    def build(*, log: Log, clock: Clock, admin: AdminHttp) -> BrokerApp:
+        app = BrokerApp(
+            settings,
+            log=log,
+            clock=clock,
+            admin=admin,
+            config_path=suite.broker_file,
+            own_account=_account(order),
+        )
+        built.append(app)
+        return app
+
+    async def serve(stop: Stop) -> None:
+        with parent:
+            parent.setblocking(False)
+            loop = asyncio.get_running_loop()
+            loop.add_reader(_INPUT, partial(_stop_at_end, parent, stop))
+            try:
+                await program(
+                    build,
+                    log=log,
+                    http_port=settings.value.admin_http_port,
+                    http_host=settings.value.bind_address,
+                    http_setting=settings.label("adminHttpPort"),
+                    on_ready=lambda: _report(parent, built[0], settings.value.admin_http_port),
+                )(stop)
+            finally:
+                loop.remove_reader(_INPUT)
+
+    return run(serve, log=log)
+
+
+def _account(order: Order) -> Account | None:
+    if order.account is None:
+        return None
+    name, secret = order.account
+    return Account(AclAccount(name, secret_key=secret, admin=True))
+
+
+def _stop_at_end(parent: socket.socket, stop: Stop) -> None:
+    """Stop when `standalone` has ended or has closed the connection; it sends nothing else."""
+    try:
+        is_open = bool(parent.recv(1))
+    except BlockingIOError:
+        return
+    except OSError:
+        is_open = False
+    if not is_open:
+        asyncio.get_running_loop().remove_reader(_INPUT)
+        stop.request("standalone")
+
+
+def _report(parent: socket.socket, app: BrokerApp, http_port: int) -> None:
+    broker = app.broker
+    serving = Serving(
+        addresses=app.addresses,
+        ha_port=broker.settings.ha_listen_port,
+        http_port=http_port,
+        sends=broker.send_path,
+    )
+    parent.send(msgspec.json.encode(serving) + b"\n")  # shorter than the buffer of the socket
+
+
+if __name__ == "__main__":
+    sys.exit(main())
