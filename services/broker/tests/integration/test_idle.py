@@ -10,6 +10,7 @@ from pathlib import Path
 from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import UpdateConsumerOffset
+from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
@@ -53,3 +54,42 @@ async def test_members_that_commit_an_offset_again_cost_no_saves(tmp_path: Path)
             while await share() >= SHARE_MAX:  # the broker is still starting
                 pass
         await client.close()
+
+
+TOPICS, GROUPS_PER_TOPIC, QUEUES = 500, 6, 4
+IDLE_SHARE_MAX = 0.015
+
+
+async def test_a_broker_with_thousands_of_groups_that_lag_costs_little_when_idle(
+    tmp_path: Path,
+) -> None:
+    """The ages of 12,000 first unread messages were looked for again and again, although neither
+    the groups nor the queues had moved.
+    """
+    file = tmp_path / "store" / "config" / "consumerOffset.json"
+    file.parent.mkdir(parents=True)
+    unread = {str(queue_id): 0 for queue_id in range(QUEUES)}
+    names = [f"T{n}@G{n}-{m}" for n in range(TOPICS) for m in range(GROUPS_PER_TOPIC)]
+    file.write_text(json.dumps({"offsetTable": dict.fromkeys(names, unread)}))
+    async with BrokerProcess(tmp_path) as broker:
+        client = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
+
+        async def send(topic: str) -> None:
+            for queue_id in range(QUEUES):
+                header = SendMessageV2("P", topic, "TBW102", QUEUES, queue_id, 0, 0, 0)
+                code = RequestCode.SEND_MESSAGE_V2
+                await client.invoke(broker.address, code, header, b"x", timeout_ms=TIMEOUT_MS)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(TOPICS):
+                tasks.create_task(send(f"T{number}"))
+        await client.close()
+
+        async def share() -> float:
+            begin, spent_s = time.monotonic(), processor_s(broker.pid)
+            await asyncio.sleep(WATCH_S)
+            return (processor_s(broker.pid) - spent_s) / (time.monotonic() - begin)
+
+        async with asyncio.timeout(DEADLINE_S):
+            while await share() >= IDLE_SHARE_MAX:  # checkpoints of the new queues go on
+                pass

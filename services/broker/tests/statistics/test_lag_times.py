@@ -18,6 +18,10 @@ class Queues:
         self.firsts = firsts or {}
         self.searches: Counter[tuple[str, int, int]] = Counter()
 
+    @property
+    def bounds(self):
+        return sum(self.firsts.values()), sum(self.ends.values())
+
     def min_offset(self, topic, queue_id):
         return self.firsts.get((topic, queue_id), 0)
 
@@ -122,6 +126,35 @@ def test_a_step_visits_a_bounded_number_of_groups_even_if_none_lags():
     assert queues.asked == STEP_GROUPS_MAX
     step(times, offsets, queues, 1)
     assert queues.asked == 2 * STEP_GROUPS_MAX
+
+
+def test_nothing_is_visited_while_nothing_changes():
+    class Counted(Queues):
+        visits = 0
+
+        def min_offset(self, topic, queue_id):
+            self.visits += 1
+            return super().min_offset(topic, queue_id)
+
+    queues = Counted({("T", 0): 50, ("U", 0): 50})
+    offsets = offsets_of(("G", "T", 0, 40), ("H", "U", 0, 50))
+    times = LagTimes()
+    step(times, offsets, queues, 9)
+    done = queues.visits
+    step(times, offsets, queues, 9)
+    assert queues.visits == done
+    offsets.commit("G", "T", 0, 45)
+    step(times, offsets, queues)
+    assert times.oldest_ms == {("T", "G"): 1045}
+    queues.ends["U", 0] = 51
+    step(times, offsets, queues)
+    assert times.oldest_ms == {("T", "G"): 1045, ("U", "H"): 1050}
+    queues.firsts["T", 0] = 47
+    step(times, offsets, queues)
+    assert times.oldest_ms[("T", "G")] == 1047
+    offsets.drop_group("G")
+    step(times, offsets, queues)
+    assert times.oldest_ms == {("U", "H"): 1050}
 
 
 def test_a_failed_search_does_not_end_the_measurement():

@@ -371,6 +371,11 @@ class MessageStore:
     # Replication
 
     @property
+    def bounds(self) -> tuple[int, int]:
+        """The physical offsets between which readers can see the log."""
+        return self.commit_log.min_offset, self.commit_log.confirm_offset
+
+    @property
     def confirm_offset(self) -> int:
         """The physical offset up to which readers can see the log."""
         return self.commit_log.confirm_offset

@@ -3,8 +3,8 @@
 
 Finding a store time requires a read of the log, possibly from the disk, so a scrape cannot look it
 up. A round visits all groups, in steps that visit a bounded number of groups and search a bounded
-number of queues. A group's next message in a queue is searched for only once, so the log is read
-only for queues whose offset has moved.
+number of queues. While neither offsets nor queues change, no round begins. A group's next message
+in a queue is searched for only once, so the log is read only for queues whose offset has moved.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +25,10 @@ Key = tuple[str, str]  # topic, group
 
 class QueueSource(Protocol):
     """The part of the store that the measurement uses."""
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The physical offsets between which readers can see the log."""
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset of the oldest message of a queue."""
@@ -52,11 +56,13 @@ class LagTimes:
         self.oldest_ms: dict[Key, int] = {}
         self._known: dict[tuple[str, int], tuple[int, int]] = {}  # key, queue -> offset, time
         self._round: Iterator[str] = iter(())
+        self._measured: tuple[int, tuple[int, int]] | None = None  # when the round began
+        self._state: tuple[int, tuple[int, int]] | None = None  # after a complete round
         self._is_running = False
 
     def step(self, offsets: Offsets, store: QueueSource, look_up: LookUp) -> None:
         """Continue the round; do nothing while the searches of the last step wait for the disk."""
-        if self._is_running:
+        if self._is_running or self._state == (offsets.version, store.bounds):
             return
         self._is_running = True
         look_up(self._measure(offsets, store), self._ended, self._failed)
@@ -67,12 +73,17 @@ class LagTimes:
     def _failed(self, _: Exception) -> None:
         """Leave the rest of the round to the next step; the store reports its own errors."""
         self._is_running = False
+        self._measured = None  # this round lacks a group: another one must follow
 
     def _measure(self, offsets: Offsets, store: QueueSource) -> Lookup[None]:
         searches = 0
         for _ in range(STEP_GROUPS_MAX):
             key = next(self._round, None)
             if key is None:
+                if self._measured == (now := (offsets.version, store.bounds)):
+                    self._state = now
+                    return
+                self._measured = now
                 self._begin_round(offsets)
                 return
             searches += yield from self._measure_group(key, offsets.table.get(key, {}), store)

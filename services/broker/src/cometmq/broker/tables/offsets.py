@@ -64,7 +64,9 @@ class Offsets:
         loaded = file.load() if file is not None else None
         self.file = file
         self.table: OffsetTable = _valid_table(loaded.offset_table if loaded is not None else {})
-        self.is_dirty = False
+        self._is_dirty = False
+        self.version = 0
+        """Increases with each change."""
         self.noted: Callable[[], None] | None = None
         self._noted: OffsetChanges = {}
         self._count = 0
@@ -82,6 +84,16 @@ class Offsets:
         for key, queues in self.table.items():
             self._list(key)
             self._add(key, len(queues))
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether the file lacks a change."""
+        return self._is_dirty
+
+    @is_dirty.setter
+    def is_dirty(self, value: bool) -> None:
+        self._is_dirty = value
+        self.version += value
 
     @property
     def count(self) -> int:
