@@ -276,9 +276,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "account.repeated": "Two account files contain the same access key; the first one is used.",
     "accounts.missing": "Access control is on without any account: every request is refused, and "
     "`/readyz` fails.",
-    "accounts.misspelt": "An account file has misspelt keys, which have no effect, or unknown "
-    "permissions, which mean DENY; `found` names each with its account and the most similar valid "
-    "word.",
+    "accounts.misspelt": "An account file has misspelt keys, which have no effect, unknown "
+    "permissions, which mean DENY, or values that YAML reads as other numbers; `found` names each "
+    "with its account and the most similar valid word.",
     "accounts.unreadable": "Changed account files are invalid; the previous accounts stay in use.",
     "client.expired": "A client sent no heartbeat for 120 s; its connection was closed.",
     "config.save_failed": "A table (topics, offsets, KV config) could not be saved; brokers retry.",

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.acl import AclAccount
@@ -94,3 +96,34 @@ def test_a_file_full_of_mistakes_is_one_event_of_bounded_length(tmp_path: Path) 
     found = facts["found"]
     assert isinstance(found, list)
     assert found[-1] == "and 84 more"
+
+
+@pytest.mark.parametrize(
+    "text", ["0123456701", "123_456_789", "12:34:56:07", "0x1234567", "+1234567"]
+)
+def test_a_secret_that_yaml_reads_as_another_number_is_reported(tmp_path: Path, text: str) -> None:
+    """The account had another secret than its file, as in RocketMQ, and no hint of it."""
+    log = RecordingLog()
+    files = acl_files(tmp_path, f"accounts: [{{accessKey: shop-web, secretKey: {text}}}]", log)
+    secret = files.load().by_key["shop-web"].config.secret_key
+    assert secret is not None
+    assert secret != text
+    (facts,) = log.named("accounts.misspelt")
+    found = str(facts["found"])
+    assert "account shop-web: secretKey is not the text in the file" in found
+    assert text not in found
+    assert secret not in found
+
+    files.put_account(AclAccount(access_key="shop-new", secret_key=text))
+    accounts = files.load()
+    assert accounts.by_key["shop-web"].config.secret_key == secret
+    assert accounts.by_key["shop-new"].config.secret_key == text
+    assert not accounts.doubts
+
+
+@pytest.mark.parametrize("text", ["1234567", "'0123456701'", "0123456789", "1234567e10"])
+def test_a_secret_that_is_its_text_is_not_reported(tmp_path: Path, text: str) -> None:
+    log = RecordingLog()
+    files = acl_files(tmp_path, f"accounts: [{{accessKey: shop-web, secretKey: {text}}}]", log)
+    assert files.load().by_key["shop-web"].config.secret_key == text.strip("'")
+    assert not log.events

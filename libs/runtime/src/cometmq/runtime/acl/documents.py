@@ -6,6 +6,7 @@ written here. Unknown keys and the comments before the first key are kept; Rocke
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from cometmq.remoting.bodies.acl import AclAccount
@@ -13,7 +14,7 @@ from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.acl.addresses import Addresses
 from cometmq.runtime.acl.errors import AclError
-from cometmq.runtime.acl.spelling import FILE_KEYS, doubtful_keys, doubts_of_account
+from cometmq.runtime.acl.spelling import FILE_KEYS, Number, doubtful_keys, doubts_of_account
 
 ACCOUNTS_MAX: Final = 10_000
 """Maximum number of accounts that administrators may add to a file."""
@@ -22,6 +23,7 @@ _ACCOUNTS: Final = "accounts"
 _WHITE: Final = "globalWhiteRemoteAddresses"
 _VERSION: Final = "dataVersion"
 _ACCESS_KEY: Final = "accessKey"
+_INT: Final = "tag:yaml.org,2002:int"
 
 
 class Content(NamedTuple):
@@ -41,9 +43,8 @@ class Document:
         import yaml  # noqa: PLC0415  # 13 ms that brokers without accounts save
 
         self._head = _leading_comments(text)
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
-            values = yaml.load(text, loader)  # noqa: S506  # both are safe loaders
+            values = yaml.load(text, _loader())  # noqa: S506  # a safe loader
         except yaml.YAMLError as error:
             raise AclError(_one_line(error)) from error
         if values is None:
@@ -92,7 +93,7 @@ class Document:
         return self._head + str(
             yaml.dump(
                 self._values,
-                Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
+                Dumper=_dumper(),
                 default_flow_style=False,
                 sort_keys=False,
                 allow_unicode=True,
@@ -101,6 +102,33 @@ class Document:
 
     def _accounts(self) -> list[dict[str, Any]]:
         return _items(self._values.get(_ACCOUNTS), _ACCOUNTS)
+
+
+@cache
+def _loader() -> Any:
+    """Return a safe loader that marks numbers whose text is another one."""
+    import yaml  # noqa: PLC0415  # as above
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = type("Loader", (base,), {})
+    loader.add_constructor(_INT, _number)
+    return loader
+
+
+@cache
+def _dumper() -> Any:
+    """Return a safe dumper that writes marked numbers like others."""
+    import yaml  # noqa: PLC0415  # as above
+
+    base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    dumper: Any = type("Dumper", (base,), {})
+    dumper.add_representer(Number, base.represent_int)
+    return dumper
+
+
+def _number(loader: Any, node: Any) -> int:
+    number: int = loader.construct_yaml_int(node)
+    return number if str(number) == node.value else Number(number)
 
 
 def _leading_comments(text: str) -> str:

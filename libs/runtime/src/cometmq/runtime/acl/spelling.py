@@ -58,6 +58,25 @@ def doubtful_admin(word: str | None) -> Iterator[str]:
         yield f"admin: {word} means false{_nearest(word, TRUE_FALSE)}"
 
 
+class Number(int):
+    """A number that is written differently in a file: YAML reads 0123, 1_000 and 12:30 as 83, 1000
+    and 750.
+    """
+
+
+def doubtful_numbers(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning for each key of an account whose value is not the text in the file.
+
+    The text is not shown, because it may be a secret.
+    """
+    for key, value in values.items():
+        if isinstance(value, Number):
+            yield (
+                f"{key} is not the text in the file, which YAML reads as a number, in RocketMQ"
+                " too; put it in quotes"
+            )
+
+
 def doubts_of_account(
     values: Mapping[str, Any], account: AclAccount, admin: str | None
 ) -> list[str]:
@@ -66,6 +85,7 @@ def doubts_of_account(
         *doubtful_keys(values, ACCOUNT_KEYS),
         *doubtful_admin(admin),
         *doubtful_words(account),
+        *doubtful_numbers(values),
     ]
     return [f"account {account.access_key}: {text}" for text in found]
 
