@@ -166,3 +166,83 @@ def test_intact_entries_of_damaged_records_stay_as_they_are(rig, disk, events):
     rig.work(3)
     assert bytes(file) == whole
     assert events.of("queue.repaired") == []
+
+
+SCRUBBED = small_settings(
+    mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000,
+    log_scrub_rate_max=64 << 20,
+)  # fmt: skip
+
+
+def tagged(disk, events):
+    rig = StoreRig(disk, SCRUBBED, log=events)
+    for number in range(800):
+        rig.put(make_message(body=bytes(200), tags=f"t{number % 3}", queue_id=number % 2))
+    rig.work(3)
+    return rig
+
+
+def of_tag(rig, tag):
+    code, offset, found = rig.entry("T", 0, tag + 30).tag_code, 0, []
+    while offset < 400:
+        result = rig.store.get_messages("T", 0, offset, 32, accept=lambda it: it == code)
+        found += [decode_record(record).queue_offset for record in result.records]
+        offset = result.next_offset
+    return found
+
+
+@pytest.mark.parametrize("bit", [96, 97, 128, 140, 159])
+@pytest.mark.parametrize("at", [0, 7, 399])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_scrubber_finds_a_damaged_tag_code(disk, events, at, bit, is_restarted):
+    rig = tagged(disk, events)
+    if is_restarted:
+        rig.store.close()
+        rig = StoreRig(disk, SCRUBBED, log=events)
+        rig.work(3)
+    wanted = of_tag(rig, at % 3)
+    file = disk.contents["/store/consumequeue/T/0/" + "0" * 20]
+    whole = bytes(file)
+    file[at * ENTRY.size + bit // 8] ^= 0x80 >> bit % 8
+    rig.store.pulls.forget()
+    rig.clock.advance(200 * 3_600_000)
+    rig.scrub()
+    rig.work(3)
+    assert of_tag(rig, at % 3) == wanted
+    if bit == 96:
+        return  # the sign makes it the address of an extended entry, which every filter passes
+    assert bytes(file) == whole
+    assert events.of("queue.repaired") == [{"topic": "T", "queue_id": 0, "count": 1}]
+
+
+def test_the_walk_goes_on_behind_damaged_records(disk, events):
+    rig = tagged(disk, events)
+    wanted = of_tag(rig, 0)
+    log = disk.contents["/store/commitlog/" + "0" * 20]
+    log[4] ^= 1  # the magic number of the first record
+    file = disk.contents["/store/consumequeue/T/0/" + "0" * 20]
+    whole = bytes(file)
+    file[390 * ENTRY.size + 19] ^= 1
+    rig.store.pulls.forget()
+    rig.clock.advance(200 * 3_600_000)
+    rig.scrub()
+    rig.work(3)
+    assert bytes(file) == whole
+    assert of_tag(rig, 0) == [
+        at for at in wanted if rig.entry("T", 0, at).physical_offset > 1 << 16
+    ]
+
+
+def test_the_scrubber_leaves_intact_entries_alone(disk, events):
+    rig = tagged(disk, events)
+    rig.store.delete_topic("T")
+    rig.work(3)
+    for number in range(400):  # entries of the same names as earlier records
+        rig.put(make_message(body=bytes(300), tags="other", queue_id=number % 2))
+    rig.put(make_message(body=bytes(1 << 17)))
+    rig.work(3)
+    rig.clock.advance(200 * 3_600_000)
+    rig.scrub()
+    assert rig.store.pulls.suspects == {}
+    rig.work(3)
+    assert events.of("queue.repaired") == []

@@ -79,6 +79,7 @@ class MessageStore:
         self._replica = running.replica
         self._publisher = running.publisher
         self._repair = EntryRepair(parts, pulls)
+        self._scrubber.on_suspects = self._repair.suspect
         self.pulls = pulls
         self.layout = parts.layout
         self.commit_log = parts.commit_log

@@ -16,12 +16,16 @@ from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.queues.pulls import Pulls
 from cometmq.store.queues.queue_reader import QueueRow
 from cometmq.store.queues.record_check import matching
+from cometmq.store.upkeep.entry_check import Suspects, fits_tags
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.writing.append import UNQUEUED
 from cometmq.store.writing.dispatcher import tag_and_keys
 
 SEARCHED_BYTES_MAX: Final = 16 << 20
 """The part of the log that is searched for one message; the search takes 20 ms."""
+
+SPAN_COUNT_MAX: Final = 4_096
+"""The entries of a queue that one repair examines for the scrubber; the next round finds others."""
 
 RECORD_BYTES_MAX: Final = 16 << 20
 
@@ -52,6 +56,14 @@ class EntryRepair:
             return None
         self._is_running = True
         return _RepairJob(self, queue, self._parts.commit_log.view(), range(first, stop))
+
+    def suspect(self, found: Suspects) -> None:
+        """Examine entries that the scrubber has found, beside those that readers report."""
+        for queue, offsets in found.items():
+            known = self._pulls.suspects.get(queue)
+            ends = [offsets[0], offsets[-1] + 1] + ([known.start, known.stop] if known else [])
+            if max(ends) - min(ends) <= SPAN_COUNT_MAX:
+                self._pulls.suspects[queue] = range(min(ends), max(ends))
 
     def ended(self, queue: ConsumeQueue, count: int, error: Exception | None) -> None:
         """Make readers use the repaired entries."""
@@ -114,6 +126,10 @@ class _RepairJob:
             return False  # the log is damaged there
         place = (size, queue.queue_id, self._offsets.start + at, offset)
         is_intact = bool(matching(data, offset, [place], queue.topic_field))
+        if is_intact:
+            scan = scan_record(bytes(data), 0)
+            is_record = scan.status is ScanStatus.RECORD
+            is_intact = not is_record or fits_tags(queue, row[2], scan.properties)
         self._has_intact |= is_intact
         return not is_intact
 

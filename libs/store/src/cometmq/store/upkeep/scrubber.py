@@ -3,7 +3,8 @@
 
 A round reads the log from its first byte up to the offset that checksums had reached when the round
 began. The rate is the size of the log divided by `logScrubHours`, within bounds, and the position
-survives a restart. Missing checksums are computed.
+survives a restart. Missing checksums are computed. Beside it, entries of queues are compared with
+the log (`entry_check.py`).
 
 Readers get no record that shares a byte with a damaged block. The affected messages are identified
 from the queue entries, because the damaged bytes of the log cannot be trusted.
@@ -22,6 +23,12 @@ from cometmq.store.log.damage import DamagedRange, clipped, merged, overlaps, wi
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.upkeep.block_repairs import BlockRepairs, Offer
+from cometmq.store.upkeep.entry_check import (
+    ENTRIES_PER_S,
+    STEP_ENTRIES_MAX,
+    EntryWalk,
+    Suspects,
+)
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.upkeep.scrub_state import ScrubState, load_state, save_state
 from cometmq.store.upkeep.sealer import Sealer
@@ -67,6 +74,9 @@ class Scrubber:
         self.found_count = 0
         self.offer: Offer | None = None
         self.repairs = BlockRepairs(parts, self)
+        self.walk = EntryWalk()
+        self.on_suspects: Callable[[Suspects], None] = lambda _found: None
+        """Receives entries of queues that do not fit their records."""
 
     @property
     def state(self) -> ScrubState:
@@ -170,13 +180,21 @@ class Scrubber:
         due_bytes = min(self._due_bytes(now_ms, rate), STEP_BYTES_MAX)
         if due_bytes < CHUNK_BYTES:
             return None
+        entry_count = STEP_ENTRIES_MAX
+        if self._last_ms is not None:
+            elapsed_ms = max(0, now_ms - self._last_ms)
+            entry_count = min(entry_count, elapsed_ms * ENTRIES_PER_S // 1000)
         self._last_ms = now_ms
         must_save = has_passed(SAVE_INTERVAL_MS, since_ms=self._saved_ms, now_ms=now_ms)
         if must_save:
             self._saved_ms = now_ms
         self._is_running = True
         stop = min(offset + due_bytes, self._state.round_end, limit)
-        return _ScrubJob(self, self._parts, self._state, offset, stop, must_save=must_save)
+        end = self._sealer.offset
+        entries = _EntryStep(self.walk, self._parts, offset, end, entry_count)
+        return _ScrubJob(
+            self, self._parts, self._state, offset, stop, must_save=must_save, entries=entries
+        )
 
     def _due_bytes(self, now_ms: int, rate: int) -> int:
         if self._last_ms is None or now_ms < self._last_ms:
@@ -349,6 +367,22 @@ class _ReportJob:
             self._scrubber.note_reported(self._found, self._intact)
 
 
+class _EntryStep:
+    """One step of the walk that compares entries of queues with the log."""
+
+    def __init__(self, walk: EntryWalk, parts: Parts, begin: int, end: int, count_max: int) -> None:
+        self._walk = walk
+        self._parts = parts
+        self._range = begin, end
+        self._count_max = count_max
+        self.found: Suspects = {}
+
+    def run(self) -> None:
+        """Compare entries; blocks."""
+        files, queues = self._parts.commit_log.files, self._parts.queues
+        self.found = self._walk.step(files, queues, *self._range, self._count_max)
+
+
 class _ScrubJob:
     """Compares one part of the log with its checksums, and computes missing ones."""
 
@@ -363,12 +397,14 @@ class _ScrubJob:
         end: int,
         *,
         must_save: bool,
+        entries: _EntryStep,
     ) -> None:
         self._scrubber = scrubber
         self._parts = parts
         self._state = state
         self._begin, self._end = begin, end
         self._must_save = must_save
+        self._entries = entries
         self._spans = spans(parts.commit_log.files, begin, end)
         self._queues = list(parts.queues.queues.values())
         self._generation = parts.checksums.generation
@@ -380,9 +416,10 @@ class _ScrubJob:
         return self._generation != self._parts.checksums.generation
 
     def run(self) -> None:
-        """Read the part, and find the messages in its damaged ranges."""
+        """Read the part, and find the messages in its damaged ranges; compare entries."""
         try:
             self._run()
+            self._entries.run()
         except DiskError as error:
             self._error = error  # not raised: the file may have expired, which is no failure
 
@@ -415,3 +452,4 @@ class _ScrubJob:
             self._scrubber.note_failed(self._begin, error or self._error)
         else:
             self._scrubber.note_scrubbed(self._begin, self._end, self._found)
+            self._scrubber.on_suspects(self._entries.found)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare entries of queues with the log's records, for the damage that readers cannot notice.
+
+A reader that filters by tag skips an entry whose tag code is another one without looking at the
+record. The scrubber therefore walks through the records of the sealed log and compares the size
+and the tag code of their entries; `EntryRepair` examines the suspects again and writes them.
+
+A walk takes as many rounds of the scrubber as it needs, at `ENTRIES_PER_S`. It compares no entry
+that refers to another place: readers notice these, and the queues of a topic that was deleted and
+created again refer to later records of the same names.
+"""
+
+from typing import Final, TypeAlias
+
+from cometmq.remoting.message.record import Scan
+from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.log.log_scanner import LogScanner, find_record
+from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.queues.queue_table import QueueTable
+from cometmq.store.writing.append import UNQUEUED
+from cometmq.store.writing.dispatcher import tag_and_keys
+
+ENTRIES_PER_S: Final = 1_000
+"""At about 15 us each (bench/micro/bench_consume_queue.py), a walk takes 2 % of one core."""
+
+STEP_ENTRIES_MAX: Final = 16_000
+SKIPPED_BYTES: Final = 1 << 20
+"""How far a walk continues behind bytes that cannot be read."""
+
+SUSPECTS_MAX: Final = 1_000
+"""Suspects of one step; more than that are found in the next round."""
+
+_EXTENDED_TAG_END: Final = -(1 << 31)
+"""Smaller tag codes are addresses of extended entries, which no filter skips."""
+
+Suspects: TypeAlias = dict[ConsumeQueue, list[int]]
+
+
+def fits_tags(queue: ConsumeQueue, code: int, properties: bytes) -> bool:
+    """Return whether an entry's tag code belongs to a record with these properties.
+
+    A delayed message has the time of its delivery there, which depends on earlier settings.
+    """
+    if queue.delay_ms is not None or code < _EXTENDED_TAG_END:
+        return True
+    return code == tag_and_keys(properties)[0]
+
+
+class EntryWalk:
+    """The walk through one store's log; only one thread at a time uses it."""
+
+    def __init__(self) -> None:
+        self._offset = -1
+        self._is_record = False  # a record begins at the offset, unless its bytes are damaged
+        self._has_ended = True
+
+    def step(
+        self, files: FileSequence, queues: QueueTable, begin: int, end: int, count_max: int
+    ) -> Suspects:
+        """Compare up to `count_max` entries of records before `end`; return those that differ.
+
+        `begin` is where the scrubber reads now: at the first byte of the log, a walk that has
+        ended begins again. Blocks.
+        """
+        if self._offset < 0 or (self._has_ended and begin <= files.first):
+            self._offset, self._is_record = begin, False
+        if self._offset <= files.first:
+            self._offset, self._is_record = files.first, True
+        self._has_ended = False
+        suspects: Suspects = {}
+        try:
+            while count_max > 0 and self._has_more(files, end):
+                count_max -= self._compare(files, queues, end, count_max, suspects)
+        except DiskError:  # the scrubber reports bytes that cannot be read
+            self._offset, self._is_record = self._offset + SKIPPED_BYTES, False
+        return suspects
+
+    def _has_more(self, files: FileSequence, end: int) -> bool:
+        """Move on to the next intact record; return False if there is none before the end."""
+        if not self._is_record:
+            found = find_record(files, self._offset)
+            if found is None or found.physical_offset >= end:
+                self._has_ended = True
+                return False
+            self._offset, self._is_record = found.physical_offset, True
+        return True
+
+    def _compare(
+        self, files: FileSequence, queues: QueueTable, end: int, count_max: int, suspects: Suspects
+    ) -> int:
+        """Compare the entries of consecutive intact records; return their number."""
+        count = 0
+        scanner = LogScanner(files, self._offset, check_crc=False, end=end)
+        try:
+            for scan in scanner:
+                count += 1
+                queue = _queue_of_wrong(queues, scan)
+                if queue is not None and sum(map(len, suspects.values())) < SUSPECTS_MAX:
+                    suspects.setdefault(queue, []).append(scan.queue_offset)
+                if count >= count_max:
+                    break
+        except CorruptStore:  # the damaged end of a file
+            count = 0
+        self._offset = scanner.offset
+        if not count:
+            self._offset, self._is_record = self._offset + 1, False
+        return count
+
+
+def _queue_of_wrong(queues: QueueTable, scan: Scan) -> ConsumeQueue | None:
+    """Return the queue of a record whose entry has another size or tag code."""
+    queue = None if scan.sys_flag & UNQUEUED else queues.get(scan.topic, scan.queue_id)
+    entry = None if queue is None else _entry(queue, scan.queue_offset)
+    if queue is None or entry is None:
+        return None
+    physical_offset, size, code = entry
+    if physical_offset != scan.physical_offset or size in {0, FILLER_SIZE}:
+        return None
+    is_right = size == scan.size and fits_tags(queue, code, scan.properties)
+    return None if is_right else queue
+
+
+def _entry(queue: ConsumeQueue, queue_offset: int) -> tuple[int, int, int] | None:
+    """Return an entry in the files, which the loop may be deleting."""
+    files, position = queue.files, queue_offset * ENTRY.size
+    first, known = files.first, files.files
+    index, in_file = divmod(position - first, files.file_size)
+    if not 0 <= index < len(known):
+        return None
+    try:
+        data = known[index].read(in_file, ENTRY.size)
+    except DiskError:
+        return None
+    return ENTRY.unpack(data) if len(data) == ENTRY.size else None
