@@ -26,6 +26,7 @@ from cometmq.runtime.settings import load
 
 class Link:
     address = "127.0.0.1:5"
+    is_open = True
 
     def __init__(self, namesrv: Namesrv) -> None:
         self.namesrv = namesrv

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every limit of the table is filled to its bound: the next entry is refused, and says why."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
@@ -42,11 +43,13 @@ BOUNDS = {
     "kvBytesMax": 2_000,
 }
 VERSIONS = count(1)
+LARGE_BODY = b"{" + b" " * ((16 << 20) - 1_000) + b"}"
 
 
 class Connection:
     def __init__(self, address: str = "10.0.0.1:4000") -> None:
         self.address = address
+        self.is_open = True
 
     def close(self) -> None: ...
 
@@ -107,6 +110,19 @@ async def put(namesrv: Namesrv, key: str, value: str = "v") -> None:
     await answer(namesrv, Code.PUT_KV_CONFIG, PutKvConfig("NS", key, value))
 
 
+async def begin_large(namesrv: Namesrv, _number: int) -> None:
+    """Begin a registration of 16 MiB, and raise its refusal."""
+    header = RegisterBroker(
+        broker_name="b", broker_addr="b:1", cluster_name="C", ha_server_addr="h:1", broker_id=0
+    )
+    work = asyncio.get_running_loop().create_task(
+        answer(namesrv, Code.REGISTER_BROKER, header, LARGE_BODY)
+    )
+    await asyncio.sleep(0)
+    if work.done():
+        await work
+
+
 FILLS: Mapping[str, Callable[[Namesrv, int], Any]] = {
     "brokers": lambda namesrv, number: register(
         namesrv, f"b{number}", connection=Connection(f"10.0.0.1:{number}")
@@ -114,6 +130,7 @@ FILLS: Mapping[str, Callable[[Namesrv, int], Any]] = {
     "connection_brokers": lambda namesrv, number: register(namesrv, f"b{number}"),
     "broker_topics": lambda namesrv, number: register(namesrv, "b", f"T{number}"),
     "route_entries": lambda namesrv, number: register(namesrv, f"b{number // 8}", f"T{number}"),
+    "registration_bytes": begin_large,
     "filter_servers": lambda namesrv, number: register(
         namesrv, filter_servers=tuple(f"f{i}" for i in range(number + 1))
     ),

@@ -17,7 +17,7 @@ from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport import dispatch, turns
 from cometmq.remoting.transport.direct import DirectIO
-from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Answered, AnsweredRows, Part, StagedRows
 from cometmq.remoting.transport.lane_peer import LanePeer
@@ -28,10 +28,10 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 from .plain_lane import PythonSockets
 
-PLAIN, CHANGE, NOW, QUICK = 9001, 9002, 9003, 9004
+PLAIN, CHANGE, NOW, QUICK, SLOW = 9001, 9002, 9003, 9004, 9005
 """Request codes. A lane may take PLAIN; CHANGE makes it forget its staged requests; a handler
 answers NOW immediately; a handler, or a lane if the request's number is even, answers QUICK
-immediately.
+immediately. The handler of SLOW needs several turns of the loop, in order.
 """
 PULL = RequestCode.PULL_MESSAGE  # sent without its fields, so it is malformed
 GARBAGE = b"\0\0\0\x0c\0\0\0\x08{broken}"
@@ -92,6 +92,7 @@ class World:
         self.has_changed = False
         handlers: Any = {PLAIN: self.keep, CHANGE: self.change, NOW: self.answer_now}
         handlers[QUICK] = self.answer_now
+        handlers[SLOW] = lambda _, call: InOrder(self.answer_slowly(call))
         self.hub: Hub[PeerProtocol] = Hub(Codec(COMMANDS), settings, clock_ms=lambda: 0, log=NO_LOG)
         dispatcher: Dispatcher[None] = Dispatcher(
             handlers,
@@ -122,6 +123,12 @@ class World:
         return Reply(remark="changed")
 
     def answer_now(self, _: None, call: Call[Any]) -> Reply:
+        self.served.append(call.opaque)
+        return self.answer_to(call.opaque)
+
+    async def answer_slowly(self, call: Call[Any]) -> Reply:
+        for _ in range(3):
+            await asyncio.sleep(0)
         self.served.append(call.opaque)
         return self.answer_to(call.opaque)
 
@@ -248,7 +255,14 @@ def request(code: int, opaque: int, *, flag: int = 0) -> bytes:
 Steps = Sequence[tuple[bytes, str]]
 
 
-def play(steps: Steps, bounds: ServerSettings, *, has_lane: bool, is_direct: bool = False) -> World:
+def play(
+    steps: Steps,
+    bounds: ServerSettings,
+    *,
+    has_lane: bool,
+    is_direct: bool = False,
+    turns: int = 40,
+) -> World:
     async def main() -> World:
         world = World(bounds, has_lane=has_lane, is_direct=is_direct)
         for data, action in steps:
@@ -267,7 +281,7 @@ def play(steps: Steps, bounds: ServerSettings, *, has_lane: bool, is_direct: boo
                 for _ in range(3):
                     await asyncio.sleep(0)
         world.peer.resume_writing()
-        for _ in range(40):
+        for _ in range(turns):
             await asyncio.sleep(0)
             world.commit()
         await asyncio.sleep(0)
@@ -287,10 +301,13 @@ def outcome(world: World) -> tuple[object, ...]:
 codes = st.sampled_from([PLAIN] * 8 + [QUICK] * 6 + [CHANGE, NOW, int(PULL), 9999])
 
 
+codes_in_order = st.sampled_from([PLAIN] * 4 + [QUICK] * 4 + [SLOW] * 2 + [NOW])
+
+
 @st.composite
-def series(draw: Any, *, ends_badly: bool) -> Steps:
+def series(draw: Any, *, ends_badly: bool, kinds: Any = codes) -> Steps:
     """Generate a stream of requests, cut anywhere into chunks, with an action after each chunk."""
-    requests = draw(st.lists(st.tuples(codes, st.sampled_from([0] * 9 + [2]))))
+    requests = draw(st.lists(st.tuples(kinds, st.sampled_from([0] * 9 + [2]))))
     data = b"".join(request(code, n, flag=flag) for n, (code, flag) in enumerate(requests))
     if ends_badly:
         data += draw(st.sampled_from([GARBAGE, TOO_LONG])) + request(PLAIN, 1000)
@@ -418,3 +435,35 @@ def test_a_fault_behind_a_long_chunk_ends_the_connection_in_its_turn():
     assert world.served == [0, 1, 2, 3]
     assert not world.peer.is_open
     assert world.hub.stats.protocol_errors == 1
+
+
+@pytest.mark.parametrize("calls_max", [2, 1000])
+@pytest.mark.parametrize(("has_lane", "is_direct"), [(False, False), (True, False), (True, True)])
+@settings(deadline=None, max_examples=40)
+@given(steps=series(ends_badly=False, kinds=codes_in_order))
+def test_no_request_overtakes_one_that_is_served_in_order(steps, calls_max, has_lane, is_direct):
+    bounds = ServerSettings(calls_per_turn_max=calls_max)
+    world = play(steps, bounds, has_lane=has_lane, is_direct=is_direct, turns=400)
+    assert world.served == sorted(world.served)
+    data = b"".join(chunk for chunk, _ in steps)
+    assert len(world.served) == len(FrameReader().feed(data))
+    assert world.peer.in_flight == world.peer.buffered_bytes == 0
+    assert world.hub.stats.in_flight == 0
+    assert world.wire.is_reading
+
+
+def test_what_waits_for_work_in_order_is_dropped_with_the_connection():
+    async def main() -> None:
+        world = World(ServerSettings(), has_lane=True, is_direct=False)
+        world.peer.data_received(request(SLOW, 1) + request(NOW, 2))
+        world.peer.data_received(request(PLAIN, 3))
+        assert world.peer.buffered_bytes > 0
+        assert not world.wire.is_reading
+        world.peer.connection_lost(None)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert world.served == [1]
+        assert world.wire.sent == b""
+        assert world.hub.stats.in_flight == 0
+
+    asyncio.run(main())

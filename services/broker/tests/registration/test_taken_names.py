@@ -13,7 +13,7 @@ from cometmq.broker.testing.namesrvs import (
     running,
     until,
 )
-from cometmq.ha.registration_proof import RegistrationFacts, is_registration_proven
+from cometmq.ha.registration_proof import RegistrationFacts, is_registration_proven, new_body_digest
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -157,8 +157,12 @@ async def test_members_with_a_key_prove_their_registrations(
     assert isinstance(left.header, UnregisterBroker)
     facts = RegistrationFacts("C", ME.broker_name, ME.broker_addr, 0, ME.ha_server_addr, 5)
     leaving = facts._replace(ha_server_addr="", is_leaving=True)
-    assert is_registration_proven(keys[:1], facts, sent.body, sent.header.group_proof)
-    assert is_registration_proven(keys[:1], leaving, b"", left.header.group_proof)
+    assert is_registration_proven(
+        keys[:1], facts, new_body_digest(sent.body).digest(), sent.header.group_proof
+    )
+    assert is_registration_proven(
+        keys[:1], leaving, new_body_digest().digest(), left.header.group_proof
+    )
 
 
 async def test_only_a_lasting_refusal_of_an_earlier_epoch_is_an_alarm(

@@ -30,23 +30,29 @@ def registration_proof(keys: Keys, facts: RegistrationFacts, body: Buffer = b"")
     """Return the proof for the header of a registration; None without a key."""
     if not keys:
         return None
-    return message_mac(keys[0], Signed.REGISTRATION, _fields(facts, body)).hex()
+    fields = _fields(facts, new_body_digest(body).digest())
+    return message_mac(keys[0], Signed.REGISTRATION, fields).hex()
+
+
+def new_body_digest(body: Buffer = b"") -> "hashlib._Hash":
+    """Return the hash of a body, which may be continued with more of it."""
+    return hashlib.sha256(body)
 
 
 def is_registration_proven(
-    keys: Keys, facts: RegistrationFacts, body: Buffer, proof: str | None
+    keys: Keys, facts: RegistrationFacts, body_digest: bytes, proof: str | None
 ) -> bool:
-    """Return whether one of the keys made the proof."""
+    """Return whether one of the keys made the proof for a body with this `new_body_digest`."""
     try:
         found = unhexlify(proof or "")
     except ValueError:
         return False
-    fields = _fields(facts, body)
+    fields = _fields(facts, body_digest)
     return signing_key(keys, Signed.REGISTRATION, fields, found) is not None
 
 
-def _fields(facts: RegistrationFacts, body: Buffer) -> tuple[bytes, ...]:
+def _fields(facts: RegistrationFacts, body_digest: bytes) -> tuple[bytes, ...]:
     return (
         *(str(fact).encode("utf-8", "replace") for fact in facts),
-        hashlib.sha256(body).digest(),
+        body_digest,
     )

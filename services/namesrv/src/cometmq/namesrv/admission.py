@@ -14,13 +14,16 @@ from cometmq.namesrv.limits import (
     ROUTE_ENTRIES,
 )
 from cometmq.namesrv.namesrv import Namesrv
-from cometmq.remoting.bodies.registrations import Registered
+from cometmq.remoting.bodies.registrations import STEP_TOPICS, Registered
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.namesrv import PutKvConfig, RegisterBroker
+from cometmq.runtime.incremental import Steps
 from cometmq.runtime.limits import address_peer
 
 
-def admit_registration(namesrv: Namesrv, call: Call[RegisterBroker], body: Registered) -> None:
+def admit_registration(
+    namesrv: Namesrv, call: Call[RegisterBroker], body: Registered
+) -> Steps[None]:
     """Raise LimitReached if there is no room for a registration."""
     header, routes, limits = call.header, namesrv.routes, namesrv.limits
     peer = address_peer(call.peer.address)
@@ -31,19 +34,21 @@ def admit_registration(namesrv: Namesrv, call: Call[RegisterBroker], body: Regis
     limits.check(FILTER_SERVERS, len(body.filter_servers), subject, peer=peer)
     is_known = header.broker_addr in routes.live_brokers()
     if not routes.is_read(header.broker_addr, body.data_version):
-        _admit_topics(namesrv, header.broker_name, body, peer)
+        yield from _admit_topics(namesrv, header.broker_name, body, peer)
     if not is_known:
         limits.check(CONNECTION_BROKERS, routes.count_of(call.peer) + 1, "a connection", peer=peer)
         limits.admit(BROKERS, len(routes.live_brokers()), peer)
 
 
-def _admit_topics(namesrv: Namesrv, broker_name: str, body: Registered, peer: str) -> None:
+def _admit_topics(namesrv: Namesrv, broker_name: str, body: Registered, peer: str) -> Steps[None]:
     """Raise LimitReached if a name is too long, if a broker group would have too many topics, or
     if all groups would.
     """
     routes, limits = namesrv.routes, namesrv.limits
     new = chars = 0
-    for topic in body.topics:  # decoded one at a time
+    for number, topic in enumerate(body.topics, 1):  # decoded one at a time
+        if not number % STEP_TOPICS:
+            yield
         new += not routes.has_topic(broker_name, topic.topic_name)
         chars = max(chars, len(topic.topic_name))
     limits.check(NAME_CHARS, chars, "a name", peer=peer)

@@ -37,6 +37,10 @@ ROUTE_ENTRIES: Final = Limit(
     "route_entries", "Topics of all broker groups, counted per group", Scope.TOTAL, REFUSED,
     "routeEntriesMax", lambda s: s.route_entries_max, answer=_CODE,
 )  # fmt: skip
+REGISTRATION_BYTES: Final = Limit(
+    "registration_bytes", "Bytes of large registrations that are being read", Scope.TOTAL, REFUSED,
+    fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
 FILTER_SERVERS: Final = Limit(
     "filter_servers", "Filter servers of one broker", Scope.BROKER, REFUSED, fixed=64, answer=_CODE
 )
@@ -59,6 +63,7 @@ LIMITS: Final[tuple[Limit, ...]] = (
     CONNECTION_BROKERS,
     BROKER_TOPICS,
     ROUTE_ENTRIES,
+    REGISTRATION_BYTES,
     FILTER_SERVERS,
     NAME_CHARS,
     KV_ENTRIES,

@@ -7,13 +7,21 @@ from typing import Final
 
 from cometmq.namesrv.group_keys import GroupKeys
 from cometmq.namesrv.kv_config import KvConfig
-from cometmq.namesrv.limits import BROKERS, KV_BYTES, KV_ENTRIES, LIMITS, ROUTE_ENTRIES
+from cometmq.namesrv.limits import (
+    BROKERS,
+    KV_BYTES,
+    KV_ENTRIES,
+    LIMITS,
+    REGISTRATION_BYTES,
+    ROUTE_ENTRIES,
+)
 from cometmq.namesrv.route_table import RouteTable
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import Loaded
 
@@ -43,6 +51,8 @@ class Namesrv:
         self.clock = clock
         self.log = log
         self._save_file = save_file
+        self.incremental = IncrementalRunner()  # for large registrations and answers
+        self.reading_bytes = 0  # the size of the large registrations that are being read
         self._warned_ms: dict[str, int] = {}
         self.limits = Limits(
             LIMITS, lambda: self.settings.value, clock_ms=clock.monotonic_ms, log=log
@@ -50,6 +60,7 @@ class Namesrv:
         self.limits.used |= {
             BROKERS.name: lambda: len(self.routes.live_brokers()),
             ROUTE_ENTRIES.name: lambda: self.routes.entry_count,
+            REGISTRATION_BYTES.name: lambda: self.reading_bytes,
             KV_ENTRIES.name: lambda: self.kv_config.count,
             KV_BYTES.name: lambda: self.kv_config.size,
         }

@@ -28,8 +28,11 @@ from cometmq.namesrv.epochs import Epochs, Verdict
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.message.flags import Perm
+from cometmq.runtime.incremental import Steps, finish
 
 MASTER_ID: Final = 0
+STEP_TOPICS: Final = 1_000
+"""Number of topics that are added to the routes in one step of at most 2 ms."""
 DOUBT_MS: Final = 10_000
 
 V = TypeVar("V")
@@ -140,7 +143,20 @@ class RouteTable:
         now_ms: int,
         keep_ms: int = 0,
     ) -> Master | None:
-        """Add or refresh a broker; for a slave, return its master if known.
+        """Add or refresh a broker at once, see `registering`."""
+        work = self.registering(registration, connection=connection, now_ms=now_ms, keep_ms=keep_ms)
+        return finish(work)
+
+    def registering(
+        self,
+        registration: Registration,
+        *,
+        connection: Connection,
+        now_ms: int,
+        keep_ms: int = 0,
+    ) -> Steps[Master | None]:
+        """Add or refresh a broker, with some of its topics per step; for a slave, return its master
+        if known. If the broker is removed or replaced between steps, its other topics are left out.
 
         A master that registers as a slave of its group is also kept in the routes as the master for
         `keep_ms`, because after a planned switchover it forwards requests.
@@ -161,18 +177,19 @@ class RouteTable:
             self._kept[broker.broker_name] = now_ms + keep_ms
         is_new = self._place(broker)
         is_changed = known is None or known.data_version != registration.data_version
-        if broker.broker_id == MASTER_ID and (is_new or is_changed):
-            self._put_queues(broker.broker_name, registration.topics)
-        self._live[broker.address] = Live(
+        live = self._live[broker.address] = Live(
             broker,
             registration.ha_address,
-            registration.data_version,
+            DataVersion() if known is None else known.data_version,
             connection,
             now_ms,
             tuple(registration.filter_servers),
             registration.epoch,
         )
         self._registered_count += 1
+        if broker.broker_id == MASTER_ID and (is_new or is_changed):
+            yield from self._put_queues(live, registration.topics)
+        live.data_version = registration.data_version
         return None if broker.broker_id == MASTER_ID else self._master_of(broker.broker_name)
 
     def unregister(self, broker: BrokerId) -> None:
@@ -369,10 +386,15 @@ class RouteTable:
         addresses[broker.broker_id] = broker.address
         return replaced is None
 
-    def _put_queues(self, broker_name: str, topics: Iterable[Topic]) -> None:
+    def _put_queues(self, live: Live, topics: Iterable[Topic]) -> Steps[None]:
         """Set the queues of a broker's topics; equal ones share an object, as most are equal."""
+        broker_name = live.broker.broker_name
         shared: dict[tuple[int, int, int, int], QueueData] = {}
-        for topic in topics:
+        for number, topic in enumerate(topics, 1):
+            if not number % STEP_TOPICS:
+                yield
+                if self._live.get(live.broker.address) is not live:
+                    return
             numbers = (
                 topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag,
             )  # fmt: skip

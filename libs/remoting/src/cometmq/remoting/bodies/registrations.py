@@ -7,23 +7,26 @@ anything is decoded. All brokers write at least 125 bytes for a topic in JSON, a
 compressed form. The compressed form is inflated piece by piece, twice: first to check all of it,
 then to use its topics one at a time.
 
+A large registration is decoded in steps, so that a name server can serve others in between.
+
 `decode_json` is not used for whole bodies, because its reader of Java's dialect builds a tree.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from cometmq.remoting.bodies.dialect import decode_json, parse_dialect
+from cometmq.remoting.bodies.json_members import decode_members
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.integers import Int32
 from cometmq.remoting.types import Buffer
 
 T = TypeVar("T")
+_Steps: TypeAlias = Generator[None, None, T]
 
 COST_MAX: Final = 10
 """Maximum memory that decoding may use, in multiples of the body."""
@@ -39,7 +42,15 @@ INFLATED_MAX: Final = 64
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 COMPRESSED_TOPICS_MAX: Final = 100_000
 """Routes keep about 300 bytes for each topic, however well its line is compressed."""
+DIALECT_BYTES_MAX: Final = 64 * 1024
+"""Maximum size of a body that is not strict JSON; its reader takes 0.2 s for 1 MiB."""
+STEP_TOPICS: Final = 1_000
+"""Number of topics that are decoded, checked or stored in one step of at most 3 ms."""
 VERSION_BYTES_MAX: Final = 4_096
+_SMALL_JSON_BYTES: Final = 128 * 1024
+_SMALL_COMPRESSED_BYTES: Final = 1_024  # up to 6,500 topics
+_NOT_STRICT: Final = (msgspec.DecodeError, RecursionError, ValueError)
+_COUNT_BYTES: Final = 1024 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 _PART_BYTES_MAX: Final = 256 * 1024
 _LENGTH_BYTES: Final = 4
@@ -89,16 +100,30 @@ _TOPICS: Final = msgspec.json.Decoder(dict[str, RegisteredTopic], strict=False)
 _STRINGS: Final = msgspec.json.Decoder(list[str], strict=False)
 
 
+def is_large(data: Buffer, *, compressed: bool) -> bool:
+    """Return whether decoding all of a registration at once could take longer than 10 ms."""
+    return len(data) > (_SMALL_COMPRESSED_BYTES if compressed else _SMALL_JSON_BYTES)
+
+
 def decode_registration(data: Buffer, *, compressed: bool) -> Registered:
     """Decode the body of REGISTER_BROKER; raise RemoteProtocolError if it is malformed, or if it
     would cost more memory than its length allows.
     """
+    return _finish(registration_steps(data, compressed=compressed))
+
+
+def registration_steps(data: Buffer, *, compressed: bool) -> _Steps[Registered]:
+    """Decode the body of REGISTER_BROKER in steps, see `decode_registration`."""
     if compressed:
-        return _compressed(data)
-    with suppress(msgspec.DecodeError, RecursionError, ValueError):  # the dialect reader decides
+        return (yield from _compressed(data))
+    try:
         body = _BODIES.decode(data)
-        version, topics = _table(body.topic_config_serialize_wrapper)
-        return Registered(version, topics, _filter_servers(body.filter_server_list))
+        yield
+        servers = _filter_servers(body.filter_server_list)
+        version, topics = yield from _table(body.topic_config_serialize_wrapper)
+        return Registered(version, topics, servers)
+    except _NOT_STRICT:  # the dialect reader decides
+        pass
     plain = _dialect(_PlainBody, data)
     table = plain.topic_config_serialize_wrapper
     topics = _named(table.topic_config_table)
@@ -107,10 +132,27 @@ def decode_registration(data: Buffer, *, compressed: bool) -> Registered:
 
 def decode_registered_topics(data: Buffer) -> Registered:
     """Decode the topics that brokers before 3.0.11 register without a list of filter servers."""
-    with suppress(msgspec.DecodeError, RecursionError, ValueError):  # the dialect reader decides
-        return Registered(*_table(data), [])
+    return _finish(registered_topics_steps(data))
+
+
+def registered_topics_steps(data: Buffer) -> _Steps[Registered]:
+    """Decode the body of a broker before 3.0.11 in steps, see `decode_registered_topics`."""
+    try:
+        version, topics = yield from _table(data)
+        return Registered(version, topics, [])
+    except _NOT_STRICT:  # the dialect reader decides
+        pass
     table = _dialect(_PlainTable, data)
     return Registered(table.data_version, _named(table.topic_config_table), [])
+
+
+def _finish(steps: _Steps[T]) -> T:
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def decode_version(data: Buffer) -> DataVersion:
@@ -125,11 +167,24 @@ def decode_version(data: Buffer) -> DataVersion:
 # ---- JSON ------------------------------------------------------------------------------------
 
 
-def _table(data: Buffer | msgspec.Raw) -> tuple[DataVersion, list[RegisteredTopic]]:
+def _table(data: Buffer | msgspec.Raw) -> _Steps[tuple[DataVersion, list[RegisteredTopic]]]:
     table = _TABLES.decode(data)
-    text = bytes(table.topic_config_table)
-    _check_count(text.count(b"{") - 1, len(text), JSON_TOPIC_BYTES_MIN)
-    return table.data_version, _named(_TOPICS.decode(text))
+    yield
+    text = memoryview(table.topic_config_table)
+    count = -1
+    for start in range(0, len(text), _COUNT_BYTES):
+        count += bytes(text[start : start + _COUNT_BYTES]).count(b"{")
+        yield
+    _check_count(count, len(text), JSON_TOPIC_BYTES_MIN)
+    parts = yield from decode_members(text, _decode_topics)
+    topics = parts[0]
+    for part in parts[1:]:
+        topics += part
+    return table.data_version, topics
+
+
+def _decode_topics(text: bytes) -> list[RegisteredTopic]:
+    return _named(_TOPICS.decode(text))
 
 
 def _named(table: dict[str, RegisteredTopic]) -> list[RegisteredTopic]:
@@ -158,6 +213,11 @@ def _check_count(count: int, length: int, bytes_min: int) -> None:
 
 def _dialect(type_: type[T], data: Buffer) -> T:
     """Decode a body in Java's dialect, unless its tree would cost too much."""
+    if len(data) > DIALECT_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a registration of {len(data)} bytes is not strict JSON, or its fields have other"
+            f" types; from {DIALECT_BYTES_MAX} bytes on, it must be strict"
+        )
     text = bytes(data)
     containers = text.count(b"{") + text.count(b"[")
     strings = text.count(b'"') // 2 + text.count(b",") + text.count(b":")
@@ -190,7 +250,7 @@ class _CompressedTopics:
             yield _topic_of_line(parts.take())
 
 
-def _compressed(data: Buffer) -> Registered:
+def _compressed(data: Buffer) -> _Steps[Registered]:
     body = bytes(data)
     parts = _Parts(body)
     version = decode_version(parts.take())
@@ -202,8 +262,10 @@ def _compressed(data: Buffer) -> Registered:
             f"a compressed registration of {len(body)} bytes claims {count} topics, at most {most}"
             " are accepted"
         )
-    for _ in range(count):
+    for number in range(count):
         _topic_of_line(parts.take())
+        if number % STEP_TOPICS == STEP_TOPICS - 1:
+            yield
     try:
         servers = _filter_servers(parts.take())
     except msgspec.DecodeError as error:

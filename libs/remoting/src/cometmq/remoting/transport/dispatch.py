@@ -13,7 +13,15 @@ Hot path
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -39,6 +47,25 @@ Before = Callable[[ContextT, Call[Any]], None]
 After = Callable[[ContextT, Call[Any], Answer], None]
 
 
+class InOrder:
+    """Slow work of a handler; the connection serves nothing else until it has ended.
+
+    Without it, later requests of the connection would overtake the request.
+    """
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Coroutine[Any, Any, Answer | None]) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, Answer | None]:
+        return self._work.__await__()
+
+    def close(self) -> None:
+        """Give up the work before it has started."""
+        self._work.close()
+
+
 class NoRoom(Exception):  # not an error: the request is served later
     """Raised before a handler runs, because the connection must serve nothing more for now."""
 
@@ -50,6 +77,12 @@ class Served(Protocol):
 
     def deliver(self, call: Call[Any], answer: Answer) -> bool:
         """Encode an answer; return False if the peer must catch up before it is served further."""
+
+    def wait_for_work(self) -> None:
+        """Serve nothing more until `work_ended`."""
+
+    def work_ended(self) -> None:
+        """Serve what has arrived since `wait_for_work`."""
 
 
 class Hooks(Struct, Generic[ContextT], frozen=True):
@@ -123,9 +156,9 @@ class Dispatcher(Generic[ContextT]):
                 if not call.flag & FLAG_ONEWAY:
                     in_flight += 1
             elif not isinstance(result, Struct):
-                if not call.flag & FLAG_ONEWAY:
-                    in_flight += 1
-                self._start(peer, call, result)
+                in_flight += not call.flag & FLAG_ONEWAY
+                if self._start(peer, call, result):
+                    end = 0.0  # the connection waits
             elif call.flag & FLAG_ONEWAY:
                 continue
             elif call.is_answered:  # the handler answered it itself; answered() subtracted it
@@ -202,24 +235,38 @@ class Dispatcher(Generic[ContextT]):
             except Exception as error:  # noqa: BLE001  # see the module's head
                 self.failure(call, error)
 
-    def _start(self, peer: Served, call: Call[Any], work: Awaitable[Answer | None]) -> None:
+    def _start(self, peer: Served, call: Call[Any], work: Awaitable[Answer | None]) -> bool:
         """Run a slow handler as a task; refuse the call if too many tasks are running.
+
+        Return whether the connection may serve nothing else meanwhile.
 
         Handlers of closed connections and of oneway requests are not in flight, but they count as
         tasks until they end. Otherwise a peer could pile up tasks by reconnecting.
         """
+        is_in_order = isinstance(work, InOrder)
         if len(self._tasks) < self._in_flight_max[1]:
-            self._tasks.spawn(self._finish(call, work), name=f"remoting-{call.code}")
-            return
-        if isinstance(work, Coroutine):
+            finish = self._finish(call, work)
+            if is_in_order:
+                peer.wait_for_work()
+                finish = self._finish_in_order(peer, finish)
+            self._tasks.spawn(finish, name=f"remoting-{call.code}")
+            return is_in_order
+        if isinstance(work, (Coroutine, InOrder)):
             work.close()  # not started yet
         call.answer(self._refusal(peer))
+        return False
+
+    async def _finish_in_order(self, peer: Served, finish: Coroutine[Any, Any, None]) -> None:
+        try:
+            await finish
+        finally:
+            peer.work_ended()
 
     async def _finish(self, call: Call[Any], work: Awaitable[Answer | None]) -> None:
         try:
             await self._starts.admitted()
         except asyncio.CancelledError:
-            if isinstance(work, Coroutine):
+            if isinstance(work, (Coroutine, InOrder)):
                 work.close()
             raise
         try:

@@ -44,6 +44,12 @@ class GatedPeer(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection after its pending output is sent."""
 
+    def wait_for_work(self) -> None:
+        """Go on, because only a server's handlers work in the order of the requests."""
+
+    def work_ended(self) -> None:
+        """Serve what has arrived since `wait_for_work`."""
+
     def _open_gate(self, gate: TlsGate, data: bytes) -> bool:
         """Detect TLS by the first byte; return False if the connection is refused."""
         if self._refusal:

@@ -23,7 +23,7 @@ from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane, Part
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.room import WAITING_MAX
-from cometmq.remoting.transport.room_peer import NO_ROOM, RoomPeer
+from cometmq.remoting.transport.room_peer import WAITS, RoomPeer
 from cometmq.remoting.types import Buffer
 
 FRAMES_PER_CALL: Final = 2
@@ -162,7 +162,7 @@ class LanePeer(RoomPeer):
     @property
     def _must_save_memory(self) -> bool:
         """Whether requests that wait are kept as bytes."""
-        return bool(self._pauses & NO_ROOM) or self._hub.budget.is_tight
+        return bool(self._pauses & WAITS) or self._hub.budget.is_tight
 
     def _put(self, lane: Lane, part: Part) -> bool:
         count, staged_bytes, _, _ = part

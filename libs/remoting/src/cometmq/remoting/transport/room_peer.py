@@ -28,6 +28,9 @@ _KERNEL_BYTES: Final = 4 << 20  # the largest send buffer, by default (tcp_wmem)
 
 NO_ROOM: Final = 8
 """A reason not to serve a connection: requests wait until large answers may be built again."""
+WORKING: Final = 16
+"""Another reason: requests wait until the work of an earlier one has ended."""
+WAITS: Final = NO_ROOM | WORKING
 
 
 class RoomPeer(PeerProtocol):
@@ -121,8 +124,19 @@ class RoomPeer(PeerProtocol):
 
     def go_on(self) -> None:
         """Serve the requests that wait as received bytes."""
-        if self._pauses & NO_ROOM and self._is_open:
-            self._pauses &= ~NO_ROOM
+        self._resume_from(NO_ROOM)
+
+    def wait_for_work(self) -> None:
+        """Serve nothing more until `work_ended`; what arrives meanwhile waits as bytes."""
+        self._pause(WORKING)
+
+    def work_ended(self) -> None:
+        """Serve what has arrived since `wait_for_work`."""
+        self._resume_from(WORKING)
+
+    def _resume_from(self, reason: int) -> None:
+        if self._pauses & reason and self._is_open:
+            self._pauses &= ~reason
             if not self._pauses & UNSENT_OUTPUT:
                 self._serve_backlog()
             self._read_on()
@@ -150,13 +164,13 @@ class RoomPeer(PeerProtocol):
         return True
 
     def _receive(self, data: bytes) -> None:
-        if self._pauses & NO_ROOM or (self._held and self._is_behind):
+        if self._pauses & WAITS or self._held:
             self._held += data
         else:
             super()._receive(data)
 
     def _stopped_serving(self) -> None:
-        if self._pauses & NO_ROOM:
+        if self._pauses & WAITS:
             self._held = self._encoded_backlog() + self._connection.take_tail() + self._held
 
     def _encoded_backlog(self) -> bytes:
@@ -169,7 +183,7 @@ class RoomPeer(PeerProtocol):
         return b"".join(parts)
 
     def _serve_backlog(self) -> None:
-        if self._pauses & NO_ROOM:
+        if self._pauses & WAITS:
             return
         super()._serve_backlog()
         if self._held and self._may_serve and not (self._backlog or self._is_behind):
@@ -182,7 +196,7 @@ class RoomPeer(PeerProtocol):
     @property
     def _may_serve(self) -> bool:
         """Whether requests may be served now, in the order in which they came."""
-        return self._is_open and not self._pauses & (NO_ROOM | UNSENT_OUTPUT)
+        return self._is_open and not self._pauses & (WAITS | UNSENT_OUTPUT)
 
     def _serve_held(self, data: bytes) -> None:
         self._receive(data)

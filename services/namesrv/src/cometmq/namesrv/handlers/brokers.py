@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that brokers send about themselves: 103, 104, 322."""
+"""Requests that brokers send about themselves: 103, 104, 322.
+
+A large registration is handled in steps, one registration at a time, while its connection waits.
+The topics appear in the routes step by step, and the version of the table at the end.
+"""
 
 from zlib import crc32
 
-from cometmq.ha.registration_proof import RegistrationFacts, is_registration_proven
+from cometmq.ha.registration_proof import (
+    RegistrationFacts,
+    is_registration_proven,
+    new_body_digest,
+)
 from cometmq.namesrv.admission import admit_registration
 from cometmq.namesrv.epochs import Verdict
+from cometmq.namesrv.limits import REGISTRATION_BYTES
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import BrokerId, Registration
 from cometmq.remoting import remarks
@@ -13,9 +22,10 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.registrations import (
     Registered,
-    decode_registered_topics,
-    decode_registration,
     decode_version,
+    is_large,
+    registered_topics_steps,
+    registration_steps,
 )
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import ResponseCode
@@ -29,8 +39,13 @@ from cometmq.remoting.commands.namesrv import (
 )
 from cometmq.remoting.errors import CommandError, RemoteProtocolError
 from cometmq.remoting.names import ORDER_NAMESPACE
+from cometmq.remoting.transport.dispatch import InOrder
+from cometmq.remoting.types import Buffer
 from cometmq.remoting.versions import REGISTER_WITH_FILTER_SERVERS_MIN
+from cometmq.runtime.incremental import Steps, finish
+from cometmq.runtime.limits import address_peer
 
+_HASH_BYTES = 1 << 20
 _CRC_MASK = 0x7FFF_FFFF
 
 LATE_REGISTRATIONS_MAX = 3
@@ -39,18 +54,47 @@ has noticed.
 """
 
 
-def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
+def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply | InOrder:
+    work = _register(namesrv, call)
+    if is_large(call.body, compressed=call.header.compressed):
+        return InOrder(_register_later(namesrv, call, work))
+    return finish(work)
+
+
+async def _register_later(
+    namesrv: Namesrv, call: Call[RegisterBroker], work: Steps[Reply]
+) -> Reply:
+    size = len(call.body)
+    bound = namesrv.limits.maximum(REGISTRATION_BYTES)
+    if namesrv.reading_bytes + size > bound:
+        detail = f"{namesrv.reading_bytes} of at most {bound} are waiting; try again later"
+        raise namesrv.limits.refusal(REGISTRATION_BYTES, detail, address_peer(call.peer.address))
+    namesrv.reading_bytes += size
+    try:
+        return await namesrv.incremental.run(work)
+    finally:
+        namesrv.reading_bytes -= size
+
+
+def _register(namesrv: Namesrv, call: Call[RegisterBroker]) -> Steps[Reply]:
     header = call.header
-    if header.body_crc32 and header.body_crc32 != crc32(call.body) & _CRC_MASK:
+    if header.body_crc32 and header.body_crc32 != (yield from _crc32(call.body)):
         raise CommandError(ResponseCode.SYSTEM_ERROR, remarks.CRC_MISMATCH)
-    is_proven = _is_proven(namesrv, header, call.body)
+    digest = (yield from _digest(call.body)) if header.group_proof else b""
+    is_proven = _is_proven(namesrv, header, digest)
     _refuse_stale(namesrv, header, is_proven=is_proven)
-    body = _registered(call)
-    admit_registration(namesrv, call, body)
+    claims = _claims(namesrv, header.broker_name)
+    body = yield from _registered(call)
+    yield from admit_registration(namesrv, call, body)
+    if not call.peer.is_open:  # nothing would remove the broker when its connection ends
+        raise CommandError(ResponseCode.SYSTEM_ERROR, "the connection has ended")
+    if _claims(namesrv, header.broker_name) != claims:  # in the meantime: perhaps a successor's
+        is_proven = _is_proven(namesrv, header, digest)
+        _refuse_stale(namesrv, header, is_proven=is_proven)
     broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
     replaced = namesrv.routes.holder(broker, header.group_epoch)
     is_new = broker.address not in namesrv.routes.live_brokers()
-    master = namesrv.routes.register(
+    master = yield from namesrv.routes.registering(
         Registration(
             broker,
             header.ha_server_addr,
@@ -74,7 +118,31 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
     return Reply(header=reply, body=_order_topics(namesrv))
 
 
-def _is_proven(namesrv: Namesrv, header: RegisterBroker | UnregisterBroker, body: bytes) -> bool:
+def _claims(namesrv: Namesrv, broker_name: str) -> tuple[int | None, bool]:
+    """Return what decides whether a broker may register under this name."""
+    epochs = namesrv.routes.epochs
+    return epochs.of(broker_name), epochs.is_proven(broker_name)
+
+
+def _crc32(body: Buffer) -> Steps[int]:
+    found, view = 0, memoryview(body)
+    for start in range(0, len(view), _HASH_BYTES):
+        found = crc32(view[start : start + _HASH_BYTES], found)
+        yield
+    return found & _CRC_MASK
+
+
+def _digest(body: Buffer) -> Steps[bytes]:
+    digest, view = new_body_digest(), memoryview(body)
+    for start in range(0, len(view), _HASH_BYTES):
+        digest.update(view[start : start + _HASH_BYTES])
+        yield
+    return digest.digest()
+
+
+def _is_proven(
+    namesrv: Namesrv, header: RegisterBroker | UnregisterBroker, body_digest: bytes
+) -> bool:
     """Return whether the sender knows the key of its group; refuse it if it must and does not.
 
     A file that is meant for one group is known to all its brokers. The keys of a file for all
@@ -93,7 +161,7 @@ def _is_proven(namesrv: Namesrv, header: RegisterBroker | UnregisterBroker, body
         header.group_epoch,
         is_leaving,
     )
-    if is_registration_proven(keys, facts, body, header.group_proof):
+    if is_registration_proven(keys, facts, body_digest, header.group_proof):
         return True
     is_needed = namesrv.group_keys.is_for_one(name) or namesrv.routes.epochs.is_proven(name)
     if is_needed or header.group_epoch is not None:
@@ -148,7 +216,7 @@ def _refuse_stale(namesrv: Namesrv, header: RegisterBroker, *, is_proven: bool) 
 
 def unregister_broker(namesrv: Namesrv, call: Call[UnregisterBroker]) -> Reply:
     header = call.header
-    _is_proven(namesrv, header, b"")
+    _is_proven(namesrv, header, new_body_digest().digest())
     broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
     namesrv.routes.unregister(broker)
     namesrv.log.info("broker.unregistered", **broker._asdict())
@@ -167,7 +235,7 @@ def query_data_version(namesrv: Namesrv, call: Call[QueryDataVersion]) -> Reply:
     return Reply(header=QueryDataVersionReply(changed), body=body)
 
 
-def _registered(call: Call[RegisterBroker]) -> Registered:
+def _registered(call: Call[RegisterBroker]) -> Steps[Registered]:
     """Decode a registration; brokers before 3.0.11 send only their topics. A malformed one gets an
     answer instead of closing the connection.
     """
@@ -175,8 +243,8 @@ def _registered(call: Call[RegisterBroker]) -> Registered:
         return Registered(DataVersion(), (), [])
     try:
         if call.version < REGISTER_WITH_FILTER_SERVERS_MIN:
-            return decode_registered_topics(call.body)
-        return decode_registration(call.body, compressed=call.header.compressed)
+            return (yield from registered_topics_steps(call.body))
+        return (yield from registration_steps(call.body, compressed=call.header.compressed))
     except RemoteProtocolError as error:
         raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 

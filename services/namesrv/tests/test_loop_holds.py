@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No registration holds the loop for more than 20 ms, whatever it contains."""
+
+import asyncio
+import json
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from cometmq.broker.testing.holds import HOLD_S_MAX, longest_hold
+from cometmq.broker.testing.scripted import Wire, frames_of
+from cometmq.broker.testing.scripts import frame
+from cometmq.namesrv.handlers import HANDLERS
+from cometmq.namesrv.namesrv import Namesrv
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.connection import Codec
+from cometmq.remoting.header import decode_header
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
+from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.room_peer import RoomPeer
+from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.remoting.transport.tasks import TaskSet
+
+ATTEMPTS = 3
+CHUNK_BYTES = 256 << 10
+COUNT = 90_000
+
+
+class Port:
+    """A name server's port without sockets."""
+
+    def __init__(self, namesrv: Namesrv) -> None:
+        settings = ServerSettings()
+        self.hub: Hub[PeerProtocol] = Hub(
+            Codec(COMMANDS), settings, clock_ms=namesrv.clock.monotonic_ms, log=NO_LOG
+        )
+
+        def closed(peer: PeerProtocol) -> None:
+            namesrv.routes.disconnected(peer)
+
+        self.hub.on_close = closed
+        self._dispatcher = Dispatcher(
+            HANDLERS,
+            namesrv,
+            Hooks(),
+            in_flight_max=(settings.in_flight_per_connection_max, settings.in_flight_max),
+            tasks=TaskSet(NO_LOG),
+            stats=self.hub.stats,
+            log=NO_LOG,
+        )
+        self._count = 0
+
+    def connect(self) -> tuple[RoomPeer, Wire]:
+        self._count += 1
+        peer, wire = RoomPeer(self.hub, self._dispatcher), Wire(self._count)
+        peer.connection_made(cast("asyncio.Transport", wire))
+        return peer, wire
+
+
+def topic(number: int, **more: Any) -> tuple[str, dict[str, Any]]:
+    name = f"topic-{number:06d}"
+    return name, {
+        "order": False, "perm": 6, "readQueueNums": 4, "topicFilterType": "SINGLE_TAG",
+        "topicName": name, "topicSysFlag": 0, "writeQueueNums": 4, **more,
+    }  # fmt: skip
+
+
+def body(table: dict[str, Any], counter: int = 1, indent: int | None = None) -> bytes:
+    version = {"counter": counter, "stateVersion": 0, "timestamp": 1}
+    wrapper = {"dataVersion": version, "topicConfigTable": table}
+    whole = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
+    if indent is not None:
+        return json.dumps(whole, indent=indent).encode()
+    return msgspec.json.encode(whole)
+
+
+def compressed(count: int) -> bytes:
+    version = b'{"counter":1,"stateVersion":0,"timestamp":1}'
+    lines = [b"topic-%06d 4 4 6 SINGLE_TAG" % number for number in range(count)]
+    parts = [version, None, *lines, b"[]"]
+    data = b"".join(
+        count.to_bytes(4, "big") if part is None else len(part).to_bytes(4, "big") + part
+        for part in parts
+    )
+    return zlib.compress(data)
+
+
+def plain() -> bytes:
+    return body(dict(map(topic, range(COUNT))))
+
+
+NESTED = {"attributes": {"a": {"b": "},"}, "c": {"d": "e"}}}
+HUGE = {"attributes": {f"k{number}": {"x": "},"} for number in range(500_000)}}
+BODIES: dict[str, tuple[dict[str, str], Callable[[], bytes]]] = {
+    "plain": ({}, plain),
+    "nested": ({}, lambda: body(dict(topic(number, **NESTED) for number in range(60_000)))),
+    "one huge value": ({}, lambda: body(dict([topic(1, **HUGE), topic(2)]))),
+    "one long text": ({}, lambda: body(dict([topic(1, x="\\" * 7_000_000), topic(2)]))),
+    "with spaces": ({}, lambda: body(dict(map(topic, range(40_000))), indent=4)),
+    "compressed": ({"compressed": "true"}, lambda: compressed(COUNT)),
+    "not strict": ({}, lambda: plain().replace(b'"perm":6', b"perm:6")),
+}  # fmt: skip
+
+
+def registration(data: bytes, more: dict[str, str] | None = None, *, opaque: int = 1) -> bytes:
+    ext = {
+        "brokerName": "b", "brokerAddr": "10.0.0.1:10911", "clusterName": "C",
+        "haServerAddr": "10.0.0.1:10912", "brokerId": "0", "compressed": "false",
+        "bodyCrc32": str(zlib.crc32(data) & 0x7FFFFFFF), **(more or {}),
+    }  # fmt: skip
+    return frame(Code.REGISTER_BROKER, ext, data, opaque=opaque)
+
+
+async def answers(wire: Wire, count: int) -> list[Any]:
+    async with asyncio.timeout(30):
+        while len(frames_of(bytes(wire.sent))) < count:  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0)
+    return [decode_header(*found[:2]) for found in frames_of(bytes(wire.sent))]
+
+
+@pytest.mark.parametrize("name", BODIES)
+async def test_registrations_hold_the_loop_for_a_bounded_time(namesrv: Namesrv, name: str) -> None:
+    more, make = BODIES[name]
+    data = registration(make(), more)
+    assert len(data) < 1 << 24
+    port = Port(namesrv)
+    holds = [HOLD_S_MAX]
+    while holds[-1] >= HOLD_S_MAX:
+        assert len(holds) <= ATTEMPTS, holds
+        peer, wire = port.connect()
+        with longest_hold() as held:
+            for start in range(0, len(data), CHUNK_BYTES):
+                chunk = data[start : start + CHUNK_BYTES]
+                held.measure(partial(peer.data_received, chunk))
+                await asyncio.sleep(0)
+            (answer,) = await answers(wire, 1)
+        assert answer.code in (0, 1)
+        if answer.code == 0:
+            assert namesrv.routes.topics()
+        holds.append(held.longest_s)
+        for known in namesrv.routes.topics():  # quickly, while it is not measured
+            namesrv.routes.delete_topic(known)
+        peer.connection_lost(None)
+
+
+async def test_registrations_of_one_connection_keep_their_order(namesrv: Namesrv) -> None:
+    peer, wire = Port(namesrv).connect()
+    large = dict(map(topic, range(20_000)))
+    small = {"last": topic(0, topicName="last", perm=4)[1]}
+    heartbeat = frame(
+        Code.QUERY_DATA_VERSION,
+        {"brokerName": "b", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "brokerId": "0"},
+        b'{"counter":3,"stateVersion":0,"timestamp":1}',
+        opaque=3,
+    )
+    large["last"] = topic(0, topicName="last", perm=6)[1]
+    peer.data_received(
+        registration(body(large)) + registration(body(small, counter=3), opaque=2) + heartbeat
+    )
+    assert not wire.sent
+    found = await answers(wire, 3)
+    assert [answer.opaque for answer in found] == [1, 2, 3]
+    assert found[2].ext["changed"] == "false"
+    route = namesrv.routes.route("last")
+    assert route is not None
+    assert route.queue_datas[0].perm == 4
+
+
+async def test_a_connection_that_ends_leaves_no_broker(namesrv: Namesrv) -> None:
+    port = Port(namesrv)
+    data = registration(body(dict(map(topic, range(20_000)))))
+    for turns in (1, 5, 10, 20, 30, 40, 50):
+        peer, _ = port.connect()
+        peer.data_received(data)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        peer.connection_lost(None)
+        while namesrv.reading_bytes:  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0)
+        assert not namesrv.routes.live_brokers()
+        assert namesrv.routes.topics() == []
+        assert namesrv.routes.entry_count == 0
