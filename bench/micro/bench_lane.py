@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare sends on the native path with the same sends through the handlers.
+"""Compare sends on the native path with the same sends through the handlers, and with accounts.
 
-Two brokers without sockets or files receive the same chunks alternately. The figure is the
-processor time per message, from the request's bytes to the answer's, in the best tenth of the
+Brokers without sockets or files receive the same chunks in turn, one of them signed. The figure is
+the processor time per message, from the request's bytes to the answer's, in the best tenth of the
 rounds.
 """
 
@@ -18,12 +18,22 @@ import uvloop
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.remoting import RawCommand, Serialization
+from cometmq.remoting.bodies.acl import AclAccount
+from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.header import encode_frame
+from cometmq.remoting.signature import SessionCredentials, Signer
+from cometmq.runtime.acl.accounts import Account, Accounts
 
 TOPIC: Final = "Bench"
 QUEUES: Final = 4
 ROUNDS: Final = 60
 TURNS: Final = 8
+CREDENTIALS: Final = SessionCredentials("benchKey1", "benchSecret1")
+SIGNER: Final = Signer(CREDENTIALS.secret_key)
+ACCOUNT: Final = AclAccount(
+    CREDENTIALS.access_key, secret_key=CREDENTIALS.secret_key, default_topic_perm="PUB|SUB"
+)
+ACCOUNTS: Final = Accounts([Account(ACCOUNT)], version=DataVersion(), versions={})
 
 
 class Shape(NamedTuple):
@@ -40,7 +50,9 @@ SHAPES: Final = (
 )  # fmt: skip
 
 
-def send(number: int, shape: Shape, body: bytes, serialization: Serialization) -> bytes:
+def send(
+    number: int, shape: Shape, body: bytes, serialization: Serialization, *, signs: bool
+) -> bytes:
     """Return a send as the Java client encodes it; sends go to the topics in turn."""
     topic, queue_id = number % shape.topics, number // shape.topics % QUEUES
     ext = {
@@ -48,18 +60,21 @@ def send(number: int, shape: Shape, body: bytes, serialization: Serialization) -
         "g": str(1_700_000_000_000 + number), "h": "0",
         "i": f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true", "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
+    if signs:
+        SIGNER.add_to(ext, body, CREDENTIALS)
     command = RawCommand(code=310, opaque=number, ext=ext, body=body, serialization=serialization)
     return encode_frame(command)
 
 
-def chunks(shape: Shape, serialization: Serialization) -> Iterator[list[bytes]]:
+def chunks(shape: Shape, serialization: Serialization, *, signs: bool) -> Iterator[list[bytes]]:
     """Yield, for each loop iteration, the chunks that the connections send."""
     body, number = b"x" * shape.size, 0
     while True:
         turn = []
         for _ in range(shape.connections):
             numbers = range(number, number + shape.in_flight)
-            turn.append(b"".join(send(one, shape, body, serialization) for one in numbers))
+            sends = (send(one, shape, body, serialization, signs=signs) for one in numbers)
+            turn.append(b"".join(sends))
             number += shape.in_flight
         yield turn
 
@@ -79,31 +94,33 @@ async def one_round(broker: ScriptedBroker, turns: list[list[bytes]]) -> float:
 
 
 async def measure(shape: Shape, serialization: Serialization, root: str) -> None:
-    """Measure both paths with one shape and serialization; print one line."""
+    """Measure all paths with one shape and serialization; print one line."""
     brokers = []
-    for is_native in (True, False):
+    for is_native, accounts in ((True, None), (True, ACCOUNTS), (False, None)):
         broker = ScriptedBroker(
-            storePathRootDir=root, brokerIP1="10.0.0.1", nativeLaneEnable=str(is_native).lower(),
-            mappedFileSizeCommitLog=str(64 << 20),
+            accounts=accounts, storePathRootDir=root, brokerIP1="10.0.0.1",
+            nativeLaneEnable=str(is_native).lower(), mappedFileSizeCommitLog=str(64 << 20),
         )  # fmt: skip
         for number in range(shape.topics):
             broker.broker.topics.create(f"{TOPIC}{number}", queue_nums=QUEUES)
         for _ in range(shape.connections):
             broker.connect()
         brokers.append(broker)
-    source = chunks(shape, serialization)
-    times: tuple[list[float], list[float]] = ([], [])
+    sources = [chunks(shape, serialization, signs=signs) for signs in (False, True, False)]
+    times: tuple[list[float], ...] = ([], [], [])
     gc.collect()
     gc.freeze()
     for _ in range(ROUNDS):
-        turns = [next(source) for _ in range(TURNS)]
-        for broker, taken in zip(brokers, times, strict=True):
-            taken.append(await one_round(broker, turns))
+        for broker, source, taken in zip(brokers, sources, times, strict=True):
+            taken.append(await one_round(broker, [next(source) for _ in range(TURNS)]))
     messages = shape.connections * shape.in_flight
-    native, python = (sorted(taken)[len(taken) // 10] / messages for taken in times)
+    native, secured, python = (sorted(taken)[len(taken) // 10] / messages for taken in times)
     connections, in_flight, size, topics = shape
     name = f"{connections} x {in_flight}, {size} bytes, topics: {topics}, {serialization.name}"
-    print(f"{name:46s}{native:8.0f} ns native{python:8.0f} ns on Python{python / native:6.1f}x")
+    print(
+        f"{name:46s}{native:8.0f} ns native{python:8.0f} ns on Python{python / native:6.1f}x"
+        f"{secured:8.0f} ns native with accounts"
+    )
 
 
 def main() -> None:

@@ -72,3 +72,20 @@ pub fn read_binary(head: &[u8], flag: u32) -> Option<(i32, &[u8])> {
     }
     Some((be32(head, 5).cast_signed(), &head[BINARY_FIXED_BYTES..]))
 }
+
+/// Reads the first extended field of a binary header; returns its name, its value and the rest.
+#[inline]
+#[must_use]
+pub fn binary_field(fields: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let (name, rest) = sized::<2>(fields)?;
+    let (value, rest) = sized::<4>(rest)?;
+    Some((name, value, rest))
+}
+
+/// Splits off bytes that are preceded by their length, which takes `N` bytes.
+#[inline]
+fn sized<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<N>()?;
+    let length = length.iter().fold(0usize, |value, &byte| value << 8 | usize::from(byte));
+    rest.split_at_checked(length)
+}

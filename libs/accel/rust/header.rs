@@ -2,9 +2,11 @@
 //! Headers of plain sends in both encodings. For an unusual header, these functions return `None`,
 //! and Python takes over.
 //!
-//! A plain send has code 310 or 320 and expects an answer. Each field occurs at most once, numbers
-//! are plain decimals, texts are printable ASCII, and properties are any UTF-8.
+//! A plain send has code 310 or 320 and expects an answer. Each field has one value, numbers
+//! are plain decimals, texts are printable ASCII, and properties are any UTF-8. A client may have
+//! signed it.
 
+use crate::access::{Proof, Signed};
 use crate::envelope::{self, ANSWERED};
 use crate::scan::{Scan, decimal, decimal32};
 
@@ -27,6 +29,10 @@ pub struct Header<'a> {
     pub opaque: i32,
     /// Whether the body is a batch.
     pub is_batch: bool,
+    /// The fields with which the client proves who it is.
+    proof: Proof<'a>,
+    /// All fields from a to m as received, except the properties.
+    values: [&'a [u8]; FIELDS],
     seen: u32,
 }
 
@@ -36,6 +42,7 @@ const BINARY_SEND: [u8; 2] = 310u16.to_be_bytes();
 const BINARY_BATCH: [u8; 2] = 320u16.to_be_bytes();
 const REQUIRED: u32 = 0xFF; // the fields a to h
 const PROPERTIES: u8 = b'i';
+const FIELDS: usize = 13;
 
 impl<'a> Header<'a> {
     fn note(&mut self, name: u8) -> Option<()> {
@@ -48,6 +55,7 @@ impl<'a> Header<'a> {
     /// Stores any field except the properties.
     fn set(&mut self, name: u8, value: &'a [u8]) -> Option<()> {
         self.note(name)?;
+        self.values[usize::from(name - b'a')] = value;
         match name {
             b'a' | b'c' => {}
             b'b' => {
@@ -71,6 +79,21 @@ impl<'a> Header<'a> {
             _ => return None,
         }
         Some(())
+    }
+
+    /// Returns the value of a field that has occurred.
+    fn known<'b>(&'b self, name: u8, properties: &'b [u8]) -> Option<&'b [u8]> {
+        let value =
+            if name == PROPERTIES { properties } else { self.values[usize::from(name - b'a')] };
+        (self.seen & 1 << (name - b'a') != 0).then_some(value)
+    }
+
+    /// Returns what the client signed, if it did. `properties` are decoded.
+    #[must_use]
+    pub fn signed(&self, properties: &'a [u8], body: &'a [u8]) -> Signed<'a, FIELDS> {
+        let mut values = self.values;
+        values[usize::from(PROPERTIES - b'a')] = properties;
+        Signed { proof: self.proof, values, body }
     }
 
     fn is_complete(&self) -> bool {
@@ -119,7 +142,7 @@ fn read_json_fields<'a>(
 ) -> Option<()> {
     scan.members(|scan, name| {
         let &[name @ b'a'..=b'm'] = name else {
-            return None;
+            return header.proof.set(name, scan.plain()?);
         };
         if name == PROPERTIES {
             header.note(name)?;
@@ -138,16 +161,19 @@ fn read_binary<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
     let (opaque, mut rest) = envelope::read_binary(head, ANSWERED)?;
     let mut header = Header { opaque, is_batch, ..Header::default() };
     while !rest.is_empty() {
-        // The name has one byte, the length of the value four.
-        let (&[0, 1, name @ b'a'..=b'm', a, b, c, d], tail) = rest.split_first_chunk::<7>()? else {
-            return None;
-        };
-        let value = tail.get(..u32::from_be_bytes([a, b, c, d]) as usize)?;
-        rest = &tail[value.len()..];
+        let (name, value, tail) = envelope::binary_field(rest)?;
+        rest = tail;
         if value.is_empty() {
             return None;
         }
-        if name == PROPERTIES {
+        let &[name @ b'a'..=b'm'] = name else {
+            header.proof.set(name, value.is_ascii().then_some(value)?)?;
+            continue;
+        };
+        if let Some(known) = header.known(name, text) {
+            // In signed binary requests of Java's client, most fields occur twice.
+            (known == value).then_some(())?;
+        } else if name == PROPERTIES {
             header.note(name)?;
             std::str::from_utf8(value).ok()?;
             text.extend_from_slice(value);

@@ -4,6 +4,7 @@
 //!
 //! The core uses neither Python nor I/O. `python` is the module `cometmq.accel`.
 
+pub mod access;
 pub mod answers;
 mod batch;
 pub mod commit;
@@ -11,6 +12,7 @@ pub mod due;
 pub mod envelope;
 pub mod frames;
 pub mod fuzzing;
+pub mod fuzzing_access;
 pub mod fuzzing_pulls;
 pub mod fuzzing_ranges;
 pub mod header;
@@ -27,6 +29,8 @@ pub mod transactions;
 mod pull_lane;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_access;
 #[cfg(feature = "python")]
 mod python_answers;
 #[cfg(feature = "python")]

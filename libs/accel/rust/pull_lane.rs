@@ -13,6 +13,7 @@ use crate::pull::cache::{Part, fits};
 use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Found, Limits, LogView, Queue, Source};
 use crate::pull::stage::{Context, Pull, Pulls, Reader, Renewal, Staged, answer};
 use crate::python::array;
+use crate::python_access::LaneAccounts;
 use crate::python_conditions::program;
 use crate::python_files::read_cached;
 
@@ -121,7 +122,7 @@ type AnsweredRows<'py> = (Bound<'py, PyList>, usize, usize, isize, Effects<'py>)
 #[pymethods]
 impl PullLane {
     #[new]
-    #[pyo3(signature = (*, frame_bytes_max, cache_bytes, count_max, bytes_max, memory_bytes, json, binary_head, flag, remark, names, plain_json, plain_binary, queues, read_log, read_entries))]
+    #[pyo3(signature = (*, frame_bytes_max, cache_bytes, count_max, bytes_max, memory_bytes, json, binary_head, flag, remark, names, plain_json, plain_binary, queues, read_log, read_entries, accounts))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn new(
         frame_bytes_max: usize,
@@ -139,10 +140,13 @@ impl PullLane {
         queues: Py<PyDict>,
         read_log: Py<PyAny>,
         read_entries: Py<PyAny>,
+        accounts: Option<&LaneAccounts>,
     ) -> PyResult<Self> {
         let binary_head = array(binary_head, "the head of an answer")?;
+        let mut pulls = Pulls::default();
+        pulls.access = accounts.map(LaneAccounts::share);
         Ok(Self {
-            pulls: Pulls::default(),
+            pulls,
             names: vec![],
             locks: vec![],
             template: Template { json, binary_head, flag, remark, names },

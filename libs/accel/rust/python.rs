@@ -13,6 +13,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use crate::answers::{Answer, Answers, Ended, Template};
 use crate::commit::{Built, OpenQueue, Place};
 use crate::pull_lane::PullLane;
+use crate::python_access::LaneAccounts;
 use crate::python_answers::LaneAnswers;
 use crate::python_due::DueRecords;
 use crate::python_keys::LaneKeys;
@@ -52,7 +53,7 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], what: &str) -> PyResult<[u8; N
 #[pymethods]
 impl SendLane {
     #[new]
-    #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, batch_count_max, request_bytes_max, json, binary_head, flag, binary_entries, delayed, transactions))]
+    #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, batch_count_max, request_bytes_max, json, binary_head, flag, binary_entries, delayed, transactions, accounts))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn new(
         store_host: &[u8],
@@ -67,6 +68,7 @@ impl SendLane {
         binary_entries: Vec<u8>,
         delayed: (Bound<'_, PyString>, Vec<i64>),
         transactions: (Bound<'_, PyString>, Bound<'_, PyString>, &str, i64),
+        accounts: Option<&LaneAccounts>,
     ) -> PyResult<Self> {
         let store_host = array(store_host, "an IPv4 host")?;
         let (delay_topic, delays_ms) = delayed;
@@ -79,6 +81,7 @@ impl SendLane {
         };
         let limits = Limits { frame_bytes_max, body_bytes_max, batch_count_max, request_bytes_max };
         let mut stage = Stage::new(limits, cluster.as_bytes());
+        stage.access = accounts.map(LaneAccounts::share);
         stage.delay_in(delay_topic.to_str()?.as_bytes(), delays_ms);
         let mut own_topics = vec![];
         if stage.takes_delayed() {
@@ -452,6 +455,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<SendLane>()?;
     module.add_class::<LaneAnswers>()?;
     module.add_class::<LaneKeys>()?;
+    module.add_class::<LaneAccounts>()?;
     module.add_class::<PullLane>()?;
     module.add_class::<DueRecords>()?;
     module.add_class::<Sockets>()?;

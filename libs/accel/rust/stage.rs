@@ -7,7 +7,9 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
+use crate::access::{Access, Account, PUB, allows};
 use crate::batch::{Items, common_text};
 use crate::frames::{Frame, Next, frame_at};
 use crate::header::{Header, read_header};
@@ -157,6 +159,8 @@ pub struct Stage {
     pub(crate) limits: Limits,
     cluster: Vec<u8>,
     delay_topic: Option<DelayTopic>,
+    /// Who may send, with access control; the ends of transactions are then left to Python.
+    pub access: Option<Arc<Access>>,
     /// Transactions, if this stage may accept them.
     pub transactions: Option<Transactions>,
     /// Topics of the staged messages, including topics that were forgotten.
@@ -178,6 +182,7 @@ impl Stage {
             limits,
             cluster: cluster.to_vec(),
             delay_topic: None,
+            access: None,
             transactions: None,
             topics: vec![],
             by_name: HashMap::new(),
@@ -318,6 +323,11 @@ impl Stage {
     fn stage_frame(&mut self, data: &[u8], frame: &Frame, origin: Origin) -> Option<usize> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let header = read_header(frame.serialization, frame.head(data), &mut scratch);
+        let body = &data[frame.body..frame.end];
+        let header = header.filter(|header| {
+            let may_send = |account: &Account| account.may(PUB, header.topic);
+            allows(self.access.as_deref(), &header.signed(&scratch, body), may_send)
+        });
         let staged = header.and_then(|header| {
             let (texts, hashes, first) = (self.texts.len(), self.hashes.len(), self.records.len());
             let waits = self.stage_records(data, frame, &header, &scratch, origin);

@@ -108,7 +108,8 @@ impl Transactions {
 }
 
 impl Stage {
-    /// Returns the half message to keep in memory, or `None` if it is too large. `place` is its
+    /// Returns the half message to keep in memory, or `None` if it is too large or
+    /// with access control. `place` is its
     /// physical offset and its queue offset.
     pub(crate) fn half_of(
         &self,
@@ -118,7 +119,7 @@ impl Stage {
         size: usize,
     ) -> Option<Half> {
         let text = &self.texts[record.text.clone()];
-        if text.len() + body.len() > HALF_BYTES_MAX {
+        if self.access.is_some() || text.len() + body.len() > HALF_BYTES_MAX {
             return None;
         }
         Some(Half {
@@ -152,7 +153,7 @@ impl Stage {
         frame: &Frame,
         origin: Origin,
     ) -> Option<usize> {
-        let now_ms = origin.now_ms?;
+        let now_ms = origin.now_ms.filter(|_| self.access.is_none())?;
         let end = read_end(frame.serialization, frame.head(data))?;
         let known = self.transactions.as_mut()?;
         let half = known.halves.get(&end.commit_log_offset)?;

@@ -40,7 +40,7 @@ def make_lane(**changes):
         "json": list(pieces.json),
         "binary_head": pieces.binary_head, "flag": pieces.flag,
         "binary_entries": pieces.binary_entries, "delayed": ("Delayed", [1_000, 5_000]),
-        "transactions": ("Half", "Op", "TAGS\x01d", 100),
+        "transactions": ("Half", "Op", "TAGS\x01d", 100), "accounts": None,
     }  # fmt: skip
     lane = accel.SendLane(**options | changes)
     lane.learn("T", 4)
@@ -289,7 +289,7 @@ class PullWorld:
             "binary_head": pieces.binary_head, "flag": pieces.flag, "remark": pieces.remark,
             "names": list(pieces.names), "queues": {("T", 0): self.queue},
             "plain_json": list(plain.json), "plain_binary": list(plain.binary),
-            "read_log": self.read_log, "read_entries": self.read_entries,
+            "read_log": self.read_log, "read_entries": self.read_entries, "accounts": None,
         }  # fmt: skip
         self.lane = accel.PullLane(**options | changes)
         self.sends = make_lane()

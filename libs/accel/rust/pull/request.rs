@@ -2,10 +2,12 @@
 //! Headers of plain pulls in both encodings. For an unusual header, these functions return `None`,
 //! and Python takes over.
 //!
-//! A plain pull has code 11 or 361 and expects an answer. Each field occurs at most once, and
+//! A plain pull has code 11 or 361 and expects an answer. Each field has one value, and
 //! numbers are plain decimals. The texts are not decoded: they only have to match the texts of a
-//! pull that Python has already decoded, so their bytes are compared.
+//! pull that Python has already decoded, so their bytes are compared. With access control, they must
+//! need no decoding.
 
+use crate::access::{Access, Proof, SUB, Signed, allows};
 use crate::envelope::{self, ANSWERED};
 use crate::scan::{decimal, decimal32};
 
@@ -16,18 +18,23 @@ const PLAIN_FLAGS: i32 = 0x1 | 0x2 | SUBSCRIPTION | 0x10;
 /// Maximum size of all texts, so that keys stay small; longer ones are left to Python.
 const TEXTS_BYTES_MAX: usize = 2048;
 
-/// Number of fields whose values form a reader's key.
-const KEYED: usize = 5;
-const SUB_VERSION: usize = 4;
+// The fields in the order of their names, in which they are signed.
+const COMMIT_OFFSET: usize = 0;
+const GROUP: usize = 1;
+const EXPRESSION_TYPE: usize = 2;
+const COUNT: usize = 3;
+const QUEUE: usize = 4;
+const OFFSET: usize = 5;
+const SUB_VERSION: usize = 6;
+const SUBSCRIPTION_TEXT: usize = 7;
+const TIMEOUT: usize = 8;
+const SYS_FLAG: usize = 9;
+const TOPIC: usize = 10;
+const FIELDS: usize = 11;
 
-const SEEN_QUEUE: u32 = 1 << 8;
-const SEEN_OFFSET: u32 = 1 << 9;
-const SEEN_COUNT: u32 = 1 << 10;
-const SEEN_FLAGS: u32 = 1 << 11;
-const SEEN_COMMIT: u32 = 1 << 12;
-const SEEN_TIMEOUT: u32 = 1 << 13;
-/// The fields that must be present: group, topic, version of the subscription, and all numbers.
-const REQUIRED: u32 = 0b10011 | 0x3F00;
+/// The fields whose values form a reader's key.
+const KEYED: [usize; 5] = [GROUP, TOPIC, SUBSCRIPTION_TEXT, EXPRESSION_TYPE, SUB_VERSION];
+const OPTIONAL: [usize; 2] = [SUBSCRIPTION_TEXT, EXPRESSION_TYPE];
 
 /// The numbers in a plain pull.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,74 +51,82 @@ pub struct Asked {
     pub opaque: i32,
 }
 
+/// The fields of a plain pull.
 #[derive(Default)]
-struct Fields<'a> {
-    texts: [Option<&'a [u8]>; KEYED],
-    asked: Asked,
+pub struct Fields<'a> {
+    /// The numbers.
+    pub asked: Asked,
+    values: [Option<&'a [u8]>; FIELDS],
+    proof: Proof<'a>,
+    /// Whether a field may occur again with the same value: in signed binary requests of Java's
+    /// client, most fields do.
+    may_repeat: bool,
+    has_escapes: bool,
     flags: i32,
     commit_offset: i64,
-    seen: u32,
 }
 
 impl<'a> Fields<'a> {
     fn set(&mut self, name: &[u8], value: &'a [u8]) -> Option<()> {
-        let bit = match name {
-            b"consumerGroup" => self.text(0, value),
-            b"topic" => self.text(1, value),
-            b"subscription" => self.text(2, value),
-            b"expressionType" => self.text(3, value),
-            b"subVersion" => {
-                decimal(value)?;
-                self.text(SUB_VERSION, value)
-            }
-            b"queueId" => {
-                self.asked.queue_id = decimal32(value)?;
-                SEEN_QUEUE
-            }
-            b"queueOffset" => {
-                self.asked.queue_offset = decimal(value)?;
-                SEEN_OFFSET
-            }
-            b"maxMsgNums" => {
-                self.asked.count_max = decimal32(value)?;
-                SEEN_COUNT
-            }
-            b"sysFlag" => {
-                self.flags = decimal32(value)?;
-                SEEN_FLAGS
-            }
-            b"commitOffset" => {
-                self.commit_offset = decimal(value)?;
-                SEEN_COMMIT
-            }
-            b"suspendTimeoutMillis" => {
-                decimal(value)?;
-                SEEN_TIMEOUT
-            }
-            _ => return None,
+        let index = match name {
+            b"commitOffset" => COMMIT_OFFSET,
+            b"consumerGroup" => GROUP,
+            b"expressionType" => EXPRESSION_TYPE,
+            b"maxMsgNums" => COUNT,
+            b"queueId" => QUEUE,
+            b"queueOffset" => OFFSET,
+            b"subVersion" => SUB_VERSION,
+            b"subscription" => SUBSCRIPTION_TEXT,
+            b"suspendTimeoutMillis" => TIMEOUT,
+            b"sysFlag" => SYS_FLAG,
+            b"topic" => TOPIC,
+            _ => return self.proof.set(name, value.is_ascii().then_some(value)?),
         };
-        let is_new = self.seen & bit == 0;
-        self.seen |= bit;
-        is_new.then_some(())
+        if let Some(known) = self.values[index] {
+            return (self.may_repeat && known == value).then_some(());
+        }
+        self.values[index] = Some(value);
+        match index {
+            COMMIT_OFFSET => self.commit_offset = decimal(value)?,
+            COUNT => self.asked.count_max = decimal32(value)?,
+            QUEUE => self.asked.queue_id = decimal32(value)?,
+            OFFSET => self.asked.queue_offset = decimal(value)?,
+            SYS_FLAG => self.flags = decimal32(value)?,
+            SUB_VERSION | TIMEOUT => {
+                decimal(value)?;
+            }
+            _ => {}
+        }
+        Some(())
     }
 
-    fn text(&mut self, index: usize, value: &'a [u8]) -> u32 {
-        self.texts[index] = Some(value);
-        1 << index
+    /// Returns whether the sender may pull; without access control, everyone may.
+    #[must_use]
+    pub fn is_allowed_by(&self, access: Option<&Access>, body: &'a [u8]) -> bool {
+        let values = self.values.map(Option::unwrap_or_default);
+        let is_text = |value: &[u8]| std::str::from_utf8(value).is_ok();
+        if access.is_some() && (self.has_escapes || !values.into_iter().all(is_text)) {
+            return false;
+        }
+        allows(access, &Signed { proof: self.proof, values, body }, |account| {
+            account.may(SUB, values[TOPIC]) && account.may_for_group(SUB, values[GROUP])
+        })
     }
 
     /// Checks that all required fields are present, and writes the key.
-    fn finish(mut self, serialization: u8, key: &mut Vec<u8>) -> Option<Asked> {
-        if self.seen & REQUIRED != REQUIRED || self.flags & !PLAIN_FLAGS != 0 {
+    fn finish(mut self, serialization: u8, key: &mut Vec<u8>) -> Option<Self> {
+        let is_missing = |index: usize| self.values[index].is_none() && !OPTIONAL.contains(&index);
+        if (0..FIELDS).any(is_missing) || self.flags & !PLAIN_FLAGS != 0 {
             return None;
         }
-        let bytes: usize = self.texts.iter().flatten().map(|text| text.len()).sum();
+        let texts = KEYED.map(|index| self.values[index]);
+        let bytes: usize = texts.iter().flatten().map(|text| text.len()).sum();
         if bytes > TEXTS_BYTES_MAX {
             return None;
         }
         key.clear();
         key.extend([serialization, u8::from(self.flags & SUBSCRIPTION != 0)]);
-        for text in self.texts {
+        for text in texts {
             // No text contains such bytes, so each key belongs to one set of texts.
             key.push(u8::from(text.is_some()));
             key.extend_from_slice(text.unwrap_or_default());
@@ -120,7 +135,7 @@ impl<'a> Fields<'a> {
         if self.flags & COMMIT != 0 {
             self.asked.commit_offset = Some(self.commit_offset);
         }
-        Some(self.asked)
+        Some(self)
     }
 }
 
@@ -135,7 +150,7 @@ pub fn may_be_pull(serialization: u8, head: &[u8]) -> bool {
 }
 
 /// Reads a header; sets `key` to the key of its reader.
-pub fn read_pull(serialization: u8, head: &[u8], key: &mut Vec<u8>) -> Option<Asked> {
+pub fn read_pull<'a>(serialization: u8, head: &'a [u8], key: &mut Vec<u8>) -> Option<Fields<'a>> {
     if !may_be_pull(serialization, head) {
         return None;
     }
@@ -149,16 +164,16 @@ fn read_json(head: &[u8]) -> Option<Fields<'_>> {
     fields.asked.opaque = envelope::read_json(head, start, ANSWERED, |scan| {
         scan.members(|scan, name| fields.set(name, scan.raw()?))
     })?;
+    fields.has_escapes = head.contains(&b'\\');
     Some(fields)
 }
 
 fn read_binary(head: &[u8]) -> Option<Fields<'_>> {
     let (opaque, mut rest) = envelope::read_binary(head, ANSWERED)?;
-    let mut fields = Fields::default();
+    let mut fields = Fields { may_repeat: true, ..Fields::default() };
     fields.asked.opaque = opaque;
     while !rest.is_empty() {
-        let (name, tail) = sized::<2>(rest)?;
-        let (value, tail) = sized::<4>(tail)?;
+        let (name, value, tail) = envelope::binary_field(rest)?;
         rest = tail;
         if value.is_empty() || value.iter().any(|&byte| byte < b' ') {
             return None;
@@ -166,13 +181,6 @@ fn read_binary(head: &[u8]) -> Option<Fields<'_>> {
         fields.set(name, value)?;
     }
     Some(fields)
-}
-
-/// Splits off bytes that are preceded by their length, which takes `N` bytes.
-fn sized<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<N>()?;
-    let length = length.iter().fold(0usize, |value, &byte| value << 8 | usize::from(byte));
-    rest.split_at_checked(length)
 }
 
 #[cfg(test)]
@@ -188,7 +196,7 @@ mod tests {
     #[test]
     fn a_pull_of_an_official_client_is_plain() {
         let mut key = vec![];
-        let asked = read_pull(0, HEAD.as_bytes(), &mut key);
+        let asked = read_pull(0, HEAD.as_bytes(), &mut key).map(|fields| fields.asked);
         let wanted = Asked {
             queue_id: 3,
             queue_offset: 70,
@@ -215,7 +223,7 @@ mod tests {
         ] {
             assert!(HEAD.contains(from));
             let changed = HEAD.replace(from, to);
-            assert_eq!(read_pull(0, changed.as_bytes(), &mut vec![]), None, "{to}");
+            assert!(read_pull(0, changed.as_bytes(), &mut vec![]).is_none(), "{to}");
         }
     }
 }

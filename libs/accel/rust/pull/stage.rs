@@ -2,7 +2,9 @@
 //! The pulls and renewals of one chunk, and the readers that Python has admitted.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use crate::access::Access;
 use crate::answers::close_length;
 use crate::frames::{Frame, Next, frame_at};
 use crate::pull::answer::{Answer, Template};
@@ -81,6 +83,8 @@ impl Staged {
 /// The readers and known renewals, and the requests of the last staged chunk.
 #[derive(Default)]
 pub struct Pulls {
+    /// Who may pull, with access control; renewals are then left to Python.
+    pub access: Option<Arc<Access>>,
     /// The readers, by number.
     pub readers: Vec<Reader>,
     by_key: HashMap<Vec<u8>, u32>,
@@ -163,22 +167,28 @@ impl Pulls {
     }
 
     fn stage_pull(&mut self, data: &[u8], frame: &Frame) -> bool {
-        let asked = read_pull(frame.serialization, frame.head(data), &mut self.key);
-        let Some(asked) = asked else {
+        let fields = read_pull(frame.serialization, frame.head(data), &mut self.key);
+        let Some(fields) = fields else {
             return false;
         };
         let Some(&reader) = self.by_key.get(&self.key) else {
             return false;
         };
-        if asked.queue_id >= self.readers[reader as usize].queue_count {
+        let Frame { serialization, start, body, end } = *frame;
+        if fields.asked.queue_id >= self.readers[reader as usize].queue_count
+            || !fields.is_allowed_by(self.access.as_deref(), &data[body..end])
+        {
             return false;
         }
-        let Frame { serialization, start, end, .. } = *frame;
+        let asked = fields.asked;
         self.staged.push(Staged::Pull(Pull { asked, reader, serialization, start, end }));
         true
     }
 
     fn stage_renewal(&mut self, data: &[u8], frame: &Frame) -> bool {
+        if self.access.is_some() {
+            return false;
+        }
         let Frame { serialization, start, body, end } = *frame;
         let found = self.renewals.find(serialization, frame.head(data), &data[body..end]);
         let Some((opaque, number)) = found else {

@@ -25,6 +25,7 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.transport.lane import AnsweredRows
 from cometmq.remoting.transport.lane_peer import PULLS, SENDS, LanePeer
+from cometmq.runtime.acl.accounts import Accounts
 from cometmq.store.log.damage import DamagedRange
 
 from .pull_script import EXPRESSIONS, PEERS, TOPICS, Script, SharedScript
@@ -190,7 +191,12 @@ CASES = {
 
 
 def run(
-    case: dict[str, str], steps: list[Step], *, lane: bool, is_direct: bool = False
+    case: dict[str, str],
+    steps: list[Step],
+    *,
+    lane: bool,
+    is_direct: bool = False,
+    accounts: Accounts | None = None,
 ) -> tuple[dict[str, Any], int, int]:
     async def main(root: str) -> tuple[dict[str, Any], int, int]:
         options: Any = {
@@ -200,7 +206,7 @@ def run(
             "enablePropertyFilter": "true",
         }  # fmt: skip
         options |= case | {"nativeLaneEnable": str(lane).lower()}
-        broker = ScriptedBroker(is_direct=is_direct, **options)
+        broker = ScriptedBroker(is_direct=is_direct, accounts=accounts, **options)
         wires: list[Any] = []
         connect = broker.connect
 
@@ -236,14 +242,16 @@ def count_shared(broker: ScriptedBroker) -> Callable[[], int]:
     return lambda: sum(count for count in counts if count > 1)
 
 
-def compare(case: dict[str, str], steps: list[Step]) -> tuple[int, int]:
+def compare(
+    case: dict[str, str], steps: list[Step], accounts: Accounts | None = None
+) -> tuple[int, int]:
     """Compare a broker without the lane to one with it, and to one with direct input as well;
     return how many pulls the lane answered, and how many connections were answered together.
     """
-    without, *_ = run(case, steps, lane=False)
+    without, *_ = run(case, steps, lane=False, accounts=accounts)
     counts = []
     for is_direct in (False, True):
-        with_lane, *more = run(case, steps, lane=True, is_direct=is_direct)
+        with_lane, *more = run(case, steps, lane=True, is_direct=is_direct, accounts=accounts)
         for name, value in without.items():
             assert with_lane[name] == value, name
         counts.append(more)

@@ -20,6 +20,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.runtime.acl.accounts import Accounts
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 
@@ -295,6 +296,7 @@ class Case(NamedTuple):
     options: dict[str, str]
     server: ServerSettings = ServerSettings()
     needs_replicas: bool = False
+    accounts: Accounts | None = None
 
 
 CASES = {
@@ -353,14 +355,16 @@ def run(
     more: Callable[[ScriptedBroker], dict[str, Any]] = lambda _: {},
 ) -> tuple[dict[str, Any], int]:
     async def main(root: str) -> tuple[dict[str, Any], int]:
-        options = {
+        options: Any = {
             "storePathRootDir": root,  # for the tables; the store is in memory
             "brokerIP1": "10.1.2.3", "maxMessageSize": "4096", "maxHashSlotNum": "2000",
             "maxIndexNum": "100000", "mappedFileSizeConsumeQueue": "20000",
             "mappedFileSizeCommitLog": "1000000",
         }  # fmt: skip
         options |= case.options | {"nativeLaneEnable": str(lane).lower()}
-        broker = ScriptedBroker(server=case.server, is_direct=is_direct, **options)
+        broker = ScriptedBroker(
+            server=case.server, is_direct=is_direct, accounts=case.accounts, **options
+        )
         broker.broker.store.needs_replicas = case.needs_replicas
         assert (broker.lane is not None) is lane
         if panics_in:

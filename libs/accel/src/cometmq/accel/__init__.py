@@ -7,6 +7,7 @@ of the log, or the writes of a checkpoint.
 from cometmq.accel._native import (
     INTERFACE,
     DueRecords,
+    LaneAccounts,
     LaneAnswers,
     LaneKeys,
     PanicException,
@@ -25,6 +26,7 @@ from cometmq.accel._native import (
 __all__ = [
     "INTERFACE",
     "DueRecords",
+    "LaneAccounts",
     "LaneAnswers",
     "LaneKeys",
     "PanicException",

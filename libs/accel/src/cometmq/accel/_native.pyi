@@ -16,6 +16,17 @@ _QueueT = TypeVar("_QueueT", bound=_Queue)
 _PeerT = TypeVar("_PeerT")
 
 @final
+class LaneAccounts:
+    """The accounts whose requests the lanes may take; Python serves all others."""
+
+    def __new__(
+        cls, rows: Sequence[tuple[bytes, bytes, bool, tuple[int, int], dict[bytes, int]]]
+    ) -> LaneAccounts:
+        """Each row has an access key, a secret, whether no right binds the account, its default
+        rights to topics and to groups, and its rights by topic, or by a group's retry topic.
+        """
+
+@final
 class SendLane:
     """The plain sends of one commit, from their bytes to records and answers."""
 
@@ -34,6 +45,7 @@ class SendLane:
         binary_entries: bytes,
         delayed: tuple[str, Sequence[int]],
         transactions: tuple[str, str, str, int],
+        accounts: LaneAccounts | None,
     ) -> SendLane:
         """Start without topics.
 
@@ -43,7 +55,9 @@ class SendLane:
 
         `json` holds the parts of an answer's JSON header around the id, queue id, queue offset and
         opaque; `binary_head`, `flag` and `binary_entries` are the constant parts of the header in
-        the other encoding. Raise ValueError for a `store_host` that is not IPv4.
+        the other encoding. With `accounts`, only sends that these accounts have signed and may make
+        are taken, and the ends of transactions are left to Python. Raise ValueError for a
+        `store_host` that is not IPv4.
         """
 
     @property
@@ -168,6 +182,7 @@ class PullLane:
         queues: dict[tuple[str, int], Any],
         read_log: Callable[[Any, int, int, int], Buffer | _Place | None],
         read_entries: Callable[[Any, int, int], Buffer | None],
+        accounts: LaneAccounts | None,
     ) -> PullLane:
         """Start without readers and renewals.
 
@@ -180,7 +195,8 @@ class PullLane:
         `read_entries` gets a queue, an offset and a number of entries. Both return None if the data
         is not in memory. Instead of the bytes, `read_log` may return an object that keeps a file
         open, its descriptor, the position, and parts of the block with their CRC-32; the bytes are
-        then read if that does not block, and must match.
+        then read if that does not block, and must match. With `accounts`, only pulls that these
+        accounts have signed and may make are taken, and no renewals.
         """
 
     @property

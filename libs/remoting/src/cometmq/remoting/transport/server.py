@@ -167,12 +167,13 @@ class Server(Generic[ContextT]):
         return name[1]
 
     def use_lane(self, lane: Lane | None, sockets: Sockets | None = None) -> None:
-        """Offer all requests received from now on to a lane.
+        """Offer all requests received from now on to a lane, which must leave to the handlers
+        whatever a hook in ``before`` might refuse.
 
         With ``sockets``, plain-text connections accepted from now on are read and written directly,
         unless the system has no epoll.
         """
-        assert lane is None or not (self._hooks.before or self._hooks.after), "hooks see all calls"
+        assert lane is None or not self._hooks.after, "hooks see all answers"
         self._hub.lane = lane
         if lane is not None and sockets is not None and HAS_EPOLL:
             self._hub.direct = DirectIO(self._hub, lane, sockets, self._settings)

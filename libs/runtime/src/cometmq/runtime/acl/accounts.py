@@ -29,7 +29,10 @@ SHARED_TOPICS: Final = frozenset({
     HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC, PARKED_TOPIC,
 })  # fmt: skip
 """Topics not covered by default rights, because they hold messages of all topics."""
-_TRANSACTIONS: Final = retry_topic(CHECK_GROUP)
+DENIED_BY_DEFAULT: Final[Mapping[str, Right]] = dict.fromkeys(
+    (*SHARED_TOPICS, retry_topic(CHECK_GROUP)), Right.DENY
+)
+"""Topics, and the group that checks transactions, for which only explicit rights count."""
 
 
 class Account:
@@ -81,7 +84,7 @@ class Account:
         right = self.rights.get(resource)
         if right is not None:
             return right
-        if resource in SHARED_TOPICS or resource == _TRANSACTIONS:
+        if resource in DENIED_BY_DEFAULT:
             return Right.DENY
         return self.group_right if resource.startswith(RETRY_PREFIX) else self.topic_right
 

@@ -261,7 +261,7 @@ class AccessControl:
         """
         self.accounts = accounts
         self._clock_ms = clock_ms
-        self._rules = rules
+        self.rules = rules
         self._own = {} if own is None else {own.access_key: own}
         self.refused_count = 0
 
@@ -272,6 +272,10 @@ class AccessControl:
         except ServerError:
             self.refused_count += 1
             raise
+
+    def known(self) -> dict[str, Account]:
+        """Return all valid accounts by access key, including that of programs in this process."""
+        return {**self._own, **self.accounts.by_key}
 
     def account_name(self, call: Call[Any]) -> str | None:
         """Return the access key of a checked call; None if its address alone grants all rights."""
@@ -299,7 +303,7 @@ class AccessControl:
             return None
 
         def check(topic: str) -> None:
-            if not self._rules.is_rocketmq_4 and not may_write(topic):
+            if not self.rules.is_rocketmq_4 and not may_write(topic):
                 raise errors.no_permission(resource_text(topic), is_default=True)
 
         return check
@@ -326,7 +330,7 @@ class AccessControl:
             return
         if not account.signer.has_signed(ext, call.body):
             raise errors.wrong_signature(account.access_key)
-        if self._rules.signed_age_ms_max:
+        if self.rules.signed_age_ms_max:
             self._check_age(account, call)
         self._check_rights(account, call)
 
@@ -335,11 +339,11 @@ class AccessControl:
         if call.code not in SIGNED_TIME_CODES:
             return
         age_ms = self._clock_ms() - call.header.born_timestamp
-        if abs(age_ms) > self._rules.signed_age_ms_max:
-            raise errors.too_old(account.access_key, age_ms, self._rules.signed_age_ms_max)
+        if abs(age_ms) > self.rules.signed_age_ms_max:
+            raise errors.too_old(account.access_key, age_ms, self.rules.signed_age_ms_max)
 
     def _check_rights(self, account: Account, call: Call[Any]) -> None:
-        code, is_4 = call.code, self._rules.is_rocketmq_4
+        code, is_4 = call.code, self.rules.is_rocketmq_4
         find = NEEDS.get(code) if is_4 else NEEDS_OF_5.get(code) or NEEDS.get(code)
         needs = list(find(call)) if find is not None else []
         if (TRACE_TOPIC, Right.PUB) in needs and (is_4 or account.may_trace):

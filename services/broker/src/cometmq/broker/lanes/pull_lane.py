@@ -10,9 +10,10 @@ A handler serves a pull instead if
 - the broker has no lane (`send_lane.open_lane`), the lane has failed or has no cache
   (`nativeCacheBytes=0`), or the port refuses some codes;
 - in a broker group, consumers currently may not see the ends of queues (`Gate.may_read`);
-- no handler has admitted a pull of this kind since the last change of settings, topics, groups,
-  consumers or filters;
+- no handler has admitted a pull of this kind since the last change of settings, accounts, topics,
+  groups, consumers or filters;
 - its filter has more than CODES_MAX tags, or an SQL expression without a native program (`learn`);
+- with access control, it is not signed by an account that has the rights (`access.py`);
 - its header is unusual, or the topic does not have its queue (`pull/request.rs`, `pull/stage.rs`);
 - it would find nothing, or needs data that is damaged, not recent or not in memory, or its SQL
   condition meets a value that the native code leaves to Python (`pull/select.rs`, `pull/sql.rs`);
@@ -21,7 +22,8 @@ A handler serves a pull instead if
 
 The requests with which an orderly consumer renews its locks differ only in the `opaque` field. The
 lane serves them like pulls once a handler has granted all queues of such a request, until a lock is
-taken or released. In a broker group, whose masters may be replaced, handlers serve all of them.
+taken or released. In a broker group, whose masters may be replaced, and with access control,
+handlers serve all of them.
 
 `services/broker/tests/lanes/test_pull_lane.py` tests that the lane and the handlers give the same
 results.
@@ -35,6 +37,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.queue_locks import QueueLock
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import CODES_MAX, TagFilter, codes_of
+from cometmq.broker.lanes.access import LaneAccess
 from cometmq.broker.limits import is_full
 from cometmq.broker.native import accel
 from cometmq.broker.role import MASTER_ID
@@ -75,9 +78,10 @@ chunk would add 5 % to the cost of a pull (bench/micro/bench_pull_lane.py).
 class BrokerPulls:
     """Serves plain pulls natively."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, access: LaneAccess) -> None:
         self._broker = broker
-        self._native = _build(broker)
+        self._access = access
+        self._native = _build(broker, access)
         self._settings = broker.settings
         self._note_versions()
         self._locks_version = broker.locks.version
@@ -97,8 +101,8 @@ class BrokerPulls:
             return None
         if broker.may_read is not None and not broker.may_read():
             return None
-        if self._settings is not broker.settings:
-            self._native = _build(broker)
+        if self._is_outdated():
+            self._native = _build(broker, self._access)
             self._settings = broker.settings
             self._note_versions()
         elif self._has_changed():
@@ -117,7 +121,7 @@ class BrokerPulls:
         """From now on, serve pulls like this one, which the handler has just admitted."""
         broker, header = self._broker, call.header
         topic = broker.topics.get(header.topic)
-        if self._has_failed or topic is None or self._settings is not broker.settings:
+        if self._has_failed or topic is None or self._is_outdated():
             return
         if self._has_changed():
             self._native.forget()
@@ -154,7 +158,7 @@ class BrokerPulls:
         broker, native = self._broker, self._native
         if (
             self._has_failed
-            or self._settings is not broker.settings
+            or self._is_outdated()
             or self._has_changed()
             or not broker.offsets.has_room(count)
         ):
@@ -231,6 +235,11 @@ class BrokerPulls:
         self._has_failed = True
         self._broker.log.error("lane.failed", error=describe(error), action="report this bug")
 
+    def _is_outdated(self) -> bool:
+        """Return whether the settings or the accounts have changed."""
+        is_current = self._settings is self._broker.settings
+        return not is_current or self._accounts is not self._access.accounts
+
     def _has_changed(self) -> bool:
         broker = self._broker
         return (
@@ -242,6 +251,7 @@ class BrokerPulls:
 
     def _note_versions(self) -> None:
         broker = self._broker
+        self._accounts = self._access.accounts
         self._topics_version = broker.topics.version
         self._groups_version = broker.groups.version
         self._consumers_version = broker.consumers.version
@@ -260,7 +270,7 @@ class BrokerPulls:
             self._store_version = self._store.version
 
 
-def _build(broker: Broker) -> "PullLane":
+def _build(broker: Broker, access: LaneAccess) -> "PullLane":
     pulls = broker.store.pulls
     limits = pulls.limits
     pieces = pulled_pieces(ResponseCode.SUCCESS, GetStatus.FOUND.name)
@@ -281,4 +291,5 @@ def _build(broker: Broker) -> "PullLane":
         queues=pulls.table.queues,
         read_log=read_log,
         read_entries=read_entries,
+        accounts=access.native(),
     )

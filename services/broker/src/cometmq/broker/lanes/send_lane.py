@@ -6,8 +6,9 @@ plain sends, including half messages, and passes the ends of transactions to `tr
 
 The native code serves sends to a topic once `admit` has admitted one, and builds the records, queue
 entries, index keys and answers of a whole commit. Once per chunk, this module checks whether
-anything has changed that a send depends on. After any change of topics or settings, the lane
-relearns its topics. While the broker has a reason to inspect every send, the lane serves no sends.
+anything has changed that a send depends on. After any change of topics, settings or accounts, the
+lane relearns its topics. While the broker has a reason to inspect every send, the lane serves no
+sends.
 
 `services/broker/tests/lanes` tests that the lane and the handlers give the same results.
 """
@@ -22,6 +23,7 @@ from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.handlers.put_answers import answer_delayed, answer_put
 from cometmq.broker.handlers.send import MULTI_TAG
+from cometmq.broker.lanes.access import LaneAccess, reason_against
 from cometmq.broker.lanes.pull_lane import BrokerPulls
 from cometmq.broker.lanes.transaction_lane import LaneTransactions
 from cometmq.broker.native import OUTDATED, accel, reason_without
@@ -63,8 +65,8 @@ def open_lane(broker: Broker) -> "BrokerLane | None":
 def _reason_against(broker: Broker) -> str | None:
     if (reason := reason_without(broker.settings)) is not None:
         return reason
-    if broker.acl is not None:
-        return "access control checks each request"
+    if broker.acl is not None and (reason := reason_against(broker.acl.control)) is not None:
+        return reason
     if len(broker.store_host) != V4_HOST_BYTES:
         return "brokerIP1 is not an IPv4 address"
     return None
@@ -77,10 +79,12 @@ class BrokerLane:
         self._broker = broker
         self._settings = broker.settings
         self._topics_version = broker.topics.version
-        self._native = _build(broker)
+        self._access = LaneAccess(broker)
+        self._accounts = self._access.accounts
+        self._native = _build(broker, self._access)
         self._put_count = 0  # staged sends accepted for this commit
         self._has_failed = False
-        self._pulls = BrokerPulls(broker)
+        self._pulls = BrokerPulls(broker, self._access)
         self._transactions = LaneTransactions(broker)
         self._transactions.adopt(self._native)
         self.request_count = 0  # sends and ends of transactions accepted since startup
@@ -187,14 +191,16 @@ class BrokerLane:
         self._broker.driver.end_turn()
 
     def _follow(self) -> bool:
-        """Adopt changes of topics and settings; return whether staging is possible."""
+        """Adopt changes of topics, settings and accounts; return whether staging is possible."""
         if not self._has_changed():
             return not self._has_failed
         if self._put_count:
             return False  # until the commit
-        if self._settings is not self._broker.settings:
-            self._native = _build(self._broker)
+        accounts = self._access.accounts
+        if self._settings is not self._broker.settings or self._accounts is not accounts:
+            self._native = _build(self._broker, self._access)
             self._settings = self._broker.settings
+            self._accounts = accounts
         self._native.forget()
         self._topics_version = self._broker.topics.version
         self._transactions.adopt(self._native)
@@ -204,6 +210,7 @@ class BrokerLane:
         broker = self._broker
         return (
             self._settings is not broker.settings
+            or self._accounts is not self._access.accounts
             or self._topics_version is not broker.topics.version
         )
 
@@ -315,7 +322,7 @@ def _call(peer: object, opaque: int, serialization: int) -> Call[None]:
     return call
 
 
-def _build(broker: Broker) -> "SendLane":
+def _build(broker: Broker, access: LaneAccess) -> "SendLane":
     settings = broker.settings
     pieces = sent_pieces(broker.send_ext, ResponseCode.SUCCESS)
     delays_ms = broker.delay.levels.delays_ms
@@ -332,4 +339,5 @@ def _build(broker: Broker) -> "SendLane":
         binary_entries=pieces.binary_entries,
         delayed=(SCHEDULE_TOPIC, delays_ms if max(delays_ms) <= DELAY_MS_MAX else ()),
         transactions=(HALF_TOPIC, OP_HALF_TOPIC, OP_TEXT, OP_TAG_CODE),
+        accounts=access.native(),
     )

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeVar, cast
 
+from cometmq.broker.acl.check import NO_RULES, AccessControl, Rules
+from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS
@@ -32,6 +34,7 @@ from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.acl.accounts import Accounts
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
 from cometmq.store.message_store import MessageStore
@@ -100,9 +103,17 @@ class ScriptedBroker:
     """A broker that runs only when the test drives it."""
 
     def __init__(
-        self, *, server: ServerSettings | None = None, is_direct: bool = False, **settings: str
+        self,
+        *,
+        server: ServerSettings | None = None,
+        is_direct: bool = False,
+        accounts: Accounts | None = None,
+        rules: Rules = NO_RULES,
+        **settings: str,
     ) -> None:
-        """`is_direct` passes input through `DirectIO`, although there are no sockets."""
+        """`is_direct` passes input through `DirectIO`, although there are no sockets. `accounts`
+        turn access control on.
+        """
         server = server or ServerSettings()
         self.disk = MemoryDisk()
         self.clock = FakeClock()
@@ -110,6 +121,10 @@ class ScriptedBroker:
         self._store_settings = loaded.value
         worker: Any = InlineWorker()
         store = self._open_store()
+        acl, files = None, cast("Any", None)  # nothing is read or changed
+        if accounts is not None:
+            control = AccessControl(accounts, clock_ms=self.clock.now_ms, rules=rules)
+            acl = AclKeeper(files, control, worker=worker, log=NO_LOG)
         inputs = Inputs(
             loaded,
             self.clock,
@@ -119,7 +134,7 @@ class ScriptedBroker:
             RemotingClient(ClientSettings(), log=NO_LOG, clock_ms=self.clock.monotonic_ms),
             Ports(10911, None, 10912),
             None,
-            None,
+            acl,
             Journal(self.disk, store.layout.journal, worker=worker, log=NO_LOG),
         )
         self.broker = broker = assemble(inputs)
@@ -146,10 +161,12 @@ class ScriptedBroker:
         )
 
     def _dispatch(self, excluded: Collection[int]) -> Dispatcher[Broker]:
+        acl = self.broker.acl
+        hooks: Hooks[Broker] = Hooks(() if acl is None else (acl.control.check,))
         dispatcher = Dispatcher(
             {code: handler for code, handler in HANDLERS.items() if code not in excluded},
             self.broker,
-            Hooks(),
+            hooks,
             in_flight_max=self._in_flight_max,
             tasks=TaskSet(NO_LOG),
             stats=self.hub.stats,
