@@ -73,12 +73,17 @@ endif
 hooks: setup ## Install the git hooks (pre-commit)
 	$(BIN)/pre-commit install --hook-type pre-commit --hook-type commit-msg
 
+# Builds the native path where cargo can, once, or keeps an installed wheel.
+TO_RUN = $(if $(filter no,$(ACCEL)),:,$(BIN)/python deploy/accel.py install --to-run)
+
 .PHONY: run
-run: $(VENV)/.runtime ## Start a whole suite in the foreground; Ctrl-C stops it
+run: $(VENV)/.runtime ## Start a whole suite in the foreground; Ctrl-C stops it (ACCEL=no: do not build the native path)
+	@$(TO_RUN)
 	@exec $(BIN)/cometmq standalone $(ARGS)
 
 .PHONY: demo
 demo: $(VENV)/.runtime ## Send the Python standard library through a broker and compare it (ARGS="--timeout S")
+	@$(TO_RUN)
 	@$(BIN)/python -m cometmq.cli.demo $(ARGS)
 
 .PHONY: ha-demo

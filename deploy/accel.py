@@ -2,8 +2,9 @@
 """Build and install the native message path, which is optional, if Rust is available.
 
 `install` does nothing if the installed module was built from the current sources; otherwise it
-prints one line. `lint` runs rustfmt and clippy, `test` runs the tests of the crate, and `fuzz`
-passes mutated input to the native readers.
+prints one line. With `--to-run`, for those who run a suite, it also keeps a wheel of this version
+that somebody has installed, and does not repeat a build that has failed. `lint` runs rustfmt and
+clippy, `test` runs the tests of the crate, and `fuzz` passes mutated input to the native readers.
 
 Without cargo, or if cargo cannot build the module, the commands print the reason and do nothing
 else, and the tests of the native path are skipped. Where they must not be skipped, as in CI, set
@@ -13,9 +14,12 @@ else, and the tests of the native path are skipped. Where they must not be skipp
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,21 +28,32 @@ MEMBER = ROOT / "libs/accel"
 CACHE = ROOT / ".cache/accel"
 STAMP = Path(sys.prefix) / ".accel"
 LOG = CACHE / "build.log"
+CARGO_OLDEST = (1, 87)
 NO_CARGO = "no cargo"
 NOT_BUILT = "not built"
 """Contents of STAMP while the module is missing, instead of the digest of its sources."""
 
 
-def has_cargo() -> bool:
-    """Return whether cargo is installed; exit if it is missing although `ACCEL=yes` requires it."""
-    if shutil.which("cargo") is not None:
-        return True
+def cargo_fault() -> str:
+    """Return why there is no cargo to build with, or an empty string; exit instead if `ACCEL=yes`
+    requires one.
+    """
+    if shutil.which("cargo") is None:
+        fault, found = "no cargo here", "there is no cargo in PATH"
+    else:
+        done = subprocess.run(
+            ["cargo", "--version"], cwd=MEMBER, capture_output=True, text=True, check=False
+        )
+        match = re.match(r"cargo ((\d+)\.(\d+)\S*)", done.stdout)
+        if match is None or (int(match[2]), int(match[3])) >= CARGO_OLDEST:
+            return ""  # a cargo without a version gives its reason when it builds
+        fault = found = f"cargo {match[1]} is older than 1.87"
     if is_required():
         raise SystemExit(
-            "accel: ACCEL=yes demands the native message path, but there is no cargo in PATH:"
-            " install Rust 1.87 or newer, or unset ACCEL to run on Python"
+            f"accel: ACCEL=yes demands the native message path, but {found}: install Rust 1.87 or"
+            " newer, or unset ACCEL to run on Python"
         )
-    return False
+    return fault
 
 
 def sources() -> str:
@@ -66,6 +81,8 @@ def build(out: Path) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     uv = Path(sys.executable).with_name("uv")
     command: list[str | Path] = [uv, "build", "--wheel", "--out-dir", out, MEMBER]
+    if not uv.exists():  # it is a developer's tool; `make run` installs none
+        command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", out, MEMBER]
     with LOG.open("wb") as log:
         done = subprocess.run(command, env=build_environment(), stdout=log, stderr=log, check=False)
     if done.returncode:
@@ -94,16 +111,36 @@ def is_buildable() -> bool:
     return not STAMP.exists() or STAMP.read_text(encoding="utf-8") != NOT_BUILT
 
 
-def install() -> None:
+def is_wheel_of_this_version() -> bool:
+    """Return whether the installed module is from a wheel of the version of this checkout.
+
+    STAMP has a digest only while the module is one that was built here.
+    """
+    is_ours = STAMP.exists() and STAMP.read_text(encoding="utf-8") not in {NO_CARGO, NOT_BUILT}
+    project = tomllib.loads((MEMBER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    try:
+        return not is_ours and version("cometmq-accel") == project["version"]
+    except PackageNotFoundError:
+        return False
+
+
+def install(*, is_to_run: bool = False) -> None:
     """Install the module if its sources have changed; if it cannot be built, remove an outdated
     one.
     """
     wanted = sources()
     is_there = find_spec("cometmq.accel") is not None
     stamp = STAMP.read_text(encoding="utf-8") if STAMP.exists() else ""
-    if is_there and stamp == wanted:
+    if is_there and (stamp == wanted or (is_to_run and is_wheel_of_this_version())):
         return
-    if has_cargo():
+    if is_to_run and not is_there and stamp == NOT_BUILT and not is_required():
+        print(
+            "accel: the native message path could not be built, so the message path runs on Python:"
+            f" see {LOG.relative_to(ROOT)}; make setup tries again"
+        )
+        return
+    fault = cargo_fault()
+    if not fault:
         print("accel: building the native message path (about half a minute)", flush=True)
         wheels = CACHE / "wheels" / wanted
         try:
@@ -119,7 +156,7 @@ def install() -> None:
     elif stamp == NO_CARGO and not is_there:
         return
     else:
-        print("accel: no cargo here, so the message path runs on Python")
+        print(f"accel: {fault}, so the message path runs on Python")
         wanted = NO_CARGO
     if is_there and wanted in {NO_CARGO, NOT_BUILT}:
         pip("uninstall", "cometmq-accel")
@@ -130,13 +167,17 @@ def pip(action: str, *what: str | Path) -> None:
     """Install or uninstall packages in this environment."""
     uv = Path(sys.executable).with_name("uv")
     command: list[str | Path] = [uv, "pip", action, "--quiet", "--python", sys.executable]
+    if not uv.exists():
+        command = [sys.executable, "-m", "pip", action, "--quiet"]
+        command += ["--yes"] if action == "uninstall" else []
+        what = tuple("--force-reinstall" if word == "--reinstall" else word for word in what)
     subprocess.run([*command, *what], check=True)
 
 
 def cargo(*steps: str) -> None:
     """Run cargo on the crate; if cargo is not installed, only print a line."""
-    if not has_cargo():
-        print("accel: no cargo here, so the native message path is not checked")
+    if fault := cargo_fault():
+        print(f"accel: {fault}, so the native message path is not checked")
         return
     if not is_required() and not is_buildable():
         print("accel: cargo cannot build here, so the native message path is not checked")
@@ -149,14 +190,17 @@ def main() -> None:
     """Run the command named on the command line."""
     parser = argparse.ArgumentParser(description="The native message path.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("install", help="build it if cargo is there and its sources changed")
+    installing = commands.add_parser(
+        "install", help="build it if cargo is there and its sources changed"
+    )
+    installing.add_argument("--to-run", action="store_true", help="keep an installed wheel")
     commands.add_parser("lint", help="rustfmt and clippy")
     commands.add_parser("test", help="the tests of the crate")
     fuzzing = commands.add_parser("fuzz", help="mutated input through the native readers")
     fuzzing.add_argument("inputs", type=int)
     options = parser.parse_args()
     if options.command == "install":
-        install()
+        install(is_to_run=options.to_run)
     elif options.command == "lint":
         cargo(
             "fmt --check",

@@ -208,5 +208,6 @@ def test_the_banner_names_the_option_for_client_certificates(tmp_path):
     (tmp_path / "broker.conf").write_text(settings)
     suite = load_suite(None, Options(data=tmp_path, http_port=-1))
     addresses = ["127.0.0.1:10911", "127.0.0.1:10912"]
-    text = banner(suite, "127.0.0.1", 9876, addresses, AdminHttp(log=NO_LOG))
+    text = banner(suite, "127.0.0.1", 9876, addresses, AdminHttp(log=NO_LOG), path="native")
+    assert "\n  message path native\n" in text
     assert " --tls --tls-config FILE produce " in text

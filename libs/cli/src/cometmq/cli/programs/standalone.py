@@ -221,7 +221,17 @@ async def _serve(suite: Suite, orders: Callable[[int], list[Order]], stop: Stop,
         stop.serving()
         host, slaves_port = broker.broker.host, broker.broker.settings.ha_listen_port
         addresses = [*broker.addresses, host_port(host, slaves_port)]
-        typer.echo(banner(suite, host, int(port), addresses, admin, others=others))
+        typer.echo(
+            banner(
+                suite,
+                host,
+                int(port),
+                addresses,
+                admin,
+                path=broker.broker.send_path,
+                others=others,
+            )
+        )
         print_notes([*suite.mistakes(), *_left_out(suite, 1 + len(others))])
         await stop.wait()
         _say("stopping ...")
@@ -281,11 +291,13 @@ def banner(
     broker: Sequence[str],
     admin: AdminHttp,
     *,
+    path: str,
     others: Sequence[Serving] = (),
 ) -> str:
     """Return the addresses of everything running and the commands to try next.
 
-    The last element of `broker` is the address for slaves; `others` are the further brokers.
+    The last element of `broker` is the address for slaves; `path` is the path that sends take;
+    `others` are the further brokers.
     """
     namesrv = host_port(host, port)
     *clients, slaves = broker
@@ -300,6 +312,7 @@ def banner(
         title = f"broker {number}"
         lines.append(f"  {title:<12} {' and '.join(other.addresses)}; slaves {slaves}")
     lines.append(f"  data         {suite.data}")
+    lines.append(f"  message path {path}")
     if suite.http_port >= 0:
         http = [admin.port, *(other.http_port for other in others)]
         urls = [f"http://{host_port(host, number)}/metrics" for number in http if number > 0]
