@@ -121,3 +121,31 @@ def test_a_long_frame_in_small_chunks_is_not_copied_for_each() -> None:
 def test_a_header_too_long_for_its_word_is_a_bug_of_ours() -> None:
     with pytest.raises(ValueError, match="16777216"):
         frame_prefix(0, 0x1000000, 0)
+
+
+@given(st.lists(st.integers(1, 200_000), min_size=1, max_size=8))
+def test_a_long_frame_is_joined_from_chunks_of_any_size(sizes: list[int]) -> None:
+    body = bytes(range(256)) * 4_000
+    data = frame(0, b"{}", body) + frame(1, b"", b"next")[:5]
+    reader = FrameReader()
+    frames: list[Frame] = []
+    position = turn = 0
+    while position < len(data):
+        size = sizes[turn % len(sizes)] + 1_000
+        frames += reader.feed(data[position : position + size])
+        position, turn = position + size, turn + 1
+
+    assert frames == [(0, b"{}", body)]
+    assert reader.take_tail() == data[-5:]
+    assert reader.buffered_bytes == 0
+
+
+def test_a_cleared_reader_holds_nothing() -> None:
+    reader = FrameReader()
+    reader.feed(frame(0, b"{}", bytes(2_000_000))[:-1])
+    assert reader.buffered_bytes > 2_000_000
+
+    reader.clear()
+
+    assert reader.buffered_bytes == 0
+    assert reader.feed(frame(0, b"{}", b"x")) == [(0, b"{}", b"x")]

@@ -161,7 +161,12 @@ class Connection:
             pending.done(RequestTimeout(f"no answer to {request_name(pending.code)} in time"))
 
     def lost(self, error: CometError) -> None:
-        """Fail all requests, because the connection has ended."""
+        """Fail all requests, because the connection has ended; forget what has been received.
+
+        The connection and its peer refer to each other, so an incomplete frame would otherwise
+        take memory until the garbage collector finds them.
+        """
+        self._reader.clear()
         # The table is replaced first, because a callback may send a new request, which must not
         # fail.
         pending, self._pending = self._pending, {}

@@ -24,6 +24,7 @@ import struct
 from typing import Final
 
 from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.types import Buffer
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """RocketMQ's default limit for the bytes after the length word."""
@@ -34,6 +35,8 @@ PREFIX_BYTES: Final = 8
 _PREFIX: Final = struct.Struct(">II")
 _unpack_prefix: Final = _PREFIX.unpack_from
 
+_BLOCK_BYTES: Final = 256 * 1024
+
 Frame = tuple[int, bytes, bytes]
 """Serialization number, header, body."""
 
@@ -41,38 +44,56 @@ Frame = tuple[int, bytes, bytes]
 class FrameReader:
     """Extracts frames from a byte stream, however it is split into chunks."""
 
-    __slots__ = ("_frame_bytes_max", "_need", "_tail")
+    __slots__ = ("_blocks", "_frame_bytes_max", "_need", "_tail", "buffered_bytes")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         assert frame_bytes_max > 4
         self._frame_bytes_max = frame_bytes_max
+        self._blocks: list[bytearray] = []  # full, in order; the tail comes after them
         self._tail = bytearray()
         self._need = 0
-
-    @property
-    def buffered_bytes(self) -> int:
+        self.buffered_bytes = 0
         """The number of bytes buffered for an incomplete frame."""
-        return len(self._tail)
 
     def join(self, data: bytes) -> bytes:
         """Return the buffered bytes and ``data`` as one buffer, and clear the reader's buffer.
 
         If the frame is still incomplete, keep all bytes and return none.
         """
-        if not self._tail:
+        if not self.buffered_bytes:
             return data
-        self._tail += data
-        if len(self._tail) < self._need:  # do not reparse a long frame for every chunk
+        self._append(data)
+        if self.buffered_bytes < self._need:  # do not reparse a long frame for every chunk
             return b""
-        data = bytes(self._tail)
-        self._tail.clear()
-        return data
+        return self.take_tail()
 
     def take_tail(self) -> bytes:
         """Return the buffered bytes, and clear the reader's buffer."""
-        data = bytes(self._tail)
-        self._tail.clear()
+        if self._blocks:
+            self._blocks.append(self._tail)
+            data, self._tail = b"".join(self._blocks), bytearray()
+            self._blocks.clear()
+        else:
+            data = bytes(self._tail)
+            self._tail.clear()
+        self.buffered_bytes = 0
         return data
+
+    def clear(self) -> None:
+        """Forget the buffered bytes."""
+        self._blocks.clear()
+        self._tail = bytearray()
+        self.buffered_bytes = 0
+
+    def _append(self, data: Buffer) -> None:
+        """Buffer bytes. One growing buffer for a long frame would move again and again, and leave
+        gaps that take several times its size in memory.
+        """
+        if len(self._tail) >= _BLOCK_BYTES:
+            self._blocks.append(self._tail)
+            self._tail = bytearray()
+        self._tail += data
+        self.buffered_bytes += len(data)
 
     def split(self, data: bytes) -> list[Frame]:
         """Return the frames of ``data``, which contains only whole frames.
@@ -85,7 +106,7 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that ``data`` completes; keep the rest for the next call."""
-        if self._tail:
+        if self.buffered_bytes:
             data = self.join(data)
         frames: list[Frame] = []
         position = self._split(data, frames)
@@ -115,8 +136,8 @@ class FrameReader:
         return position
 
     def _keep(self, data: bytes, position: int) -> None:
-        self._tail += memoryview(data)[position:]
-        available = len(self._tail)
+        self._append(memoryview(data)[position:])
+        available = self.buffered_bytes
         if available < 4:
             self._need = 4
             return

@@ -48,7 +48,10 @@ class Hub(Generic[PeerT]):
         "_dirty",
         "_is_empty",
         "_is_flush_scheduled",
+        "_received_bytes",
+        "_received_bytes_max",
         "before_write",
+        "bound_memory",
         "budget",
         "calls_max",
         "clock_ms",
@@ -94,6 +97,10 @@ class Hub(Generic[PeerT]):
         self.tls = tls
         self.before_write = before_write
         self.save = save
+        self.bound_memory: Callable[[], None] | None = None
+        """Keeps the memory of all connections below its limit; only servers have one."""
+        self._received_bytes = 0
+        self._received_bytes_max = 0
         self.is_gathering = False
         """Whether answers wait for the end of the turn of the loop, and then for ``save``."""
         self.stats = TransportStats()
@@ -142,6 +149,17 @@ class Hub(Generic[PeerT]):
         if budget.turn_left == TURN_BYTES:
             self.loop.call_soon(self._begin_turn)
         budget.turn_left -= size
+
+    def bound(self, bound_memory: Callable[[], None], *, every_bytes: int) -> None:
+        """Call a function whenever so many bytes of long incomplete frames have arrived."""
+        self.bound_memory, self._received_bytes_max = bound_memory, every_bytes
+
+    def note_incomplete(self, size: int) -> None:
+        """Count received bytes of a long incomplete frame."""
+        self._received_bytes += size
+        if self._received_bytes > self._received_bytes_max and self.bound_memory is not None:
+            self._received_bytes = 0
+            self.bound_memory()
 
     def _begin_turn(self) -> None:
         self.budget.turn_left = TURN_BYTES

@@ -114,6 +114,8 @@ class PeerProtocol(TimedPeer):
             self._refuse(error)
         if self.pace.note(monotonic() - begun, stats.requests - before):
             hub.turns.note(monotonic() - begun)
+        if self._connection.buffered_bytes > LARGE_BYTES:
+            hub.note_incomplete(len(data))
 
     def eof_received(self) -> None:
         """Return None to close the transport, because half-open connections are not kept."""

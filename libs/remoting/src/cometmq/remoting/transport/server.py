@@ -34,6 +34,7 @@ from cometmq.remoting.transport.tls import CertificateWatch, TlsGate
 _ACCEPTED_PER_TURN: Final = 32
 _FREED_BYTES_MIN: Final = 32 << 20
 _RELEASE_PAUSE_MS: Final = 3_000
+_MEASUREMENTS: Final = 16  # of memory, at most, while its limit arrives in incomplete frames
 
 LARGE_ANSWERS: Final = frozenset(
     code
@@ -99,6 +100,10 @@ class Server(Generic[ContextT]):
         self._addresses: list[tuple[str, int]] = []
         self._certificates = CertificateWatch(self._tasks, log)
         self._check_timer: asyncio.TimerHandle | None = None
+        self._buffered_bytes = 0  # as last measured
+        self._hub.bound(
+            self._bound_memory, every_bytes=settings.buffered_bytes_max // _MEASUREMENTS
+        )
         self._is_stopping = False
 
     def gather(self) -> None:
@@ -240,10 +245,13 @@ class Server(Generic[ContextT]):
 
     def _bound_memory(self) -> None:
         """Close the connections that hold the most memory until the total is within its limit."""
-        total = sum(peer.buffered_bytes for peer in self._hub.peers)
+        peers = [peer for peer in self._hub.peers if peer.is_open]
+        total = sum(peer.buffered_bytes for peer in peers)
+        self._hub.budget.freed_bytes += max(0, self._buffered_bytes - total)
+        self._buffered_bytes = total
         if total <= self._settings.buffered_bytes_max:
             return
-        sizes = sorted((peer.buffered_bytes, id(peer), peer) for peer in self._hub.peers)
+        sizes = sorted((peer.buffered_bytes, id(peer), peer) for peer in peers)
         while sizes and total > self._settings.buffered_bytes_max:
             size, _, peer = sizes.pop()
             total -= size
