@@ -16,6 +16,7 @@ from cometmq.broker.replication.state import FollowState
 from cometmq.broker.testing.group_members import GroupNode, is_equal
 from cometmq.broker.testing.replicas import DEADLINE_S
 from cometmq.remoting.message.record import decode_record
+from cometmq.store.disk import OsDisk
 from cometmq.store.errors import DiskError
 from cometmq.store.log.checksums import BLOCK_BYTES
 from cometmq.store.testing.builders import make_message
@@ -124,6 +125,29 @@ async def test_a_damaged_block_is_replaced(tmp_path: Path, is_master: bool, at: 
         assert ranges(hurt) == ()
         await until(lambda: is_equal(slave, master), master, slave)
         assert slave.state.following.connect_count == 1
+
+
+async def test_a_block_of_a_file_on_a_disk_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    options: dict[str, Any] = {"disk": OsDisk(), "store_path_root_dir": str(folder)}
+    async with node(tmp_path, 0) as master, node(tmp_path, 1, **options) as slave:
+        await master.lead(1, [slave])
+        await slave.follow_member(master, 1)
+        await fill(master)
+        await until(lambda: is_sealed(master) and is_sealed(slave), master, slave)
+        await until(lambda: slave.visible_count == COUNT, master, slave)
+        whole = bodies(slave)
+        path = folder / "commitlog" / ("0" * 20)
+        data = bytearray(path.read_bytes())
+        intact = bytes(data)
+        data[PLACE : PLACE + 3_000] = bytes(3_000)
+        path.write_bytes(data)
+        slave.store.pulls.forget()
+        assert len(bodies(slave)) < COUNT
+        await until(lambda: repaired(slave), master, slave)
+        assert path.read_bytes() == intact
+        assert bodies(slave) == whole
+        slave.store.close()
 
 
 async def test_many_damaged_blocks_are_replaced_one_by_one(tmp_path: Path) -> None:

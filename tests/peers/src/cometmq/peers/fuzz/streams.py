@@ -31,6 +31,8 @@ _BODIES: Final[Mapping[Kind, Callable[[memoryview], Any]]] = {
     Kind.CONFIRM: frames.decode_confirm,
     Kind.ACK: frames.decode_report,
     Kind.TABLES_END: frames.decode_tables_end,
+    Kind.WANT_BLOCK: frames.decode_wanted_block,
+    Kind.BLOCK: frames.decode_block,
     **{
         kind: lambda body, kind=kind: frames.decode_tables(kind, body)  # type: ignore[misc]
         for kind in (Kind.CHANGES, Kind.TABLES)
