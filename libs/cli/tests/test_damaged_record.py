@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on a queue with a record that was damaged while its broker was stopped."""
+"""Commands on a queue with a record that was damaged while its broker was stopped.
 
-import re
+The log has no checksums, like one that a Java broker wrote: with them, brokers leave out the whole
+block, and the damage reaches no command.
+"""
+
+import shutil
 import struct
 
 import pytest
@@ -60,6 +64,7 @@ class Damages:
             log.seek(offset + at)
             log.write(data)
         assert self._call("store", "verify", broker.data).status == 5
+        shutil.rmtree(broker.data / "store/checksums")
         return broker
 
 
@@ -81,24 +86,24 @@ def damaged(damages):
     return broker
 
 
-def test_a_member_prints_what_is_before_the_damage_and_fails(call, damaged):
-    # The timeout is longer than a rebalance on a loaded machine: the member must own the queue.
-    args = ("consume", "Orders", "-g", "G1", "--from", "first", "--timeout", 25)
+LEFT_OUT = "the broker left out 1 message at queue offset 5 of Orders, queue 0"
+OTHERS = [f"message-{number}" for number in range(10) if number != 5]
+
+
+def test_a_member_prints_what_is_around_the_damage_and_fails(call, damaged):
+    args = ("consume", "Orders", "-g", "G1", "--from", "first", "--max", 9, "--timeout", 60)
     shown = call(*args, "-n", damaged.namesrv)
     assert shown.status == 1, shown.err
-    assert shown.out.split() == [f"message-{number}" for number in range(5)]
-    assert re.search(r"queue 0 of Orders at \S+ cannot be read at offset 5; ", shown.err)
-    last = shown.err.splitlines()[-1]
-    assert "not read to the end: 5 messages left" in last
-    assert "pulls fail: the record at queue offset 5 of Orders, queue 0 of broker " in last
-    assert "run cometmq store verify on the broker's store" in last
+    assert shown.out.split() == OTHERS
+    assert LEFT_OUT in shown.err
 
 
 def test_an_observer_goes_on_at_an_explicit_offset(call, damaged):
     at = ("-n", damaged.namesrv)
-    shown = call("consume", "Orders", "--from", "first", "--timeout", 15, *at)
+    shown = call("consume", "Orders", "--from", "first", "--max", 9, "--timeout", 60, *at)
     assert shown.status == 1
-    assert shown.out.split() == [f"message-{number}" for number in range(5)]
+    assert shown.out.split() == OTHERS
+    assert LEFT_OUT in shown.err
     row = call("topic", "route", "Orders", "--json", *at).json[0]
     queue = f"{row['broker']}:0"
     shown = call("consume", "Orders", "--queue", queue, "--offset", 6, "--max", 4, *at)
