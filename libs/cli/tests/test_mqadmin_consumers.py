@@ -11,7 +11,16 @@ import pytest
 from cometmq.cli.mqadmin.places import decoded
 from cometmq.cli.mqadmin.text import java_text, running_text
 from cometmq.cli.mqadmin.text.message_text import write_body
-from cometmq.client import Message, MessageExt, MessageQueue, Producer, ProducerOptions
+from cometmq.client import (
+    Message,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    Producer,
+    ProducerOptions,
+    PushOptions,
+)
+from cometmq.client.sync import PushConsumer
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import Child, wait_until
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
@@ -435,3 +444,14 @@ def test_the_progress_of_an_unknown_group_is_an_error_of_its_own(ask, topic):
     ask("consumerProgress", "-g", f"{topic}-idle").assert_refused(
         1, f"the group {topic}-idle has consumed nothing yet"
     )
+
+
+def test_the_progress_of_a_broadcasting_group_is_not_taken_for_none(ask, topic, suite, tmp_path):
+    """Brokers do not know it; "has consumed nothing yet" was wrong."""
+    group = f"{topic}-all"
+    options = PushOptions(message_model=MessageModel.BROADCASTING, offsets_dir=str(tmp_path))
+    consumer = PushConsumer(group, suite.namesrv, listener=lambda _: None, options=options)
+    consumer.subscribe(topic)
+    with consumer:
+        for command in (("consumerProgress", "-g", group), ("lag", group)):
+            assert f"{group} consumes in broadcasting mode: each member" in ask(*command).err

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from cometmq.client import (
     InvalidArgument,
     Message,
     MessageExt,
+    MessageModel,
     MessageQueue,
     Producer,
     PushConsumer,
@@ -384,6 +386,24 @@ async def test_a_filter_shows_in_the_track(
         await admin.commit_offset("g", QUEUE, 1)
         track = await _track(admin, cluster.messages("T")[0])
     assert track is TrackType.CONSUMED_BUT_FILTERED
+
+
+async def test_brokers_do_not_know_the_progress_of_broadcasting_members(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer, tmp_path: Path
+) -> None:
+    """RocketMQ 4.9 says NOT_CONSUME_YET, whatever the members have consumed."""
+    await send(producer, 1)
+    assert not await admin.is_broadcasting("g")
+    model = MessageModel.BROADCASTING
+    options = PushOptions(message_model=model, offsets_dir=str(tmp_path))
+    consumer = PushConsumer("g", cluster.namesrv, listener=lambda _: None, options=options)
+    consumer.subscribe("T")
+    async with consumer:
+        assert await admin.is_broadcasting("g")
+        track = await _track(admin, cluster.messages("T")[0])
+        assert track is TrackType.CONSUME_BROADCASTING
+    async with member(cluster, lambda _: ConsumeResult.SUCCESS):
+        assert not await admin.is_broadcasting("g")
 
 
 async def _track(admin: AdminClient, message: MessageExt) -> TrackType:

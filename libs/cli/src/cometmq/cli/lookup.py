@@ -17,6 +17,14 @@ def check_not_reserved(group: str) -> None:
         )
 
 
+def broadcasting_text(group: str) -> str:
+    """Return why a group has no progress that could be shown."""
+    return (
+        f"{group} consumes in broadcasting mode: each member receives every message and keeps its"
+        " own offsets, so brokers do not know the progress"
+    )
+
+
 async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig:
     """Return the settings of a group; raise ClientError if no broker knows it."""
     config = (await admin.groups()).get(group)

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
-from cometmq.cli.lookup import known_group
+from cometmq.cli.lookup import broadcasting_text, known_group
 from cometmq.cli.mqadmin.consumers import members_say
 from cometmq.cli.mqadmin.frame import (
     Column,
@@ -73,6 +73,8 @@ def consumer_progress(
         stats = await admin.consume_stats(group, is_missing_ok=True)
         if not stats.offset_table:
             await known_group(admin, group)
+            if await admin.is_broadcasting(group):
+                raise ClientError(broadcasting_text(group))
             raise ClientError(f"the group {group} has consumed nothing yet")
         return stats, await _owners(admin, group) if with_ip else {}
 

@@ -13,7 +13,7 @@ import typer
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm, wrong_usage
 from cometmq.cli.input import has_content
-from cometmq.cli.lookup import known_group
+from cometmq.cli.lookup import broadcasting_text, known_group
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
     STDOUT,
@@ -105,7 +105,7 @@ def _group_view(
 ) -> Callable[[], None]:
     """Ask for the queues of a group; return a function that prints them."""
 
-    async def question(admin: CommandAdmin) -> tuple[list[QueueState], list[str], list[str]]:
+    async def question(admin: CommandAdmin) -> tuple[list[QueueState], list[str], list[str], str]:
         config = await known_group(admin, group)
         if topic is not None:
             await check_exists(admin, topic)
@@ -113,13 +113,16 @@ def _group_view(
         # a topic that the group may not read has no offsets of it
         topics = {state.queue.topic for state in states}
         topics |= (await members_of(admin, group, config)).topics
+        empty = f"{group} has no offsets{_inside(topic)} yet"
+        if not states and await admin.is_broadcasting(group):
+            empty = broadcasting_text(group)
         missing = await AbsentBrokers(admin).of(group, topics, topic)
         if topic is not None:
             topics &= {topic}
         notes = await unread_notes(admin, topics, waiting_in(states))
-        return states, missing, [*notes, *await missing_level_notes(admin)]
+        return states, missing, [*notes, *await missing_level_notes(admin)], empty
 
-    states, missing, notes = ask(namesrv, question)
+    states, missing, notes, empty = ask(namesrv, question)
 
     def show() -> None:
         total, skips, behind_s = _total(states)
@@ -130,7 +133,6 @@ def _group_view(
             print_json({**facts, "missing_brokers": missing, "queues": queues})
         else:
             title = _title(group, states, missing)
-            empty = f"{group} has no offsets{_inside(topic)} yet"
             print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
         print_notes([*missed_notes(group, states), *notes])
 

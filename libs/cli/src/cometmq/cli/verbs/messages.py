@@ -56,6 +56,7 @@ def show(
     NOT_CONSUME_YET        the group has not committed such an offset
     NOT_ONLINE             no member of the group is connected
     PULL                   its members pull; brokers do not know their progress
+    CONSUME_BROADCASTING   each member receives it; brokers do not know their progress
     UNKNOWN                the broker answered with an error
     """
 

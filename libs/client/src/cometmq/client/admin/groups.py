@@ -6,6 +6,7 @@ from cometmq.client.admin.known_groups import check_deletable, check_known
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_kind, checked_header, whole
 from cometmq.client.message import check_group
+from cometmq.client.settings import MessageModel
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
@@ -87,6 +88,17 @@ class GroupAdmin(AdminBase):
         if found is None:
             raise ConsumerNotOnline(f"the consumer group[{group}] not online")
         return found
+
+    async def is_broadcasting(self, group: str) -> bool:
+        """Return whether members are connected that consume in broadcasting mode.
+
+        They keep their own offsets, so brokers know nothing of their progress.
+        """
+        try:
+            members = await self.consumer_connections(group)
+        except CommandError:
+            return False
+        return members.message_model == MessageModel.BROADCASTING
 
     async def producer_connections(self, group: str, topic: str) -> ProducerConnections:
         """Return the connected members of a producer group; raise ServerError if there are none."""

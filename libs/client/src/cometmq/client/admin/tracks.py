@@ -8,6 +8,7 @@ import msgspec
 from cometmq.client.admin.groups import GroupAdmin
 from cometmq.client.admin.offsets import OffsetAdmin
 from cometmq.client.message import MessageExt, check_received
+from cometmq.client.settings import MessageModel
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.errors import CommandError, ConsumerNotOnline
 from cometmq.remoting.names import ALL_TAGS
@@ -21,6 +22,8 @@ class TrackType(StrEnum):
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
     PULL = "PULL"
     """The group pulls and keeps its own offsets, so its progress is unknown."""
+    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
+    """As PULL, because each member receives the message; RocketMQ 4.9 says NOT_CONSUME_YET."""
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     NOT_ONLINE = "NOT_ONLINE"
     UNKNOWN = "UNKNOWN"
@@ -55,6 +58,8 @@ class TrackAdmin(GroupAdmin, OffsetAdmin):
             )
         if members.consume_type != "CONSUME_PASSIVELY":
             return MessageTrack(group, TrackType.PULL)
+        if members.message_model == MessageModel.BROADCASTING:
+            return MessageTrack(group, TrackType.CONSUME_BROADCASTING)
         if not await self._is_consumed(message, group):
             return MessageTrack(group, TrackType.NOT_CONSUME_YET)
         return MessageTrack(
