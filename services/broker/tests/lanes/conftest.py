@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparisons of the lanes with the handlers do not depend on time."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from cometmq.remoting.transport import dispatch, room, turns
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _endless_turns() -> Iterator[None]:
+    """Let no turn end by time: the compared programs would stop at different requests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "SLICE_S", math.inf)
+        patch.setattr(room, "_TURN_S", math.inf)
+        for name in ("SLICE_S", "_SLOW_S", "_TURN_S", "_LONG_S"):
+            patch.setattr(turns, name, math.inf)
+        yield
