@@ -75,7 +75,8 @@ def test_commands_name_the_variables_that_they_do_not_read(ask, call, monkeypatc
         f"{start}COMETMQ_ACCES_KEY; did you mean COMETMQ_ACCESS_KEY?",
         f"{start}COMETMQ_NAMESRV_ADDR; did you mean NAMESRV_ADDR?",
     ]
+    key = "cometmq: COMETMQ_ACCES_KEY=me: no program reads the variable COMETMQ_ACCES_KEY"
     assert call("broker", "-p").err.splitlines() == [
-        f"{start}COMETMQ_ACCES_KEY; did you mean COMETMQ_ACCESS_KEY?",
+        f"{key}; did you mean COMETMQ_BROKER_ACCESS_KEY?",
         f"{start}COMETMQ_NAMESRV_ADDR; did you mean COMETMQ_BROKER_NAMESRV_ADDR?",
     ]

@@ -36,6 +36,7 @@ INNER = {
     "KIND",  # used by errors
     "OPTIONS",  # used by consumers' own checks
     "check",  # called by brokers
+    "judge",  # called by `send_in_transaction`
     "check_outside_calls",  # called by `close`
     "note_failure",  # called by `send_in_transaction`
 }

@@ -37,7 +37,7 @@ from cometmq.runtime.settings import load
 BOUNDS = {
     "brokersMax": 12,
     "connectionBrokersMax": 5,
-    "brokerTopicsMax": 10,
+    "topicsPerBrokerMax": 10,
     "routeEntriesMax": 25,
     "kvEntriesMax": 9,
     "kvBytesMax": 2_000,
@@ -178,7 +178,7 @@ async def test_a_full_table_refuses_and_says_why(namesrv: Namesrv, name: str) ->
 
 
 async def test_what_exists_is_refreshed_at_every_limit(namesrv: Namesrv) -> None:
-    topics = [f"T{number}" for number in range(BOUNDS["brokerTopicsMax"])]
+    topics = [f"T{number}" for number in range(BOUNDS["topicsPerBrokerMax"])]
     await register(namesrv, "b", *topics)
     await register(namesrv, "b", *topics)
     for number in range(BOUNDS["kvEntriesMax"]):

@@ -30,7 +30,7 @@ CONNECTION_BROKERS: Final = Limit(
 )  # fmt: skip
 BROKER_TOPICS: Final = Limit(
     "broker_topics", "Topics of one broker group", Scope.BROKER, REFUSED,
-    "brokerTopicsMax", lambda s: s.broker_topics_max,
+    "topicsPerBrokerMax", lambda s: s.topics_per_broker_max,
     answer=_CODE,
 )  # fmt: skip
 ROUTE_ENTRIES: Final = Limit(

@@ -136,7 +136,7 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             extra={"mutable": True},
         ),
     ] = 64
-    broker_topics_max: Annotated[
+    topics_per_broker_max: Annotated[
         int,
         Meta(
             ge=1, description="Maximum number of topics of a broker group.", extra={"mutable": True}

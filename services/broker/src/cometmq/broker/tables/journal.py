@@ -185,6 +185,8 @@ class Journal:
             # No mark names this content: another program wrote the file. It is unknown which of
             # these entries the file already includes.
             self.position = None
+            if self._found.marks:
+                self.unreliable.add(name)
             if entries:
                 self._log.warning("journal.left_out", table=name, entries=len(entries))
             if digest and name in self._found.marks:
