@@ -317,6 +317,7 @@ mod tests {
     fn mutated_sends_never_panic_and_many_are_staged() {
         let seen = run(1, 300_000);
         assert!(seen.staged > seen.frames / 8, "{seen:?}");
-        assert!(seen.ended > seen.frames / 200, "{seen:?}");
+        // Half messages that leave too little room for their commit are left to Python.
+        assert!(seen.ended > seen.frames / 500, "{seen:?}");
     }
 }
