@@ -6,6 +6,8 @@ from time import sleep
 
 import pytest
 
+import cometmq.cli.main
+from cometmq.cli.entry import EXIT_INTERRUPTED, main
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import Child
 
@@ -28,3 +30,30 @@ def test_a_signal_that_is_sent_twice_ends_consume_without_a_traceback(
         assert len(child.log().splitlines()) == 200, child.log()
     finally:
         child.kill()
+
+
+def test_an_interrupt_that_python_wraps_in_another_error_ends_without_a_traceback(monkeypatch):
+    """Python 3.11 does so while it makes a class, as in the imports of a command."""
+
+    class Interrupted:
+        def __set_name__(self, owner, name):
+            raise KeyboardInterrupt
+
+    def command():
+        type("Enumeration", (), {"member": Interrupted()})
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(cometmq.cli.main, "main", command)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    signal.signal(signal.SIGINT, before)
+    assert ended.value.code == EXIT_INTERRUPTED
+
+
+def test_another_error_of_a_command_is_raised(monkeypatch):
+    def command():
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(cometmq.cli.main, "main", command)
+    with pytest.raises(RuntimeError, match="a defect"):
+        main()

@@ -16,6 +16,10 @@ def main() -> None:
         with no_collections():
             commands = import_module("cometmq.cli.main")
         commands.main()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        # Python 3.11 raises RuntimeError from an interrupt that strikes while a class is made, as
+        # in the imports of `ssl` and of its enumerations.
+        if not any(isinstance(it, KeyboardInterrupt) for it in (error, error.__cause__)):
+            raise
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the same request, sent again
         sys.exit(EXIT_INTERRUPTED)
