@@ -214,4 +214,6 @@ async def test_unsent_output_takes_little_more_memory_than_is_counted_when_it_is
         held = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert held - (server.stats().unsent_bytes - counted) < 512 * KIB
+    unsent = server.stats().unsent_bytes - counted
+    # asyncio of Python 3.11 keeps unsent output in a bytearray, which has an eighth to spare when it grows.
+    assert held - unsent < unsent // 8 + 256 * KIB
