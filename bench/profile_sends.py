@@ -35,7 +35,7 @@ from cometmq.peers.comet import CometCluster
 from cometmq.peers.processes import PeerError
 
 SAMPLER: Final = Path(__file__).resolve().parent / "macro" / "sampler.py"
-CHOICES: Final = {load.name: load for load in (*LOADS, *REPLICATED)}
+CHOICES: Final = {load.name: load for load in (*LOADS, *REPLICATED) if not load.accounts}
 MODULES: Final = 15
 FUNCTIONS: Final = 30
 LINES: Final = 25

@@ -10,6 +10,33 @@
 enum { VERSION_4_9_4 = 401, PREFIX_BYTES = 8, BINARY_OPAQUE_AT = 13, RECORD_BYTES_MIN = 91 };
 static const char BORN_MARK[] = "1234567890123";
 static const char MESSAGE_MARK[] = "89ABCDEF01234567";
+static const char SIGNATURE_MARK[SIGNATURE_CHARS + 1] = "SIGNATURE-------------------";
+
+static int by_name(const void *one, const void *other) {
+    return strcmp(((const struct field *)one)->key, ((const struct field *)other)->key);
+}
+
+/* Return what a client signs; the caller frees it. */
+static uint8_t *signed_content(const struct request *request, size_t *size) {
+    struct field fields[FIELDS_MAX];
+    const size_t count = request->field_count;
+    size_t room = request->body_bytes + 1;
+    for (size_t i = 0; i < count; i++) {
+        fields[i] = request->fields[i];
+        room += strlen(fields[i].value);
+    }
+    qsort(fields, count, sizeof fields[0], by_name);
+    uint8_t *content = malloc(room);
+    uint8_t *at = content;
+    for (size_t i = 0; i < count; i++) {
+        at = mempcpy(at, fields[i].value, strlen(fields[i].value));
+    }
+    if (request->body_bytes > 0) {
+        at = mempcpy(at, request->body, request->body_bytes);
+    }
+    *size = (size_t)(at - content);
+    return content;
+}
 
 static void put16(uint8_t *at, uint32_t value) {
     at[0] = (uint8_t)(value >> 8);
@@ -72,7 +99,7 @@ static size_t binary_header(const struct request *request, uint8_t *out) {
     return (size_t)(at - out);
 }
 
-size_t frame_build(const struct request *request, uint8_t *out) {
+static size_t write_frame(const struct request *request, uint8_t *out) {
     const size_t header_bytes = request->serialization == SERIALIZATION_JSON
                                     ? json_header(request, (char *)out + PREFIX_BYTES)
                                     : binary_header(request, out + PREFIX_BYTES);
@@ -83,6 +110,36 @@ size_t frame_build(const struct request *request, uint8_t *out) {
         memcpy(out + PREFIX_BYTES + header_bytes, request->body, request->body_bytes);
     }
     return size;
+}
+
+/* Add the access key, and a signature if there is one. */
+static struct request with_key(const struct request *request, struct field *fields,
+                               const char *signature) {
+    struct request result = *request;
+    if (request->field_count > 0) {
+        memcpy(fields, request->fields, request->field_count * sizeof fields[0]);
+    }
+    fields[result.field_count++] = (struct field){"AccessKey", signing_key()};
+    if (signature != NULL) {
+        fields[result.field_count++] = (struct field){"Signature", signature};
+    }
+    result.fields = fields;
+    return result;
+}
+
+size_t frame_build(const struct request *request, uint8_t *out) {
+    if (signing_key() == NULL) {
+        return write_frame(request, out);
+    }
+    struct field fields[FIELDS_MAX];
+    char signature[SIGNATURE_CHARS + 1] = {0};
+    const struct request unsigned_request = with_key(request, fields, NULL);
+    size_t size;
+    uint8_t *content = signed_content(&unsigned_request, &size);
+    signing_sign(content, size, signature);
+    free(content);
+    const struct request signed_request = with_key(request, fields, signature);
+    return write_frame(&signed_request, out);
 }
 
 static size_t offset_of(const uint8_t *bytes, size_t size, const char *mark) {
@@ -124,12 +181,29 @@ struct template send_template(const struct send_options *options) {
                                     sizeof fields / sizeof fields[0], body, options->body_bytes};
     struct template result = {.serialization = options->serialization,
                               .bytes = malloc(4096 + options->body_bytes)};
-    result.size = frame_build(&request, result.bytes);
+    if (signing_key() == NULL) {
+        result.size = write_frame(&request, result.bytes);
+    } else {
+        struct field own[FIELDS_MAX];
+        const struct request unsigned_request = with_key(&request, own, NULL);
+        result.content = signed_content(&unsigned_request, &result.content_size);
+        const struct request signed_request = with_key(&request, own, SIGNATURE_MARK);
+        result.size = write_frame(&signed_request, result.bytes);
+    }
     const size_t head = result.size - options->body_bytes;
     result.born_at = offset_of(result.bytes, head, BORN_MARK);
     result.message_at = offset_of(result.bytes, head, MESSAGE_MARK);
     if (strchr(options->properties, '#') != NULL) {
         result.digit_at = offset_of(result.bytes, head, "#");
+    }
+    if (result.content != NULL) {
+        const size_t content_head = result.content_size - options->body_bytes;
+        result.signature_at = offset_of(result.bytes, head, SIGNATURE_MARK);
+        result.content_born_at = offset_of(result.content, content_head, BORN_MARK);
+        result.content_message_at = offset_of(result.content, content_head, MESSAGE_MARK);
+        if (result.digit_at != 0) {
+            result.content_digit_at = offset_of(result.content, content_head, "#");
+        }
     }
     result.opaque_at = options->serialization == SERIALIZATION_JSON
                            ? offset_of(result.bytes, head, "\"opaque\":") + strlen("\"opaque\":")
@@ -158,6 +232,16 @@ void template_patch(struct template *template, uint32_t opaque, uint64_t born_ms
     uint8_t *at = template->bytes + template->message_at;
     for (size_t i = 16; i-- > 0; message >>= 4) {
         at[i] = (uint8_t) "0123456789ABCDEF"[message & 15];
+    }
+    if (template->content != NULL) {
+        uint8_t *content = template->content;
+        memcpy(content + template->content_born_at, template->bytes + template->born_at, 13);
+        memcpy(content + template->content_message_at, template->bytes + template->message_at, 16);
+        if (template->digit_at != 0) {
+            content[template->content_digit_at] = template->bytes[template->digit_at];
+        }
+        signing_sign(content, template->content_size,
+                     (char *)template->bytes + template->signature_at);
     }
 }
 

@@ -8,6 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "signing.h"
+
+enum { FIELDS_MAX = 16 };
 enum { FRAME_BYTES_MAX = 16 * 1024 * 1024, OPAQUE_BASE = 1000000000, PROPERTIES_BYTES_MAX = 256 };
 enum serialization { SERIALIZATION_JSON = 0, SERIALIZATION_ROCKETMQ = 1 };
 enum code { CODE_SEND_V2 = 310, CODE_PULL = 11, CODE_LOCK = 41, CODE_ROUTE = 105 };
@@ -38,6 +41,12 @@ struct template {
     size_t born_at;    /* 13 decimal digits: milliseconds */
     size_t message_at; /* 16 hexadecimal digits: the second half of UNIQ_KEY */
     size_t digit_at;   /* the digit that changes; 0: no such digit */
+    size_t signature_at; /* 0: the request is not signed */
+    uint8_t *content;    /* what is signed, with the same positions to patch */
+    size_t content_size;
+    size_t content_born_at;
+    size_t content_message_at;
+    size_t content_digit_at;
 };
 
 struct reply {
@@ -61,7 +70,7 @@ struct send_options {
     const char *properties; /* NAME=VALUE,NAME=VALUE with at most one # */
 };
 
-/* Write a frame into out (room for 1 KiB plus the texts and the body); return its size. */
+/* Write a frame, signed if there is an access key, into out (room for 1 KiB plus the texts and the body); return its size. */
 size_t frame_build(const struct request *request, uint8_t *out);
 
 /* Build a SEND_MESSAGE_V2 as the Java producer sends it; the caller frees bytes. */

@@ -337,6 +337,7 @@ static int run_load(const struct options *options) {
 
 int main(int argc, char **argv) {
     const struct options options = options_parse(argc, argv);
+    signing_set(options.access_key, options.secret_key);
     if (options.mode == MODE_FIRST_SEND || options.mode == MODE_FIRST_PULL) {
         return run_first(&options);
     }

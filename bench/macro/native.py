@@ -16,10 +16,18 @@ SENDERS_MAX_S: Final = 3600.0
 FILL_ATTEMPTS: Final = 20
 _FLAGS: Final = ("-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra")
 _PROGRAMS: Final = {
-    "loadgen": ("loadgen.c", "consumers.c", "first.c", "frames.c", "options.c", "counters.c"),
-    "floor": ("floor.c", "frames.c"),
+    "loadgen": (
+        "loadgen.c",
+        "consumers.c",
+        "first.c",
+        "frames.c",
+        "options.c",
+        "counters.c",
+        "signing.c",
+    ),
+    "floor": ("floor.c", "frames.c", "signing.c"),
     "rivals": ("rivals.c", "counters.c"),
-    "transact": ("transact.c", "frames.c", "counters.c"),
+    "transact": ("transact.c", "frames.c", "counters.c", "signing.c"),
 }
 _APPEND_OPTIONS: Final = frozenset(
     {

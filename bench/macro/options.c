@@ -13,7 +13,8 @@ static const char USAGE[] =
     "  [--connections N] [--in-flight N] [--queues N] [--body-bytes N] [--topic T] [--topics N]\n"
     "  [--group G] [--groups N] [--properties NAME=VALUE,..] [--registered] [--broker-name B]\n"
     "  [--serialization json|rocketmq] [--seconds S] [--warmup S] [--count MESSAGES]\n"
-    "  [--rate MESSAGES_PER_S] [--timeout S] [--namesrv-port N]\n";
+    "  [--rate MESSAGES_PER_S] [--timeout S] [--namesrv-port N]\n"
+    "  [--access-key K --secret-key S]\n";
 
 enum { RATE_MAX = 1000000 };
 
@@ -28,7 +29,8 @@ static const struct option LONG[] = {
     {"timeout", required_argument, NULL, 'o'},     {"rate", required_argument, NULL, 'r'},
     {"topics", required_argument, NULL, 'T'},      {"groups", required_argument, NULL, 'G'},
     {"properties", required_argument, NULL, 'P'},  {"registered", no_argument, NULL, 'R'},
-    {"broker-name", required_argument, NULL, 'B'}, {NULL, 0, NULL, 0},
+    {"broker-name", required_argument, NULL, 'B'}, {"access-key", required_argument, NULL, 'A'},
+    {"secret-key", required_argument, NULL, 'S'}, {NULL, 0, NULL, 0},
 };
 
 static void refuse(void) {
@@ -70,6 +72,8 @@ static void set_option(struct options *options, int name, const char *value) {
     case 'P': options->properties = value; break;
     case 'R': options->is_registered = true; break;
     case 'B': options->broker_name = value; break;
+    case 'A': options->access_key = value; break;
+    case 'S': options->secret_key = value; break;
     default: refuse();
     }
 }
@@ -79,6 +83,7 @@ struct options options_parse(int argc, char **argv) {
         .mode = MODE_SEND, .host = "127.0.0.1", .connections = 1, .in_flight = 1, .queues = 4,
         .body_bytes = 128, .topic = "BENCH", .group = "BENCH_GROUP",
         .topics = 1, .groups = 1, .properties = "", .broker_name = "broker-a",
+        .access_key = "", .secret_key = "",
         .serialization = SERIALIZATION_ROCKETMQ, .seconds = 5.0, .timeout = 30.0,
     };
     for (int name; (name = getopt_long(argc, argv, "", LONG, NULL)) != -1;) {

@@ -24,6 +24,8 @@ struct options {
     const char *properties; /* NAME=VALUE,NAME=VALUE; a # becomes a digit that changes */
     bool is_registered; /* pull by the subscription of the group's heartbeats, as clients do */
     const char *broker_name; /* orderly: the broker name in the locks */
+    const char *access_key; /* signs all requests; empty: none */
+    const char *secret_key;
     enum serialization serialization;
     int rate; /* send: messages per second, sent when they are due; 0: as fast as answers arrive */
     double seconds; /* measured time, after the warm-up; SIGINT ends it early */

@@ -88,12 +88,19 @@ def run_floor(plan: Plan) -> Sample:
 
 def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
     """Run the rate workloads on long-running servers, in the order A B A B."""
+    for accounts in (False, True):
+        _run_loads(plan, [load for load in loads if load.accounts is accounts], accounts=accounts)
+
+
+def _run_loads(plan: Plan, loads: Sequence[Load], *, accounts: bool) -> None:
     if not loads:
         return
     names = [*plan.servers]
-    if any(load.mode == "send" for load in loads):
+    if any(load.mode == "send" for load in loads) and not accounts:
         names += plan.rivals
-    with _warm_servers(plan, "loads", names) as servers:
+    with _warm_servers(
+        plan, "loads-acl" if accounts else "loads", names, accounts=accounts
+    ) as servers:
         for load in loads:
             fit = [each for each in servers if load.mode == "send" or each.name not in RIVALS]
             _run_load(plan, load, fit)
@@ -101,13 +108,13 @@ def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
 
 @contextmanager
 def _warm_servers(
-    plan: Plan, name: str, names: Sequence[str], checks: Checks = None
+    plan: Plan, name: str, names: Sequence[str], checks: Checks = None, *, accounts: bool = False
 ) -> Iterator[list[Contestant]]:
     """Start servers and warm them up with sends; stop them on leaving the context."""
     with ExitStack() as stack:
         servers = [
             stack.enter_context(
-                _running(each, plan.directory / name / each, plan.serialization, checks)
+                _running(each, plan.directory / name / each, plan.serialization, checks, accounts)
             )
             for each in names
         ]
@@ -126,11 +133,11 @@ def warm_up(plan: Plan, server: Contestant) -> None:
 
 
 def _running(
-    name: str, directory: Path, serialization: str, checks: Checks
+    name: str, directory: Path, serialization: str, checks: Checks, accounts: bool
 ) -> AbstractContextManager[Contestant]:
     if name in RIVALS:
         return running_rival(name, directory)
-    return running(name, directory, serialization, checks)
+    return running(name, directory, serialization, checks, accounts=accounts)
 
 
 def _run_load(plan: Plan, load: Load, servers: Sequence[Contestant]) -> None:

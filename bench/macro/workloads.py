@@ -74,6 +74,7 @@ class Load:
     groups: int = 1
     properties: str = ""  # of the messages; each # is replaced by a digit that changes
     expression: str = ""  # SQL that the consumers' heartbeat asks for
+    accounts: bool = False  # access control, and signed requests
 
     @property
     def topic(self) -> str:
@@ -124,6 +125,16 @@ LOADS: Final = (
         "send-8x32", "send 128 B, 8 connections x 32 in flight", "send",
         connections=8, in_flight=32, body_bytes=128,
         targets=(Target("messages_per_s", 5.0), Target("p99_us", 0.15)),
+    ),
+    Load(
+        "pull-acl", "accounts: pull 32 per request, 4 queues, hot", "pull",
+        connections=4, in_flight=1, body_bytes=128, preload=400_000, accounts=True,
+        targets=(Target("messages_per_s", 2.0),),
+    ),
+    Load(
+        "send-8x32-acl", "accounts: send 128 B, 8 connections x 32 in flight", "send",
+        connections=8, in_flight=32, body_bytes=128, accounts=True,
+        targets=(Target("messages_per_s", 4.0),),
     ),
     Load(
         "send-1k", "send 1 KiB, 8 connections x 32 in flight", "send",

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the native generator against `floor`, and against servers that give wrong answers."""
 
+import base64
+import hmac
 import json
 import socket
 import struct
@@ -275,3 +277,24 @@ def test_filling_resends_refused_messages():
     with broker(lambda *_: (next(codes), {}, b"")) as port:
         fill(port, 5, topic="T", serialization="json")
     assert next(codes, None) is None
+
+
+@pytest.mark.parametrize("mode", ["send", "pull"])
+@pytest.mark.parametrize("body_bytes", [0, 1, 55, 128, 1000])
+def test_signatures_are_those_of_the_fields_in_the_order_of_their_names(mode, body_bytes):
+    seen = []
+
+    def refuse(header):
+        seen.append(header["extFields"])
+        return {"code": 1, "flag": 1, "opaque": header["opaque"]}
+
+    keys = {"access_key": "benchUser1", "secret_key": "secret"}
+    with answering(refuse) as port:
+        loadgen(mode, port, count=20, body_bytes=body_bytes, serialization="json", **keys)
+    body = b"x" * body_bytes if mode == "send" else b""
+    assert len({fields["Signature"] for fields in seen}) == (20 if mode == "send" else 1)
+    for fields in seen:
+        signature = fields.pop("Signature")
+        content = "".join(fields[name] for name in sorted(fields)).encode() + body
+        digest = hmac.digest(b"secret", content, "sha1")
+        assert signature == base64.b64encode(digest).decode()
