@@ -35,7 +35,7 @@ from cometmq.peers.comet import CometCluster
 from cometmq.peers.processes import PeerError
 
 SAMPLER: Final = Path(__file__).resolve().parent / "macro" / "sampler.py"
-CHOICES: Final = {load.name: load for load in (*LOADS, *REPLICATED) if not load.accounts}
+CHOICES: Final = {load.name: load for load in (*LOADS, *REPLICATED)}
 MODULES: Final = 15
 FUNCTIONS: Final = 30
 LINES: Final = 25
@@ -104,8 +104,10 @@ def run(
 
 def profile_broker(directory: Path, load: Load, arguments: argparse.Namespace) -> None:
     """Profile a single broker."""
-    with ProfiledCluster(directory, arguments.tool) as cluster:
-        server = Server("comet", cluster, arguments.serialization)
+    prepared = ProfiledCluster(directory, arguments.tool)
+    load.setup.apply(prepared)
+    with prepared as cluster:
+        server = Server("comet", cluster, arguments.serialization, load.setup)
         (used_us,) = run(server, load, arguments, [cluster.profile_path])
         cluster.stop()
     print_profile(cluster.profile_path, used_us, arguments.tool)
@@ -115,7 +117,9 @@ def profile_pair(directory: Path, load: Load, arguments: argparse.Namespace) -> 
     """Profile both brokers of a group with two copies."""
     paths = [directory / f"profile-{number}" for number in (0, 1)]
     prefixes = [profiler(arguments.tool, path) for path in paths]
-    with CometPair(directory / "pair", is_sync=True, prefixes=prefixes) as pair:
+    prepared = CometPair(directory / "pair", is_sync=True, prefixes=prefixes)
+    prepared.apply(load.setup)
+    with prepared as pair:
         paths = [paths[int(one.directory.name)] for one in (pair.master, pair.slave)]
         used = run(PairServer("comet", pair, arguments.serialization), load, arguments, paths)
         pair.stop()

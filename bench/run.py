@@ -28,6 +28,7 @@ from macro.replication import run_catch_up, run_replicated
 from macro.rivals import RIVALS
 from macro.scenarios import (
     Plan,
+    add_shares,
     run_delay,
     run_floor,
     run_loads,
@@ -113,6 +114,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
         failures += _failures(step)
         for stores in directory.iterdir():  # RocketMQ deletes messages once a disk is 75 % full
             shutil.rmtree(stores)
+    add_shares(plan.samples)
     options = {"rounds": plan.rounds, "seconds": plan.seconds, "serialization": plan.serialization}
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
     result = report.make_result(plan.samples, floor, options=options, measured_at=measured_at)

@@ -70,7 +70,8 @@ struct send_options {
     const char *properties; /* NAME=VALUE,NAME=VALUE with at most one # */
 };
 
-/* Write a frame, signed if there is an access key, into out (room for 1 KiB plus the texts and the body); return its size. */
+/* Write a frame, signed if there is an access key, into out (room for 1 KiB plus the texts and the
+ * body); return its size. */
 size_t frame_build(const struct request *request, uint8_t *out);
 
 /* Build a SEND_MESSAGE_V2 as the Java producer sends it; the caller frees bytes. */

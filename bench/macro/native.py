@@ -17,18 +17,12 @@ FILL_ATTEMPTS: Final = 20
 _FLAGS: Final = ("-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra")
 _PROGRAMS: Final = {
     "loadgen": (
-        "loadgen.c",
-        "consumers.c",
-        "first.c",
-        "frames.c",
-        "options.c",
-        "counters.c",
-        "signing.c",
+        "loadgen.c", "consumers.c", "first.c", "frames.c", "options.c", "counters.c", "signing.c",
     ),
     "floor": ("floor.c", "frames.c", "signing.c"),
     "rivals": ("rivals.c", "counters.c"),
     "transact": ("transact.c", "frames.c", "counters.c", "signing.c"),
-}
+}  # fmt: skip
 _APPEND_OPTIONS: Final = frozenset(
     {
         "body_bytes", "connections", "count", "in_flight", "queues", "seconds", "timeout",

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from macro.native import BenchError, FirstAnswer
 from macro.servers import BROKER_CONF, JAVA_HEAP, Server
+from macro.setups import PLAIN, Setup
 
 from cometmq.peers.cluster import (
     START_TIMEOUT_S,
@@ -41,7 +42,14 @@ class Pair(KilledOnExit):
 
     def __init__(self, directory: Path, members: Sequence[Cluster]) -> None:
         self.directory = directory
+        self.setup = PLAIN
         self._members = list(members)
+
+    def apply(self, setup: Setup) -> None:
+        """Configure a pair that has not been started."""
+        self.setup = setup
+        for member in self._members:
+            setup.apply(member)
 
     @property
     def master(self) -> Cluster:
@@ -202,7 +210,8 @@ class CometPair(Pair):
 
 def _await_first_send(pair: Pair) -> None:
     port = pair.master.layout.brokers[0].port
-    with FirstAnswer("first-send", port, timeout=START_TIMEOUT_S) as first:
+    options = pair.setup.generator_options
+    with FirstAnswer("first-send", port, timeout=START_TIMEOUT_S, **options) as first:
         first.accepted_s()
 
 
@@ -228,7 +237,7 @@ class PairServer(Server):
     """A pair under load; the processor times of both brokers are added up."""
 
     def __init__(self, name: str, pair: Pair, serialization: str) -> None:
-        super().__init__(name, pair.master, serialization)
+        super().__init__(name, pair.master, serialization, pair.setup)
         self.pair = pair
 
     @property

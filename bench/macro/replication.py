@@ -16,13 +16,13 @@ from macro.copying import copy
 from macro.native import BenchError, Report
 from macro.pairs import PAIRS, Pair, PairServer, await_equal_logs, log_end
 from macro.process import anonymous_bytes
-from macro.scenarios import Plan, Sample, checked, measure, prepare, warm_up
+from macro.scenarios import OWN, Plan, Sample, checked, measure, prepare, warm_up
 from macro.servers import Server, running
+from macro.setups import Setup
 from macro.workloads import CATCH_UP, Load
 
 from cometmq.peers.processes import PeerError, wait_until
 
-OWN: Final = frozenset({"comet", "python"})
 POLL_S: Final = 0.02
 POLL_MAX_S: Final = 0.2
 """Interval at which a slave's log end and memory are read, which takes time that senders need; it
@@ -48,10 +48,16 @@ class Entry(NamedTuple):
 
 
 def run_replicated(plan: Plan, loads: Sequence[Load]) -> None:
-    """Run send workloads on pairs whose sends wait for both copies, in the order A B A B."""
-    if not loads:
-        return
-    with _entries(plan) as entries:
+    """Run send workloads on pairs whose sends wait for both copies, in the order A B A B.
+
+    Each configuration has its own pairs.
+    """
+    for setup in dict.fromkeys(load.setup for load in loads):
+        _run_replicated(plan, setup, [load for load in loads if load.setup == setup])
+
+
+def _run_replicated(plan: Plan, setup: Setup, loads: Sequence[Load]) -> None:
+    with _entries(plan, setup) as entries:
         for load in loads:
             for entry in entries:
                 for server in entry:
@@ -64,18 +70,20 @@ def run_replicated(plan: Plan, loads: Sequence[Load]) -> None:
 
 
 @contextmanager
-def _entries(plan: Plan) -> Iterator[list[Entry]]:
+def _entries(plan: Plan, setup: Setup) -> Iterator[list[Entry]]:
     entries = []
     with ExitStack() as stack:
         for name in plan.servers:
-            directory = plan.directory / "replicated" / name
-            pair = stack.enter_context(PAIRS[name](directory, True))
+            directory = plan.directory / f"replicated{setup.suffix}" / name
+            prepared = PAIRS[name](directory, True)
+            prepared.apply(setup)
+            pair = stack.enter_context(prepared)
             server = PairServer(name, pair, plan.serialization)
             warm_up(plan, server)
             single = None
             if name in OWN:
                 single = stack.enter_context(
-                    running(name, directory / "single", plan.serialization)
+                    running(name, directory / "single", plan.serialization, setup=setup)
                 )
                 warm_up(plan, single)
             entries.append(Entry(server, single))

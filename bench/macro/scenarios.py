@@ -8,7 +8,7 @@ warmed up first, mainly for Java's JIT compiler. The other workloads start new p
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -17,11 +17,14 @@ from macro.native import BenchError, Floor, Report, loadgen
 from macro.process import anonymous_bytes, cpu_seconds, disk_bytes, drop_cached_pages, prefer
 from macro.rivals import RIVALS, running_rival
 from macro.servers import Checks, Contestant, Server, running, start_seconds
+from macro.setups import PLAIN, Setup
 from macro.workloads import (
     DELAY,
+    LOADS,
     MESSAGES_DELAYED,
     MESSAGES_MANY,
     MILLION,
+    REPLICATED,
     START,
     TRANSACTION_PAIRS,
     TRANSACTIONS,
@@ -45,6 +48,9 @@ FLOOR_SHAPES: Final = (
     ("pull 4x1", "pull", 4, 1), ("pull 256x1", "pull", 256, 1),
 )  # fmt: skip
 """Name, mode, connections and requests in flight: the shapes of the send and pull workloads."""
+
+OWN: Final = frozenset({"comet", "python"})
+"""The servers that are CometMQ."""
 
 Sample: TypeAlias = dict[str, float]
 Samples: TypeAlias = dict[str, dict[str, list[Sample]]]  # workload -> server -> rounds
@@ -87,20 +93,19 @@ def run_floor(plan: Plan) -> Sample:
 
 
 def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
-    """Run the rate workloads on long-running servers, in the order A B A B."""
-    for accounts in (False, True):
-        _run_loads(plan, [load for load in loads if load.accounts is accounts], accounts=accounts)
+    """Run the rate workloads on long-running servers, in the order A B A B.
+
+    Each configuration has its own servers.
+    """
+    for setup in dict.fromkeys(load.setup for load in loads):
+        _run_loads(plan, setup, [load for load in loads if load.setup == setup])
 
 
-def _run_loads(plan: Plan, loads: Sequence[Load], *, accounts: bool) -> None:
-    if not loads:
-        return
+def _run_loads(plan: Plan, setup: Setup, loads: Sequence[Load]) -> None:
     names = [*plan.servers]
-    if any(load.mode == "send" for load in loads) and not accounts:
+    if setup == PLAIN and any(load.mode == "send" for load in loads):
         names += plan.rivals
-    with _warm_servers(
-        plan, "loads-acl" if accounts else "loads", names, accounts=accounts
-    ) as servers:
+    with _warm_servers(plan, "loads" + setup.suffix, names, setup=setup) as servers:
         for load in loads:
             fit = [each for each in servers if load.mode == "send" or each.name not in RIVALS]
             _run_load(plan, load, fit)
@@ -108,13 +113,15 @@ def _run_loads(plan: Plan, loads: Sequence[Load], *, accounts: bool) -> None:
 
 @contextmanager
 def _warm_servers(
-    plan: Plan, name: str, names: Sequence[str], checks: Checks = None, *, accounts: bool = False
+    plan: Plan, name: str, names: Sequence[str], checks: Checks = None, setup: Setup = PLAIN
 ) -> Iterator[list[Contestant]]:
     """Start servers and warm them up with sends; stop them on leaving the context."""
     with ExitStack() as stack:
         servers = [
             stack.enter_context(
-                _running(each, plan.directory / name / each, plan.serialization, checks, accounts)
+                running_rival(each, plan.directory / name / each)
+                if each in RIVALS
+                else running(each, plan.directory / name / each, plan.serialization, checks, setup)
             )
             for each in names
         ]
@@ -130,14 +137,6 @@ def warm_up(plan: Plan, server: Contestant) -> None:
             prefer(pid)
     plan.say(f"  warming up {server.name} for {plan.warmup_s:.0f} s")
     server.load("send", topic="BENCH_WARMUP", seconds=plan.warmup_s, **BURST)
-
-
-def _running(
-    name: str, directory: Path, serialization: str, checks: Checks, accounts: bool
-) -> AbstractContextManager[Contestant]:
-    if name in RIVALS:
-        return running_rival(name, directory)
-    return running(name, directory, serialization, checks, accounts=accounts)
 
 
 def _run_load(plan: Plan, load: Load, servers: Sequence[Contestant]) -> None:
@@ -205,6 +204,16 @@ def checked(name: str, report: Report) -> Report:
         refused = f"{name} refused {report['errors']} requests"
         raise BenchError(f"{refused}: codes {report['codes']}")
     return report
+
+
+def add_shares(samples: Samples) -> None:
+    """Add which part of the plain rate each configuration of CometMQ reaches, round by round."""
+    for load in (*LOADS, *REPLICATED):
+        for server in OWN:
+            plain = samples.get(load.plain, {}).get(server, ())
+            own = samples.get(load.name, {}).get(server, ())
+            for sample, beside in zip(own, plain, strict=False):
+                sample["share_of_plain"] = sample["messages_per_s"] / beside["messages_per_s"]
 
 
 def run_delay(plan: Plan) -> None:

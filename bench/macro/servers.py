@@ -6,8 +6,6 @@ its documentation recommends for a small machine.
 """
 
 import abc
-import base64
-import hmac
 import json
 import os
 import time
@@ -18,6 +16,7 @@ from typing import Final, TypeAlias
 
 from macro.native import BenchError, FirstAnswer, Report, Senders, fill, loadgen, transact
 from macro.process import children_cpu_seconds, cpu_seconds, machine_cpu_seconds
+from macro.setups import PLAIN, Setup
 
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import PROGRAM, CometCluster
@@ -36,20 +35,6 @@ GROUP: Final = "BENCH_GROUP"
 HEART_BEAT: Final = 34
 GET_MAX_OFFSET: Final = 30
 CREATE_TOPIC: Final = 17
-ADMIN: Final = ("benchAdmin1", "benchAdminSecret1")
-USER: Final = ("benchUser1", "benchUserSecret1")
-ACCOUNTS: Final = f"""\
-accounts:
-- accessKey: {ADMIN[0]}
-  secretKey: {ADMIN[1]}
-  admin: true
-- accessKey: {USER[0]}
-  secretKey: {USER[1]}
-  admin: false
-  defaultTopicPerm: PUB|SUB
-  defaultGroupPerm: SUB
-"""
-"""The accounts of a server with access control: the generator's, and one that creates topics."""
 
 Checks: TypeAlias = Mapping[str, object] | None
 """How transactions are checked; without it, CometMQ runs no txn-checker."""
@@ -76,24 +61,6 @@ CLUSTERS: Final[dict[str, Callable[[Path, Checks], Cluster]]] = {
     "python": python_cluster,
     "java": java_cluster,
 }
-
-
-def secure(cluster: Cluster) -> None:
-    """Turn access control on in a cluster that has not been started."""
-    cluster.broker_conf = {**cluster.broker_conf, "aclEnable": True}
-    folder = "home/conf" if isinstance(cluster, JavaCluster) else ""
-    path = cluster.directory / folder / "plain_acl.yml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(ACCOUNTS)
-
-
-def signed(fields: Mapping[str, str], body: bytes = b"") -> dict[str, str]:
-    """Return the fields of a request with the administrator's signature."""
-    access_key, secret_key = ADMIN
-    keyed = {**fields, "AccessKey": access_key}
-    content = "".join(keyed[name] for name in sorted(keyed)).encode() + body
-    digest = hmac.digest(secret_key.encode(), content, "sha1")
-    return {**keyed, "Signature": base64.b64encode(digest).decode()}
 
 
 class Contestant(abc.ABC):
@@ -159,13 +126,12 @@ class Server(Contestant):
     """A running cluster whose broker can be put under load."""
 
     def __init__(
-        self, name: str, cluster: Cluster, serialization: str, *, accounts: bool = False
+        self, name: str, cluster: Cluster, serialization: str, setup: Setup = PLAIN
     ) -> None:
         super().__init__(name)
         self.cluster = cluster
-        self._serialization = serialization
-        self._is_secured = accounts
-        self._keys = {"access_key": USER[0], "secret_key": USER[1]} if accounts else {}
+        self._setup = setup
+        self._options = {"serialization": serialization, **setup.generator_options}
 
     @property
     def broker_pid(self) -> int:
@@ -183,11 +149,11 @@ class Server(Contestant):
     def generate(self, mode: str, options: dict[str, object]) -> Report:
         if mode == "transact":
             return transact(self.port, **options)
-        return loadgen(mode, self.port, serialization=self._serialization, **self._keys, **options)
+        return loadgen(mode, self.port, **self._options, **options)
 
     def sending(self, *, rate: int, **options: object) -> Senders:
         """Start a generator that sends at a given rate until its report is requested."""
-        return Senders(self.port, rate=rate, serialization=self._serialization, **options)
+        return Senders(self.port, rate=rate, **self._options, **options)
 
     def create_topic(self, topic: str, *, queues: int) -> None:
         """Create a topic with `queues` read queues and the same number of write queues."""
@@ -199,9 +165,7 @@ class Server(Contestant):
         self._call(CREATE_TOPIC, fields)
 
     def _call(self, code: int, fields: dict[str, str]) -> Answer:
-        if self._is_secured:
-            fields = signed(fields)
-        answer = call(f"{HOST}:{self.port}", code, fields)
+        answer = call(f"{HOST}:{self.port}", code, self._setup.signed(fields))
         if answer.code != 0:
             raise BenchError(f"{self.name}: {code} refused: {answer.remark}")
         return answer
@@ -221,14 +185,12 @@ class Server(Contestant):
         return sum(int(self._call(GET_MAX_OFFSET, each).fields["offset"]) for each in fields)
 
     def fill(self, count: int, **options: object) -> None:
-        fill(self.port, count, serialization=self._serialization, **self._keys, **options)
+        fill(self.port, count, **self._options, **options)
 
     def restart_after_kill(self, **options: object) -> float:
         """Kill and restart the broker; return how many seconds pass until it answers a pull."""
         self.cluster.kill_broker()
-        with FirstAnswer(
-            "first-pull", self.port, serialization=self._serialization, **options
-        ) as first:
+        with FirstAnswer("first-pull", self.port, **self._options, **options) as first:
             started_s = time.monotonic()
             self.cluster.start_broker()
             return first.accepted_s() - started_s
@@ -255,15 +217,13 @@ def running(
     directory: Path,
     serialization: str,
     checks: Checks = None,
-    *,
-    accounts: bool = False,
+    setup: Setup = PLAIN,
 ) -> Iterator[Server]:
     """Start a server; stop its processes on leaving the context."""
     prepared = CLUSTERS[name](directory, checks)
-    if accounts:
-        secure(prepared)
+    setup.apply(prepared)
     with prepared as cluster:
-        yield Server(name, cluster, serialization, accounts=accounts)
+        yield Server(name, cluster, serialization, setup)
 
 
 def start_seconds(name: str, directory: Path, serialization: str) -> float:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The workloads and their targets, which define the rows of the performance table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
+
+from macro.setups import PLAIN, Setup
 
 Metric: TypeAlias = Literal[
     "messages_per_s",
@@ -18,6 +20,7 @@ Metric: TypeAlias = Literal[
     "start_s",
     "recovery_s",
     "share_of_single",
+    "share_of_plain",
     "slave_anonymous_bytes",
     "catch_up_bytes_per_s",
     "share_of_copy",
@@ -28,7 +31,7 @@ Metric: TypeAlias = Literal[
 MORE_IS_BETTER: Final = frozenset(
     {
         "messages_per_s", "pairs_per_s", "delivered_per_s", "share_of_single",
-        "catch_up_bytes_per_s", "share_of_copy",
+        "share_of_plain", "catch_up_bytes_per_s", "share_of_copy",
     }
 )  # fmt: skip
 MEGABYTE: Final = 1_000_000
@@ -74,7 +77,8 @@ class Load:
     groups: int = 1
     properties: str = ""  # of the messages; each # is replaced by a digit that changes
     expression: str = ""  # SQL that the consumers' heartbeat asks for
-    accounts: bool = False  # access control, and signed requests
+    setup: Setup = PLAIN
+    plain: str = ""  # the workload that differs only in its configuration, which is the default
 
     @property
     def topic(self) -> str:
@@ -110,7 +114,7 @@ class Scenario:
     targets: tuple[Target, ...]
 
 
-LOADS: Final = (
+PLAIN_LOADS: Final = (
     Load(
         "pull", "pull 32 per request, 4 queues, hot", "pull",
         connections=4, in_flight=1, body_bytes=128, preload=400_000,
@@ -125,16 +129,6 @@ LOADS: Final = (
         "send-8x32", "send 128 B, 8 connections x 32 in flight", "send",
         connections=8, in_flight=32, body_bytes=128,
         targets=(Target("messages_per_s", 5.0), Target("p99_us", 0.15)),
-    ),
-    Load(
-        "pull-acl", "accounts: pull 32 per request, 4 queues, hot", "pull",
-        connections=4, in_flight=1, body_bytes=128, preload=400_000, accounts=True,
-        targets=(Target("messages_per_s", 2.0),),
-    ),
-    Load(
-        "send-8x32-acl", "accounts: send 128 B, 8 connections x 32 in flight", "send",
-        connections=8, in_flight=32, body_bytes=128, accounts=True,
-        targets=(Target("messages_per_s", 4.0),),
     ),
     Load(
         "send-1k", "send 1 KiB, 8 connections x 32 in flight", "send",
@@ -169,7 +163,7 @@ LOADS: Final = (
     ),
 )  # fmt: skip
 
-REPLICATED: Final = (
+PLAIN_REPLICATED: Final = (
     Load(
         "replicated-64x1", "two copies: send 128 B, 64 connections x 1 in flight", "send",
         connections=64, in_flight=1, body_bytes=128,
@@ -188,6 +182,28 @@ REPLICATED: Final = (
     ),
 )  # fmt: skip
 """Sends that wait for both copies; `macro/replication.py` runs them."""
+
+
+def secured(name: str, setup: Setup, *targets: Target) -> Load:
+    """Return a plain workload in another configuration, named after both."""
+    load = next(load for load in (*PLAIN_LOADS, *PLAIN_REPLICATED) if load.name == name)
+    title = f"{setup.title}: {load.title}"
+    return replace(
+        load, name=name + setup.suffix, title=title, setup=setup, plain=name, targets=targets
+    )
+
+
+ACCOUNTS: Final = Setup(accounts=True)
+_OF_PLAIN: Final = Target("share_of_plain", 0.8, of_java=False)
+
+LOADS: Final = (
+    *PLAIN_LOADS,
+    secured("pull", ACCOUNTS, Target("messages_per_s", 2.0), _OF_PLAIN),
+    secured("send-8x32", ACCOUNTS, Target("messages_per_s", 4.0), _OF_PLAIN),
+)
+"""Sends and pulls on a single broker; `macro/scenarios.py` runs them."""
+
+REPLICATED: Final = PLAIN_REPLICATED
 
 CATCH_UP: Final = Scenario(
     "catch-up",

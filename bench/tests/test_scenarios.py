@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs scenarios of the benchmark at a small size, on CometMQ alone."""
 
+from dataclasses import fields, replace
+
 import pytest
 from macro import scenarios
-from macro.native import BenchError
+from macro.native import BenchError, loadgen
 from macro.scenarios import Plan, run_million, run_transactions
-from macro.servers import Contestant, Server
-from macro.workloads import LOADS
+from macro.servers import BROKER_CONF, Contestant, Server, running
+from macro.setups import COLUMNS, PLAIN, Setup
+from macro.workloads import LOADS, REPLICATED, Target, secured
 
 
 @pytest.fixture
@@ -87,3 +90,54 @@ def test_a_sample_with_refusals_is_repeated(plan):
 def test_a_server_that_refuses_requests_in_every_sample_fails(plan):
     with pytest.raises(BenchError, match="java refused 1 requests: codes"):
         scenarios.measure(plan, SENDS, Refusing(10), seconds=1.0)
+
+
+SECURED = [load for load in (*LOADS, *REPLICATED) if load.setup != PLAIN]
+
+
+@pytest.mark.parametrize("load", SECURED, ids=lambda load: load.name)
+def test_a_configuration_is_measured_beside_the_plain_workload(plan, monkeypatch, load):
+    """Each configuration has its own servers; requests without its signature are refused."""
+    ran = []
+
+    def run(plan, load, servers):
+        for server in servers:
+            scenarios.prepare(small, server)
+            plan.add(load.name, server.name, {"messages_per_s": 80.0 if load.plain else 100.0})
+            ran.append((load.name, server.cluster.broker_conf))
+
+    small = replace(load, preload=100, topics=1)
+    monkeypatch.setattr(scenarios, "_run_load", run)
+    plain = next(each for each in (*LOADS, *REPLICATED) if each.name == load.plain)
+
+    scenarios.run_loads(plan, [plain, load])
+    scenarios.add_shares(plan.samples)
+
+    (plain_name, plain_conf), (name, conf) = ran
+    assert [plain_name, name] == [load.plain, load.name]
+    assert plain_conf == BROKER_CONF
+    assert conf.get("aclEnable", False) is load.setup.accounts
+    assert (conf["flushDiskType"] == "SYNC_FLUSH") is load.setup.sync_flush
+    assert plan.samples[load.name]["comet"][0]["share_of_plain"] == 0.8
+    assert "share_of_plain" not in plan.samples[load.plain]["comet"][0]
+
+
+def test_unsigned_requests_are_refused_where_accounts_are_measured(tmp_path):
+    setup = Setup(accounts=True)
+    with running("comet", tmp_path, "json", setup=setup) as server:
+        server.create_topic("BENCH_T", queues=1)
+        server.fill(10, topic="BENCH_T", queues=1)
+        assert server.length("BENCH_T", queues=1) == 10
+        report = loadgen("send", server.port, count=10, topic="BENCH_T", queues=1)
+    assert report["errors"] == 10
+
+
+def test_names_and_titles_of_configurations_are_unique():
+    names = [load.name for load in (*LOADS, *REPLICATED)]
+    assert len(names) == len(set(names))
+    both = Setup(accounts=True, sync_flush=True)
+    load = secured("send-1x1", both, Target("messages_per_s", 1.0))
+    assert load.name == "send-1x1-acl-sync"
+    assert load.title.startswith("accounts + SYNC_FLUSH: send 128 B")
+    assert load.topic == "BENCH_send_1x1_acl_sync"
+    assert {column.field for column in COLUMNS} == {field.name for field in fields(Setup)}
