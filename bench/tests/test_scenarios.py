@@ -98,7 +98,7 @@ SECURED = [load for load in (*LOADS, *REPLICATED) if load.setup != PLAIN]
 @pytest.mark.parametrize("load", SECURED, ids=lambda load: load.name)
 def test_a_configuration_is_measured_beside_the_plain_workload(plan, monkeypatch, load):
     """Each configuration has its own servers; requests without its signature are refused."""
-    ran = []
+    ran: list[tuple[str, dict[str, object]]] = []
 
     def run(plan, load, servers):
         for server in servers:
