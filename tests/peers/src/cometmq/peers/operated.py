@@ -6,6 +6,7 @@ of the brokers as ready.
 """
 
 import asyncio
+import base64
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +21,7 @@ from cometmq.broker.testing.logs import RecordingLog
 from cometmq.operator.api import Server
 from cometmq.operator.app import OperatorApp, records_of
 from cometmq.operator.members import Addresses
+from cometmq.operator.secret_keys import GROUP_KEY_FILE
 from cometmq.operator.settings import OperatorSettings
 from cometmq.peers.kube import KubeApiServer
 from cometmq.peers.ports import free_port
@@ -89,6 +91,7 @@ class OperatedGroup:
             "storePathRootDir": str(self.folder / str(ordinal)),
             "groupRecord": "file:/not-used",
             "groupMembers": ";".join(f"{one}={HOST}:{port}" for one, port in self.main.items()),
+            "groupKeyFile": str(await self._key_file()),
             **settings,
         }
         app = KillableApp(
@@ -99,6 +102,18 @@ class OperatedGroup:
         )
         await app.start()
         self.brokers[ordinal] = app
+
+    async def _key_file(self) -> Path:
+        """Write the group's key to a file, as a kubelet would, once the operator has made it."""
+
+        async def secrets() -> list[Any]:
+            found = await self.get("secrets", "--field-selector=metadata.name=orders-group-key")
+            return list(found["items"])
+
+        (secret,) = await self.until(secrets, "the key of the group")
+        path = self.folder / GROUP_KEY_FILE
+        path.write_bytes(base64.b64decode(secret["data"][GROUP_KEY_FILE]))
+        return path
 
     async def pods(self) -> dict[str, Any]:
         found = await self.get("pods", "-l", "cometmq.io/broker-group=orders")

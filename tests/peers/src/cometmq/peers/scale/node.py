@@ -2,11 +2,13 @@
 """`python -m cometmq.peers.scale.node CLUSTER FOLDER POD...`: runs brokers, as a node runs pods.
 
 Like a kubelet, a node waits for the objects of each pod, starts its broker with the settings that
-the operator rendered, and reports the pod as ready. Two settings differ from a cluster: files of
-the log are small, and there is no name server. A node ends with SIGKILL; nothing is cleaned up.
+the operator rendered and the group's key, and reports the pod as ready. Two settings differ from a
+cluster: files of the log are small, and there is no name server. A node ends with SIGKILL; nothing
+is cleaned up.
 """
 
 import asyncio
+import base64
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from cometmq.broker.app import BrokerApp
 from cometmq.broker.settings import BrokerSettings
 from cometmq.operator.api import KubeApi
 from cometmq.operator.render import CONFIG_FILE
+from cometmq.operator.secret_keys import GROUP_KEY_FILE
 from cometmq.peers.scale.cluster import Cluster, given_cluster
 from cometmq.runtime import logging, properties
 from cometmq.runtime.clock import SystemClock
@@ -46,9 +49,12 @@ async def main(stop: Stop) -> None:
 async def start_broker(cluster: Cluster, api: KubeApi, pod: str, folder: Path) -> None:
     group, _, ordinal = pod.rpartition("-")
     config = await found(lambda: api.get("ConfigMap", cluster.namespace, f"{group}-config"))
+    secret = await found(lambda: api.get("Secret", cluster.namespace, f"{group}-group-key"))
+    key_file = written(folder / GROUP_KEY_FILE, base64.b64decode(secret["data"][GROUP_KEY_FILE]))
     given = {
         **properties.parse(config["data"][CONFIG_FILE]),
         **SMALL,
+        "groupKeyFile": str(key_file),
         **cluster.settings(group, int(ordinal), folder),
     }
     app = BrokerApp(
@@ -58,6 +64,12 @@ async def start_broker(cluster: Cluster, api: KubeApi, pod: str, folder: Path) -
         record=cluster.record(group),
     )
     await app.start()
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
 
 
 async def report_ready(cluster: Cluster, api: KubeApi, pod: str) -> None:
