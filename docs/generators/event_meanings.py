@@ -119,6 +119,15 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "broker.deposed": "A deposed master tried to register once more and was refused, as can happen "
     "in a switchover. Further attempts are logged as `broker.stale`.",
+    "registration.incomplete": (
+        "A name server lacks topics that this broker registered, or lists others, because somebody "
+        "deleted or registered topics there; the broker registers all its topics again."
+    ),
+    "registration.lost": (
+        "A name server that accepted this broker no longer lists it, although their connection is "
+        "open: somebody removed it. The broker registers again at once. If this repeats, use "
+        "`aclEnable` at the name server."
+    ),
     "registration.refused": "A name server refused the registration of a master that has just been "
     "deposed, as can happen in a switchover; after 3 s, this is logged as `namesrv.lost`.",
     "broker.stale": (

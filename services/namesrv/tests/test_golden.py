@@ -156,6 +156,8 @@ def test_every_code_of_the_name_server_was_captured():
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)
 async def test_the_answer_is_the_captured_one(namesrv, link, exchange):
     GIVEN.get(exchange.request.code, lambda *_: None)(namesrv, exchange)
+    for live in namesrv.routes.live_brokers().values():
+        live.connection = link
     answers = await link.exchange(exchange.request.data)
     if exchange.oneway:
         assert answers == []

@@ -40,6 +40,11 @@ class Routes(RouteTable):
     def lose(self, connection, now_ms=0):
         return self.disconnected(connection, now_ms=now_ms, keep_ms=KEEP_MS)
 
+    def ask(self, address="127.0.0.1:1", version=1, *, connection=None, now_ms=0):
+        return self.query_data_version(
+            address, DataVersion(version, 0), connection=connection, now_ms=now_ms
+        )
+
     def masters(self, topic="T"):
         """Return the master's address as clients see it, and whether the topic has a route."""
         route = self.route(topic)
@@ -80,6 +85,71 @@ def test_topics_are_taken_only_with_a_new_data_version(routes):
     assert routes.topics() == ["T"]
     routes.add(broker(), ["U"], version=2)
     assert routes.topics() == ["T", "U"]
+
+
+def test_a_topic_deleted_here_is_back_when_its_broker_registers_again(routes):
+    routes.add(broker(), ["T", "U"])
+    routes.add(broker("broker-b", address="127.0.0.1:2"), ["T"])
+    routes.delete_topic("T")
+    assert routes.ask() == (True, DataVersion(1, 0))
+    routes.add(broker(), ["T", "U"])
+    assert queue_facts(routes, "T").keys() == {"broker-a"}
+    assert routes.ask() == (False, DataVersion(1, 0))
+    routes.add(broker("broker-b", address="127.0.0.1:2"), ["T"])  # without a question
+    assert queue_facts(routes, "T").keys() == {"broker-a", "broker-b"}
+
+
+def test_a_deleted_topic_is_missed_until_the_broker_sends_all_its_topics(routes):
+    routes.add(broker(), ["T", "U"])
+    routes.delete_topic("T")
+    routes.add(broker(), ["V"], version=2)  # only the change
+    routes.add(broker(), [], version=2)  # a sign of life
+    assert routes.topics() == ["U", "V"]
+    assert routes.ask(version=2)[0]
+    for part, topics in enumerate([["T"], ["U"], ["V"]]):
+        routes.add(broker(), topics, version=part)  # each part has a version of its own
+    routes.add(broker(), [], version=2)
+    assert sorted(routes.topics()) == ["T", "U", "V"]
+    assert not routes.ask(version=2)[0]
+
+
+def test_a_broker_that_lost_the_topic_too_is_asked_once(routes):
+    routes.add(broker(), ["T", "U"])
+    routes.delete_topic("T")
+    routes.add(broker(), ["U"])
+    assert routes.topics() == ["U"]
+    assert not routes.ask()[0]
+
+
+@pytest.mark.parametrize("version", [1, 9])
+def test_what_others_register_in_a_brokers_name_lasts_until_it_registers_again(routes, version):
+    mine, other = object(), object()
+    routes.add(broker(), [TopicConfig(topic_name="T", perm=6)], connection=mine)
+    routes.add(broker(), [TopicConfig(topic_name="T", perm=0)], version, connection=other)
+    assert queue_facts(routes, "T") == {"broker-a": (16, 0)}
+    assert routes.ask(connection=mine)[0]
+    routes.add(broker(), ["T"], connection=mine)
+    assert queue_facts(routes, "T") == {"broker-a": (16, 6)}
+    routes.add(broker(), ["T"], connection=mine)
+    assert not routes.ask(connection=mine)[0]
+
+
+def test_a_change_after_a_foreign_registration_does_not_end_the_doubt(routes):
+    mine, other = object(), object()
+    routes.add(broker(), ["T"], connection=mine)
+    routes.add(broker(), [TopicConfig(topic_name="T", perm=0)], 9, connection=other)
+    routes.add(broker(), ["U"], 2, connection=mine)
+    assert routes.ask(version=2, connection=mine)[0]
+    routes.add(broker(), ["T", "U"], 2, connection=mine)
+    assert queue_facts(routes, "T") == {"broker-a": (16, 6)}
+
+
+def test_a_stranger_who_asks_does_not_end_the_doubt(routes):
+    mine, other = object(), object()
+    routes.add(broker(), ["T"], connection=mine)
+    routes.delete_topic("T")
+    assert routes.ask(connection=other)[0]
+    assert routes.ask(connection=mine)[0]
 
 
 def test_a_route_given_out_does_not_change_any_more(routes):
@@ -137,7 +207,7 @@ def test_silent_brokers_expire_and_a_known_version_is_a_sign_of_life(routes):
     routes.add(broker(), ["T"], connection="x")
     routes.add(broker("broker-b", address="127.0.0.1:2"), connection="y")
     known = DataVersion(1, 0)
-    assert routes.query_data_version("127.0.0.1:2", known, now_ms=50) == (False, known)
+    assert routes.ask("127.0.0.1:2", 1, connection="y", now_ms=50) == (False, known)
     assert routes.expire(now_ms=SILENCE_MS, silence_ms_max=SILENCE_MS) == []
     gone = routes.expire(now_ms=SILENCE_MS + 1, silence_ms_max=SILENCE_MS)
     assert [live.connection for live in gone] == ["x"]
@@ -148,9 +218,9 @@ def test_silent_brokers_expire_and_a_known_version_is_a_sign_of_life(routes):
 
 def test_a_changed_data_version_is_no_sign_of_life(routes):
     routes.add(broker())
-    news = routes.query_data_version("127.0.0.1:1", DataVersion(2, 0), now_ms=SILENCE_MS)
+    news = routes.ask("127.0.0.1:1", 2, now_ms=SILENCE_MS)
     assert news == (True, DataVersion(1, 0))
-    assert routes.query_data_version("unknown", DataVersion(), now_ms=0) == (True, None)
+    assert routes.ask("unknown", 0) == (True, None)
     assert len(routes.expire(now_ms=SILENCE_MS + 1, silence_ms_max=SILENCE_MS)) == 1
 
 

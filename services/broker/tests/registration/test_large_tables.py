@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from cometmq.broker.registration.bodies import PART_BYTES, PART_BYTES_MIN, part_version
-from cometmq.broker.registration.registration import Link, Registration
+from cometmq.broker.registration.link import Link
+from cometmq.broker.registration.registration import Registration
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.namesrvs import NS1, NS2, ScriptedNamesrvs, config, registration

@@ -9,8 +9,9 @@ import pytest
 from cometmq.broker.registration import bodies
 from cometmq.broker.registration import registration as registrations
 from cometmq.broker.registration.bodies import CRC_MASK
+from cometmq.broker.registration.link import Link
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
-from cometmq.broker.registration.registration import Link, Registration
+from cometmq.broker.registration.registration import Registration
 from cometmq.broker.registration.signing import SIGNED, registration_signing
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics

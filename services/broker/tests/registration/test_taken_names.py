@@ -2,7 +2,9 @@
 
 import pytest
 
+from cometmq.broker.registration import listing
 from cometmq.broker.registration import registration as registrations
+from cometmq.broker.registration.link import Link
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.namesrvs import (
@@ -111,6 +113,7 @@ async def test_a_displaced_broker_registers_again_at_once(
     namesrvs: ScriptedNamesrvs, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registrations, "WATCH_MS", 1)
+    monkeypatch.setattr(listing, "COMPARE_MS", 1)
     answer_as(namesrvs, "brokerName=broker-a")
     log = RecordingLog()
     subject = registration(namesrvs, topics, log=log)
@@ -126,18 +129,16 @@ async def test_a_displaced_broker_registers_again_at_once(
 async def test_the_displaced_master_of_a_group_registers_again_and_a_slave_does_not(
     namesrvs: ScriptedNamesrvs,
     topics: Topics,
-    monkeypatch: pytest.MonkeyPatch,
     broker_id: int,
     is_back: bool,
 ) -> None:
-    monkeypatch.setattr(registrations, "WATCH_MS", 1)
     log = RecordingLog()
     subject = registration(namesrvs, topics, log=log, group_record="file:/r")
     subject.use_role(broker_id, 5)
-    link = registrations.Link(NS1)
+    link = Link(NS1)
     assert await subject.register(link)
     list_holder(namesrvs, HOLDER)
-    assert await subject._is_displaced(link) is is_back
+    assert await subject._listing.is_lost(link) is is_back
 
 
 async def test_members_with_a_key_prove_their_registrations(
@@ -170,7 +171,7 @@ async def test_only_a_lasting_refusal_of_an_earlier_epoch_is_an_alarm(
 ) -> None:
     log = RecordingLog()
     subject = registration(namesrvs, topics, log=log)
-    link = registrations.Link(NS1)
+    link = Link(NS1)
     namesrvs.refusing[NS1] = CommandError(
         ResponseCode.SYSTEM_ERROR, "stale epoch: 10.0.0.9:10911 registers in epoch 2, but ..."
     )
@@ -182,3 +183,65 @@ async def test_only_a_lasting_refusal_of_an_earlier_epoch_is_an_alarm(
     for _ in range(2):
         assert not await subject.register(link)
     assert [event.name for event in log.alarms] == ["namesrv.lost"]
+
+
+def forget(namesrvs: ScriptedNamesrvs, *, changed: str = "true") -> None:
+    namesrvs.answers[int(RequestCode.QUERY_DATA_VERSION)] = Response(
+        0, None, {"changed": changed}, b""
+    )
+
+
+@pytest.mark.parametrize(
+    ("holder", "event"), [(None, "registration.lost"), (ME.broker_addr, "registration.incomplete")]
+)
+async def test_a_broker_whose_registration_is_lost_sends_all_its_topics_again(
+    namesrvs: ScriptedNamesrvs,
+    topics: Topics,
+    monkeypatch: pytest.MonkeyPatch,
+    holder: str | None,
+    event: str,
+) -> None:
+    monkeypatch.setattr(registrations, "WATCH_MS", 1)
+    if holder is not None:
+        list_holder(namesrvs, holder)
+    log = RecordingLog()
+    subject = registration(namesrvs, topics, log=log)
+    async with running(subject):
+        await until(namesrvs, 1)
+        forget(namesrvs)
+        while len(namesrvs.registrations()) < 3:
+            await until(namesrvs, len(namesrvs.requests) + 1)
+        assert subject.links[NS1].watch_ms >= 2  # if it is in vain, it is repeated ever more rarely
+        forget(namesrvs, changed="false")
+        while subject.links[NS1].watch_ms:
+            await until(namesrvs, len(namesrvs.requests) + 1)
+    assert namesrvs.topics_sent()[:3] == [{"T"}] * 3
+    assert log.named(event)[0]["namesrv"] == NS1
+
+
+@pytest.mark.parametrize("broker_id", [0, 1])
+async def test_every_member_of_a_group_notices_that_it_was_removed(
+    namesrvs: ScriptedNamesrvs, topics: Topics, broker_id: int
+) -> None:
+    subject = registration(namesrvs, topics, group_record="file:/r")
+    subject.use_role(broker_id, 5)
+    link = Link(NS1)
+    assert await subject.register(link)
+    forget(namesrvs)
+    assert await subject._listing.is_lost(link)
+
+
+async def test_a_name_server_that_does_not_know_the_question_is_asked_for_the_address(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
+    subject, link = registration(namesrvs, topics), Link(NS1)
+    assert await subject.register(link)
+    namesrvs.failing[int(RequestCode.QUERY_DATA_VERSION)] = CommandError(
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported"
+    )
+    list_holder(namesrvs, ME.broker_addr)
+    assert not await subject._listing.is_lost(link)
+    list_holder(namesrvs, HOLDER)
+    assert not await subject._listing.is_lost(link)  # it was compared just now
+    link.compared_s = 0.0
+    assert await subject._listing.is_lost(link)

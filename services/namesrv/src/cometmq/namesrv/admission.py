@@ -33,7 +33,7 @@ def admit_registration(
     subject = f"the broker {header.broker_name}"
     limits.check(FILTER_SERVERS, len(body.filter_servers), subject, peer=peer)
     is_known = header.broker_addr in routes.live_brokers()
-    if not routes.is_read(header.broker_addr, body.data_version):
+    if not routes.is_read(header.broker_addr, body.data_version, call.peer):
         yield from _admit_topics(namesrv, header.broker_name, body, peer)
     if not is_known:
         limits.check(CONNECTION_BROKERS, routes.count_of(call.peer) + 1, "a connection", peer=peer)

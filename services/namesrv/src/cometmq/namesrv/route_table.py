@@ -17,6 +17,11 @@ Compatibility: topics come from masters (id 0) only, and only if their data vers
 stored version or the address is new. A topic that is missing from a registration is *not* removed,
 because brokers may register single topics. Write permission removed by WIPE_WRITE_PERM_OF_BROKER
 returns when the broker next registers a change.
+
+Unlike RocketMQ, a table also reads topics of a known version again if they are in doubt: if one of
+them was deleted here (DELETE_TOPIC_IN_NAMESRV), or if another connection registered the same
+broker. Whoever changes the routes in a broker's name thus changes them only until the broker
+registers again, unless the broker has lost the topic, too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +39,8 @@ MASTER_ID: Final = 0
 STEP_TOPICS: Final = 1_000
 """Number of topics that are added to the routes in one step of at most 2 ms."""
 DOUBT_MS: Final = 10_000
+FORGOTTEN: Final = DataVersion(-1, -1)
+"""A version that no broker has."""
 
 V = TypeVar("V")
 
@@ -101,6 +108,12 @@ class Live(msgspec.Struct, gc=False):
     updated_ms: int
     filter_servers: tuple[str, ...] = ()
     epoch: int | None = None
+    is_in_doubt: bool = False
+    """The routes may differ from the broker's topics, although their version is known."""
+
+    def is_doubted(self, connection: Connection) -> bool:
+        """Return whether a registration over this connection has to be read in any case."""
+        return self.is_in_doubt or self.connection is not connection
 
 
 class RouteStats(NamedTuple):
@@ -176,7 +189,8 @@ class RouteTable:
         elif keep_ms > 0 and known is not None and self._is_leading_member(broker.address):
             self._kept[broker.broker_name] = now_ms + keep_ms
         is_new = self._place(broker)
-        is_changed = known is None or known.data_version != registration.data_version
+        is_known = known is not None and known.data_version == registration.data_version
+        is_in_doubt = known is not None and known.is_doubted(connection)
         live = self._live[broker.address] = Live(
             broker,
             registration.ha_address,
@@ -185,10 +199,13 @@ class RouteTable:
             now_ms,
             tuple(registration.filter_servers),
             registration.epoch,
+            is_in_doubt,
         )
         self._registered_count += 1
-        if broker.broker_id == MASTER_ID and (is_new or is_changed):
-            yield from self._put_queues(live, registration.topics)
+        if broker.broker_id == MASTER_ID and (is_new or is_in_doubt or not is_known):
+            count = yield from self._put_queues(live, registration.topics)
+            if is_known and count:  # all topics of this version, not only a change
+                live.is_in_doubt = False
         live.data_version = registration.data_version
         return None if broker.broker_id == MASTER_ID else self._master_of(broker.broker_name)
 
@@ -221,19 +238,27 @@ class RouteTable:
         return None if is_kept or is_succeeded or address == broker.address else address
 
     def query_data_version(
-        self, address: str, version: DataVersion, *, now_ms: int
+        self, address: str, version: DataVersion, *, connection: Connection, now_ms: int
     ) -> tuple[bool, DataVersion | None]:
-        """Compare `version` with the stored one; return whether they differ, and the stored one.
+        """Compare `version` with the stored one; return whether the broker has to register again,
+        and the stored version.
 
-        An equal version counts as a heartbeat. A different version does not, because the broker has
-        to register again.
+        An equal version counts as a heartbeat. If the topics of this version are in doubt, it is
+        forgotten: the broker registers all its topics, in one or more parts with versions of their
+        own, and all are read.
         """
         live = self._live.get(address)
         if live is None:
             return True, None
-        if live.data_version == version:
-            live.updated_ms = now_ms
-        return live.data_version != version, live.data_version
+        if live.data_version != version:
+            return True, live.data_version
+        live.updated_ms = now_ms
+        if live.connection is not connection:
+            return True, version
+        if live.is_in_doubt:
+            live.data_version, live.is_in_doubt = FORGOTTEN, False
+            return True, version
+        return False, version
 
     def disconnected(
         self, connection: Connection, *, now_ms: int = 0, keep_ms: int = 0
@@ -272,10 +297,10 @@ class RouteTable:
     def has_topic(self, broker_name: str, topic: str) -> bool:
         return broker_name in self._topics.get(topic, ())
 
-    def is_read(self, address: str, version: DataVersion) -> bool:
+    def is_read(self, address: str, version: DataVersion, connection: Connection) -> bool:
         """Return whether the topics of this version were already read from this broker."""
         live = self._live.get(address)
-        return live is not None and live.data_version == version
+        return live is not None and live.data_version == version and not live.is_doubted(connection)
 
     def count_of(self, connection: Connection) -> int:
         """Return the number of brokers that last used this connection."""
@@ -323,6 +348,7 @@ class RouteTable:
         for broker_name in list(queues if cluster is None else self._clusters.get(cluster, ())):
             if queues.pop(broker_name, None) is not None:
                 self._count(broker_name, -1)
+                self._doubt(broker_name)
         if not queues:
             del self._topics[topic]
 
@@ -386,15 +412,24 @@ class RouteTable:
         addresses[broker.broker_id] = broker.address
         return replaced is None
 
-    def _put_queues(self, live: Live, topics: Iterable[Topic]) -> Steps[None]:
-        """Set the queues of a broker's topics; equal ones share an object, as most are equal."""
-        broker_name = live.broker.broker_name
+    def _doubt(self, broker_name: str) -> None:
+        """Make the master of a group register all its topics again."""
+        address = self._groups[broker_name].broker_addrs.get(MASTER_ID)
+        live = None if address is None else self._live.get(address)
+        if live is not None:
+            live.is_in_doubt = True
+
+    def _put_queues(self, live: Live, topics: Iterable[Topic]) -> Steps[int]:
+        """Set the queues of a broker's topics, and return their number; equal queues share an
+        object, as most are equal.
+        """
+        broker_name, number = live.broker.broker_name, 0
         shared: dict[tuple[int, int, int, int], QueueData] = {}
         for number, topic in enumerate(topics, 1):
             if not number % STEP_TOPICS:
                 yield
                 if self._live.get(live.broker.address) is not live:
-                    return
+                    return number
             numbers = (
                 topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag,
             )  # fmt: skip
@@ -411,6 +446,7 @@ class RouteTable:
             if broker_name not in queues:
                 self._count(broker_name, 1)
             queues[broker_name] = queue
+        return number
 
     def _drop_others(self, broker: BrokerId) -> None:
         """Drop the brokers that registered under a group's name before one proved to belong to it.

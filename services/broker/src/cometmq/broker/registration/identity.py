@@ -57,8 +57,8 @@ class Identity(msgspec.Struct, frozen=True):
     """The epoch of the broker's role in a group with failover; None without a group."""
 
 
-async def other_holder(client: Invoker, namesrv: str, me: Identity) -> str | None:
-    """Return the address, other than `me`'s, that a name server lists under this name and id.
+async def holder_of(client: Invoker, namesrv: str, me: Identity) -> str | None:
+    """Return the address that a name server lists under this name and id, or None.
 
     Raise CometError if the name server does not answer.
     """
@@ -66,8 +66,7 @@ async def other_holder(client: Invoker, namesrv: str, me: Identity) -> str | Non
         namesrv, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=TIMEOUT_MS
     )
     group = decode_json(ClusterInfo, response.body or b"{}").broker_addr_table.get(me.broker_name)
-    holder = None if group is None else group.broker_addrs.get(me.broker_id)
-    return None if holder == me.broker_addr else holder
+    return None if group is None else group.broker_addrs.get(me.broker_id)
 
 
 async def slave_hosts(

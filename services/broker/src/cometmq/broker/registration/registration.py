@@ -7,8 +7,8 @@ changes. After a lost connection it sends the whole table, because the name serv
 restarted or may have dropped the broker together with the connection.
 
 Before its first registration with a name server, the broker checks whether another running broker
-uses its name and id. If so, it does not register, unless takeOverName is set. Later it checks every
-WATCH_MS whether another broker has taken its place, and if so registers again at once.
+uses its name and id. If so, it does not register, unless takeOverName is set. Later it asks every
+second whether the registration is still in the routes, and if not, registers again (`listing.py`).
 
 Compatibility: REGISTER_BROKER (103) plain or compressed, UNREGISTER_BROKER (104), and
 QUERY_DATA_VERSION (322) if forceRegister is off. As in RocketMQ, a broker without read or write
@@ -21,26 +21,21 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.registration.bodies import (
-    PART_BYTES,
-    PART_BYTES_MIN,
-    Bodies,
-    part_version,
-)
-from cometmq.broker.registration.identity import Connections, Identity, is_running, other_holder
+from cometmq.broker.registration.bodies import PART_BYTES_MIN, Bodies, part_version
+from cometmq.broker.registration.identity import Connections, Identity
+from cometmq.broker.registration.link import Link
+from cometmq.broker.registration.listing import WATCH_MS, Listing, asked_if_changed
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
-from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
 from cometmq.ha.group_key import Keys
 from cometmq.ha.registration_proof import RegistrationFacts, registration_proof
 from cometmq.remoting import remarks
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable
-from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
-from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
+from cometmq.remoting.commands.namesrv import RegisterBroker, UnregisterBroker
 from cometmq.remoting.errors import CometError, CommandError, ConnectionLost, RequestTimeout
 from cometmq.remoting.log import NO_LOG, Log
 
@@ -60,51 +55,6 @@ because of a stranger's claim is thus back within a second after the claim ends.
 REFUSED_COUNT_MAX: Final = 5
 """Number of successive refusals of an earlier epoch, over 3 s, that cause a warning."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
-WATCH_MS: Final = 5_000
-
-
-class Link:
-    """The registration state at one name server."""
-
-    __slots__ = (
-        "acknowledged",
-        "address",
-        "asked_s",
-        "failed_count",
-        "fault",
-        "holder",
-        "is_name_checked",
-        "is_refused",
-        "is_role_new",
-        "is_tried",
-        "is_up",
-        "part_bytes",
-        "waiters",
-        "wake",
-    )
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.acknowledged: DataVersion | None = None
-        self.asked_s: float | None = None
-        """When the pending registration was sent, by the loop's clock."""
-        self.is_up = False
-        self.is_tried = False
-        self.is_name_checked = False
-        self.holder: str | None = None
-        """The running broker with the same name and id, which keeps this one from registering."""
-        self.is_refused = False
-        """The last registration was refused for its epoch."""
-        self.is_role_new = False  # it needs the new role, even if its topics are current
-        self.failed_count = 0
-        self.fault = ""
-        """Why the name server does not list this broker; empty if it does, or before the first
-        attempt.
-        """
-        self.part_bytes = PART_BYTES
-        """Maximum size of a registration's body; halved while the name server accepts none."""
-        self.wake = asyncio.Event()
-        self.waiters: list[asyncio.Future[bool]] = []
 
 
 class Registration:
@@ -130,6 +80,7 @@ class Registration:
         self.links: dict[str, Link] = {}
         self._topics = topics
         self._bodies = Bodies(topics, settings)
+        self._listing = Listing(client, lambda: self.identity, settings, log)
         self._is_listed: bool | None = None  # by any name server; None before the first attempt
         self._client = client
         self._addresses = addresses
@@ -323,7 +274,10 @@ class Registration:
             waiting, link.waiters = link.waiters, []
             is_done = False
             try:
-                is_done = await self._may_register(link) and await self.register(link)
+                if await self._listing.may_register(link):
+                    is_done = await self.register(link)
+                else:
+                    self._note_listed()
             finally:
                 for waiter in waiting:
                     if not waiter.done():
@@ -331,62 +285,6 @@ class Registration:
             link.is_tried = True
             self._note_first_round()
             await self._pause(link)
-
-    async def _may_register(self, link: Link) -> bool:
-        """Return whether no other running broker is registered under this broker's name and id.
-
-        This is checked until the first registration. If no broker of this name answers at the
-        listed address, the address belonged to a dead process, often this broker's own before it
-        moved; the registration then replaces it.
-        """
-        if link.is_name_checked or self._settings().group_record:
-            return True  # in a group with failover, epochs decide which broker has an id
-        try:
-            holder = await other_holder(self._client, link.address, self.identity)
-        except CometError:
-            return True  # the registration that follows reports the failure
-        if holder is None:
-            link.holder = None
-            return True
-        if self._settings().take_over_name:
-            self._log.warning("broker.name_taken_over", **self._rivalry(link, holder))
-        elif await is_running(self._client, holder, self.identity.broker_name):
-            if link.holder != holder:
-                self._log.error("broker.name_taken", **self._rivalry(link, holder))
-            link.holder = holder
-            link.fault = f"a running broker at {holder} has its name and id"
-            link.failed_count += 1
-            self._note_listed()
-            return False
-        link.holder = None
-        return True
-
-    async def _is_displaced(self, link: Link) -> bool:
-        """Return whether another broker has taken this broker's place at a name server.
-
-        In a group with failover, only the master asks: a successor refuses it by its epoch, and a
-        stranger without one does not stay. Slaves may exchange their ids in a switchover.
-        """
-        if self._settings().group_record and self.identity.broker_id != MASTER_ID:
-            return False
-        try:
-            holder = await other_holder(self._client, link.address, self.identity)
-        except CometError:
-            return False  # the next registration reports it
-        if holder is None:
-            return False
-        self._log.warning("broker.displaced", **self._rivalry(link, holder))
-        return True
-
-    def _rivalry(self, link: Link, holder: str) -> dict[str, str | int]:
-        me = self.identity
-        return {
-            "broker_name": me.broker_name,
-            "broker_id": me.broker_id,
-            "address": me.broker_addr,
-            "holder": holder,
-            "namesrv": link.address,
-        }
 
     def _note_first_round(self) -> None:
         if all(link.is_tried for link in self.links.values()):
@@ -401,14 +299,15 @@ class Registration:
         return min(RETRY_MAX_MS, RETRY_FIRST_MS << min(link.failed_count - 1, 6))
 
     async def _pause(self, link: Link) -> None:
-        """Wait until the next registration is due or requested, or another broker has displaced
-        this one.
-        """
+        """Wait until the next registration is due or requested, or until the last one is lost."""
         left_ms = self._pause_ms(link)
         while left_ms > 0 and not link.wake.is_set():
-            await _wait(link.wake, min(left_ms, WATCH_MS))
-            left_ms -= WATCH_MS
-            if link.is_up and not link.wake.is_set() and await self._is_displaced(link):
+            watch_ms = max(WATCH_MS, link.watch_ms)
+            await _wait(link.wake, min(left_ms, watch_ms))
+            left_ms -= watch_ms
+            if link.is_up and not link.wake.is_set() and await self._listing.is_lost(link):
+                link.acknowledged = None
+                link.watch_ms = min(2 * watch_ms, self.period_ms)
                 return
 
     async def _send_registration(self, link: Link) -> None:
@@ -467,20 +366,11 @@ class Registration:
         """Ask the name server for its version of the topics; return whether it differs from the
         current one.
         """
-        version = self._topics.version
-        response = await self._client.invoke(
-            link.address,
-            RequestCode.QUERY_DATA_VERSION,
-            QueryDataVersion(
-                broker_name=self.identity.broker_name,
-                broker_addr=self.identity.broker_addr,
-                cluster_name=self.identity.cluster_name,
-                broker_id=self.identity.broker_id,
-            ),
-            encode_json(version),
-            timeout_ms=self._settings().register_broker_timeout_mills,
+        version, timeout_ms = self._topics.version, self._settings().register_broker_timeout_mills
+        answer = await asked_if_changed(
+            self._client, link.address, self.identity, version, timeout_ms
         )
-        if response.ext.get("changed") != "false":
+        if answer != "false":
             return True
         link.acknowledged = version
         return False

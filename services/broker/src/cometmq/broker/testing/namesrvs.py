@@ -48,6 +48,8 @@ class ScriptedNamesrvs:
         self.answers: dict[int, Response] = {}
         self.dead: set[str] = set()
         self.refusing: dict[str, CometError] = {}
+        self.failing: dict[int, CometError] = {}
+        """Errors by request code."""
         self.arrived = asyncio.Event()
         self.frozen: set[str] = set()
         """Addresses that do not answer until the connection is closed."""
@@ -72,6 +74,8 @@ class ScriptedNamesrvs:
             raise ConnectionLost(address)
         if address in self.refusing:
             raise self.refusing[address]
+        if int(code) in self.failing:
+            raise self.failing[int(code)]
         if code not in {RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_BROKER_CONFIG}:
             self.requests.append(Request(address, int(code), header, body))
         return self.answers.get(int(code), Response(0, None, {}, b""))

@@ -229,7 +229,10 @@ def query_data_version(namesrv: Namesrv, call: Call[QueryDataVersion]) -> Reply:
     except RemoteProtocolError as error:
         raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
     changed, known = namesrv.routes.query_data_version(
-        call.header.broker_addr, version, now_ms=namesrv.clock.monotonic_ms()
+        call.header.broker_addr,
+        version,
+        connection=call.peer,
+        now_ms=namesrv.clock.monotonic_ms(),
     )
     body = b"" if known is None else encode_json(known)
     return Reply(header=QueryDataVersionReply(changed), body=body)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares what a name server lists with what a broker registered there.
+
+Anybody who reaches a name server without accounts can take a broker's place, remove the broker or
+a topic from the routes, or register other topics in its name. The broker therefore asks every
+WATCH_MS whether the name server still has the version of the topics that it acknowledged, and every
+COMPARE_MS under which address it lists the broker. RocketMQ's name servers answer the first
+question only after a broker was removed; CometMQ's also if the topics may have changed.
+
+Compatibility: QUERY_DATA_VERSION (322) and GET_BROKER_CLUSTER_INFO (106).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.broker.registration.identity import (
+    TIMEOUT_MS,
+    Connections,
+    Identity,
+    holder_of,
+    is_running,
+)
+from cometmq.broker.registration.link import Link
+from cometmq.broker.role import MASTER_ID
+from cometmq.broker.settings import BrokerSettings
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.topic_config import DataVersion
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.namesrv import QueryDataVersion
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+
+WATCH_MS: Final = 1_000
+COMPARE_MS: Final = 5_000
+
+
+class Listing:
+    """How name servers list this broker."""
+
+    def __init__(
+        self,
+        client: Connections,
+        identity: Callable[[], Identity],
+        settings: Callable[[], BrokerSettings],
+        log: Log,
+    ) -> None:
+        self._client = client
+        self._identity = identity
+        self._settings = settings
+        self._log = log
+
+    async def may_register(self, link: Link) -> bool:
+        """Return whether no other running broker is registered under this broker's name and id.
+
+        This is checked until the first registration. If no broker of this name answers at the
+        listed address, the address belonged to a dead process, often this broker's own before it
+        moved; the registration then replaces it.
+        """
+        if link.is_name_checked or self._settings().group_record:
+            return True  # in a group with failover, epochs decide which broker has an id
+        me = self._identity()
+        try:
+            holder = await holder_of(self._client, link.address, me)
+        except CometError:
+            return True  # the registration that follows reports the failure
+        if holder is None or holder == me.broker_addr:
+            link.holder = None
+            return True
+        if self._settings().take_over_name:
+            self._log.warning("broker.name_taken_over", **self._rivalry(link, holder))
+        elif await is_running(self._client, holder, me.broker_name):
+            if link.holder != holder:
+                self._log.error("broker.name_taken", **self._rivalry(link, holder))
+            link.holder = holder
+            link.fault = f"a running broker at {holder} has its name and id"
+            link.failed_count += 1
+            return False
+        link.holder = None
+        return True
+
+    async def is_lost(self, link: Link) -> bool:
+        """Return whether the broker has to register again, because the name server lists another
+        broker in its place, does not list it, or lacks the topics that it acknowledged.
+
+        In a group with failover, slaves do not defend their ids: they may exchange them in a
+        switchover, and a successor refuses a deposed master by its epoch.
+        """
+        is_changed = await self._is_changed(link)
+        now_s = asyncio.get_running_loop().time()
+        if not is_changed:
+            link.watch_ms = 0
+            if now_s - link.compared_s < COMPARE_MS / 1000:
+                return False
+        link.compared_s, me = now_s, self._identity()
+        try:
+            holder = await holder_of(self._client, link.address, me)
+        except CometError:
+            return False  # the next registration reports it
+        if holder is None:
+            self._log.warning("registration.lost", **self._facts(link))
+            return True
+        if holder == me.broker_addr:
+            if is_changed:
+                self._log.info("registration.incomplete", **self._facts(link))
+            return is_changed
+        if self._settings().group_record and me.broker_id != MASTER_ID:
+            return False
+        self._log.warning("broker.displaced", **self._rivalry(link, holder))
+        return True
+
+    async def _is_changed(self, link: Link) -> bool:
+        """Return whether the name server says that it lacks the version it acknowledged."""
+        if link.acknowledged is None:
+            return False
+        me, version = self._identity(), link.acknowledged
+        try:
+            return (
+                await asked_if_changed(self._client, link.address, me, version, TIMEOUT_MS)
+                == "true"
+            )
+        except CometError:
+            return False  # it does not know the request, or the next registration reports it
+
+    def _facts(self, link: Link) -> dict[str, str | int]:
+        me = self._identity()
+        return {
+            "broker_name": me.broker_name,
+            "broker_id": me.broker_id,
+            "address": me.broker_addr,
+            "namesrv": link.address,
+        }
+
+    def _rivalry(self, link: Link, holder: str) -> dict[str, str | int]:
+        return {**self._facts(link), "holder": holder}
+
+
+async def asked_if_changed(
+    client: Connections, namesrv: str, me: Identity, version: DataVersion, timeout_ms: int
+) -> str | None:
+    """Ask whether a name server lacks a version of this broker's topics; return its answer."""
+    response = await client.invoke(
+        namesrv,
+        RequestCode.QUERY_DATA_VERSION,
+        QueryDataVersion(
+            broker_name=me.broker_name,
+            broker_addr=me.broker_addr,
+            cluster_name=me.cluster_name,
+            broker_id=me.broker_id,
+        ),
+        encode_json(version),
+        timeout_ms=timeout_ms,
+    )
+    return response.ext.get("changed")
