@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.peers.clients.javaclient import JavaClient, MqAdmin
+from cometmq.peers.clients.javaclient import IPV6, IPV6_ID_CHARS, JavaClient, MqAdmin
 from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import contents, create_topic, named, received, sent
@@ -20,8 +20,6 @@ from cometmq.peers.settled import wait_for_dispatch, wait_for_messages, wait_for
 pytestmark = pytest.mark.compat
 
 COUNT = 40
-LONG_ID_CHARS = 56  # 16 bytes of address, 4 of port, 8 of offset
-IPV6 = {"java.net.preferIPv4Stack": "false", "java.net.preferIPv6Addresses": "true"}
 SHARE_TIMEOUT_S = 120
 FAR_FUTURE = "20990101000000"
 
@@ -265,7 +263,7 @@ def test_java_clients_over_ipv6(cluster_of_ipv6: Cluster, tmp_path: Path) -> Non
 
     assert received(consumed) == sent(messages)
     assert received(by_id) == sent(messages)
-    assert {len(event["offset_msg_id"]) for event in messages} == {LONG_ID_CHARS}
+    assert {len(event["offset_msg_id"]) for event in messages} == {IPV6_ID_CHARS}
     port = cluster_of_ipv6.broker_addrs[0].rpartition(":")[2]
     assert re.search(r"^Born Host: +\[0:0:0:0:0:0:0:1\]:\d+$", shown, re.MULTILINE)
     assert re.search(rf"^Store Host: +\[0:0:0:0:0:0:0:1\]:{port}$", shown, re.MULTILINE)

@@ -6,12 +6,15 @@ so the commit log, the consume queues and the index all roll over.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cometmq.peers.clients.javaclient import IPV6, IPV6_ID_CHARS, JavaClient
 from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster, Layout
 from cometmq.peers.content import Event, create_topic, named, received, sent
+from cometmq.peers.loopback import ipv6_loopback
 from cometmq.peers.processes import wait_until
 from cometmq.peers.settled import text_of, wait_for_dispatch
 from cometmq.peers.wire import call
@@ -60,18 +63,29 @@ class Exchange:
     """Brokers of both implementations, one after the other, on the same store and address."""
 
     def __init__(
-        self, directory: Path, maker: Callable[[str], type[Cluster]], java: ClientProgram
+        self,
+        directory: Path,
+        maker: Callable[[str], type[Cluster]],
+        java: ClientProgram,
+        *,
+        is_ipv6: bool = False,
     ) -> None:
+        """With `is_ipv6`, the records contain IPv6 addresses of brokers and clients."""
         self._directory = directory
         self._maker = maker
         self._java = java
+        self._is_ipv6 = is_ipv6
         self._layout = Layout.fresh(directory, broker_count=1)
         self._clusters: list[Cluster] = []
         self.written = Written()
 
     def run(self, name: str) -> Cluster:
         folder = self._directory / f"{len(self._clusters)}-{name}"
-        cluster = self._maker(name)(folder, SMALL_FILES, layout=self._layout)
+        settings = SMALL_FILES | ({"brokerIP1": "::1"} if self._is_ipv6 else {})
+        options: dict[str, Any] = {}
+        if self._is_ipv6 and name == "java":
+            options["properties"] = IPV6
+        cluster = self._maker(name)(folder, settings, layout=self._layout, **options)
         self._clusters.append(cluster)
         cluster.start()
         return cluster
@@ -162,6 +176,28 @@ def test_the_reader_serves_all_that_the_writer_stored(
 
 def _keeps_index(reader: str, end: str) -> bool:
     return reader == "comet" or end == "clean stop"
+
+
+@pytest.mark.parametrize(("writer", "reader"), [("comet", "java"), ("java", "comet")])
+def test_the_reader_serves_records_with_ipv6_addresses(
+    tmp_path: Path, maker: Callable[[str], type[Cluster]], writer: str, reader: str
+) -> None:
+    with ipv6_loopback():
+        exchange = Exchange(tmp_path, maker, JavaClient(tmp_path, properties=IPV6), is_ipv6=True)
+        try:
+            first = exchange.run(writer)
+            exchange.fill(first, "first")
+            first.stop()
+            second = exchange.run(reader)
+            exchange.assert_everything_is_served(second)
+            exchange.fill(second, "second")
+            exchange.assert_everything_is_served(second)
+        finally:
+            exchange.close()
+    ids = {
+        event["offset_msg_id"] for table in exchange.written.messages.values() for event in table
+    }
+    assert {len(one) for one in ids} == {IPV6_ID_CHARS}
 
 
 @PAIRS

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use crate::host::Host;
 use crate::transactions::{End, Half};
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
@@ -66,19 +67,15 @@ pub struct Template {
     /// ROCKETMQ: the entries after those of the message.
     pub binary_entries: Vec<u8>,
     /// The broker's address, in the form in which message ids contain it.
-    pub host: [u8; 16],
+    pub host: Vec<u8>,
 }
 
 impl Template {
     /// Returns a broker's address in the form with which message ids begin.
     #[must_use]
-    pub fn hex_host(host: [u8; 8]) -> [u8; 16] {
-        let mut text = [0; 16];
-        for (pair, byte) in text.chunks_exact_mut(2).zip(host) {
-            pair[0] = HEX[usize::from(byte >> 4)];
-            pair[1] = HEX[usize::from(byte & 15)];
-        }
-        text
+    pub fn hex_host(host: &Host) -> Vec<u8> {
+        let digits = |&byte| [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]];
+        host.packed().iter().flat_map(digits).collect()
     }
 
     /// Appends the ids of messages, separated by commas.

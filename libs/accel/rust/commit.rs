@@ -2,7 +2,8 @@
 //! Turns the staged sends of a whole commit into records, queue entries, index keys and answers.
 
 use crate::answers::{Answer, Answers, Ended};
-use crate::stage::{IN_TEXTS, RECORD_FIXED_BYTES, Record, Stage};
+use crate::host::{BORN_HOST_V6, Host, STORE_HOST_V6};
+use crate::stage::{IN_TEXTS, Record, Stage};
 
 const MAGIC_V1: i32 = -626_843_481;
 /// Minimum size of the marker that closes a log file.
@@ -139,7 +140,6 @@ impl Stage {
         &self,
         requests: std::ops::Range<usize>,
         chunks: &[&[u8]],
-        store_host: [u8; 8],
         place: Place,
         open: &mut [OpenQueue],
         out: &mut [u8],
@@ -163,7 +163,7 @@ impl Stage {
                 let queue = &mut open[slot as usize - 1];
                 let bytes = self.record_bytes(record);
                 let offset = place.offset + at as i64;
-                let placed = Placed { offset, queue_offset: queue.next_offset, store_host, place };
+                let placed = Placed { offset, queue_offset: queue.next_offset, place };
                 let body = self.body_of(record, chunks);
                 self.write(record, body, placed, &mut out[at..at + bytes]);
                 queue.entries.extend_from_slice(&offset.to_be_bytes());
@@ -213,24 +213,31 @@ impl Stage {
         let topic = &self.topics[record.topic as usize].field;
         let text = &self.texts[record.text.clone()];
         let crc = crc32fast::hash(body) & CRC_MASK;
+        let size = out.len() as u32;
+        let flags = record.born_host.flag(BORN_HOST_V6) | self.host.flag(STORE_HOST_V6);
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
             out[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         };
-        put(&((RECORD_FIXED_BYTES + body.len() + topic.len() + 2 + text.len()) as u32)
-            .to_be_bytes());
+        put(&size.to_be_bytes());
         put(&MAGIC_V1.to_be_bytes());
         put(&crc.to_be_bytes());
         put(&record.queue_id.to_be_bytes());
         put(&record.flag.to_be_bytes());
         put(&placed.queue_offset.to_be_bytes());
         put(&placed.offset.to_be_bytes());
-        put(&record.sys_flag.to_be_bytes());
+        put(&(record.sys_flag | flags).to_be_bytes());
         put(&record.born_timestamp.to_be_bytes());
-        put(&record.born_host);
+        match &record.born_host {
+            Host::V4(host) => put(host),
+            Host::V6(host) => put(host),
+        }
         put(&placed.place.now_ms.to_be_bytes());
-        put(&placed.store_host);
+        match &self.host {
+            Host::V4(host) => put(host),
+            Host::V6(host) => put(host),
+        }
         put(&record.reconsume_times.to_be_bytes());
         put(&record.prepared.to_be_bytes());
         put(&(body.len() as u32).to_be_bytes());
@@ -246,6 +253,5 @@ impl Stage {
 struct Placed {
     offset: i64,
     queue_offset: i64,
-    store_host: [u8; 8],
     place: Place,
 }

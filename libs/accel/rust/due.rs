@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use crate::host::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, Host, STORE_HOST_V6};
 use crate::properties::PAIR_SEPARATOR;
 use crate::range::{Record as Found, Texts, is_folder, parse};
 use crate::scan::{be32, be64};
@@ -19,8 +20,11 @@ const FILLER_SIZE: usize = i32::MAX as usize;
 /// Two records farther apart than this are not read together.
 const GAP_BYTES_MAX: i64 = 8192;
 const SPANS_MAX: usize = 16;
-/// Flags of half messages, and of hosts that are not IPv4 addresses.
-const ODD_SYS_FLAGS: u32 = 0x4 | 0x8 | 0x10 | 0x20;
+/// Flags of half messages.
+const ODD_SYS_FLAGS: u32 = 0x4 | 0x8;
+const BORN_HOST_AT: usize = 48;
+/// Position of the count of failed deliveries, before the body.
+const RECONSUME_TIMES_BEFORE: usize = 16;
 /// Bound on queue ids, because the queues of a topic are kept in an array.
 const QUEUE_COUNT_MAX: i32 = 1024;
 
@@ -97,6 +101,13 @@ fn gap_to(span: (i64, usize), offset: i64, file_size: i64) -> Option<usize> {
     usize::try_from(gap).ok().filter(|_| is_near)
 }
 
+/// Returns the sender's address in a record with these flags.
+fn born_host(record: &[u8], sys_flag: u32) -> Option<Host> {
+    let is_v4 = sys_flag.cast_signed() & BORN_HOST_V6 == 0;
+    let size = if is_v4 { HOST_V4_BYTES } else { HOST_V6_BYTES };
+    Host::new(record.get(BORN_HOST_AT..BORN_HOST_AT + size)?)
+}
+
 /// The real topic and queue of a delayed message.
 struct Target<'a> {
     topic: &'a [u8],
@@ -162,10 +173,10 @@ impl Stage {
             topic,
             queue_id: target.queue_id,
             flag: be32(data, 16).cast_signed(),
-            sys_flag: found.sys_flag.cast_signed(),
-            reconsume_times: be32(data, 72).cast_signed(),
+            sys_flag: found.sys_flag.cast_signed() & !(BORN_HOST_V6 | STORE_HOST_V6),
+            reconsume_times: be32(data, found.body.start - RECONSUME_TIMES_BEFORE).cast_signed(),
             born_timestamp: be64(data, 40)?,
-            born_host: data.get(48..56)?.try_into().ok()?,
+            born_host: born_host(data, found.sys_flag)?,
             tag_code: texts.tag_code(),
             is_delayed: false,
             prepared: 0,

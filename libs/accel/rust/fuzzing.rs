@@ -4,10 +4,12 @@
 
 use crate::answers::Template;
 use crate::commit::Place;
+use crate::host::Host;
 use crate::stage::{Limits, Origin, Stage};
 use crate::transactions::Transactions;
 
-const HOST: [u8; 8] = [10, 0, 0, 1, 0, 0, 0x2a, 0x9f];
+const HOST: Host = Host::V6([0x2a; 20]);
+const PEERS: [Host; 2] = [Host::V4([10, 0, 0, 1, 0, 0, 0x2a, 0x9f]), Host::V6([1; 20])];
 const CHUNK_FRAMES_MAX: u32 = 6;
 /// Position of the last byte of the flag in a binary header.
 const BINARY_FLAG_AT: usize = 12;
@@ -64,6 +66,7 @@ pub fn run(seed: u64, frames: u64) -> Seen {
             batch_count_max: 8,
             request_bytes_max: 1000,
         },
+        HOST,
         b"CLUSTER\x01c",
     );
     let template = Template {
@@ -71,10 +74,10 @@ pub fn run(seed: u64, frames: u64) -> Seen {
         binary_head: [0; 5],
         flag: 1,
         binary_entries: vec![],
-        host: Template::hex_host(HOST),
+        host: Template::hex_host(&HOST),
     };
     stage.delay_in(b"Delayed", vec![1_000, 5_000]);
-    let mut transactions = Transactions::new(b"Half", b"Op", b"TAGS\x01d", 100, HOST);
+    let mut transactions = Transactions::new(b"Half", b"Op", b"TAGS\x01d", 100);
     transactions.takes_halves = true;
     stage.transactions = Some(transactions);
     let mut halves = vec![];
@@ -95,7 +98,8 @@ pub fn run(seed: u64, frames: u64) -> Seen {
             }
         }
         mutate(&mut chunk, &mut random);
-        let (staged, ended) = check(&mut stage, &chunk, &template, &mut halves);
+        let peer = PEERS[random.below(2) as usize];
+        let (staged, ended) = check(&mut stage, &chunk, peer, &template, &mut halves);
         so_far.staged += staged;
         so_far.ended += ended;
     }
@@ -107,12 +111,13 @@ pub fn run(seed: u64, frames: u64) -> Seen {
 fn check(
     stage: &mut Stage,
     chunk: &[u8],
+    peer: Host,
     template: &Template,
     halves: &mut Vec<(i64, i64)>,
 ) -> (u64, u64) {
     let parts = stage.stage(
         chunk,
-        Some(Origin { chunk: 0, peer: 0, host: HOST, now_ms: Some(7) }),
+        Some(Origin { chunk: 0, peer: 0, host: peer, now_ms: Some(7) }),
         None,
         100,
     );
@@ -129,7 +134,7 @@ fn check(
     assert_eq!(fitting, count);
     let mut open = stage.open_queues(0, count);
     let mut out = vec![0; bytes];
-    let built = stage.build(0..count, &[chunk], HOST, place, &mut open, &mut out);
+    let built = stage.build(0..count, &[chunk], place, &mut open, &mut out);
     stage.close_queues(&open);
     let mut at = 0;
     for _ in 0..built.message_count {

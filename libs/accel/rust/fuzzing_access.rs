@@ -13,11 +13,12 @@ use sha1::Sha1;
 use crate::access::{Access, Account, PUB, SUB};
 use crate::frames::{Frame, Next, frame_at};
 use crate::fuzzing::{Random, Seen, binary_head, json_head, mutate};
+use crate::host::Host;
 use crate::pull::select::Filter;
 use crate::pull::stage::{Pulls, Reader};
 use crate::stage::{Kind, Limits, Origin, Stage};
 
-const HOST: [u8; 8] = [10, 0, 0, 1, 0, 0, 0x2a, 0x9f];
+const HOST: Host = Host::V4([10, 0, 0, 1, 0, 0, 0x2a, 0x9f]);
 const FRAME_BYTES_MAX: usize = 1 << 16;
 /// Access keys, their secrets, and their rights to all topics and groups.
 const ACCOUNTS: [(&str, &str, u8); 3] =
@@ -183,7 +184,7 @@ pub fn run(seed: u64, frames: u64) -> Seen {
         request_bytes_max: 1000,
     };
     let access = access();
-    let mut stage = Stage::new(limits, b"CLUSTER\x01c");
+    let mut stage = Stage::new(limits, HOST, b"CLUSTER\x01c");
     stage.access = Some(Arc::clone(&access));
     let _ = stage.learn(b"Orders", 1);
     let mut pulls = Pulls::default();

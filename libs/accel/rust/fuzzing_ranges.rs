@@ -5,6 +5,7 @@
 use crate::commit::Place;
 use crate::due::{Selection, Times, select};
 use crate::fuzzing::{Random, Seen, mutate};
+use crate::host::Host;
 use crate::range::{Found, Rules, follow, parse, read};
 use crate::scan::be32;
 use crate::stage::{Limits, Stage};
@@ -69,7 +70,7 @@ fn check_due(data: &[u8], base: i64, random: &mut Random) -> usize {
         batch_count_max: 0,
         request_bytes_max: 400,
     };
-    let mut stage = Stage::new(limits, b"");
+    let mut stage = Stage::new(limits, Host::V4([9; 8]), b"");
     let count = stage.stage_due(&entries, &chosen, &spans, &[b"Delayed"]);
     assert!(count <= chosen.count && count == stage.requests.len());
     check_copies(&mut stage, &chosen, &spans);
@@ -83,7 +84,7 @@ fn check_copies(stage: &mut Stage, chosen: &Selection, spans: &[&[u8]]) {
     assert_eq!(fitting, count);
     let mut open = stage.open_queues(0, count);
     let mut out = vec![0; bytes];
-    let built = stage.build(0..count, spans, [9; 8], place, &mut open, &mut out);
+    let built = stage.build(0..count, spans, place, &mut open, &mut out);
     stage.close_queues(&open);
     let rules = Rules {
         check_crc: false, // the texts of the originals may be wrong

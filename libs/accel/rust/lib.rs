@@ -16,6 +16,7 @@ pub mod fuzzing_access;
 pub mod fuzzing_pulls;
 pub mod fuzzing_ranges;
 pub mod header;
+pub mod host;
 pub mod index;
 pub mod properties;
 pub mod pull;

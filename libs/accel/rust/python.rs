@@ -12,6 +12,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::answers::{Answer, Answers, Ended, Template};
 use crate::commit::{Built, OpenQueue, Place};
+use crate::host::Host;
 use crate::pull_lane::PullLane;
 use crate::python_access::LaneAccounts;
 use crate::python_answers::LaneAnswers;
@@ -33,7 +34,6 @@ const QUEUES_MAX: usize = 1 << 20;
 #[pyclass(module = "cometmq.accel")]
 pub(crate) struct SendLane {
     stage: Stage,
-    store_host: [u8; 8],
     template: Arc<Template>,
     /// The names of `Stage::push_own_topics`.
     own_topics: Vec<Py<PyString>>,
@@ -47,6 +47,13 @@ pub(crate) struct SendLane {
 pub(crate) fn array<const N: usize>(bytes: &[u8], what: &str) -> PyResult<[u8; N]> {
     bytes.try_into().map_err(|_| {
         PyValueError::new_err(format!("{what} has {} bytes instead of {N}", bytes.len()))
+    })
+}
+
+/// Reads a packed host.
+pub(crate) fn host(packed: &[u8]) -> PyResult<Host> {
+    Host::new(packed).ok_or_else(|| {
+        PyValueError::new_err(format!("a host has 8 or 20 bytes, not {}", packed.len()))
     })
 }
 
@@ -70,17 +77,17 @@ impl SendLane {
         transactions: (Bound<'_, PyString>, Bound<'_, PyString>, &str, i64),
         accounts: Option<&LaneAccounts>,
     ) -> PyResult<Self> {
-        let store_host = array(store_host, "an IPv4 host")?;
+        let store_host = host(store_host)?;
         let (delay_topic, delays_ms) = delayed;
         let template = Template {
             json,
             binary_head: array(binary_head, "the head of an answer")?,
             flag,
             binary_entries,
-            host: Template::hex_host(store_host),
+            host: Template::hex_host(&store_host),
         };
         let limits = Limits { frame_bytes_max, body_bytes_max, batch_count_max, request_bytes_max };
-        let mut stage = Stage::new(limits, cluster.as_bytes());
+        let mut stage = Stage::new(limits, store_host, cluster.as_bytes());
         stage.access = accounts.map(LaneAccounts::share);
         stage.delay_in(delay_topic.to_str()?.as_bytes(), delays_ms);
         let mut own_topics = vec![];
@@ -93,12 +100,10 @@ impl SendLane {
             op_topic.to_str()?.as_bytes(),
             op_text.as_bytes(),
             op_tag_code,
-            store_host,
         ));
         own_topics.extend([half_topic.unbind(), op_topic.unbind()]);
         Ok(Self {
             stage,
-            store_host,
             template: Arc::new(template),
             own_topics,
             names: vec![],
@@ -259,7 +264,6 @@ impl SendLane {
             &mut self.stage,
             &self.names,
             &chunks,
-            self.store_host,
             requests,
             place,
             (queues, create),
@@ -315,7 +319,6 @@ pub(crate) fn place_requests<'py>(
     stage: &mut Stage,
     names: &[Py<PyString>],
     chunks: &[&[u8]],
-    store_host: [u8; 8],
     requests: std::ops::Range<usize>,
     place: Place,
     queues: (&Bound<'py, PyDict>, &Bound<'py, PyAny>),
@@ -327,7 +330,7 @@ pub(crate) fn place_requests<'py>(
         let mut built = None;
         let records = PyBytes::new_with(py, bytes, |out| {
             let requests = first..first + count;
-            built = Some(stage.build(requests, chunks, store_host, place, &mut open, out));
+            built = Some(stage.build(requests, chunks, place, &mut open, out));
             Ok(())
         })?;
         Ok((queues, records, built.unwrap_or_default()))
@@ -370,7 +373,7 @@ impl SendLane {
     /// Returns the origin of a chunk, or `None` if records cannot contain the peer's address. If
     /// one of its sends is staged, the connection keeps its number.
     fn origin(&self, peer: &Bound<'_, PyAny>, host: &[u8], now_ms: Option<i64>) -> Option<Origin> {
-        let host = <[u8; 8]>::try_from(host).ok()?;
+        let host = Host::new(host)?;
         let chunk = u32::try_from(self.chunks.len()).ok()?;
         let next_peer = u32::try_from(self.peers.len()).ok()?;
         let peer = *self.peer_of.get(&(peer.as_ptr() as usize)).unwrap_or(&next_peer);

@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::commit::Place;
 use crate::due::{Selection, Times, select};
-use crate::python::{array, place_requests};
+use crate::python::{host, place_requests};
 use crate::python_keys::LaneKeys;
 use crate::stage::{Limits, Stage};
 
@@ -36,7 +36,6 @@ pub(crate) struct DueRecords {
     stage: Stage,
     names: Vec<Py<PyString>>,
     chunks: Vec<Py<PyBytes>>,
-    store_host: [u8; 8],
     #[pyo3(get)]
     count: usize,
     #[pyo3(get)]
@@ -64,7 +63,7 @@ impl DueRecords {
             batch_count_max: 0,
             request_bytes_max: record_bytes_max,
         };
-        let mut stage = Stage::new(limits, b"");
+        let mut stage = Stage::new(limits, host(store_host)?, b"");
         let selection = Selection {
             count: entries.len() / 20,
             ends_at_undue: false,
@@ -83,7 +82,6 @@ impl DueRecords {
         };
         Ok(Self {
             names: Python::attach(py_names),
-            store_host: array(store_host, "an IPv4 host")?,
             count,
             staged_bytes: stage.staged_bytes(),
             chunks: spans.into_iter().map(|(_, data)| data.unbind()).collect(),
@@ -121,7 +119,6 @@ impl DueRecords {
             &mut self.stage,
             &self.names,
             &chunks,
-            self.store_host,
             first..first + count,
             place,
             (queues, create),

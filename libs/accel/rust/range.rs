@@ -12,6 +12,7 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use crate::commit::Keys;
+use crate::host::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6};
 use crate::properties::{PAIR_SEPARATOR, index_hash_text, java_hash, java_hash_text};
 use crate::scan::{be32, be64};
 
@@ -23,10 +24,6 @@ const BLANK_BYTES_MIN: usize = 8;
 const HEAD_BYTES: usize = 36;
 const RECORD_BYTES_MIN: usize = 91;
 const CRC_MASK: u32 = 0x7FFF_FFFF;
-const HOST_V4_BYTES: usize = 8;
-const HOST_V6_BYTES: usize = 20;
-const BORN_HOST_V6: u32 = 0x10;
-const STORE_HOST_V6: u32 = 0x20;
 /// The flag of half messages and rollbacks, which get no queue entry.
 const UNQUEUED: u32 = 0x4;
 const ROLLBACK: u32 = 0xC;
@@ -199,7 +196,8 @@ pub(crate) fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<
         return None;
     }
     let sys_flag = be32(record, 36);
-    let host = |bit| if sys_flag & bit == 0 { HOST_V4_BYTES } else { HOST_V6_BYTES };
+    let is_v4 = |bit: i32| sys_flag.cast_signed() & bit == 0;
+    let host = |bit| if is_v4(bit) { HOST_V4_BYTES } else { HOST_V6_BYTES };
     let timestamp_at = 48 + host(BORN_HOST_V6);
     let body_at = timestamp_at + 8 + host(STORE_HOST_V6) + 4 + 8 + 4;
     let body_bytes = usize::try_from(be32_signed(record, body_at - 4)?).ok()?;

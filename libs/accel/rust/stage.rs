@@ -13,12 +13,13 @@ use crate::access::{Access, Account, PUB, allows};
 use crate::batch::{Items, common_text};
 use crate::frames::{Frame, Next, frame_at};
 use crate::header::{Header, read_header};
+use crate::host::Host;
 use crate::properties::{PAIR_SEPARATOR, Sent, TopicHashes, java_hash, read_item, read_sent};
 use crate::pull::stage::Pulls;
 use crate::transactions::{End, TRANSACTION_MASK, Transactions};
 
-/// Size of a record without body, topic and properties, if both hosts are IPv4 addresses.
-pub const RECORD_FIXED_BYTES: usize = 88;
+/// Size of a record without hosts, body, topic and properties.
+pub const RECORD_FIXED_BYTES: usize = 72;
 const PROPERTIES_LENGTH_BYTES: usize = 2;
 /// Maximum size of properties, whose length field is a signed short.
 const PROPERTIES_BYTES_MAX: usize = 32767;
@@ -67,7 +68,7 @@ pub struct Record {
     pub(crate) sys_flag: i32,
     pub(crate) reconsume_times: i32,
     pub(crate) born_timestamp: i64,
-    pub(crate) born_host: [u8; 8],
+    pub(crate) born_host: Host,
     /// Tag code or, for a delayed message, its delay in milliseconds.
     pub(crate) tag_code: i64,
     pub(crate) is_delayed: bool,
@@ -140,7 +141,7 @@ pub struct Origin {
     /// Number of the connection.
     pub peer: u32,
     /// The peer's address, in the form that records contain.
-    pub host: [u8; 8],
+    pub host: Host,
     /// The current time in milliseconds; `None` leaves the ends of transactions to Python.
     pub now_ms: Option<i64>,
 }
@@ -157,6 +158,8 @@ pub const DELAY_TOPIC: u32 = 0;
 /// The staged sends of one commit, and the known topics.
 pub struct Stage {
     pub(crate) limits: Limits,
+    /// The broker's address.
+    pub(crate) host: Host,
     cluster: Vec<u8>,
     delay_topic: Option<DelayTopic>,
     /// Who may send, with access control; the ends of transactions are then left to Python.
@@ -175,11 +178,13 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Creates a stage without topics; `cluster` is the property pair that ends every stored text.
+    /// Creates a stage without topics. `host` is the broker's address, and `cluster` the property
+    /// pair that ends every stored text.
     #[must_use]
-    pub fn new(limits: Limits, cluster: &[u8]) -> Self {
+    pub fn new(limits: Limits, host: Host, cluster: &[u8]) -> Self {
         Self {
             limits,
+            host,
             cluster: cluster.to_vec(),
             delay_topic: None,
             access: None,
@@ -502,6 +507,8 @@ impl Stage {
 
     pub(crate) fn record_bytes(&self, record: &Record) -> usize {
         RECORD_FIXED_BYTES
+            + record.born_host.size()
+            + self.host.size()
             + record.body.len()
             + self.topics[record.topic as usize].field.len()
             + PROPERTIES_LENGTH_BYTES

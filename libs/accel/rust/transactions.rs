@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use crate::answers::push_decimal;
 use crate::frames::Frame;
+use crate::host::Host;
 use crate::properties::{read_half, read_item};
 use crate::stage::{IN_TEXTS, Origin, Record, Request, Stage};
 use crate::transaction_header::{COMMIT, read_end};
@@ -36,7 +37,7 @@ pub struct Half {
     sys_flag: i32,
     reconsume_times: i32,
     born_timestamp: i64,
-    born_host: [u8; 8],
+    born_host: Host,
 }
 
 /// The end of a half message.
@@ -56,7 +57,6 @@ pub struct Transactions {
     pub(crate) op_topic: Vec<u8>,
     op_text: Vec<u8>,
     op_tag_code: i64,
-    host: [u8; 8],
     /// Whether half messages are accepted.
     pub takes_halves: bool,
     /// Number of the half topic; the op topic has the next one.
@@ -66,21 +66,14 @@ pub struct Transactions {
 
 impl Transactions {
     /// Creates the state without half messages. `op_text` and `op_tag_code` are the properties and
-    /// the tag code of every op message, and `host` is the broker's address.
+    /// the tag code of every op message.
     #[must_use]
-    pub fn new(
-        half_topic: &[u8],
-        op_topic: &[u8],
-        op_text: &[u8],
-        op_tag_code: i64,
-        host: [u8; 8],
-    ) -> Self {
+    pub fn new(half_topic: &[u8], op_topic: &[u8], op_text: &[u8], op_tag_code: i64) -> Self {
         Self {
             half_topic: half_topic.to_vec(),
             op_topic: op_topic.to_vec(),
             op_text: op_text.to_vec(),
             op_tag_code,
-            host,
             takes_halves: false,
             half_number: 0,
             halves: BTreeMap::new(),
@@ -243,7 +236,7 @@ impl Stage {
             sys_flag: 0,
             reconsume_times: 0,
             born_timestamp: now_ms,
-            born_host: known.host,
+            born_host: self.host,
             tag_code: known.op_tag_code,
             is_delayed: false,
             prepared: 0,

@@ -113,6 +113,8 @@ def test_addresses_in_texts_and_records() -> None:
     assert host_port("::1", 1) == "[::1]:1"
     assert packed_host("127.0.0.1", 10911) == bytes([127, 0, 0, 1, 0, 0, 42, 159])
     assert len(packed_host("::1", 10911)) == 20
+    assert packed_host("::ffff:127.0.0.1", 10911) == packed_host("127.0.0.1", 10911)
+    assert packed_host("fe80::7%1", 1) == packed_host("fe80::7", 1)
     with pytest.raises(SettingsError, match="brokerIP1: no such host"):
         packed_host("no such host", 1)
 

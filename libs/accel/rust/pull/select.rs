@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::host::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6};
 use crate::pull::cache::{Cache, Key};
 use crate::pull::recent::Recent;
 use crate::pull::sql::{Program, Unsure};
@@ -26,7 +27,9 @@ const RECORD_BYTES_MIN: usize = 91;
 /// Size of the fields before the body of a record, if both hosts have IPv4 addresses.
 const FIXED_BYTES: usize = 88;
 /// Bits of sysFlag for hosts with IPv6 addresses.
-const HOSTS_V6: u8 = 0x30;
+const HOSTS_V6: u8 = (BORN_HOST_V6 | STORE_HOST_V6) as u8;
+/// What an IPv6 address adds to the size of a record.
+const V6_BYTES_MORE: usize = HOST_V6_BYTES - HOST_V4_BYTES;
 
 /// Reads blocks that are not cached. Each function fills a buffer, whose old content is arbitrary,
 /// and returns false if the read would block or fails.
@@ -293,17 +296,20 @@ impl<S: Source> Selection<'_, S> {
 }
 
 /// Returns whether a record is the message with these offsets of the queue with this id and topic.
-/// Python examines records with hosts that have IPv6 addresses.
 #[inline]
 fn is_message(record: &[u8], (queue_id, topic): (i32, &[u8]), at: i64, offset: i64) -> bool {
-    let Some((fixed, rest)) = record.split_first_chunk::<FIXED_BYTES>() else {
+    let Some(fixed) = record.first_chunk::<FIXED_BYTES>() else {
         return false;
     };
-    let body_bytes = be32(&fixed[FIXED_BYTES - 4..], 0) as usize;
+    let hosts_v6 = (fixed[39] & HOSTS_V6).count_ones() as usize;
+    let Some((fixed, rest)) = record.split_at_checked(FIXED_BYTES + V6_BYTES_MORE * hosts_v6)
+    else {
+        return false;
+    };
+    let body_bytes = be32(fixed, fixed.len() - 4) as usize;
     fixed[12..16] == queue_id.to_be_bytes()
         && fixed[20..28] == at.to_be_bytes()
         && fixed[28..36] == offset.to_be_bytes()
-        && fixed[39] & HOSTS_V6 == 0
         && rest.get(body_bytes..).and_then(<[u8]>::split_first).is_some_and(|(&length, rest)| {
             usize::from(length) == topic.len() && rest.starts_with(topic)
         })

@@ -133,7 +133,7 @@ def any_account(rng: random.Random, number: int) -> AclAccount:
         default_group_perm=rng.choice(RIGHTS),
         topic_perms=rights(TOPICS),
         group_perms=rights(GROUPS),
-        white_remote_address=rng.choice([None, None, None, "10.0.0.*", "127.0.0.1"]),
+        white_remote_address=rng.choice([None, None, None, "10.0.0.*", "127.0.0.1", "fd00::1-9"]),
     )
 
 
@@ -250,7 +250,7 @@ def has_plain_rights(account: AclAccount, code: int, ext: dict[str, str]) -> boo
 def test_the_lane_takes_only_what_the_check_allows(seed: int) -> None:
     rng = random.Random(seed)  # repeats a run, hides nothing
     accounts = [any_account(rng, number) for number in range(4)]
-    white = rng.choice(["", "", "", "10.*.*.*", "127.0.0.1"])
+    white = rng.choice(["", "", "", "10.*.*.*", "127.0.0.1", "fd00:*:*:*:*:*:*:*"])
 
     async def main(root: str) -> None:
         guarded = Guarded(root, accounts_of(accounts, white))

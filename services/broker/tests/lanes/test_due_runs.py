@@ -2,10 +2,9 @@
 """A broker that delivers delayed messages natively has the same log, queues, positions and figures
 as one that delivers them in Python.
 
-The messages are plain, or unusual in ways that the native code leaves to Python: other hosts, text
-that is not UTF-8, queues and topics in unusual forms. Between them, the log contains other
-messages, damage and the ends of files. At times the disk fails, or levels return to their saved
-positions.
+The messages are plain, or unusual in ways that the native code leaves to Python: text that is not
+UTF-8, queues and topics in unusual forms. Between them, the log contains other messages, damage and
+the ends of files. At times the disk fails, or levels return to their saved positions.
 """
 
 import asyncio
@@ -32,8 +31,8 @@ from cometmq.store.queues.consume_queue import ENTRY, FILLER
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 
-HOST, V6_HOST = bytes([10, 0, 0, 9, 0, 0, 0x9C, 0x40]), bytes(range(20))
-STORE_HOST = bytes([10, 1, 2, 3, 0, 0, 0x2A, 0x9F])
+HOSTS = bytes([10, 0, 0, 9, 0, 0, 0x9C, 0x40]), bytes(range(20))
+STORE_HOSTS = bytes([10, 1, 2, 3, 0, 0, 0x2A, 0x9F]), bytes(range(20, 40))
 LEVELS_MS = (1_000, 5_000, 10_000)
 IDLE_TURNS = 40
 BACKLOG_COUNT = 2 * RUN_COUNT_MAX + 3 * BATCH_COUNT_MAX + 7
@@ -84,12 +83,11 @@ class Script:
         body = bytes([rng.randrange(256)]) * size
         message = NewMessage(
             topic, rng.randrange(4), rng.choice([0, 7]), rng.choice([0, 0, 1, 2, 0x100]),
-            1_700_000_000_000 + self.count, HOST, STORE_HOST, body, text, rng.choice([0, 3]),
+            1_700_000_000_000 + self.count, rng.choice(HOSTS), rng.choice(STORE_HOSTS), body,
+            text, rng.choice([0, 3]),
         )  # fmt: skip
         if self.odd(0.1):
             message.body = bytes(rng.choice([9_000, 20_000]))
-        if self.odd(0.1):
-            message.born_host = V6_HOST
         if rng.random() < 0.85:
             delay(message, rng.randrange(self.levels) + 1)
         if self.odd(0.15):
@@ -232,6 +230,7 @@ def compare(options: dict[str, str], steps: list[Step]) -> tuple[int, int]:
 
 CASES = {
     "plain": {},
+    "IPv6": {"brokerIP1": "fd00::1"},
     "small files": {"mappedFileSizeCommitLog": "20500"},
     "no index": {"messageIndexEnable": "false"},
     "no statistics": {"enableScheduleMessageStats": "false"},

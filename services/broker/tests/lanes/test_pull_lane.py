@@ -178,6 +178,7 @@ def state_of(broker: ScriptedBroker, wires: list[Any], root: str) -> dict[str, A
 
 CASES = {
     "plain": {},
+    "IPv6": {"brokerIP1": "fd00::1"},
     "small files": {
         "mappedFileSizeCommitLog": "40000", "mappedFileSizeConsumeQueue": "2000",
         "nativeCacheBytes": "60000",

@@ -301,6 +301,7 @@ class Case(NamedTuple):
 
 CASES = {
     "asynchronous": Case({}),
+    "IPv6": Case({"brokerIP1": "fd00::1"}),
     "small files": Case({"mappedFileSizeCommitLog": "40000", "maxIndexNum": "90"}),
     "synchronous": Case({"flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": "100000"}),
     "replicated": Case({}, needs_replicas=True),

@@ -57,7 +57,7 @@ class SendLane:
         opaque; `binary_head`, `flag` and `binary_entries` are the constant parts of the header in
         the other encoding. With `accounts`, only sends that these accounts have signed and may make
         are taken, and the ends of transactions are left to Python. Raise ValueError for a
-        `store_host` that is not IPv4.
+        `store_host` of a wrong size.
         """
 
     @property
@@ -354,8 +354,8 @@ class DueRecords:
         """Read the plain records of selected entries until one is not plain.
 
         `spans` are the parts of the log that `select_due` named, with their bytes. Messages to
-        `delayed_topic` or `half_topic` are not plain. Raise ValueError for a `store_host` that is
-        not IPv4.
+        `delayed_topic` or `half_topic` are not plain. Raise ValueError for a `store_host` of
+        a wrong size.
         """
 
     @property

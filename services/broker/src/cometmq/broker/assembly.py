@@ -11,10 +11,11 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.rebalance_notices import Notices
 from cometmq.broker.delay import DelayService, delay_file
-from cometmq.broker.due_runs import DueRuns, may_run_natively
+from cometmq.broker.due_runs import DueRuns
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
 from cometmq.broker.group_keys import GroupKeys
+from cometmq.broker.native import reason_without
 from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.registration.addresses import (
@@ -264,7 +265,7 @@ def _delay(  # noqa: PLR0913  # the collaborators of the service
 ) -> DelayService:
     first = inputs.loaded.value
     runs = None
-    if may_run_natively(first, store_host):
+    if reason_without(first) is None:
         runs = DueRuns(inputs.store, host=store_host, settings=settings, log=inputs.log)
     delay = DelayService(
         inputs.store,

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from cometmq.broker.native import accel, reason_without
+from cometmq.broker.native import accel
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.log import Log
-from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, V4_HOST_BYTES
+from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
@@ -58,11 +58,6 @@ class SpanStore(Protocol):
     """The part of the store that native delivery uses."""
 
     def read_span(self, physical_offset: int, size: int) -> Lookup[Buffer | None]: ...
-
-
-def may_run_natively(settings: BrokerSettings, host: bytes) -> bool:
-    """Return whether native code may deliver the delayed messages of a broker with this address."""
-    return reason_without(settings) is None and len(host) == V4_HOST_BYTES
 
 
 class DueRuns:

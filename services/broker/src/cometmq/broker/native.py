@@ -32,7 +32,7 @@ __all__ = [
     "reason_without",
 ]
 
-INTERFACE: Final = 0x814AD573
+INTERFACE: Final = 0x0CD2BC21
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 A `git pull` does not rebuild the module, and the version changes only with releases.

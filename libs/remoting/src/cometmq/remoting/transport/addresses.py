@@ -18,7 +18,9 @@ def peer_address(name: Any) -> tuple[str, bytes]:
     """Return the address of a socket's peer as ``ip:port`` and in the form used in records."""
     if not isinstance(name, tuple) or len(name) < 2:
         return "", NO_HOST
-    host, port = str(name[0]).removeprefix("::ffff:"), int(name[1])
+    host, port = str(name[0]), int(name[1])
+    if "." in host:  # of an IPv4 client, perhaps mapped to IPv6
+        host = host.removeprefix("::ffff:")
     if ":" in host:
         packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
         return f"[{host}]:{port}", packed + struct.pack(">i", port)

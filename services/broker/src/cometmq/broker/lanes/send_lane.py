@@ -35,7 +35,7 @@ from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import sent_pieces
-from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, V4_HOST_BYTES
+from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.lane import Answered, AnsweredRows, Part, StagedRows, Staging
 from cometmq.remoting.transport.tasks import describe
@@ -67,8 +67,6 @@ def _reason_against(broker: Broker) -> str | None:
         return reason
     if broker.acl is not None and (reason := reason_against(broker.acl.control)) is not None:
         return reason
-    if len(broker.store_host) != V4_HOST_BYTES:
-        return "brokerIP1 is not an IPv4 address"
     return None
 
 

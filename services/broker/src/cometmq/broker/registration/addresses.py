@@ -195,10 +195,14 @@ def host_port(host: str, port: int) -> str:
 
 
 def packed_host(host: str, port: int, *, setting: str = "brokerIP1") -> bytes:
-    """Return an address in the binary form used in records, resolving a host name."""
+    """Return an address in the binary form used in records, resolving a host name.
+
+    Records contain IPv6 addresses without their zones, and mapped IPv4 addresses in four bytes.
+    """
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise SettingsError(f"{setting}: {host} cannot be resolved: {error.strerror}") from error
-    family, *_, address = infos[0]
-    return socket.inet_pton(family, str(address[0])) + struct.pack(">i", port)
+    address = ip_address(str(infos[0][4][0]).partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).packed + struct.pack(">i", port)

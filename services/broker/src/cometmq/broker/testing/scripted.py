@@ -42,6 +42,7 @@ from cometmq.store.testing.memory_disk import MemoryDisk
 
 T = TypeVar("T")
 
+PEER_ADDRESSES = ("127.0.0.1", "fd00::7", "::ffff:10.0.0.9")
 TURNS = 4  # of the loop: receive, commit, answers, woken pulls
 
 
@@ -67,7 +68,8 @@ class Wire:
         self._is_closing = False
 
     def get_extra_info(self, _name: str) -> tuple[str, int]:
-        return ("127.0.0.1", 40_000 + self._number)
+        address = PEER_ADDRESSES[self._number % len(PEER_ADDRESSES)]
+        return (address, 40_000 + self._number)
 
     def set_write_buffer_limits(self, **_: int) -> None:
         return

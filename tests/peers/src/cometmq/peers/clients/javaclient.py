@@ -27,6 +27,9 @@ VERSIONS: Final = (ROCKETMQ_VERSION, VERSION_5)
 PROJECT: Final = ROOT / "tests" / "peers" / "javaclient"
 MAIN_CLASS: Final = "io.cometmq.peers.Main"
 COMMAND_TIMEOUT_S: Final = 180.0
+IPV6: Final = {"java.net.preferIPv4Stack": "false", "java.net.preferIPv6Addresses": "true"}
+"""Properties of a JVM that uses IPv6 addresses."""
+IPV6_ID_CHARS: Final = 56  # of a message id: 16 bytes of address, 4 of port, 8 of offset
 
 
 def client_class_path(version: str) -> str:
