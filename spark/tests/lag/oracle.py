@@ -15,8 +15,6 @@ from zoneinfo import ZoneInfo
 
 import duckdb
 
-from cometmq.remoting.progress import lost, unread
-
 Row = dict[str, Any]
 KEY = ("cluster", "group", "broker_name", "topic", "queue_id")
 
@@ -164,11 +162,12 @@ def _lag(row: Row) -> int | None:
     c, n, m = row["consumer_offset"], row["min_offset"], row["max_offset"]
     if c is None:
         return 0 if m <= n else None
-    return unread(c, n, m)
+    return max(0, m - max(c, n))
 
 
 def _lost(row: Row) -> int:
-    return lost(row["consumer_offset"], row["min_offset"])
+    c = row["consumer_offset"]
+    return max(0, row["min_offset"] - c) if c else 0
 
 
 def _is_fine(row: Row, before: Row | None, rules: Any) -> bool:
