@@ -33,7 +33,7 @@ from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.message.batch import BatchItem, join_batch
-from cometmq.runtime.limits import Limit, Scope
+from cometmq.runtime.limits import Limit, LimitReached, Scope
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 BOUNDS = {
@@ -58,6 +58,7 @@ BOUNDS = {
     "journalBytesMax": 48 * 1024**2,
 }
 PEER = FakePeer()
+READING: list[Any] = []
 
 
 @pytest.fixture
@@ -125,6 +126,18 @@ def batch(broker: Broker, count: int) -> Reply:
     header = SendMessageV2("P", "T", "TBW102", 4, 0, 0, 0, 0, "", batch=True)
     body = join_batch([BatchItem(0, b"x")] * count)
     return answered(broker, call_with(Code.SEND_BATCH_MESSAGE, header, body))
+
+
+def begin_batch(broker: Broker, _number: int) -> Reply:
+    """Begin to read a large batch, and never end."""
+    call = call_with(Code.SEND_BATCH_MESSAGE, NoHeader())
+    reading = broker.large_batches.reading(32 << 20, broker.room(call))
+    try:
+        READING.append(reading)
+        reading.__enter__()
+    except LimitReached as error:
+        return Reply(error.code, remark=error.remark)
+    return Reply()
 
 
 def hold(broker: Broker, _number: int) -> Reply:
@@ -200,6 +213,7 @@ FILLS: Mapping[str, Only] = {
          "filterCharsMax": 100_000},
     ),
     "batch_messages": Only(lambda broker, number: batch(broker, number + 1)),
+    "batch_bytes": Only(begin_batch),
     "held_pulls": Only(hold),
     "journal_bytes": Only(alter),
 }  # fmt: skip

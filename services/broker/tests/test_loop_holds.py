@@ -6,6 +6,7 @@ import json
 import struct
 import tempfile
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -109,6 +110,10 @@ def run_broker(lane: bool, work: Any) -> None:
             brokerIP1="10.1.2.3",
             enablePropertyFilter="true",
             nativeLaneEnable=str(lane).lower(),
+            # The disk is in memory: files of the default sizes take 2 GB.
+            mappedFileSizeCommitLog=str(32 << 20),
+            maxHashSlotNum="100000",
+            maxIndexNum="400000",
         )
         broker.broker.topics.create("T", queue_nums=4)
         await work(broker)
@@ -221,6 +226,97 @@ def fill(broker: ScriptedBroker) -> None:
         whole.groups.put(SubscriptionGroupConfig(group_name=f"group-{number}"))
         if number < TABLE_SIZE // 4:
             whole.offsets.commit(f"group-{number}", f"topic-{number}", 0, 1)
+
+
+def items(count: int) -> bytes:
+    parts = []
+    for number in range(count):
+        text = b"UNIQ_KEY\x01%08X" % number
+        head = struct.pack(">iiiii", 0, 0, 0, 0, 1)
+        parts.append(head + b"x" + struct.pack(">h", len(text)) + text)
+    return b"".join(parts)
+
+
+def send(topic: str, body: bytes, opaque: int, *, batch: bool = False) -> bytes:
+    ext = {
+        "a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
+        "i": "", "j": "0", "k": "false", "l": "0", "m": str(batch).lower(),
+    }  # fmt: skip
+    code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
+    return frame(code, ext, body, opaque=opaque)
+
+
+@lanes
+@pytest.mark.parametrize("count", [3_000, 65_536])
+def test_batches_hold_the_loop_for_a_bounded_time(lane: bool, count: int) -> None:
+    data = send("T", items(count), 1, batch=True)
+
+    async def send_batch(broker: ScriptedBroker) -> float:
+        connected, beside = broker.connect(), broker.connect()
+        before = broker.broker.store.max_offset("T", 0)
+        with longest_hold() as holds:
+            for start in range(0, len(data), CHUNK_BYTES):
+                await answered_later(connected, holds, data[start : start + CHUNK_BYTES])
+            turns = 0
+            while not connected.wire.sent:  # no event
+                turns += 1
+                beside.peer.data_received(send("T", b"beside", 10 + turns))
+                await asyncio.sleep(0)
+            await broker.settle()
+        ((serialization, head, _),) = frames_of(bytes(connected.wire.sent))
+        answer = decode_header(serialization, head)
+        ids = answer.ext["msgId"].split(",")
+        assert (answer.code, len(ids)) == (0, count)
+        first = int(answer.ext["queueOffset"])
+        queue = broker.broker.store.queue("T", 0)
+        assert queue is not None
+        entries = queue.read_entries(first, count)
+        assert [f"{offset:016X}" for offset, _, _ in entries] == [one[-16:] for one in ids]
+        assert all(offset + size == later for (offset, size, _), (later, _, _) in pairwise(entries))
+        assert len(frames_of(bytes(beside.wire.sent))) == turns
+        assert broker.broker.store.max_offset("T", 0) == before + count + turns
+        for one in (connected, beside):
+            one.peer.connection_lost(None)
+        return holds.longest_s
+
+    async def work(broker: ScriptedBroker) -> None:
+        await check(lambda: send_batch(broker))
+
+    run_broker(lane, work)
+
+
+@lanes
+def test_requests_behind_a_large_batch_keep_their_order(lane: bool) -> None:
+    async def work(broker: ScriptedBroker) -> None:
+        connected = broker.connect()
+        connected.peer.data_received(
+            send("T", b"1", 1) + send("T", items(5_000), 2, batch=True) + send("T", b"3", 3)
+            + send("T", items(5_000)[:-1], 4, batch=True) + send("T", b"5", 5)
+        )  # fmt: skip
+        async with asyncio.timeout(30):
+            while len(frames_of(bytes(connected.wire.sent))) < 5:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0)
+        found = {
+            answer.opaque: (answer.code, answer.ext.get("queueOffset"))
+            for answer in (decode_header(*one[:2]) for one in frames_of(bytes(connected.wire.sent)))
+        }
+        assert found == {1: (0, "0"), 2: (0, "1"), 3: (0, "5001"), 4: (1, None), 5: (0, "5002")}
+        assert broker.broker.large_batches.size_bytes == 0
+
+    run_broker(lane, work)
+
+
+def test_a_broker_that_stops_stores_a_large_batch_whole() -> None:
+    async def work(broker: ScriptedBroker) -> None:
+        connected = broker.connect()
+        connected.peer.data_received(send("T", items(30_000), 1, batch=True))
+        while broker.broker.store.placing is None:  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0)
+        assert broker.broker.store.max_offset("T", 0) == 0
+        await broker.broker.driver.drain()
+        assert broker.broker.store.max_offset("T", 0) == 30_000
+
+    run_broker(False, work)
 
 
 def test_a_batch_above_the_limit_is_not_split_whole() -> None:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """In a commit of many puts, each put gets the same position and bytes as if committed alone."""
 
+import errno
 from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +12,7 @@ from cometmq.remoting.message.new_message import NewMessage
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.store.writing import append, placing
 
 UNENCODABLE = 1 << 40  # a sysFlag too large for a record; only the encoder checks it
 PREPARED, ROLLBACK = 0x4, 0xC
@@ -31,15 +34,22 @@ puts = st.lists(
 
 
 def stored(
-    every: list[NewMessage | list[NewMessage]], *, at_once: bool
+    every: list[NewMessage | list[NewMessage]], *, at_once: bool, step_count: int | None = None
 ) -> tuple[dict[int, PutResult], dict[str, bytes]]:
-    """Return the result of each put, and the files; commit once, or after each put."""
+    """Return the result of each put, and the files; commit once, or after each put.
+
+    With a `step_count`, units are placed in steps: so many before the next put is staged.
+    """
     disk = MemoryDisk()
     rig = StoreRig(disk, small_settings())
     results: dict[int, PutResult] = {}
     for number, put in enumerate(every):
         done = partial(results.__setitem__, number)
-        if isinstance(put, list):
+        if isinstance(put, list) and step_count is not None:
+            placing = rig.store.put_large(put, done)
+            for _ in range(step_count):
+                placing.step()
+        elif isinstance(put, list):
             rig.store.put_batch(put, done)
         else:
             rig.store.put(put, done)
@@ -57,6 +67,53 @@ def test_puts_of_one_commit_are_stored_as_if_each_had_its_own(every):
     results, files = stored(every, at_once=True)
     assert (results, files) == stored(every, at_once=False)
     assert len(results) == len(every)
+
+
+@settings(deadline=None)
+@given(puts, st.integers(0, 12), st.integers(1, 3))
+def test_a_unit_that_is_placed_in_steps_is_stored_as_at_once(every, step_count, part_count):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(append, "UNIT_STEP_COUNT", part_count)
+        patch.setattr(placing, "WRITE_BYTES", 300)
+        results, files = stored(every, at_once=True, step_count=step_count)
+    assert (results, files) == stored(every, at_once=False)
+    assert len(results) == len(every)
+
+
+def test_other_puts_wait_until_a_unit_is_placed():
+    rig = StoreRig(MemoryDisk(), small_settings(mapped_file_size_commit_log=1 << 20))
+    results: list[PutResult] = []
+    unit = rig.store.put_large([make_message(body=b"%d" % n) for n in range(5_000)], results.append)
+    step_count = 0
+    while not unit.is_done:
+        rig.store.put(make_message(body=b"x"), lambda _: None)
+        unit.step()
+        step_count += 1
+        assert rig.store.max_offset("T", 0) == (5_000 if unit.is_done else 0)
+    assert step_count > 9  # three each to check, to encode and to place the messages
+    assert results[0].queue_offset == 0
+    rig.store.commit()
+    assert rig.store.max_offset("T", 0) == 5_000 + step_count
+
+
+def test_a_unit_whose_last_write_fails_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setattr(append, "UNIT_STEP_COUNT", 300)
+    monkeypatch.setattr(placing, "WRITE_BYTES", 1)
+    disk, settings = MemoryDisk(), small_settings(mapped_file_size_commit_log=1 << 20)
+    rig = StoreRig(disk, settings)
+    results: list[PutResult] = []
+    unit = rig.store.put_large([make_message(body=bytes(100))] * 2_000, results.append)
+    while "commitlog" not in disk.last_write[0]:
+        unit.step()
+    disk.fault = lambda *_: errno.EIO
+    unit.finish()
+    assert [result.status for result in results] == [PutStatus.SERVICE_NOT_AVAILABLE]
+    disk.fault = None
+    rig.clock.advance(10_000)
+    rig.work(3)
+    assert rig.put(make_message(body=b"1")).queue_offset == 0
+    disk.crash()
+    assert StoreRig(disk, settings).store.max_offset("T", 0) <= 1
 
 
 def test_a_put_that_cannot_be_encoded_costs_its_commit_nothing():

@@ -46,6 +46,7 @@ from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.pending_puts import Condition, Conditions
+from cometmq.store.writing.placing import Placing, StoreSteps, parts_to_write
 from cometmq.store.writing.runs import RunSource
 from cometmq.store.writing.write_state import Refusal
 
@@ -80,6 +81,8 @@ class MessageStore:
         self._publisher = running.publisher
         self._repair = EntryRepair(parts, pulls)
         self._scrubber.on_suspects = self._repair.suspect
+        self.placing: Placing | None = None
+        """The large unit that is being placed."""
         self.pulls = pulls
         self.layout = parts.layout
         self.commit_log = parts.commit_log
@@ -147,6 +150,36 @@ class MessageStore:
         """Stage messages for any queues as a unit: either all are stored, contiguously, or none."""
         self._appender.put_batch(messages, done)
 
+    def put_large(self, messages: Sequence[NewMessage], done: PutDone) -> Placing:
+        """Begin to store a unit in steps, which the caller runs; other puts are staged meanwhile.
+
+        `commit` first runs the steps that remain. Afterwards, `put_more_index` adds the keys.
+        """
+        self.commit()
+        self.placing = Placing(self._storing(messages, done))
+        return self.placing
+
+    def _storing(self, messages: Sequence[NewMessage], done: PutDone) -> StoreSteps:
+        batch = yield from self._appender.place_alone(messages, done)
+        if batch is None or self.write_state.refusals:
+            self.placing = None
+            return self._store(batch)
+        # From here on, the batch counts as written: records may not be left behind the log's end.
+        try:
+            for offset, records in parts_to_write(batch):
+                self.commit_log.write(offset, records)
+                yield
+        except DiskError as error:
+            self._fail_write(error, batch)
+            return None
+        finally:
+            self.placing = None
+        return self._complete(batch)
+
+    def put_more_index(self) -> bool:
+        """Add some of the keys of large units to the index; return whether more can be added."""
+        return self._housekeeping.put_more_index()
+
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> int:
         """Stage requests that a source holds (see `runs.py`); return the number of staged bytes."""
         return self._appender.put_run(source, first, count, staged_bytes)
@@ -162,7 +195,11 @@ class MessageStore:
         An answer may stage messages for the next commit, but may not call this method: its own
         message is not visible yet.
         """
-        batch = self._appender.take()
+        if self.placing is not None:
+            self.placing.finish()
+        return self._store(self._appender.take())
+
+    def _store(self, batch: Batch | None) -> Batch | None:
         if batch is None:
             return None
         if self.write_state.refusals:
@@ -171,9 +208,13 @@ class MessageStore:
         try:
             self._write(batch)
         except DiskError as error:
-            self._housekeeping.note_write_failed(error, batch)  # before the answers
-            self._fail(batch)
+            self._fail_write(error, batch)
             return None
+        return self._complete(batch)
+
+    def _complete(self, batch: Batch) -> Batch:
+        """Make written messages part of the log, and answer their puts."""
+        self.commit_log.advance(batch.end)
         counters = self._counters
         counters.commit_count += 1
         counters.put_count += batch.message_count
@@ -189,7 +230,6 @@ class MessageStore:
         for offset, records in batch.segments:
             if records:
                 self.commit_log.write(offset, records)
-        self.commit_log.advance(batch.end)
 
     def _answer(self, batch: Batch) -> None:
         needs = _FLUSHED if self._flusher.is_sync else _NO_CONDITION
@@ -208,6 +248,10 @@ class MessageStore:
                 self._pending.add(batch.end, needs, now_ms, done, result)
             else:
                 done(result)
+
+    def _fail_write(self, error: DiskError, batch: Batch) -> None:
+        self._housekeeping.note_write_failed(error, batch)  # before the answers
+        self._fail(batch)
 
     def _fail(self, batch: Batch) -> None:
         batch.undo()

@@ -22,7 +22,9 @@ from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.group_keys import GroupKeys
 from cometmq.broker.hold import HoldTable
+from cometmq.broker.large_batches import LargeBatches
 from cometmq.broker.limits import (
+    BATCH_BYTES,
     FILTER_CHARS,
     FILTERS,
     GROUPS,
@@ -144,6 +146,7 @@ class Broker:
     replication: Replication = field(default_factory=Replication)
     transactions: Transactions = field(default_factory=Transactions)
     incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # for long answers
+    large_batches: LargeBatches = field(default_factory=LargeBatches)
     is_observed: bool = False  # an HTTP port shows metrics, so their figures are measured
     lag_times: LagTimes = field(default_factory=LagTimes)
     disk_watch: DiskWatch = field(default_factory=DiskWatch)
@@ -243,6 +246,7 @@ class Broker:
             REGISTRATIONS.name: lambda: self.registered.count,
             SUBSCRIPTION_BYTES.name: lambda: self.registered.size,
             FILTERS.name: lambda: self.filters.count,
+            BATCH_BYTES.name: lambda: self.large_batches.size_bytes,
             FILTER_CHARS.name: lambda: self.filters.chars,
             HELD_PULLS.name: lambda: self.hold.count,
             JOURNAL_BYTES.name: lambda: self.journal.size_bytes if self.journal else 0,

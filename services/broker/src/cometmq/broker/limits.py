@@ -109,6 +109,10 @@ BATCH_MESSAGES: Final = Limit(
     "batchMessagesMax", lambda s: s.batch_messages_max,
     answer=ResponseCode.MESSAGE_ILLEGAL,
 )  # fmt: skip
+BATCH_BYTES: Final = Limit(
+    "batch_bytes", "Bytes of batches of 1,000 messages or more that are being read", Scope.TOTAL,
+    REFUSED, fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
 HELD_PULLS: Final = Limit(
     "held_pulls", "Pulls that wait for messages", Scope.TOTAL,
     "The pull is refused with RocketMQ's remark for a busy broker.",
@@ -146,6 +150,7 @@ LIMITS: Final[tuple[Limit, ...]] = (
     FILTER_CHARS,
     HEARTBEAT_FILTER_CHARS,
     BATCH_MESSAGES,
+    BATCH_BYTES,
     HELD_PULLS,
     JOURNAL_BYTES,
     STATISTICS,

@@ -21,14 +21,21 @@ from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.incremental import Steps
 from cometmq.runtime.worker import Worker, error_of
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutDone
 from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.jobs import Job
+from cometmq.store.writing.append import Batch
+from cometmq.store.writing.placing import Placing
 from cometmq.store.writing.runs import RunSource
 
 STAGED_BYTES_MAX: Final = 1 << 20  # a larger batch is written before the loop's turn ends
+PLACING_BYTES_MAX: Final = 32 << 20
+"""Size of the puts that wait while a large batch is being placed; above it, the batch is placed at
+once.
+"""
 TICK_INTERVAL_MS: Final = 100
 IDLE_INTERVAL_MS: Final = 500
 """At most `flushIntervalCommitLog`, so that the first message after a pause is synced in time."""
@@ -123,6 +130,31 @@ class StoreDriver:
         self._store.put_batch(messages, done)
         self._schedule()
 
+    def put_large(self, messages: Sequence[NewMessage], done: PutDone) -> Steps[None]:
+        """Store a unit as `put_batch` does, in steps; other puts wait for the last one.
+
+        If the caller gives up, the remaining steps are run at once.
+        """
+        self.commit()
+        placing, began_s = self._store.put_large(messages, done), time.perf_counter()
+        try:
+            while not placing.is_done:
+                self._place(placing)
+                yield
+        finally:
+            placing.finish()
+            self._note_commit(placing.batch, began_s)
+            self.commit()
+        while self._store.put_more_index():
+            yield
+
+    def _place(self, placing: Placing) -> None:
+        self._is_committing = True  # an answer may stage messages, but not commit them
+        try:
+            placing.step()
+        finally:
+            self._is_committing = False
+
     def commit(self) -> None:
         """Write the staged messages, wake held pulls, and send the answers."""
         self._is_scheduled = self._is_in_turn = False
@@ -132,12 +164,15 @@ class StoreDriver:
             batch = self._store.commit()
         finally:
             self._is_committing = False
+        self._note_commit(batch, self._staged_s)
+
+    def _note_commit(self, batch: Batch | None, staged_s: float) -> None:
         self.waiting_count = self._store.waiting_put_count
         if self.waiting_count:
             if self._waiting_since_ms is None:
                 self._waiting_since_ms = self._clock.monotonic_ms()
         elif batch is not None:
-            self.put_seconds.observe(time.perf_counter() - self._staged_s, batch.message_count)
+            self.put_seconds.observe(time.perf_counter() - staged_s, batch.message_count)
             elapsed_ms = self._clock.now_ms() - batch.store_timestamp
             if elapsed_ms > 0:
                 self.put_times.add(elapsed_ms, batch.message_count)
@@ -280,10 +315,10 @@ class StoreDriver:
             return
         self._is_in_turn = False
         count = self._store.staged_count
-        if count == 1:
+        if count == 1 and self._store.placing is None:
             self.commit()
         elif count:
-            self._loop.call_soon(self.commit)
+            self._loop.call_soon(self._commit_in_turn)
         else:
             self._is_scheduled = False
 
@@ -293,10 +328,17 @@ class StoreDriver:
             self._staged_s = time.perf_counter()
             # The loop first serves the other sockets that are readable now, so that their messages
             # share this commit.
-            self._loop.call_soon(self.commit)
+            self._loop.call_soon(self._commit_in_turn)
         # Nothing else bounds what one turn stages.
-        elif self._store.staged_bytes > STAGED_BYTES_MAX and not self._is_committing:
+        elif not self._is_committing and self._store.staged_bytes > (
+            STAGED_BYTES_MAX if self._store.placing is None else PLACING_BYTES_MAX
+        ):
             self.commit()
+
+    def _commit_in_turn(self) -> None:
+        if self._store.placing is None:
+            self.commit()
+        # otherwise `put_large` commits what has been staged, after its last step
 
     def _flush(self, *, is_forced: bool = False) -> None:
         """Start a flush if one is due and none is running; sends that arrive during a flush share

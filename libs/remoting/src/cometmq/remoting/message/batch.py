@@ -7,7 +7,8 @@ length, properties. Size, magic and CRC are ignored, as in Java brokers.
 
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -28,17 +29,16 @@ class BatchItem(msgspec.Struct, frozen=True, gc=False):
     properties: str = ""
 
 
-def split_batch(body: Buffer, count_max: int = sys.maxsize) -> list[BatchItem]:
-    """Return the first items of a batch body; their bodies are slices of `body`, not copies.
+def batch_items(body: Buffer) -> Iterator[BatchItem]:
+    """Yield the items of a batch body; their bodies are slices of `body`, not copies.
 
     Raise CorruptRecord for a malformed batch: the sender gets MESSAGE_ILLEGAL, and the connection
     is kept open.
     """
     view = memoryview(body)
     end = len(view)
-    items: list[BatchItem] = []
     offset = 0
-    while offset < end and len(items) < count_max:
+    while offset < end:
         if end - offset < _FIXED_BYTES:
             raise CorruptRecord("a batch item ends early")
         _, _, _, flag, body_length = _ITEM_HEAD.unpack_from(view, offset)
@@ -51,8 +51,12 @@ def split_batch(body: Buffer, count_max: int = sys.maxsize) -> list[BatchItem]:
         if properties_length < 0 or offset > end:
             raise CorruptRecord(f"a batch item claims {properties_length} bytes of properties")
         properties = _text(view[body_end + _LENGTH.size : offset])
-        items.append(BatchItem(flag, view[body_start:body_end], properties))
-    return items
+        yield BatchItem(flag, view[body_start:body_end], properties)
+
+
+def split_batch(body: Buffer, count_max: int = sys.maxsize) -> list[BatchItem]:
+    """Return the first items of a batch body, see `batch_items`."""
+    return list(islice(batch_items(body), count_max))
 
 
 def join_batch(items: Iterable[BatchItem]) -> bytes:

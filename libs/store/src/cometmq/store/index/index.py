@@ -5,6 +5,7 @@ Compatibility: as in RocketMQ, a new file takes the previous file's end as its o
 until it gets its first entry; files are named after their local creation time.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final
@@ -26,6 +27,8 @@ from cometmq.store.settings import StoreSettings
 
 BACKLOG_COUNT_MAX: Final = 256
 """Maximum number of records whose keys are queued before the keys are added to the files."""
+ROWS_MAX: Final = 4_096
+"""Number of keys that are added at once on the event loop, unless native code adds them: 4 ms."""
 
 
 class Index:
@@ -88,13 +91,16 @@ class Index:
             return last.offset(last.count - 1)
         return self.files[-1].header.end_offset if self.files else 0
 
-    def remember(self, batch: Iterable[Keys]) -> None:
+    def remember(self, batch: Iterable[Keys], *, is_large: bool = False) -> None:
         """Queue the keys of messages, in log order; `catch_up` adds them to the files.
+
+        The caller of a large batch calls `catch_up` itself, several times with a bound.
 
         Each addition has a fixed cost equal to that of three entries, so small additions are
         merged.
         """
         backlog = self._backlog
+        before = self._backlog_count
         for keys in batch:
             count = keys.count
             if not count:
@@ -105,21 +111,32 @@ class Index:
             else:
                 backlog.append(keys)
             self._backlog_count += count
-        if self._backlog_count >= BACKLOG_COUNT_MAX:
-            self.catch_up()
+        if self._backlog_count >= BACKLOG_COUNT_MAX and not is_large:
+            self.catch_up(ROWS_MAX + self._backlog_count - before)  # so that the queue cannot grow
 
-    def catch_up(self) -> None:
-        """Add the queued keys to the files; after a DiskError the rest remains queued."""
+    def catch_up(self, rows_max: int = sys.maxsize) -> bool:
+        """Add the queued keys to the files; after a DiskError the rest remains queued.
+
+        Stop after `rows_max` keys that are not hashed natively; return whether all have been added.
+        """
         backlog = self._backlog
         while backlog:
             keys = backlog[0]
+            are_rows = isinstance(keys, KeyedRows)
             while self._linked_count < keys.count:
+                if rows_max <= 0:
+                    return False
                 if not self.files or self.files[-1].is_full:
                     self._begin_file()
-                self._linked_count += self.files[-1].add(keys, self._linked_count)
-            self._backlog_count -= keys.count
+                count_max = rows_max if are_rows else sys.maxsize
+                count = self.files[-1].add(keys, self._linked_count, count_max)
+                self._linked_count += count
+                self._backlog_count -= count
+                if are_rows:
+                    rows_max -= count
             self._linked_count = 0
             del backlog[0]
+        return True
 
     def _begin_file(self) -> None:
         now = datetime.fromtimestamp(self._clock_ms() / 1000, tz=UTC).astimezone()

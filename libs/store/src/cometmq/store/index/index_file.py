@@ -13,6 +13,7 @@ count, and a slot that points at an uncounted entry leads through the chain to a
 """
 
 import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
@@ -157,12 +158,12 @@ class IndexFile:
         """Start growing as a new, empty file."""
         self._slots = SlotTable(self.shape.slot_count)
 
-    def add(self, keys: Keys, start: int) -> int:
-        """Add the keys from `start` on while they fit; return the number added."""
+    def add(self, keys: Keys, start: int, count_max: int = sys.maxsize) -> int:
+        """Add up to `count_max` keys from `start` on while they fit; return the number added."""
         table, header = self._slots, self.header
         assert table is not None
         number, begin = header.next_number, header.begin_timestamp
-        count = min(keys.count - start, self.shape.entry_count - number)
+        count = min(keys.count - start, self.shape.entry_count - number, count_max)
         if count <= 0:
             return 0
         if number == 1:

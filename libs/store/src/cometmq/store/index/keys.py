@@ -56,11 +56,10 @@ class Keys(Protocol):
 class KeyedRows:
     """Keys as text, one per row; rows may be appended until the keys are linked."""
 
-    __slots__ = ("_hashes", "rows")
+    __slots__ = ("rows",)
 
     def __init__(self, rows: list[KeyedRecord] | None = None) -> None:
         self.rows: list[KeyedRecord] = [] if rows is None else rows
-        self._hashes: list[int] = []
 
     @property
     def count(self) -> int:
@@ -90,16 +89,12 @@ class KeyedRows:
         begin_ms: int,
     ) -> tuple[bytes, int]:
         """Link keys into the slots of an index file (see `Keys.link`)."""
-        rows = self.rows
-        if len(self._hashes) != len(rows):
-            self._hashes = index_hashes([row[0] for row in rows], [row[1] for row in rows])
+        rows = self.rows[start : start + count]
+        hashes = index_hashes([row[0] for row in rows], [row[1] for row in rows])
         slot_count, used = len(slots), 0
         entries: list[bytes] = []
         seconds, seconds_of = 0, -1
-        stop = start + count
-        for hash_, (_, _, offset, timestamp) in zip(
-            self._hashes[start:stop], rows[start:stop], strict=True
-        ):
+        for hash_, (_, _, offset, timestamp) in zip(hashes, rows, strict=True):
             if timestamp != seconds_of:
                 seconds, seconds_of = _seconds(timestamp, begin_ms), timestamp
             slot = hash_ % slot_count

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from cometmq.store.errors import DiskError
+from cometmq.store.index.index import ROWS_MAX
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.upkeep.checkpointer import Checkpointer, is_sync_failure
@@ -106,15 +107,25 @@ class Housekeeping:
     def put_index(self, batch: Batch) -> None:
         """Add a batch's keys to the index; after a DiskError the store refuses further puts."""
         try:
-            self._index.remember(batch.keys)
+            self._index.remember(batch.keys, is_large=batch.is_large)
         except DiskError as error:
             self._is_index_behind = True
             self._note_derived_failed(error)
 
+    def put_more_index(self) -> bool:
+        """Add some of the queued keys; return whether more can be added."""
+        try:
+            return not self._index.catch_up(ROWS_MAX)
+        except DiskError as error:
+            self._is_index_behind = True
+            self._note_derived_failed(error)
+            return False
+
     def _put_index_backlog(self) -> bool:
         """Retry writing the queued keys; no checkpoint may be written without them."""
         try:
-            self._index.catch_up()
+            if not self._index.catch_up(ROWS_MAX):
+                return False  # the next job adds more
         except DiskError as error:
             self._is_index_behind = True
             self._note_derived_failed(error)

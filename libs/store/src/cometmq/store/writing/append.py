@@ -11,7 +11,8 @@ bench/micro/bench_append.py).
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import islice
 from typing import Final, TypeAlias
 
 from cometmq.remoting.message.ids import host_hex, offset_message_id
@@ -19,7 +20,6 @@ from cometmq.remoting.message.new_message import (
     NewMessage,
     encode_blank,
     encode_record,
-    record_size,
 )
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, QUEUE_ID_MAX
 from cometmq.store.index.keys import KeyedRecord, KeyedRows, Keys
@@ -41,6 +41,9 @@ After a larger step, store times follow the clock, because delays and retries ar
 store time.
 """
 
+UNIT_STEP_COUNT: Final = 2_000
+"""Number of messages of a unit that are checked, encoded or placed in one step: 2 to 5 ms."""
+
 _PUT_OK: Final = PutStatus.PUT_OK  # an enum's attribute costs 40 ns: bench_append.py
 
 
@@ -57,6 +60,7 @@ class Batch:
     __slots__ = (
         "end",
         "file_end",
+        "is_large",
         "keys",
         "message_count",
         "refused",
@@ -72,6 +76,8 @@ class Batch:
         self.file_end = file_end
         self.store_timestamp = store_timestamp
         self.message_count = 0
+        self.is_large = False
+        """Whether the batch is a large unit, whose keys are indexed in steps."""
         self.segments: list[tuple[int, list[bytes]]] = [(start, [])]
         """The records for each file, with the physical offset of the first one."""
         self.touched: list[ConsumeQueue] = []
@@ -139,6 +145,25 @@ class Appender:
         assert messages
         self._pending.append((tuple(messages), done))
         self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)
+
+    def place_alone(
+        self, messages: Sequence[NewMessage], done: PutDone
+    ) -> Generator[None, None, Batch | None]:
+        """Place a unit in steps, in a batch of its own; return None if it cannot be stored.
+
+        The caller places nothing else before the last step.
+        """
+        assert messages
+        if self.refusal is not None:
+            done(PutResult(self.refusal))
+            return None
+        batch = self._begin()
+        batch.is_large = True
+        yield from self._placing_unit(batch, tuple(messages), done)
+        batch.message_count += len(batch.results)
+        for refused, status in batch.refused:
+            refused(PutResult(status))
+        return batch if batch.results else None
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> int:
         """Stage requests of a source; return `staged_bytes`."""
@@ -250,7 +275,8 @@ class Appender:
         if isinstance(put, Run):
             self._place_run(batch, put)
         else:
-            self._place_unit(batch, put, done)
+            for _ in self._placing_unit(batch, put, done):
+                pass
         return self._open(batch)
 
     def _place_run(self, batch: Batch, run: Run) -> None:
@@ -284,45 +310,76 @@ class Appender:
                 batch.results.append((done, waits, result))
             batch.message_count += message_count - len(groups)  # `_place` counts each result once
 
-    def _place_unit(self, batch: Batch, messages: tuple[NewMessage, ...], done: PutDone) -> None:
+    def _placing_unit(
+        self, batch: Batch, messages: tuple[NewMessage, ...], done: PutDone
+    ) -> Generator[None, None, None]:
         """Place messages contiguously in one file; their queue offsets have the same order."""
-        queues = [
-            self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
-            for message in messages
-        ]
-        known = [queue for queue in queues if queue is not None]
-        is_legal = len(known) == len(messages) and all(
-            (len(message.body) <= self._body_bytes_max or type(message) is not _NEW)
-            and len(message.properties) <= PROPERTIES_CHARS_MAX
-            for message in messages
-        )
-        if not is_legal:
-            batch.refused.append((done, PutStatus.MESSAGE_ILLEGAL))
-            return
-        first = known[0].next_offset
+        known: list[ConsumeQueue] = []
+        for part in _parts(messages):
+            if not self._admit_part(part, known):
+                batch.refused.append((done, PutStatus.MESSAGE_ILLEGAL))
+                return
+            yield
         try:
-            size = sum(map(record_size, messages))
-            unit = _encode_unit(messages, known, batch.end, self._now_ms)
+            unit, sizes = yield from self._encoding_unit(messages, known, batch.end)
+            size = sum(sizes)
             if batch.end + size + BLANK_BYTES_MIN > batch.file_end:
                 self._roll_for(batch, size)
-                unit = _encode_unit(messages, known, batch.end, self._now_ms)
+                unit, sizes = yield from self._encoding_unit(messages, known, batch.end)
         except (ValueError, struct.error):
             batch.refused.append((done, max(map(_status_of_unencodable, messages))))
             return
         _, _, records, keyed = self._open(batch)
-        result = PutResult(PutStatus.PUT_OK, batch.end, size, first, self._now_ms)
-        message_ids = []
-        for message, queue, record in zip(messages, known, unit, strict=True):
-            offset = batch.end
-            message_ids.append(offset_message_id(message.store_host, offset))
-            if queue.stage(offset, len(record), message.tag_code, self._now_ms):
-                batch.touched.append(queue)
-            keyed += [(message.topic, key, offset, self._now_ms) for key in message.keys]
-            batch.end = offset + len(record)
+        result = PutResult(PutStatus.PUT_OK, batch.end, size, known[0].next_offset, self._now_ms)
+        message_ids: list[str] = []
+        rows = zip(messages, known, sizes, strict=True)
+        for part in _parts(messages):
+            for message, queue, record_bytes in islice(rows, len(part)):
+                offset = batch.end
+                message_ids.append(offset_message_id(message.store_host, offset))
+                if queue.stage(offset, record_bytes, message.tag_code, self._now_ms):
+                    batch.touched.append(queue)
+                for key in message.keys:
+                    keyed.append((message.topic, key, offset, self._now_ms))
+                batch.end = offset + record_bytes
+            yield
         records += unit
         result.message_id = ",".join(message_ids)
         batch.message_count += len(messages) - 1  # `_place` counts each result once
         batch.results.append((done, messages[0].wait, result))
+
+    def _admit_part(self, part: Sequence[NewMessage], known: list[ConsumeQueue]) -> bool:
+        """Append the queues of messages to `known`; return whether all messages are legal."""
+        for message in part:
+            queue = self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
+            is_short = len(message.body) <= self._body_bytes_max or type(message) is not _NEW
+            if queue is None or not is_short or len(message.properties) > PROPERTIES_CHARS_MAX:
+                return False
+            known.append(queue)
+        return True
+
+    def _encoding_unit(
+        self, messages: tuple[NewMessage, ...], queues: Sequence[ConsumeQueue], offset: int
+    ) -> Generator[None, None, tuple[list[bytes], list[int]]]:
+        """Return the records of contiguous messages that are not staged yet, joined in pieces, and
+        the size of each record.
+        """
+        pieces: list[bytes] = []
+        sizes: list[int] = []
+        next_offsets: dict[ConsumeQueue, int] = {}
+        rows = zip(messages, queues, strict=True)
+        for part in _parts(messages):
+            records: list[bytes] = []
+            for message, queue in islice(rows, len(part)):
+                queue_offset = next_offsets.get(queue, queue.next_offset)
+                record = encode_record(message, queue_offset, offset, self._now_ms)
+                next_offsets[queue] = queue_offset + 1
+                offset += len(record)
+                records.append(record)
+            pieces.append(b"".join(records))
+            sizes += map(len, records)
+            yield
+        return pieces, sizes
 
     def _new_queue(self, message: NewMessage) -> ConsumeQueue | None:
         """Create a queue for its first message; return None if the name or id is illegal."""
@@ -344,19 +401,10 @@ class Appender:
         return self._open(batch)
 
 
-def _encode_unit(
-    messages: Sequence[NewMessage], queues: Sequence[ConsumeQueue], offset: int, now_ms: int
-) -> list[bytes]:
-    """Return the records of contiguous messages that are not staged yet."""
-    records: list[bytes] = []
-    next_offsets: dict[ConsumeQueue, int] = {}
-    for message, queue in zip(messages, queues, strict=True):
-        queue_offset = next_offsets.get(queue, queue.next_offset)
-        record = encode_record(message, queue_offset, offset, now_ms)
-        next_offsets[queue] = queue_offset + 1
-        offset += len(record)
-        records.append(record)
-    return records
+def _parts(messages: tuple[NewMessage, ...]) -> Iterator[tuple[NewMessage, ...]]:
+    """Return the messages of each step."""
+    for start in range(0, len(messages), UNIT_STEP_COUNT):
+        yield messages[start : start + UNIT_STEP_COUNT]
 
 
 def _status_of_unencodable(message: NewMessage) -> PutStatus:

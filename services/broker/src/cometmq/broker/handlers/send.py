@@ -8,7 +8,9 @@ Compatibility: as in RocketMQ, a send does not check the topic's write permissio
 queues of topics without it), and every answer carries MSG_REGION and TRACE_ON.
 """
 
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from cometmq.broker import refusals, retries
@@ -36,7 +38,7 @@ from cometmq.remoting.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from cometmq.remoting.message.batch import BatchItem, split_batch
+from cometmq.remoting.message.batch import BatchItem, batch_items
 from cometmq.remoting.message.flags import TRANSACTION_MASK, Perm, SysFlag, TopicSysFlag
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey, join_properties, property_value
@@ -47,36 +49,45 @@ from cometmq.remoting.names import (
     SEND_FORBIDDEN_TOPICS,
     dead_letter_topic,
 )
+from cometmq.remoting.transport.dispatch import InOrder
+from cometmq.runtime.incremental import Steps
 from cometmq.store.results import PutResult
 
 SendHeader = SendMessage | SendMessageV2
 
 MULTI_TAG: Final = "MULTI_TAG"
+BATCH_STEP_COUNT: Final = 1_000
+"""Number of messages of a batch that are decoded in one step: 2 ms."""
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _WRITE: Final = int(Perm.WRITE)
 
 
-def send_message(broker: Broker, call: Call[SendHeader]) -> Reply | None:
+def send_message(broker: Broker, call: Call[SendHeader]) -> Reply | InOrder | None:
     """Store one message, or a batch if the header announces one; answer after the commit."""
     try:
         if call.header.batch:
-            _send_batch(broker, call)
-        else:
-            _send_one(broker, call)
+            return _send_batch(broker, call)
+        _send_one(broker, call)
     except CommandError as error:
-        broker.stats.put_failed_count += 1
-        return Reply(code=error.code, remark=error.remark, ext=broker.send_ext)
+        return _refused(broker, error)
     return None
 
 
-def send_batch_message(broker: Broker, call: Call[SendHeader]) -> Reply | None:
-    """Store all messages of a batch contiguously, or none."""
+def send_batch_message(broker: Broker, call: Call[SendHeader]) -> Reply | InOrder | None:
+    """Store all messages of a batch contiguously, or none.
+
+    A large batch is decoded, encoded and placed in steps, one batch at a time, while its connection
+    waits.
+    """
     try:
-        _send_batch(broker, call)
+        return _send_batch(broker, call)
     except CommandError as error:
-        broker.stats.put_failed_count += 1
-        return Reply(code=error.code, remark=error.remark, ext=broker.send_ext)
-    return None
+        return _refused(broker, error)
+
+
+def _refused(broker: Broker, error: CommandError) -> Reply:
+    broker.stats.put_failed_count += 1
+    return Reply(code=error.code, remark=error.remark, ext=broker.send_ext)
 
 
 def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
@@ -162,7 +173,7 @@ def _put_half(
     broker.driver.put(message, prepared)
 
 
-def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
+def _send_batch(broker: Broker, call: Call[SendHeader]) -> InOrder | None:
     header = call.header
     topic = header.topic
     config = admit(broker, call)
@@ -174,24 +185,63 @@ def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
         raise MessageIllegal(remarks.message_illegal(broker.settings.max_message_size))
     if len(call.body) > broker.settings.max_message_size:
         raise MessageIllegal(remarks.message_illegal(broker.settings.max_message_size))
-    room = broker.room(call)
-    try:
-        items = split_batch(call.body, room.limits.maximum(BATCH_MESSAGES) + 1)
-    except CorruptRecord as error:
-        raise ServerError(f"the batch cannot be read, {error}") from error
-    if not items:
-        raise ServerError("the batch is empty")
-    room.check(BATCH_MESSAGES, len(items))
-    common_text = batch_text(common)
     sys_flag = header.sys_flag
     if config.topic_filter_type == MULTI_TAG:
         sys_flag |= SysFlag.MULTI_TAGS
-    messages = [
-        _batch_message(broker, call, queue_id, sys_flag, item, common_text) for item in items
-    ]
+    make = partial(_batch_message, broker, call, queue_id, sys_flag, batch_text(common))
+    items = map(make, batch_items(call.body))
+    messages = _take(items)
+    if not messages:
+        raise ServerError("the batch is empty")
     messages[0].wait = common.waits_for_disk  # the first message answers for all
+    if len(messages) == BATCH_STEP_COUNT:
+        return InOrder(_send_large(broker, call, queue_id, messages, items))
+    broker.room(call).check(BATCH_MESSAGES, len(messages))
     done = partial(answer_put, broker, call, topic, queue_id, len(messages))
     broker.driver.put_batch(messages, done)
+    return None
+
+
+def _take(items: Iterator[NewMessage]) -> list[NewMessage]:
+    """Return the messages that are decoded in one step."""
+    try:
+        return list(islice(items, BATCH_STEP_COUNT))
+    except CorruptRecord as error:
+        raise ServerError(f"the batch cannot be read, {error}") from error
+
+
+async def _send_large(
+    broker: Broker,
+    call: Call[SendHeader],
+    queue_id: int,
+    messages: list[NewMessage],
+    items: Iterator[NewMessage],
+) -> Reply | None:
+    batches = broker.large_batches
+    try:
+        with batches.reading(len(call.body), broker.room(call)):
+            await batches.runner.run(_large_steps(broker, call, queue_id, messages, items))
+    except CommandError as error:
+        return _refused(broker, error)
+    return None
+
+
+def _large_steps(
+    broker: Broker,
+    call: Call[SendHeader],
+    queue_id: int,
+    messages: list[NewMessage],
+    items: Iterator[NewMessage],
+) -> Steps[None]:
+    room = broker.room(call)
+    while more := _take(items):
+        messages += more
+        room.check(BATCH_MESSAGES, len(messages))
+        yield
+    room.check(BATCH_MESSAGES, len(messages))
+    admit(broker, call)  # again: the topic may have been deleted meanwhile
+    done = partial(answer_put, broker, call, call.header.topic, queue_id, len(messages))
+    yield from broker.driver.put_large(messages, done)
 
 
 def _batch_message(
@@ -199,8 +249,8 @@ def _batch_message(
     call: Call[SendHeader],
     queue_id: int,
     sys_flag: int,
-    item: BatchItem,
     common_text: str,
+    item: BatchItem,
 ) -> NewMessage:
     """Return one message of a batch; the properties of the request are appended to its own."""
     header = call.header
