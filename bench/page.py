@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import report
-from macro.workloads import MORE_IS_BETTER
+from macro.workloads import LOADS, MORE_IS_BETTER, REPLICATED
 
 QUIET_CPUS_MAX: Final = report.OTHERS_CPUS_MAX
 PAGE: Final = report.BENCH.parent / "docs" / "performance.md"
@@ -63,7 +63,8 @@ CONTROLS: Final = {"others_cpus", "p99_growth_of_copy"}
 CONFIGURATION: Final = (
     "with the native path, ASYNC_FLUSH, IPv4 and {headers} headers, without accounts and TLS"
 )
-"""What all servers of a run have in common; other configurations are not measured by it."""
+"""The configuration of the servers in all rows that name no other."""
+EXCEPTION: Final = "; rows that name another configuration have it on both servers"
 
 
 def summary(result: report.Result) -> str:
@@ -92,7 +93,40 @@ def summary(result: report.Result) -> str:
             f"| {row.workload.title} | {label} [{unit}] | {' | '.join(values)} | {row.ratio:.2f} |"
             f" {words} |{_cells(row.rivals, divisor)}"
         )
-    return "\n".join(lines) + f"\n\n{_tally(measured, names, result)}"
+    parts = ["\n".join(lines), _tally(measured, names, result), secured(measured)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def secured(rows: Sequence[report.Row]) -> str:
+    """Return the table that shows each configuration beside the default; empty without one.
+
+    A row is a workload; its cells are CometMQ's rates, how many times Java's they are, and which
+    part of the plain rate.
+    """
+    rates = {row.workload.name: row for row in rows if row.metric == "messages_per_s"}
+    loads = [load for load in (*LOADS, *REPLICATED) if load.plain and load.name in rates]
+    plain = [name for name in dict.fromkeys(load.plain for load in loads) if name in rates]
+    setups = list(dict.fromkeys(load.setup for load in loads))
+    if not plain:
+        return ""
+    lines = [
+        "| messages/s | plain | " + " | ".join(setup.title for setup in setups) + " |",
+        "|---|---|" + "---|" * len(setups),
+    ]
+    for name in plain:
+        names = {load.setup: load.name for load in loads if load.plain == name}
+        cells = [_rate(rates.get(names.get(setup, "")), rates[name]) for setup in setups]
+        title = rates[name].workload.title
+        lines.append(f"| {title} | {_rate(rates[name], None)} | {' | '.join(cells)} |")
+    caption = "The same workloads in other configurations: the rate, how many times Java's it is"
+    return f"{caption}, and which part of the plain rate:\n\n" + "\n".join(lines)
+
+
+def _rate(row: report.Row | None, plain: report.Row | None) -> str:
+    if row is None or not row.comet:
+        return ""
+    share = f", {row.comet / plain.comet:.0%}" if plain and plain.comet else ""
+    return f"{report.cell(row.comet, 1).strip()} ({row.ratio:.1f} x{share})"
 
 
 def _tally(measured: Sequence[report.Row], names: Sequence[str], result: report.Result) -> str:
@@ -100,6 +134,7 @@ def _tally(measured: Sequence[report.Row], names: Sequence[str], result: report.
     sentences = [
         f"Measured on {result['measured_at'][:10]} "
         + CONFIGURATION.format(headers=result["options"].get("serialization", "json").upper())
+        + (EXCEPTION if any(getattr(row.workload, "plain", "") for row in measured) else "")
         + f". Of {len(verdicts)} figures, latencies and processor time included, CometMQ is better"
         f" than Java in {verdicts.count('better')} and worse in {verdicts.count('worse')}."
     ]

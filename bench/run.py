@@ -14,7 +14,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -62,11 +63,16 @@ SCENARIOS: Final[dict[str, Callable[[Plan], None]]] = {
 }
 
 
+QUICK: Final = {"rounds": 2, "seconds": 3.0, "warmup": 6.0, "catch_up_gib": 1.0}
+"""The options of `--quick`."""
+
+
 def parse_arguments() -> argparse.Namespace:
     names = [workload.name for workload in WORKLOADS]
     parser = argparse.ArgumentParser(prog="bench/run.py", description="CometMQ beside RocketMQ")
     add = parser.add_argument
     add("--only", action="append", choices=names, help="workload; repeatable")
+    add("--quick", action="store_true", help="2 rounds of 3 s after 6 s, and 1 GiB to catch up")
     add("--rounds", type=int, default=3, help="samples per server (default 3)")
     add("--seconds", type=float, default=5.0, help="counted time of a sample (default 5)")
     add("--warmup", type=float, default=15.0, help="seconds of load before all (default 15)")
@@ -82,6 +88,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--check", action="store_true", help="exit 1 on a missed target or a worse ratio")
     add("--save-baseline", action="store_true", help="take over into bench/baseline.json")
     add("--publish", action="store_true", help="the same, and into the documents")
+    if parser.parse_known_args()[0].quick:
+        parser.set_defaults(**QUICK)
     arguments = parser.parse_args()
     if arguments.server == "ways" and (arguments.save_baseline or arguments.publish):
         parser.error("--server ways compares CometMQ with itself: only its ratios to Java are kept")
@@ -104,14 +112,11 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
     )
     chosen = set(arguments.only or [workload.name for workload in WORKLOADS])
     floor = run_floor(plan)
-    steps: list[Callable[[], None]] = [
-        lambda: run_loads(plan, [load for load in LOADS if load.name in chosen]),
-        lambda: run_replicated(plan, [load for load in REPLICATED if load.name in chosen]),
-        *(partial(run, plan) for name, run in SCENARIOS.items() if name in chosen),
-    ]
     failures = []
-    for step in steps:
+    for name, step in steps_of(plan, chosen).items():
+        started_s = time.monotonic()
         failures += _failures(step)
+        plan.say(f"  {name} took {time.monotonic() - started_s:.0f} s")
         for stores in directory.iterdir():  # RocketMQ deletes messages once a disk is 75 % full
             shutil.rmtree(stores)
     add_shares(plan.samples)
@@ -119,6 +124,18 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
     result = report.make_result(plan.samples, floor, options=options, measured_at=measured_at)
     return result, failures
+
+
+def steps_of(plan: Plan, chosen: Collection[str]) -> dict[str, Callable[[], None]]:
+    """Return the steps of a run, by their names: the loads of each configuration, the others."""
+    kinds = (("loads", run_loads, LOADS), ("pairs", run_replicated, REPLICATED))
+    steps: dict[str, Callable[[], None]] = {}
+    for kind, run, table in kinds:
+        loads = [load for load in table if load.name in chosen]
+        for setup in dict.fromkeys(load.setup for load in loads):
+            those = [load for load in loads if load.setup == setup]
+            steps[kind + setup.suffix] = partial(run, plan, setup, those)
+    return steps | {name: partial(run, plan) for name, run in SCENARIOS.items() if name in chosen}
 
 
 def _failures(step: Callable[[], None]) -> list[str]:

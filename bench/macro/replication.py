@@ -47,16 +47,8 @@ class Entry(NamedTuple):
     single: Server | None
 
 
-def run_replicated(plan: Plan, loads: Sequence[Load]) -> None:
-    """Run send workloads on pairs whose sends wait for both copies, in the order A B A B.
-
-    Each configuration has its own pairs.
-    """
-    for setup in dict.fromkeys(load.setup for load in loads):
-        _run_replicated(plan, setup, [load for load in loads if load.setup == setup])
-
-
-def _run_replicated(plan: Plan, setup: Setup, loads: Sequence[Load]) -> None:
+def run_replicated(plan: Plan, setup: Setup, loads: Sequence[Load]) -> None:
+    """Run sends that wait for both copies on pairs of one configuration, in the order A B A B."""
     with _entries(plan, setup) as entries:
         for load in loads:
             for entry in entries:

@@ -92,16 +92,8 @@ def run_floor(plan: Plan) -> Sample:
     return result
 
 
-def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
-    """Run the rate workloads on long-running servers, in the order A B A B.
-
-    Each configuration has its own servers.
-    """
-    for setup in dict.fromkeys(load.setup for load in loads):
-        _run_loads(plan, setup, [load for load in loads if load.setup == setup])
-
-
-def _run_loads(plan: Plan, setup: Setup, loads: Sequence[Load]) -> None:
+def run_loads(plan: Plan, setup: Setup, loads: Sequence[Load]) -> None:
+    """Run rate workloads of one configuration on long-running servers, in the order A B A B."""
     names = [*plan.servers]
     if setup == PLAIN and any(load.mode == "send" for load in loads):
         names += plan.rivals

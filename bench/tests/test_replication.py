@@ -13,6 +13,7 @@ from macro.native import BenchError
 from macro.pairs import CometPair, JavaPair
 from macro.replication import run_catch_up, run_replicated
 from macro.scenarios import Plan
+from macro.setups import PLAIN, Setup
 from macro.workloads import CATCH_UP, REPLICATED
 
 from cometmq.peers.cluster import BrokerPlace
@@ -74,6 +75,9 @@ class FakePair:
         self.is_sync = is_sync
         self.is_following = True
 
+    def apply(self, setup: Setup) -> None:
+        self.setup = setup
+
     def stop_slave(self) -> None:
         self.is_following = False
 
@@ -133,7 +137,8 @@ class FakeServer:
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
     @contextmanager
-    def running(name, directory, serialization):
+    def running(name, directory, serialization, setup):
+        assert setup == PLAIN
         yield FakeServer(name, None, serialization, rate=200.0)
 
     FakeServer.taken = ()
@@ -149,7 +154,7 @@ def plan(tmp_path, monkeypatch):
 
 
 def test_pairs_alternate_and_only_ours_has_a_price(plan):
-    run_replicated(plan, [LOAD])
+    run_replicated(plan, PLAIN, [LOAD])
     samples = plan.samples[LOAD.name]
     assert [sample["share_of_single"] for sample in samples["comet"]] == [0.5, 0.5]
     assert all("share_of_single" not in sample for sample in samples["java"])

@@ -110,7 +110,8 @@ def test_a_configuration_is_measured_beside_the_plain_workload(plan, monkeypatch
     monkeypatch.setattr(scenarios, "_run_load", run)
     plain = next(each for each in (*LOADS, *REPLICATED) if each.name == load.plain)
 
-    scenarios.run_loads(plan, [plain, load])
+    for each in (plain, load):
+        scenarios.run_loads(plan, each.setup, [each])
     scenarios.add_shares(plan.samples)
 
     (plain_name, plain_conf), (name, conf) = ran
