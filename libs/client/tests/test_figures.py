@@ -2,7 +2,14 @@
 """Statistics parsed from the answers of brokers."""
 
 from cometmq.client import AdminClient
-from cometmq.client.admin.figures import BrokerFigures, GroupCopies, Load, Traffic, read_figures
+from cometmq.client.admin.figures import (
+    BrokerFigures,
+    GroupCopies,
+    Load,
+    SlowRequests,
+    Traffic,
+    read_figures,
+)
 from cometmq.client.testing import MemoryCluster
 from cometmq.remoting.bodies.stats import BrokerStatsData, StatsItem
 
@@ -31,6 +38,8 @@ def test_texts_become_numbers() -> None:
             "accountsMisspelt": "/etc/cometmq/acl/shop.yml",
             "commitLogMaxOffset": "1234",
             "sendPath": "native",
+            "nativeRequests": "900",
+            "slowRequests": "11:empty=60,36:no_native_form=40,x:y=3,7",
             "groupMembers": "0,1,2",
             "groupInSync": "0,2",
             "groupMinInSync": "2",
@@ -54,8 +63,12 @@ def test_texts_become_numbers() -> None:
         accounts_misspelt="/etc/cometmq/acl/shop.yml",
         log_max_offset=1234,
         send_path="native",
+        native_request_count=900,
+        slow_requests=(SlowRequests(11, "empty", 60), SlowRequests(36, "no_native_form", 40)),
         copies=GroupCopies(members=(0, 1, 2), in_sync=(0, 2), min_in_sync=2),
     )
+    assert figures.slow_share == 0.1
+    assert BrokerFigures().slow_share is None
     assert figures.copies is not None
     assert figures.copies.missing == (1,)
 

@@ -16,6 +16,7 @@ from cometmq.broker.clients.producers import Producers
 from cometmq.broker.clients.queue_locks import QueueLock, QueueLocks
 from cometmq.broker.clients.registered import Registered
 from cometmq.broker.delay import DelayService
+from cometmq.broker.detours import Detours
 from cometmq.broker.disk_figures import DiskWatch
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
@@ -85,20 +86,24 @@ class LearningLane(Protocol):
     def pull_count(self) -> int:
         """The number of pulls answered since startup."""
 
-    def learn(self, config: TopicConfig) -> None:
-        """Let the lane serve later sends to this topic, now that a handler has admitted a send."""
+    def learn(self, config: TopicConfig) -> bool:
+        """Let the lane serve later sends to this topic, now that a handler has admitted a send;
+        return whether it did not know the topic.
+        """
 
     def learn_pull(
         self,
         call: Call[PullMessage],
         group: SubscriptionGroupConfig,
         accept: TagFilter | RecordFilter | None,
-    ) -> None:
-        """Let the lane serve later pulls that match `call`, which a handler has just admitted."""
+    ) -> bool:
+        """Let the lane serve later pulls that match `call`, which a handler has just admitted;
+        return whether it did not know them.
+        """
 
-    def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> None:
+    def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> bool:
         """Let the lane serve later requests like `call`, which has just locked all its queues;
-        `answer` is the body of the answer.
+        return whether it did not know them. `answer` is the body of the answer.
         """
 
 
@@ -156,6 +161,7 @@ class Broker:
     elector_count: Callable[[], int | None] = lambda: None  # None: not known, or in no group
     may_read: Callable[[], bool] | None = None  # in a group: whether pulls may be answered now
     lane: LearningLane | None = None  # None: handlers serve every request
+    detours: Detours = field(default_factory=Detours)
     send_path: str = "python"  # for operators: `native`, or `python` and why
 
     def __post_init__(self) -> None:

@@ -14,13 +14,16 @@ from cometmq.cli.times import shown
 from cometmq.cli.verbs.write_access import ReadOnlyBroker, read_only_brokers
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.clusters import ClusterMember
-from cometmq.client.admin.figures import GroupCopies
+from cometmq.client.admin.figures import BrokerFigures, GroupCopies
 from cometmq.client.cluster.routes import MASTER_ID
 
 COLUMNS: Final = (
     "Cluster", "Broker", "Id", "Role", "Address", "Version", "In per s", "Out per s",
-    "Messages today", "Disk percent", "Behind bytes", "Started", "Sends", "State",
+    "Messages today", "Disk percent", "Behind bytes", "Started", "Sends", "Slow percent",
+    "Slow because", "State",
 )  # fmt: skip
+
+SLOW_REASONS: Final = 3
 
 FOLLOW_REMEDY: Final = "see its log, and the runbook slave-does-not-follow.md"
 ACCOUNTS_REMEDY: Final = "correct it as accounts.unreadable in the broker's log says"
@@ -235,8 +238,16 @@ def _row(
         behind,
         shown(figures.started_ms),
         figures.send_path.partition(":")[0] or None,
+        None if figures.slow_share is None else round(100 * figures.slow_share, 1),
+        _slow_reasons(figures) or None,
         _state(member, is_read_only=is_read_only) if has_master else "no master: nobody can send",
     ]
+
+
+def _slow_reasons(figures: BrokerFigures) -> str:
+    """Return why most requests that left the native path did so, by request code."""
+    rows = sorted(figures.slow_requests, key=lambda row: row.count, reverse=True)
+    return ", ".join(f"{row.code} {row.reason.replace('_', ' ')}" for row in rows[:SLOW_REASONS])
 
 
 def _state(member: ClusterMember, *, is_read_only: bool) -> str:

@@ -50,6 +50,14 @@ class GroupCopies(msgspec.Struct, frozen=True):
         return tuple(member for member in self.members if member not in self.in_sync)
 
 
+class SlowRequests(msgspec.Struct, frozen=True):
+    """Requests of one code that did not take the native path, for one reason."""
+
+    code: int
+    reason: str
+    count: int
+
+
 class BrokerFigures(msgspec.Struct, frozen=True):
     """Statistics of one broker.
 
@@ -96,8 +104,19 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     """How plain sends are handled: `native`, or `python` and why; reported only by CometMQ's
     brokers.
     """
+    native_request_count: int = 0
+    """The requests that took the native path; reported only by CometMQ's brokers that have one."""
+    slow_requests: tuple[SlowRequests, ...] = ()
+    """The requests that did not take the native path although the broker has one."""
     copies: GroupCopies | None = None
     """The copies of the group that the broker leads; reported only by CometMQ's brokers."""
+
+    @property
+    def slow_share(self) -> float | None:
+        """The share of requests that did not take the native path; None without such a path."""
+        slow = sum(row.count for row in self.slow_requests)
+        asked = self.native_request_count + slow
+        return slow / asked if asked else None
 
 
 def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
@@ -127,8 +146,21 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         accounts_misspelt=facts.get("accountsMisspelt", ""),
         log_max_offset=int(_number(facts, "commitLogMaxOffset")),
         send_path=facts.get("sendPath", ""),
+        native_request_count=int(_number(facts, "nativeRequests")),
+        slow_requests=_slow_requests(facts.get("slowRequests", "")),
         copies=_copies(facts),
     )
+
+
+def _slow_requests(text: str) -> tuple[SlowRequests, ...]:
+    """Parse `CODE:REASON=COUNT`, separated by commas."""
+    found = []
+    for word in text.split(","):
+        kind, _, count = word.partition("=")
+        code, _, reason = kind.partition(":")
+        if code.isdecimal() and count.isdecimal():
+            found.append(SlowRequests(int(code), reason, int(count)))
+    return tuple(found)
 
 
 def _copies(facts: Mapping[str, str]) -> GroupCopies | None:

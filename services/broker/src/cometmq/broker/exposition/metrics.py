@@ -44,6 +44,11 @@ def _get_sizes(broker: Broker) -> Iterable[Row]:
     return [(key, stats.get_bytes) for key, stats in broker.stats.groups.items()]
 
 
+def _slow_requests(broker: Broker) -> Iterable[Row]:
+    counts = broker.detours.counts
+    return [((str(int(code)), reason.value), count) for (code, reason), count in counts.items()]
+
+
 def _delayed(broker: Broker) -> Iterable[Row]:
     """Yield a row for each level that has ever been used."""
     return [((str(level),), count) for level, count in broker.delay.waiting().items()]
@@ -148,6 +153,13 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     counter(
         "cometmq_native_pulls_total", "Pulls that took the native path.",
         lambda b: b.lane.pull_count if b.lane else 0,
+    ),
+    labelled_counter(
+        "cometmq_slow_requests_total",
+        "Requests that did not take the native path although the broker has one, by code and"
+        " reason.",
+        ("code", "reason"),
+        _slow_requests,
     ),
     gauge("cometmq_held_pulls", "Pulls currently held.", lambda b: b.hold.count),
     gauge(

@@ -2,9 +2,11 @@
 """HANDLERS maps request codes to handlers; requests with other codes are answered with code 3."""
 
 from collections.abc import Mapping
-from typing import Final
+from functools import wraps
+from typing import Any, Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers import (
     acl,
     admin,
@@ -25,8 +27,9 @@ from cometmq.broker.handlers import (
     transactions,
 )
 from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.command import Call
 from cometmq.remoting.transport.bodies import bounded_bodies
-from cometmq.remoting.transport.dispatch import Handler
+from cometmq.remoting.transport.dispatch import Handler, Result
 
 _HANDLERS: Final[Mapping[int, Handler[Broker]]] = {
     # messages
@@ -102,7 +105,31 @@ _HANDLERS: Final[Mapping[int, Handler[Broker]]] = {
     Code.REGISTER_FILTER_SERVER: maintenance.register_filter_server,
 }
 
-HANDLERS: Final[Mapping[int, Handler[Broker]]] = bounded_bodies(_HANDLERS)
+_NOTING: Final = frozenset(
+    {
+        Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.PULL_MESSAGE,
+        Code.LITE_PULL_MESSAGE, Code.LOCK_BATCH_MQ, Code.END_TRANSACTION,
+    }
+)  # fmt: skip
+"""Codes whose handlers note why they, and not a lane, serve a request."""
+
+
+def _noted(code: int, handler: Handler[Broker]) -> Handler[Broker]:
+    if code in _NOTING:
+        return handler
+
+    @wraps(handler)
+    def noted(broker: Broker, call: Call[Any]) -> Result:
+        if broker.lane is not None:
+            broker.detours.note(code, SlowReason.NO_NATIVE_FORM)
+        return handler(broker, call)
+
+    return noted
+
+
+HANDLERS: Final[Mapping[int, Handler[Broker]]] = bounded_bodies(
+    {code: _noted(code, handler) for code, handler in _HANDLERS.items()}
+)
 
 VIP_EXCLUDED: Final = frozenset({Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE})
 """Requests refused on the second port, so that pulls cannot delay sends there."""

@@ -2,6 +2,7 @@
 """Queue locks, which orderly consumers take before they consume."""
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers.bodies import json_body
 from cometmq.broker.limits import LOCK_ITEMS, LOCK_NAMES, Room
 from cometmq.remoting.bodies.dialect import encode_json
@@ -26,8 +27,11 @@ def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
     if refusal is not None and not granted:
         raise refusal
     body = encode_json(LockBatchReply(lock_ok_mq_set=granted))
-    if broker.lane is not None and len(granted) == len(asked.mq_set):
-        broker.lane.learn_renewal(call, broker.locks.held(asked.consumer_group, granted), body)
+    if broker.lane is not None:
+        locks = broker.locks.held(asked.consumer_group, granted)
+        is_all = len(granted) == len(asked.mq_set)
+        is_new = is_all and broker.lane.learn_renewal(call, locks, body)
+        broker.detours.note(call.code, SlowReason.FIRST if is_new else SlowReason.UNUSUAL)
     return Reply(body=body, remark=None if refusal is None else refusal.remark)
 
 

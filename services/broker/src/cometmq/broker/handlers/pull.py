@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.detours import SlowReason
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.handlers.deferred_answers import answer, look_up
 from cometmq.broker.handlers.pull_filters import MessageFilter, message_filter
@@ -149,8 +150,8 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     if isinstance(accept, RecordFilter):
         # The search takes turns with others, so that a filter never blocks the loop.
         lookup = _matching(broker, header, header.queue_offset, header.max_msg_nums, accept)
-        if may_hold and broker.lane is not None:
-            broker.lane.learn_pull(call, group, accept)
+        if may_hold:
+            _note(broker, pull, None)
         look_up(broker, call, lookup, partial(_conclude, broker, pull), may_end_early=True)
         return None
     result = broker.store.get_messages(
@@ -161,9 +162,9 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
         accept=accept,
         joined=True,
     )
+    if may_hold:
+        _note(broker, pull, result)
     if not result.is_cold:
-        if may_hold and broker.lane is not None and result.status is GetStatus.FOUND:
-            broker.lane.learn_pull(call, group, accept)
         return _conclude(broker, pull, result)
     broker.stats.cold_read_count += 1
     started_ms = broker.clock.monotonic_ms()
@@ -185,6 +186,24 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
 
     broker.driver.reads.read(call, load, loaded)
     return None
+
+
+def _note(broker: Broker, pull: AdmittedPull, result: GetResult | None) -> None:
+    """Let the lane serve later pulls like this one, and note why it did not serve this one.
+
+    A search that has not begun has no result.
+    """
+    if broker.lane is None:
+        return
+    if result is not None and result.is_cold:
+        reason = SlowReason.COLD
+    elif result is not None and result.status is not GetStatus.FOUND:
+        reason = SlowReason.EMPTY
+    elif broker.lane.learn_pull(pull.call, pull.group, pull.accept):
+        reason = SlowReason.FIRST
+    else:
+        reason = SlowReason.UNUSUAL
+    broker.detours.note(pull.call.code, reason)
 
 
 def _commit(broker: Broker, call: Call[PullMessage]) -> None:

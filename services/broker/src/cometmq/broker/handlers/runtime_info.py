@@ -32,6 +32,12 @@ reasons.
 SEND_PATH: Final = "sendPath"
 """Only CometMQ has this key; the value is `native`, or `python` with the reason."""
 
+NATIVE_REQUESTS: Final = "nativeRequests"
+SLOW_REQUESTS: Final = "slowRequests"
+"""Only CometMQ has these keys, and only with a native path: how many requests took it since the
+start, and how many did not, as `CODE:REASON=COUNT`.
+"""
+
 REPLICATION_REFUSED: Final = "replicationRefused"
 """Only CometMQ has this key, and only while a slave cannot follow its master; the value is the
 reason.
@@ -69,6 +75,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 def runtime_table(broker: Broker, disk: DiskFigures) -> dict[str, str]:
     return {
         **_identity(broker),
+        **_paths(broker),
         **_messages(broker),
         **_rates(broker),
         **_store(broker),
@@ -92,6 +99,14 @@ def _identity(broker: Broker) -> dict[str, str]:
             broker.settings.start_accept_send_request_time_stamp
         ),
     }
+
+
+def _paths(broker: Broker) -> dict[str, str]:
+    lane = broker.lane
+    if lane is None:
+        return {}
+    native = lane.request_count + lane.pull_count
+    return {NATIVE_REQUESTS: str(native), SLOW_REQUESTS: broker.detours.text}
 
 
 def _messages(broker: Broker) -> dict[str, str]:

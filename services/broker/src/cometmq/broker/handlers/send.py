@@ -15,6 +15,7 @@ from typing import Final
 
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
+from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers.put_answers import answer_delayed, answer_put, group_refusal
 from cometmq.broker.limits import BATCH_MESSAGES, add_topic
 from cometmq.broker.messages import batch_text, delay, read_sent, without_delay
@@ -24,7 +25,7 @@ from cometmq.broker.recent_half_messages import RecentHalf
 from cometmq.broker.transactions import QUEUE_COUNT, prepare
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import TopicConfig
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.send import SendMessage, SendMessageV2
 from cometmq.remoting.errors import (
@@ -286,8 +287,14 @@ def admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
     ):
         return _admit_unusual(broker, call, config)
     if broker.lane is not None:
-        broker.lane.learn(config)
+        _note(broker, call, SlowReason.FIRST if broker.lane.learn(config) else SlowReason.UNUSUAL)
     return config
+
+
+def _note(broker: Broker, call: Call[SendHeader], reason: SlowReason) -> None:
+    if call.code == RequestCode.SEND_MESSAGE or call.header.topic.startswith("%"):
+        reason = SlowReason.NO_NATIVE_FORM
+    broker.detours.note(call.code, reason)
 
 
 def _admit_unusual(
@@ -296,6 +303,8 @@ def _admit_unusual(
     """Run all checks on an unusual message, in RocketMQ's order."""
     settings = broker.settings
     topic = call.header.topic
+    if broker.lane is not None:
+        _note(broker, call, SlowReason.BUSY if config is not None else SlowReason.FIRST)
     if settings.start_accept_send_request_time_stamp:
         _check_start(broker)
     if not settings.broker_permission & _WRITE and config is not None and config.order:

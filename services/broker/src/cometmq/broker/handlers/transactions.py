@@ -13,6 +13,7 @@ import random
 from typing import Any, Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.put_answers import STORED_CODES, refusal
 from cometmq.broker.handlers.stored_topics import check_half, check_writer
@@ -53,6 +54,7 @@ from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import CHECK_GROUP, CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.remoting.raw import FLAG_ONEWAY
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.results import PutResult, PutStatus
 
@@ -68,6 +70,10 @@ def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
     answer it.
     """
     header = call.header
+    if broker.lane is not None:
+        is_answered = not call.flag & FLAG_ONEWAY
+        why = SlowReason.NO_NATIVE_FORM if is_answered else SlowReason.UNUSUAL
+        broker.detours.note(call.code, why)
     if header.commit_or_rollback not in _DECISIONS:
         raise ServerError(remarks.DECISION_WRONG)
     _check_role(broker)

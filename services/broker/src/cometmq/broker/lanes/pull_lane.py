@@ -117,26 +117,28 @@ class BrokerPulls:
         call: Call[PullMessage],
         group: SubscriptionGroupConfig,
         accept: TagFilter | RecordFilter | None,
-    ) -> None:
-        """From now on, serve pulls like this one, which the handler has just admitted."""
+    ) -> bool:
+        """From now on, serve pulls like this one, which the handler has just admitted; return
+        whether they are new.
+        """
         broker, header = self._broker, call.header
         topic = broker.topics.get(header.topic)
         if self._has_failed or topic is None or self._is_outdated():
-            return
+            return False
         if self._has_changed():
             self._native.forget()
             self._note_versions()
         options: dict[str, Any] = {}
         if isinstance(accept, RecordFilter):
             if accept.program is None:
-                return
+                return False
             options = accept.program._asdict()
         elif accept is not None:
             options["codes"] = list(codes_of(accept))
             if len(options["codes"]) > CODES_MAX:
-                return
+                return False
         reads_slaves = self._settings.slave_read_enable
-        self._native.learn(
+        return self._native.learn(
             call.serialization,
             call.head,
             header.consumer_group,
@@ -146,12 +148,14 @@ class BrokerPulls:
             **options,
         )
 
-    def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> None:
-        """Serve later requests with the same bytes, because this one has renewed or taken locks."""
+    def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> bool:
+        """Serve later requests with the same bytes, because this one has renewed or taken locks;
+        return whether they are new.
+        """
         if self._has_failed or self._settings.group_record:
-            return
+            return False
         self._follow_locks()
-        self._native.learn_renewal(call.serialization, call.head, call.body, answer, locks)
+        return self._native.learn_renewal(call.serialization, call.head, call.body, answer, locks)
 
     def answer(self, first: int, count: int, room: int) -> Answered:
         """Answer staged requests; see `cometmq.remoting.transport.lane`."""

@@ -93,21 +93,22 @@ class BrokerLane:
 
     # Connections: see `cometmq.remoting.transport.lane`
 
-    def learn(self, config: TopicConfig) -> None:
+    def learn(self, config: TopicConfig) -> bool:
         topic = config.topic_name
-        if topic[0] != "%" and config.topic_filter_type != MULTI_TAG and is_topic(topic):
-            self._native.learn(topic, max(config.write_queue_nums, config.read_queue_nums))
+        if topic[0] == "%" or config.topic_filter_type == MULTI_TAG or not is_topic(topic):
+            return False
+        return self._native.learn(topic, max(config.write_queue_nums, config.read_queue_nums))
 
     def learn_pull(
         self,
         call: Call[PullMessage],
         group: SubscriptionGroupConfig,
         accept: TagFilter | RecordFilter | None,
-    ) -> None:
-        self._pulls.learn(call, group, accept)
+    ) -> bool:
+        return self._pulls.learn(call, group, accept)
 
-    def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> None:
-        self._pulls.learn_renewal(call, locks, answer)
+    def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> bool:
+        return self._pulls.learn_renewal(call, locks, answer)
 
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
         """Stage the plain requests of a chunk; leave out its sends if the broker must inspect each
