@@ -44,6 +44,7 @@ UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
     "recovery_s": ("recovery", "s", 1),
     "share_of_single": ("of a single broker's rate", "%", 0.01),
     "share_of_plain": ("of the rate without this configuration", "%", 0.01),
+    "native_share": ("requests on the native path", "%", 0.01),
     "catch_up_bytes_per_s": ("copied", "MB/s", MEGABYTE),
     "share_of_copy": ("of a plain copy's rate", "%", 0.01),
     "p99_growth": ("p99 while the slave copies, of p99 before", "%", 0.01),

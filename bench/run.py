@@ -23,6 +23,7 @@ from typing import Final
 
 import page
 import report
+from macro.mixed import run_mixed
 from macro.native import BenchError
 from macro.process import prefer
 from macro.replication import run_catch_up, run_replicated
@@ -42,6 +43,7 @@ from macro.workloads import (
     DELAY,
     LOADS,
     MILLION,
+    MIXED,
     REPLICATED,
     START,
     TRANSACTIONS,
@@ -55,6 +57,7 @@ SERVERS: Final = {
 }  # fmt: skip
 
 SCENARIOS: Final[dict[str, Callable[[Plan], None]]] = {
+    MIXED.name: run_mixed,
     CATCH_UP.name: run_catch_up,
     DELAY.name: run_delay,
     TRANSACTIONS.name: run_transactions,

@@ -97,14 +97,14 @@ def run_loads(plan: Plan, setup: Setup, loads: Sequence[Load]) -> None:
     names = [*plan.servers]
     if setup == PLAIN and any(load.mode == "send" for load in loads):
         names += plan.rivals
-    with _warm_servers(plan, "loads" + setup.suffix, names, setup=setup) as servers:
+    with warm_servers(plan, "loads" + setup.suffix, names, setup=setup) as servers:
         for load in loads:
             fit = [each for each in servers if load.mode == "send" or each.name not in RIVALS]
             _run_load(plan, load, fit)
 
 
 @contextmanager
-def _warm_servers(
+def warm_servers(
     plan: Plan, name: str, names: Sequence[str], checks: Checks = None, setup: Setup = PLAIN
 ) -> Iterator[list[Contestant]]:
     """Start servers and warm them up with sends; stop them on leaving the context."""
@@ -165,7 +165,7 @@ def measure(
     if report["errors"] and attempts > 1:
         plan.say(f"  repeated, because {server.name} refused requests: codes {report['codes']}")
         return measure(plan, load, server, seconds=seconds, attempts=attempts - 1)
-    return _rates(checked(server.name, report))
+    return rates(checked(server.name, report))
 
 
 def run_once(load: Load, server: Contestant, *, seconds: float, warmup: float) -> Report:
@@ -178,7 +178,8 @@ def run_once(load: Load, server: Contestant, *, seconds: float, warmup: float) -
         return server.load(load.mode, seconds=seconds, warmup=warmup, **options)
 
 
-def _rates(report: Report) -> Sample:
+def rates(report: Report) -> Sample:
+    """Return the metrics of a generator's report."""
     latency = report["latency_us"]
     return {
         "messages_per_s": report["messages_per_s"],
@@ -228,7 +229,7 @@ def _run_on_new_topics(
     checks: Checks = None,
 ) -> None:
     """Call `take` with each server and a new topic; the first round is a warm-up."""
-    with _warm_servers(plan, scenario.name, plan.servers, checks) as servers:
+    with warm_servers(plan, scenario.name, plan.servers, checks) as servers:
         for number in range(plan.rounds + 1):
             for server in servers:
                 assert isinstance(server, Server)
@@ -242,13 +243,13 @@ def _delay(server: Server, topic: str) -> Sample:
     options = {"properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES, **BURST}
     report = _until_visible(server, "send", topic, count=MESSAGES_DELAYED, **options)
     delivering_s = report["elapsed_s"] - DELAY_S
-    return {**_rates(report), "delivered_per_s": MESSAGES_DELAYED / delivering_s}
+    return {**rates(report), "delivered_per_s": MESSAGES_DELAYED / delivering_s}
 
 
 def _transactions(server: Server, topic: str) -> Sample:
     server.create_topic(topic, queues=QUEUES)
     report = _until_visible(server, "transact", topic, count=TRANSACTION_PAIRS)
-    sample = _rates(report)
+    sample = rates(report)
     del sample["messages_per_s"]  # the rate of half messages alone
     return {"pairs_per_s": TRANSACTION_PAIRS / report["elapsed_s"], **sample}
 

@@ -35,6 +35,7 @@ GROUP: Final = "BENCH_GROUP"
 HEART_BEAT: Final = 34
 GET_MAX_OFFSET: Final = 30
 CREATE_TOPIC: Final = 17
+RUNTIME_INFO: Final = 28
 
 Checks: TypeAlias = Mapping[str, object] | None
 """How transactions are checked; without it, CometMQ runs no txn-checker."""
@@ -169,6 +170,11 @@ class Server(Contestant):
         if answer.code != 0:
             raise BenchError(f"{self.name}: {code} refused: {answer.remark}")
         return answer
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return the broker's statistics, as `mqadmin brokerStatus` shows them."""
+        table: dict[str, str] = json.loads(self._call(RUNTIME_INFO, {}).body)["table"]
+        return table
 
     @contextmanager
     def subscribed(self, topic: str, expression: str) -> Iterator[None]:

@@ -82,11 +82,11 @@ class Setup:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(ACCOUNTS, encoding="utf-8")
 
-    def signed(self, fields: Mapping[str, str]) -> dict[str, str]:
+    def signed(self, fields: Mapping[str, str], keys: tuple[str, str] = ADMIN) -> dict[str, str]:
         """Return the fields of the benchmark's own request, which has no body."""
         if not self.accounts:
             return {**fields}
-        access_key, secret_key = ADMIN
+        access_key, secret_key = keys
         keyed = {**fields, "AccessKey": access_key}
         content = "".join(keyed[name] for name in sorted(keyed)).encode()
         digest = hmac.digest(secret_key.encode(), content, "sha1")

@@ -21,6 +21,7 @@ Metric: TypeAlias = Literal[
     "recovery_s",
     "share_of_single",
     "share_of_plain",
+    "native_share",
     "slave_anonymous_bytes",
     "catch_up_bytes_per_s",
     "share_of_copy",
@@ -31,7 +32,7 @@ Metric: TypeAlias = Literal[
 MORE_IS_BETTER: Final = frozenset(
     {
         "messages_per_s", "pairs_per_s", "delivered_per_s", "share_of_single",
-        "share_of_plain", "catch_up_bytes_per_s", "share_of_copy",
+        "share_of_plain", "native_share", "catch_up_bytes_per_s", "share_of_copy",
     }
 )  # fmt: skip
 MEGABYTE: Final = 1_000_000
@@ -224,6 +225,11 @@ TRANSACTIONS: Final = Scenario(
     "100,000 transactions: a half message and its commit, 8 connections x 8 in flight",
     targets=(Target("pairs_per_s", 2.5), Target("p99_us", 0.5)),
 )
+MIXED: Final = Scenario(
+    "mixed",
+    "accounts, 10,000 messages/s: 10 topics, tags, 5 % retries, 5 % delayed, a slow group",
+    targets=(Target("native_share", 0.95, of_java=False),),
+)
 MILLION: Final = Scenario(
     "million",
     "1 M messages of 128 B: memory, idle time, disk, recovery after kill -9",
@@ -241,5 +247,5 @@ START: Final = Scenario(
 )
 
 WORKLOADS: Final[tuple[Load | Scenario, ...]] = (
-    *LOADS, *REPLICATED, CATCH_UP, DELAY, TRANSACTIONS, MILLION, START
+    *LOADS, *REPLICATED, MIXED, CATCH_UP, DELAY, TRANSACTIONS, MILLION, START
 )  # fmt: skip
