@@ -59,8 +59,8 @@ def given_route(namesrv, exchange):
     if exchange.response.body_text:
         body = exchange.response.body_text.encode()
         register_route(namesrv, body)
-        queues = namesrv.routes._topics.pop("?")
-        namesrv.routes._topics[exchange.request.ext["topic"]] = queues
+        queues = namesrv.routes.topics._topics.pop("?")
+        namesrv.routes.topics._topics[exchange.request.ext["topic"]] = queues
 
 
 def given_cluster(namesrv, exchange):

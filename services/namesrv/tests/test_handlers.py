@@ -25,6 +25,7 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import RawCommand
+from cometmq.runtime.incremental import finish
 
 BROKER = {
     "brokerName": "broker-a",
@@ -120,16 +121,16 @@ async def test_a_registration_with_a_wrong_checksum_is_refused(link, namesrv):
     wrong = str((crc32(body) & 0x7FFFFFFF) ^ 1)
     header, _ = await ask(link, 103, BROKER | {"bodyCrc32": wrong}, body)
     assert (header.code, header.remark) == (1, "crc32 not match")
-    assert namesrv.routes.topics() == []
+    assert finish(namesrv.routes.topics.selecting()) == []
     right = str(crc32(body) & 0x7FFFFFFF)
     assert (await ask(link, 103, BROKER | {"bodyCrc32": right}, body))[0].code == 0
-    assert namesrv.routes.topics() == ["T"]
+    assert finish(namesrv.routes.topics.selecting()) == ["T"]
 
 
 async def test_a_compressed_registration_is_read(link, namesrv):
     body = encode_register_body(topics("T", "U"), compressed=True)
     assert (await ask(link, 103, BROKER | {"compressed": "true"}, body))[0].code == 0
-    assert namesrv.routes.topics() == ["T", "U"]
+    assert finish(namesrv.routes.topics.selecting()) == ["T", "U"]
 
 
 async def test_a_stranger_cannot_lock_out_a_master_with_an_epoch(link, namesrv, clock):
@@ -243,7 +244,7 @@ async def test_a_broken_registration_is_refused_and_changes_nothing(link, namesr
 async def test_brokers_before_3_0_11_send_bare_topics(link, namesrv):
     body = b'{"dataVersion":{"counter":1,"timestamp":2},"topicConfigTable":{"T":{"topicName":"T"}}}'
     assert (await ask(link, 103, BROKER, body, version=36))[0].code == 0
-    assert namesrv.routes.topics() == ["T"]
+    assert finish(namesrv.routes.topics.selecting()) == ["T"]
 
 
 async def test_a_registration_without_a_body_keeps_the_broker_alive(link, namesrv):
@@ -259,7 +260,7 @@ async def test_the_connection_that_registered_last_is_the_live_one(link, namesrv
 async def test_a_broker_unregisters(link, namesrv):
     await register(link, "T")
     assert (await ask(link, 104, BROKER))[0].code == 0
-    assert namesrv.routes.topics() == []
+    assert finish(namesrv.routes.topics.selecting()) == []
 
 
 @pytest.mark.parametrize(
@@ -363,7 +364,7 @@ async def test_a_version_query_keeps_an_unchanged_broker_alive(link, namesrv, cl
 async def test_a_topic_is_deleted_in_one_cluster(link, namesrv):
     await register(link, "T")
     await ask(link, 216, {"topic": "T", "clusterName": "other"})
-    assert namesrv.routes.topics() == ["T"]
+    assert finish(namesrv.routes.topics.selecting()) == ["T"]
     await ask(link, 216, {"topic": "T", "clusterName": "C"})
-    assert namesrv.routes.topics() == []
+    assert finish(namesrv.routes.topics.selecting()) == []
     assert (await ask(link, 105, {"topic": "T"}))[0].code == ResponseCode.TOPIC_NOT_EXIST

@@ -16,6 +16,8 @@ from cometmq.broker.testing.scripted import Wire, frames_of
 from cometmq.broker.testing.scripts import frame
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.namesrv.namesrv import Namesrv
+from cometmq.namesrv.route_table import BrokerId, Registration
+from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
@@ -27,6 +29,7 @@ from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.room_peer import RoomPeer
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.incremental import finish
 
 ATTEMPTS = 3
 CHUNK_BYTES = 256 << 10
@@ -46,12 +49,14 @@ class Port:
             namesrv.routes.disconnected(peer)
 
         self.hub.on_close = closed
+        tasks = TaskSet(NO_LOG)
+        namesrv.sweep_in(tasks)
         self._dispatcher = Dispatcher(
             HANDLERS,
             namesrv,
             Hooks(),
             in_flight_max=(settings.in_flight_per_connection_max, settings.in_flight_max),
-            tasks=TaskSet(NO_LOG),
+            tasks=tasks,
             stats=self.hub.stats,
             log=NO_LOG,
         )
@@ -143,9 +148,9 @@ async def test_registrations_hold_the_loop_for_a_bounded_time(namesrv: Namesrv, 
             (answer,) = await answers(wire, 1)
         assert answer.code in (0, 1)
         if answer.code == 0:
-            assert namesrv.routes.topics()
+            assert finish(namesrv.routes.topics.selecting())
         holds.append(held.longest_s)
-        for known in namesrv.routes.topics():  # quickly, while it is not measured
+        for known in finish(namesrv.routes.topics.selecting()):  # quickly, while it is not measured
             namesrv.routes.delete_topic(known)
         peer.connection_lost(None)
 
@@ -185,5 +190,90 @@ async def test_a_connection_that_ends_leaves_no_broker(namesrv: Namesrv) -> None
         while namesrv.reading_bytes:  # noqa: ASYNC110  # no event
             await asyncio.sleep(0)
         assert not namesrv.routes.live_brokers()
-        assert namesrv.routes.topics() == []
-        assert namesrv.routes.entry_count == 0
+        assert finish(namesrv.routes.topics.selecting()) == []
+        assert namesrv.routes.topics.entry_count == 0
+
+
+TOPIC_COUNT = 150_000
+GROUP_COUNT = 5_000
+B = {"brokerName": "b1", "clusterName": "C", "brokerAddr": "10.0.0.1:10911", "brokerId": "0"}
+REQUESTS: dict[int, tuple[dict[str, str], bytes]] = {
+    Code.PUT_KV_CONFIG: ({"namespace": "NS", "key": "k", "value": "v"}, b""),
+    Code.GET_KV_CONFIG: ({"namespace": "NS", "key": "k"}, b""),
+    Code.DELETE_KV_CONFIG: ({"namespace": "NS", "key": "k"}, b""),
+    Code.GET_KVLIST_BY_NAMESPACE: ({"namespace": "NS"}, b""),
+    Code.QUERY_DATA_VERSION: (B, b'{"counter":3,"stateVersion":0,"timestamp":1}'),
+    Code.GET_ROUTEINFO_BY_TOPIC: ({"topic": "shared"}, b""),
+    Code.GET_BROKER_CLUSTER_INFO: ({}, b""),
+    Code.WIPE_WRITE_PERM_OF_BROKER: ({"brokerName": "b1"}, b""),
+    Code.ADD_WRITE_PERM_OF_BROKER: ({"brokerName": "b1"}, b""),
+    Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: ({}, b""),
+    Code.GET_TOPICS_BY_CLUSTER: ({"cluster": "C"}, b""),
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: ({}, b""),
+    Code.GET_UNIT_TOPIC_LIST: ({}, b""),
+    Code.GET_HAS_UNIT_SUB_TOPIC_LIST: ({}, b""),
+    Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: ({}, b""),
+    Code.UPDATE_NAMESRV_CONFIG: ({}, b"orderMessageEnable=true"),
+    Code.GET_NAMESRV_CONFIG: ({}, b""),
+    Code.DELETE_TOPIC_IN_NAMESRV: ({"topic": "shared"}, b""),
+    Code.REGISTER_BROKER: ({**B, "haServerAddr": "", "compressed": "false"}, body({}, 9)),
+    Code.UNREGISTER_BROKER: (B, b""),  # the last: the others need the broker
+}
+
+
+def fill(namesrv: Namesrv, connection: Any) -> None:
+    """Register two brokers with many topics, and many brokers that have one topic."""
+    one = [TopicConfig(topic_name=f"topic-{number:06d}") for number in range(TOPIC_COUNT)]
+    shared = [TopicConfig(topic_name="shared")]
+    for number in range(GROUP_COUNT):
+        address = f"10.0.{number // 250}.{number % 250}:10911"
+        broker = BrokerId("C", f"b{number}", 0, address)
+        topics = one if number in (1, 2) else shared
+        work = Registration(broker, "", DataVersion(1, 1), topics, ())
+        namesrv.routes.register(work, connection=connection, now_ms=0)
+    for number in range(40_000):
+        namesrv.kv_config.put("NS", f"key-{number}", "x" * 60)
+
+
+async def test_no_request_holds_the_loop_whatever_the_tables_contain(namesrv: Namesrv) -> None:
+    assert REQUESTS.keys() == HANDLERS.keys()
+    port = Port(namesrv)
+    peer, wire = port.connect()
+    fill(namesrv, peer)
+    longest: dict[int, list[float]] = {}
+    for code, (ext, data) in REQUESTS.items():
+        holds = longest[code] = []
+        while not holds or (holds[-1] >= HOLD_S_MAX and len(holds) < ATTEMPTS):
+            wire.sent.clear()
+            with longest_hold() as held:
+                held.measure(partial(peer.data_received, frame(code, ext, data)))
+                while not wire.sent:  # noqa: ASYNC110  # no event
+                    await asyncio.sleep(0)
+                while namesrv.routes.topics.is_removed("b1"):  # noqa: ASYNC110  # no event
+                    await asyncio.sleep(0)
+            (answer,) = await answers(wire, 1)
+            assert answer.code == 0, (code, answer.remark)
+            holds.append(held.longest_s)
+            if code == Code.UNREGISTER_BROKER:
+                assert namesrv.routes.topics.count_of("b1") == 0
+    assert {code: holds for code, holds in longest.items() if min(holds) >= HOLD_S_MAX} == {}
+
+
+async def test_a_removed_broker_may_return_before_its_topics_are_swept(namesrv: Namesrv) -> None:
+    port = Port(namesrv)
+    peer, wire = port.connect()
+    fill(namesrv, peer)
+    back = {"new": topic(1, topicName="new")[1]}
+    peer.data_received(frame(Code.UNREGISTER_BROKER, B))
+    again, wire = port.connect()
+    again.data_received(registration(body(back, 2), B))
+    assert namesrv.routes.topics.is_removed("b1")
+    assert namesrv.routes.topics.of("topic-000001").keys() == {"b2"}
+    (answer,) = await answers(wire, 1)
+    assert answer.code == 0
+    assert not namesrv.routes.topics.is_removed("b1")
+    assert namesrv.routes.topics.count_of("b1") == 1
+    assert finish(namesrv.routes.topics.selecting(lambda queues: "b1" in queues)) == ["new"]
+    for _ in range(TOPIC_COUNT // 5_000):  # until the task has ended, which was started first
+        await asyncio.sleep(0)
+    assert finish(namesrv.routes.topics.selecting(lambda queues: "b1" in queues)) == ["new"]

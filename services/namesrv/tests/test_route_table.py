@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from cometmq.namesrv.epochs import Verdict
 from cometmq.namesrv.route_table import BrokerId, Master, Registration, RouteTable
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
+from cometmq.runtime.incremental import finish
 
 SILENCE_MS = 120_000
 KEEP_MS = 10_000
@@ -82,9 +83,9 @@ def test_a_slave_brings_no_topics_and_learns_its_master(routes):
 def test_topics_are_taken_only_with_a_new_data_version(routes):
     routes.add(broker(), ["T"], version=1)
     routes.add(broker(), ["U"], version=1)
-    assert routes.topics() == ["T"]
+    assert finish(routes.topics.selecting()) == ["T"]
     routes.add(broker(), ["U"], version=2)
-    assert routes.topics() == ["T", "U"]
+    assert finish(routes.topics.selecting()) == ["T", "U"]
 
 
 def test_a_topic_deleted_here_is_back_when_its_broker_registers_again(routes):
@@ -104,12 +105,12 @@ def test_a_deleted_topic_is_missed_until_the_broker_sends_all_its_topics(routes)
     routes.delete_topic("T")
     routes.add(broker(), ["V"], version=2)  # only the change
     routes.add(broker(), [], version=2)  # a sign of life
-    assert routes.topics() == ["U", "V"]
+    assert finish(routes.topics.selecting()) == ["U", "V"]
     assert routes.ask(version=2)[0]
     for part, topics in enumerate([["T"], ["U"], ["V"]]):
         routes.add(broker(), topics, version=part)  # each part has a version of its own
     routes.add(broker(), [], version=2)
-    assert sorted(routes.topics()) == ["T", "U", "V"]
+    assert sorted(finish(routes.topics.selecting())) == ["T", "U", "V"]
     assert not routes.ask(version=2)[0]
 
 
@@ -117,7 +118,7 @@ def test_a_broker_that_lost_the_topic_too_is_asked_once(routes):
     routes.add(broker(), ["T", "U"])
     routes.delete_topic("T")
     routes.add(broker(), ["U"])
-    assert routes.topics() == ["U"]
+    assert finish(routes.topics.selecting()) == ["U"]
     assert not routes.ask()[0]
 
 
@@ -170,7 +171,7 @@ def test_an_address_that_changes_its_name_leaves_the_old_group(routes):
     routes.add(broker("old"), ["T"])
     routes.add(broker("new"), ["U"])
     assert list(routes.cluster_info().broker_addr_table) == ["new"]
-    assert routes.topics() == ["U"]
+    assert finish(routes.topics.selecting()) == ["U"]
 
 
 def test_another_address_replaces_the_old_one_under_its_id(routes):
@@ -189,7 +190,7 @@ def test_removing_the_last_address_removes_group_cluster_and_queues(routes):
     routes.unregister(broker())
     assert queue_facts(routes, "T") == {"broker-a": (16, 6)}  # consumers read from the slave
     routes.unregister(slave)
-    assert routes.topics() == ["Shared"]
+    assert finish(routes.topics.selecting()) == ["Shared"]
     assert routes.cluster_info().cluster_addr_table == {"C": ["broker-b"]}
     routes.unregister(broker("broker-b", address="127.0.0.1:2"))
     assert routes.cluster_info().cluster_addr_table == {}
@@ -238,13 +239,13 @@ def test_write_permission_is_wiped_and_given_back_until_topics_change(routes):
     topics = [TopicConfig(topic_name="T", perm=6), TopicConfig(topic_name="U", perm=7)]
     routes.add(broker(), topics)
     routes.add(broker("broker-b", address="127.0.0.1:2"), ["T"])
-    assert routes.wipe_write_perm("broker-a") == 2
-    assert routes.wipe_write_perm("nobody") == 0
+    assert finish(routes.wiping_write_perm("broker-a")) == 2
+    assert finish(routes.wiping_write_perm("nobody")) == 0
     assert queue_facts(routes, "T") == {"broker-a": (16, 4), "broker-b": (16, 6)}
     assert queue_facts(routes, "U") == {"broker-a": (16, 5)}
     routes.add(broker(), topics, version=1)
     assert queue_facts(routes, "U") == {"broker-a": (16, 5)}
-    assert routes.add_write_perm("broker-a") == 2
+    assert finish(routes.adding_write_perm("broker-a")) == 2
     assert queue_facts(routes, "U") == {"broker-a": (16, 6)}
     routes.add(broker(), topics, version=2)
     assert queue_facts(routes, "U") == {"broker-a": (16, 7)}
@@ -258,21 +259,21 @@ def test_a_topic_is_deleted_everywhere_or_in_one_cluster(routes):
     assert queue_facts(routes, "T") == {"broker-b": (16, 6)}
     routes.delete_topic("T", "D")
     routes.delete_topic("T")
-    assert routes.topics() == ["U"]
+    assert finish(routes.topics.selecting()) == ["U"]
     routes.delete_topic("U")
-    assert routes.topics() == []
+    assert finish(routes.topics.selecting()) == []
 
 
 def test_topics_are_listed_by_cluster_and_by_flag(routes):
     flagged = [TopicConfig(topic_name=f"F{flag}", topic_sys_flag=flag) for flag in range(4)]
     routes.add(broker(), flagged)
     routes.add(broker("broker-b", address="127.0.0.1:2", cluster="D"), ["F0"])
-    assert routes.topics_of_cluster("D") == ["F0"]
-    assert routes.topics_of_cluster("C") == ["F0", "F1", "F2", "F3"]
-    assert routes.topics_of_cluster("E") == []
-    assert routes.topics_with_flags(wanted=1) == ["F1", "F3"]
-    assert routes.topics_with_flags(wanted=2) == ["F2", "F3"]
-    assert routes.topics_with_flags(wanted=2, unwanted=1) == ["F2"]
+    assert finish(routes.topics_of_cluster("D")) == ["F0"]
+    assert finish(routes.topics_of_cluster("C")) == ["F0", "F1", "F2", "F3"]
+    assert finish(routes.topics_of_cluster("E")) == []
+    assert finish(routes.topics_with_flags(wanted=1)) == ["F1", "F3"]
+    assert finish(routes.topics_with_flags(wanted=2)) == ["F2", "F3"]
+    assert finish(routes.topics_with_flags(wanted=2, unwanted=1)) == ["F2"]
 
 
 def test_system_topics_are_clusters_and_groups(routes):
@@ -343,7 +344,7 @@ def test_the_queues_of_a_group_stay_known_while_its_only_broker_is_away(routes):
     assert routes.masters() == [OLD]
     routes.expire(now_ms=KEEP_MS, silence_ms_max=SILENCE_MS)
     assert routes.masters() is None
-    assert routes.topics() == []
+    assert finish(routes.topics.selecting()) == []
     assert routes.cluster_info().broker_addr_table == {}
 
 
@@ -408,7 +409,7 @@ def test_the_first_proof_removes_what_strangers_registered_under_the_name(routes
 def test_equal_topics_share_their_queues(routes):
     routes.add(broker(), ["T", "U"])
     assert routes.route("T").queue_datas[0] is routes.route("U").queue_datas[0]
-    routes.wipe_write_perm("broker-a")
+    finish(routes.wiping_write_perm("broker-a"))
     routes.add(broker(), [TopicConfig(topic_name="T", perm=2)], version=2)
     assert queue_facts(routes, "T") == {"broker-a": (16, 2)}
     assert queue_facts(routes, "U") == {"broker-a": (16, 4)}
@@ -472,7 +473,7 @@ def test_the_invariants_hold_after_any_history(steps):
             case ("delete", topic, cluster):
                 routes.delete_topic(topic, cluster)
             case ("wipe", name):
-                routes.wipe_write_perm(name)
+                finish(routes.wiping_write_perm(name))
         check_invariants(routes)
 
 
@@ -491,5 +492,5 @@ def check_invariants(routes):
     named = {name for names in info.cluster_addr_table.values() for name in names}
     assert named == set(info.broker_addr_table)
     assert all(info.cluster_addr_table.values())
-    for topic in routes.topics():
+    for topic in finish(routes.topics.selecting()):
         assert {q.broker_name for q in routes.route(topic).queue_datas} <= named

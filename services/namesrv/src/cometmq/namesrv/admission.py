@@ -49,10 +49,10 @@ def _admit_topics(namesrv: Namesrv, broker_name: str, body: Registered, peer: st
     for number, topic in enumerate(body.topics, 1):  # decoded one at a time
         if not number % STEP_TOPICS:
             yield
-        new += not routes.has_topic(broker_name, topic.topic_name)
+        new += not routes.topics.has(broker_name, topic.topic_name)
         chars = max(chars, len(topic.topic_name))
     limits.check(NAME_CHARS, chars, "a name", peer=peer)
-    count, total = routes.topic_count_of(broker_name), routes.entry_count
+    count, total = routes.topics.count_of(broker_name), routes.topics.entry_count
     limits.check(BROKER_TOPICS, count + new, f"the broker group {broker_name}", peer=peer)
     bound = limits.maximum(ROUTE_ENTRIES)
     if new and total + new > bound:

@@ -142,6 +142,7 @@ class NamesrvApp:
             await server.listen(settings.bind_address, settings.listen_port)
         background = TaskSet(self._log)
         starting.push_async_callback(background.close)
+        namesrv.sweep_in(background)
         background.spawn(
             every(
                 settings.scan_interval_ms,

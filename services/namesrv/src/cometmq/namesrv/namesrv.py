@@ -20,6 +20,7 @@ from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.limits import Limits
@@ -59,11 +60,20 @@ class Namesrv:
         )
         self.limits.used |= {
             BROKERS.name: lambda: len(self.routes.live_brokers()),
-            ROUTE_ENTRIES.name: lambda: self.routes.entry_count,
+            ROUTE_ENTRIES.name: lambda: self.routes.topics.entry_count,
             REGISTRATION_BYTES.name: lambda: self.reading_bytes,
             KV_ENTRIES.name: lambda: self.kv_config.count,
             KV_BYTES.name: lambda: self.kv_config.size,
         }
+
+    def sweep_in(self, tasks: TaskSet) -> None:
+        """Remove the entries of removed groups from large tables in such tasks."""
+
+        def sweep() -> None:
+            work = self.incremental.run(self.routes.topics.sweeping())
+            tasks.spawn(work, name="namesrv-sweep")
+
+        self.routes.topics.removed = sweep
 
     def may_warn(self, event: str) -> bool:
         """Return whether to log an event that a stranger can cause: once in WARN_PERIOD_MS."""

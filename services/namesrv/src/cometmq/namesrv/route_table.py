@@ -24,50 +24,30 @@ broker. Whoever changes the routes in a broker's name thus changes them only unt
 registers again, unless the broker has lost the topic, too.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from cometmq.namesrv.epochs import Epochs, Verdict
-from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
+from cometmq.namesrv.topic_routes import Topic, TopicRoutes
+from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, TopicRoute
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.message.flags import Perm
 from cometmq.runtime.incremental import Steps, finish
 
 MASTER_ID: Final = 0
-STEP_TOPICS: Final = 1_000
-"""Number of topics that are added to the routes in one step of at most 2 ms."""
+STEP_GROUPS: Final = 500
+"""Number of broker groups that are copied in one step of about 1 ms."""
 DOUBT_MS: Final = 10_000
 FORGOTTEN: Final = DataVersion(-1, -1)
 """A version that no broker has."""
-
-V = TypeVar("V")
 
 
 class Connection(Protocol):
     """A broker's connection; the table only compares connections and never closes one."""
 
     def close(self) -> None: ...
-
-
-class Topic(Protocol):
-    """The fields of a topic that routes consist of."""
-
-    @property
-    def topic_name(self) -> str: ...
-
-    @property
-    def read_queue_nums(self) -> int: ...
-
-    @property
-    def write_queue_nums(self) -> int: ...
-
-    @property
-    def perm(self) -> int: ...
-
-    @property
-    def topic_sys_flag(self) -> int: ...
 
 
 class BrokerId(NamedTuple):
@@ -132,10 +112,7 @@ class RouteTable:
         self.epochs = Epochs(doubt_ms)
         self._groups: dict[str, BrokerData] = {}
         self._clusters: dict[str, dict[str, None]] = {}
-        self._topics: dict[str, dict[str, QueueData]] = {}
-        self._topic_counts: dict[str, int] = {}  # of each group
-        self.entry_count = 0
-        """The number of topics, counted once for each group that has them."""
+        self.topics = TopicRoutes()
         self._live: dict[str, Live] = {}
         self._kept: dict[str, int] = {}  # group -> when its lost master leaves the routes
         self._registered_count = 0
@@ -175,6 +152,8 @@ class RouteTable:
         `keep_ms`, because after a planned switchover it forwards requests.
         """
         broker = registration.broker
+        if self.topics.is_removed(broker.broker_name):
+            yield from self.topics.sweeping()
         known = self._live.get(broker.address)
         if known is not None and known.broker.broker_name != broker.broker_name:
             self._drop(known.broker.address)  # renamed: must not remain in two groups
@@ -203,7 +182,10 @@ class RouteTable:
         )
         self._registered_count += 1
         if broker.broker_id == MASTER_ID and (is_new or is_in_doubt or not is_known):
-            count = yield from self._put_queues(live, registration.topics)
+            address, name = broker.address, broker.broker_name
+            count = yield from self.topics.putting(
+                name, registration.topics, lambda: self._live.get(address) is live
+            )
             if is_known and count:  # all topics of this version, not only a change
                 live.is_in_doubt = False
         live.data_version = registration.data_version
@@ -291,12 +273,6 @@ class RouteTable:
         self._expired_count += len(gone)
         return gone
 
-    def topic_count_of(self, broker_name: str) -> int:
-        return self._topic_counts.get(broker_name, 0)
-
-    def has_topic(self, broker_name: str, topic: str) -> bool:
-        return broker_name in self._topics.get(topic, ())
-
     def is_read(self, address: str, version: DataVersion, connection: Connection) -> bool:
         """Return whether the topics of this version were already read from this broker."""
         live = self._live.get(address)
@@ -306,25 +282,31 @@ class RouteTable:
         """Return the number of brokers that last used this connection."""
         return sum(live.connection is connection for live in self._live.values())
 
+    def group_count_of(self, topic: str) -> int:
+        """Return the number of broker groups that have a topic."""
+        return len(self.topics.of(topic))
+
     def route(self, topic: str) -> TopicRoute | None:
         """Return the brokers and queues of a topic; None if no broker has it."""
-        queues = self._topics.get(topic)
-        if not queues:
-            return None
-        groups = [self._groups[name] for name in queues if name in self._groups]
-        if not groups:
-            return None
-        filter_servers = {
-            address: list(self._live[address].filter_servers)
-            for group in groups
-            for address in group.broker_addrs.values()
-            if address in self._live and self._live[address].filter_servers
-        }
-        return TopicRoute(
-            broker_datas=[_copy(group) for group in groups],
-            filter_server_table=filter_servers,
-            queue_datas=list(queues.values()),
-        )
+        return finish(self.routing(topic))
+
+    def routing(self, topic: str) -> Steps[TopicRoute | None]:
+        """Return the brokers and queues of a topic, with some of its groups per step."""
+        queues = self.topics.of(topic)
+        route = TopicRoute([], {}, None, [])
+        for number, (name, queue) in enumerate(list(queues.items()), 1):
+            if not number % STEP_GROUPS:
+                yield
+            group = self._groups.get(name)
+            if group is None:
+                continue
+            route.broker_datas.append(_copy(group))
+            route.queue_datas.append(queue)
+            for address in group.broker_addrs.values():
+                live = self._live.get(address)
+                if live is not None and live.filter_servers:
+                    route.filter_server_table[address] = list(live.filter_servers)
+        return route if route.broker_datas else None
 
     def cluster_info(self) -> ClusterInfo:
         return ClusterInfo(
@@ -332,35 +314,26 @@ class RouteTable:
             cluster_addr_table={name: list(groups) for name, groups in self._clusters.items()},
         )
 
-    def wipe_write_perm(self, broker_name: str) -> int:
+    def wiping_write_perm(self, broker_name: str) -> Steps[int]:
         """Remove write permission from a broker's topics; return the number of topics."""
-        return self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE)
+        kept = ~int(Perm.WRITE)  # the operators of an enum take a microsecond each
+        return self.topics.changing_perm(broker_name, lambda perm: perm & kept)
 
-    def add_write_perm(self, broker_name: str) -> int:
+    def adding_write_perm(self, broker_name: str) -> Steps[int]:
         """Make all of a broker's topics readable and writable; return the number of topics."""
-        return self._change_perm(broker_name, lambda _: Perm.READ | Perm.WRITE)
+        both = int(Perm.READ | Perm.WRITE)
+        return self.topics.changing_perm(broker_name, lambda _: both)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Remove a topic from one cluster, or from all."""
-        queues = self._topics.get(topic)
-        if queues is None:
-            return
-        for broker_name in list(queues if cluster is None else self._clusters.get(cluster, ())):
-            if queues.pop(broker_name, None) is not None:
-                self._count(broker_name, -1)
-                self._doubt(broker_name)
-        if not queues:
-            del self._topics[topic]
+        names = None if cluster is None else self._clusters.get(cluster, ())
+        for broker_name in self.topics.delete(topic, names):
+            self._doubt(broker_name)
 
-    def topics(self) -> list[str]:
-        return list(self._topics)
-
-    def topics_of_cluster(self, cluster: str) -> list[str]:
+    def topics_of_cluster(self, cluster: str) -> Steps[list[str]]:
         """Return the topics that at least one broker of the cluster has."""
-        names = self._clusters.get(cluster, {})
-        return [
-            topic for topic, queues in self._topics.items() if not names.keys().isdisjoint(queues)
-        ]
+        names = dict(self._clusters.get(cluster, {}))
+        return self.topics.selecting(lambda queues: not names.keys().isdisjoint(queues))
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """Return the names of clusters and groups, which also exist as topics, and one broker's
@@ -372,19 +345,18 @@ class RouteTable:
         addresses = (a for group in self._groups.values() for a in group.broker_addrs.values())
         return list(names), next(addresses, None)
 
-    def topics_with_flags(self, *, wanted: int, unwanted: int = 0) -> list[str]:
+    def topics_with_flags(self, *, wanted: int, unwanted: int = 0) -> Steps[list[str]]:
         """Return the topics whose first queue data has all `wanted` and no `unwanted` flags."""
-        return [
-            topic
-            for topic, queues in self._topics.items()
-            if _has_flags(next(iter(queues.values())).topic_sys_flag, wanted, unwanted)
-        ]
+        examined, expected = int(wanted | unwanted), int(wanted)
+        return self.topics.selecting(
+            lambda queues: next(iter(queues.values())).topic_sys_flag & examined == expected
+        )
 
     def stats(self) -> RouteStats:
         return RouteStats(
             len(self._clusters),
             len(self._live),
-            len(self._topics),
+            self.topics.count,
             self._registered_count,
             self.epochs.refused_count,
             self._expired_count,
@@ -419,35 +391,6 @@ class RouteTable:
         if live is not None:
             live.is_in_doubt = True
 
-    def _put_queues(self, live: Live, topics: Iterable[Topic]) -> Steps[int]:
-        """Set the queues of a broker's topics, and return their number; equal queues share an
-        object, as most are equal.
-        """
-        broker_name, number = live.broker.broker_name, 0
-        shared: dict[tuple[int, int, int, int], QueueData] = {}
-        for number, topic in enumerate(topics, 1):
-            if not number % STEP_TOPICS:
-                yield
-                if self._live.get(live.broker.address) is not live:
-                    return number
-            numbers = (
-                topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag,
-            )  # fmt: skip
-            queue = shared.get(numbers)
-            if queue is None:
-                queue = shared[numbers] = QueueData(
-                    broker_name=broker_name,
-                    read_queue_nums=topic.read_queue_nums,
-                    write_queue_nums=topic.write_queue_nums,
-                    perm=topic.perm,
-                    topic_sys_flag=topic.topic_sys_flag,
-                )
-            queues = self._topics.setdefault(topic.topic_name, {})
-            if broker_name not in queues:
-                self._count(broker_name, 1)
-            queues[broker_name] = queue
-        return number
-
     def _drop_others(self, broker: BrokerId) -> None:
         """Drop the brokers that registered under a group's name before one proved to belong to it.
 
@@ -461,24 +404,11 @@ class RouteTable:
         for address in others:
             self._drop(address)
 
-    def _count(self, broker_name: str, count: int) -> None:
-        self._topic_counts[broker_name] = self._topic_counts.get(broker_name, 0) + count
-        self.entry_count += count
-
     def _master_of(self, broker_name: str) -> Master | None:
         address = self._groups[broker_name].broker_addrs.get(MASTER_ID)
         if address is None or broker_name in self._kept:
             return None
         return Master(address, self._live[address].ha_address)
-
-    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
-        count = 0
-        for queues in self._topics.values():
-            queue = queues.get(broker_name)
-            if queue is not None:
-                queues[broker_name] = msgspec.structs.replace(queue, perm=change(queue.perm))
-                count += 1
-        return count
 
     def _drop(self, address: str) -> None:
         """Remove an address, and any groups, clusters and topics that become empty."""
@@ -495,9 +425,11 @@ class RouteTable:
             return
         del self._groups[name]
         self.epochs.forget(name)
-        _discard_everywhere(self._clusters, name)
-        _discard_everywhere(self._topics, name)
-        self.entry_count -= self._topic_counts.pop(name, 0)
+        for cluster in [one for one, names in self._clusters.items() if name in names]:
+            del self._clusters[cluster][name]
+            if not self._clusters[cluster]:
+                del self._clusters[cluster]
+        self.topics.remove_group(name)
 
     def _is_leading_member(self, address: str) -> bool:
         """Return whether this is the live master of a group with epochs."""
@@ -517,17 +449,5 @@ class RouteTable:
             self._groups[name].broker_addrs.pop(MASTER_ID, None)
 
 
-def _discard_everywhere(table: dict[str, dict[str, V]], name: str) -> None:
-    """Remove `name` from every inner table, and remove inner tables that become empty."""
-    for key in [key for key, inner in table.items() if name in inner]:
-        del table[key][name]
-        if not table[key]:
-            del table[key]
-
-
 def _copy(group: BrokerData) -> BrokerData:
     return BrokerData(dict(group.broker_addrs), group.broker_name, group.cluster)
-
-
-def _has_flags(flags: int, wanted: int, unwanted: int) -> bool:
-    return flags & wanted == wanted and not flags & unwanted

@@ -3,6 +3,7 @@
 311-313, 318, 319, 327.
 """  # the summary lists the codes
 
+from cometmq.namesrv.large_answers import encode_with_lists
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
@@ -21,34 +22,37 @@ from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import CommandError, SettingsError
 from cometmq.remoting.message.flags import TopicSysFlag
 from cometmq.runtime import properties
+from cometmq.runtime.incremental import Steps
 
 CONFIG_BYTES_MAX = 64 * 1024
 """Maximum length of changed settings; parsing them costs twenty times as much memory."""
 
 
-def wipe_write_perm_of_broker(
+async def wipe_write_perm_of_broker(
     namesrv: Namesrv, call: Call[WipeWritePermOfBroker]
 ) -> WipeWritePermOfBrokerReply:
     """Hide a broker's queues from producers until the broker next registers a change.
 
     This is not saved to a file.
     """
-    count = namesrv.routes.wipe_write_perm(call.header.broker_name)
-    namesrv.log.info("write_perm.wiped", broker_name=call.header.broker_name, topic_count=count)
+    name = call.header.broker_name
+    count = await namesrv.incremental.run(namesrv.routes.wiping_write_perm(name))
+    namesrv.log.info("write_perm.wiped", broker_name=name, topic_count=count)
     return WipeWritePermOfBrokerReply(count)
 
 
-def add_write_perm_of_broker(
+async def add_write_perm_of_broker(
     namesrv: Namesrv, call: Call[AddWritePermOfBroker]
 ) -> AddWritePermOfBrokerReply:
     """Make a broker's queues visible to producers again."""
-    count = namesrv.routes.add_write_perm(call.header.broker_name)
-    namesrv.log.info("write_perm.added", broker_name=call.header.broker_name, topic_count=count)
+    name = call.header.broker_name
+    count = await namesrv.incremental.run(namesrv.routes.adding_write_perm(name))
+    namesrv.log.info("write_perm.added", broker_name=name, topic_count=count)
     return AddWritePermOfBrokerReply(count)
 
 
-def get_all_topic_list_from_nameserver(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    return _topics(namesrv.routes.topics())
+async def get_all_topic_list_from_nameserver(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+    return await _topics(namesrv, namesrv.routes.topics.selecting())
 
 
 def delete_topic_in_namesrv(namesrv: Namesrv, call: Call[DeleteTopicInNamesrv]) -> Reply:
@@ -61,8 +65,8 @@ def delete_topic_in_namesrv(namesrv: Namesrv, call: Call[DeleteTopicInNamesrv]) 
     return OK
 
 
-def get_topics_by_cluster(namesrv: Namesrv, call: Call[GetTopicsByCluster]) -> Reply:
-    return _topics(namesrv.routes.topics_of_cluster(call.header.cluster))
+async def get_topics_by_cluster(namesrv: Namesrv, call: Call[GetTopicsByCluster]) -> Reply:
+    return await _topics(namesrv, namesrv.routes.topics_of_cluster(call.header.cluster))
 
 
 def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
@@ -70,22 +74,22 @@ def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Re
     own system topics.
     """
     names, address = namesrv.routes.system_topics()
-    return _topics(names, address)
+    return Reply(body=encode_json(TopicList(topic_list=names, broker_addr=address)))
 
 
-def get_unit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    return _topics(namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT))
+async def get_unit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+    return await _topics(namesrv, namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT))
 
 
-def get_has_unit_sub_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    return _topics(namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT_SUB))
+async def get_has_unit_sub_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+    return await _topics(namesrv, namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT_SUB))
 
 
-def get_has_unit_sub_ununit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+async def get_has_unit_sub_ununit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
     found = namesrv.routes.topics_with_flags(
         wanted=TopicSysFlag.UNIT_SUB, unwanted=TopicSysFlag.UNIT
     )
-    return _topics(found)
+    return await _topics(namesrv, found)
 
 
 async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
@@ -127,5 +131,10 @@ def get_namesrv_config(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
     return Reply(body=namesrv.settings.as_properties().encode())
 
 
-def _topics(names: list[str], broker_address: str | None = None) -> Reply:
-    return Reply(body=encode_json(TopicList(topic_list=names, broker_addr=broker_address)))
+async def _topics(namesrv: Namesrv, names: Steps[list[str]]) -> Reply:
+    return Reply(body=await namesrv.incremental.run(_encoded(names)))
+
+
+def _encoded(names: Steps[list[str]]) -> Steps[bytes]:
+    found = yield from names
+    return (yield from encode_with_lists(TopicList(), {"topicList": found}))

@@ -56,7 +56,8 @@ has noticed.
 
 def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply | InOrder:
     work = _register(namesrv, call)
-    if is_large(call.body, compressed=call.header.compressed):
+    is_removed = namesrv.routes.topics.is_removed(call.header.broker_name)
+    if is_removed or is_large(call.body, compressed=call.header.compressed):
         return InOrder(_register_later(namesrv, call, work))
     return finish(work)
 

@@ -8,14 +8,17 @@ therefore get unquoted ids. Clients from 4.9.4 onwards get standard JSON, as do 
 request it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Sequence
+from typing import Any
 
 import msgspec
 
+from cometmq.namesrv.large_answers import encode_with_lists
 from cometmq.namesrv.namesrv import Namesrv
+from cometmq.namesrv.route_table import STEP_GROUPS
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.route import BrokerData, QueueData, TopicRoute
+from cometmq.remoting.bodies.route import BrokerData
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
@@ -23,6 +26,7 @@ from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.names import ORDER_NAMESPACE
 from cometmq.remoting.versions import STANDARD_JSON_ROUTE_MIN
+from cometmq.runtime.incremental import Steps, finish
 
 
 class _JavaBrokerData(msgspec.Struct, rename="camel"):
@@ -31,39 +35,59 @@ class _JavaBrokerData(msgspec.Struct, rename="camel"):
     cluster: str
 
 
-class _JavaRoute(msgspec.Struct, rename="camel"):
-    broker_datas: Sequence[_JavaBrokerData]
-    filter_server_table: Mapping[str, Sequence[str]]
-    order_topic_conf: str | None
-    queue_datas: Sequence[QueueData]
+def get_routeinfo_by_topic(
+    namesrv: Namesrv, call: Call[GetRouteinfoByTopic]
+) -> Reply | Awaitable[Reply]:
+    if namesrv.routes.group_count_of(call.header.topic) > STEP_GROUPS:
+        return namesrv.incremental.run(_route(namesrv, call))
+    return finish(_route(namesrv, call))
 
 
-class _JavaClusterInfo(msgspec.Struct, rename="camel"):
-    broker_addr_table: Mapping[str, _JavaBrokerData]
-    cluster_addr_table: Mapping[str, Sequence[str]]
-
-
-def get_routeinfo_by_topic(namesrv: Namesrv, call: Call[GetRouteinfoByTopic]) -> Reply:
+def _route(namesrv: Namesrv, call: Call[GetRouteinfoByTopic]) -> Steps[Reply]:
     topic = call.header.topic
-    route = namesrv.routes.route(topic)
+    route = yield from namesrv.routes.routing(topic)
     if route is None:
         raise CommandError(ResponseCode.TOPIC_NOT_EXIST, remarks.no_route(topic))
     if namesrv.settings.value.order_message_enable:
         order = namesrv.kv_config.get(ORDER_NAMESPACE, topic)
         route = msgspec.structs.replace(route, order_topic_conf=order)
     is_standard = call.version >= STANDARD_JSON_ROUTE_MIN or call.header.accept_standard_json_only
-    return Reply(body=encode_json(route if is_standard else _java_route(route)))
+    groups: Sequence[Any] = route.broker_datas
+    if not is_standard:
+        groups = yield from _java_groups(route.broker_datas)
+    around = msgspec.structs.replace(route, broker_datas=[], queue_datas=[])
+    lists = {"brokerDatas": groups, "queueDatas": route.queue_datas}
+    return Reply(body=(yield from encode_with_lists(around, lists)))
 
 
-def get_broker_cluster_info(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+async def get_broker_cluster_info(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+    return Reply(body=await namesrv.incremental.run(_cluster_info(namesrv)))
+
+
+def _cluster_info(namesrv: Namesrv) -> Steps[bytes]:
     info = namesrv.routes.cluster_info()
-    groups = {name: _java_group(group) for name, group in info.broker_addr_table.items()}
-    return Reply(body=encode_json(_JavaClusterInfo(groups, info.cluster_addr_table)))
+    yield
+    names = list(info.broker_addr_table)
+    groups = yield from _java_groups(list(info.broker_addr_table.values()))
+    pieces: list[bytes] = []
+    for start in range(0, len(names), STEP_GROUPS):
+        end = start + STEP_GROUPS
+        pieces.append(
+            encode_json(dict(zip(names[start:end], groups[start:end], strict=True)))[1:-1]
+        )
+        yield
+    return b'{"brokerAddrTable":{%b},"clusterAddrTable":%b}' % (
+        b",".join(pieces),
+        encode_json(info.cluster_addr_table),
+    )
 
 
-def _java_route(route: TopicRoute) -> _JavaRoute:
-    groups = [_java_group(group) for group in route.broker_datas]
-    return _JavaRoute(groups, route.filter_server_table, route.order_topic_conf, route.queue_datas)
+def _java_groups(groups: Sequence[BrokerData]) -> Steps[list[_JavaBrokerData]]:
+    found: list[_JavaBrokerData] = []
+    for start in range(0, len(groups), STEP_GROUPS):
+        found += map(_java_group, groups[start : start + STEP_GROUPS])
+        yield
+    return found
 
 
 def _java_group(group: BrokerData) -> _JavaBrokerData:
