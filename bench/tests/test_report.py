@@ -150,9 +150,10 @@ def test_the_readme_shows_every_loss():
 def test_configurations_are_shown_beside_the_default():
     """A configuration that is worse than Java is also a loss in the table of all rows."""
     accounts = {"messages_per_s": 50_000.0, "p99_us": 2_000.0, "p999_us": 9_000.0}
+    java = {**FAST, "p999_us": 18_000.0}
     samples = {
         "send-8x32": {"comet": [FAST], "java": [SLOW]},
-        "send-8x32-acl": {"comet": [accounts], "java": [FAST]},
+        "send-8x32-acl": {"comet": [accounts], "java": [java]},
     }
     options = {"rounds": 1, "seconds": 2.0, "serialization": "json"}
     result = report.make_result(samples, {}, options=options, measured_at="2026-02-02")
@@ -161,7 +162,8 @@ def test_configurations_are_shown_beside_the_default():
     assert re.search(r"send 128 B, 8 .* \| 100,000 \(2.5 x\) \| 50,000 \(0.5 x, 50%\) \|", text)
     assert re.search(r"\| accounts: send 128 B, .* \| 0.50 \| worse \|", text), text
     assert "without accounts and TLS; rows that name another configuration" in text
-    assert "| p99.9 [us] | 9,000 |" in page.markdown(result)
+    assert "| p99.9 [us] | 9,000 | 18,000 | 0.50 |" in page.markdown(result)
+    assert "| p99.9 [us] | 9,000 | 18,000 | 0.50 | better |" in text
     del samples["send-8x32"]
     alone = report.make_result(samples, {}, options=options, measured_at="2026-02-02")
     assert "| plain |" not in page.summary(alone)

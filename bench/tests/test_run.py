@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests the options and the steps of a run."""
+
+import sys
+
+import pytest
+import run
+from macro.scenarios import Plan
+from macro.setups import PLAIN
+from macro.workloads import WORKLOADS, Load
+
+
+@pytest.mark.parametrize(
+    ("words", "rounds", "seconds"),
+    [([], 3, 5.0), (["--quick"], 1, 3.0), (["--quick", "--rounds", "2"], 2, 3.0)],
+)
+def test_a_quick_run_has_other_defaults(monkeypatch, words, rounds, seconds):
+    monkeypatch.setattr(sys, "argv", ["run.py", *words])
+    arguments = run.parse_arguments()
+    assert (arguments.rounds, arguments.seconds) == (rounds, seconds)
+
+
+def test_each_configuration_and_each_scenario_is_one_step(tmp_path):
+    """So that a failure, for example of a server that does not start, costs only its rows."""
+    plan = Plan(
+        directory=tmp_path, servers=[], rivals=[], rounds=1, seconds=1.0, warmup_s=1.0,
+        serialization="json", catch_up_bytes=0, is_preferred=False, say=lambda _line: None,
+    )  # fmt: skip
+    steps = run.steps_of(plan, [workload.name for workload in WORKLOADS])
+    scenarios = [workload.name for workload in WORKLOADS if not isinstance(workload, Load)]
+    assert sorted(scenarios) == sorted(name for name in steps if name in scenarios)
+    assert {"loads", "pairs", *scenarios} <= steps.keys()
+    assert list(run.steps_of(plan, ["send-8x32"])) == ["loads" + PLAIN.suffix]
