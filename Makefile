@@ -222,10 +222,6 @@ spark-lock: setup ## Resolve the dependencies of the Spark package again
 	cd spark && ../$(BIN)/uv export --quiet --all-groups --no-emit-project --no-emit-local --no-header --format requirements-txt > requirements.lock
 	cd spark && ../$(BIN)/uv export --quiet --frozen --no-dev --no-emit-project --no-emit-local --no-header --format requirements-txt > requirements-runtime.lock
 
-.PHONY: spark-docs
-spark-docs: spark-setup ## Generate the reference pages of the Spark package
-	$(SPARK_BIN)/python docs/spark_pages.py
-
 .PHONY: fmt
 fmt: setup ## Format and fix
 	$(BIN)/ruff format $(SOURCES)
@@ -246,9 +242,18 @@ types: setup ## Type check, strict
 imports: setup ## Import contracts between the layers
 	PYTHONPATH=spark/src:libs/accel/src $(BIN)/lint-imports
 
+.PHONY: generate
+generate: setup ## Generate what is derived from the code: reference pages, CRDs, schemas, chart READMEs
+	PYTHONPATH=spark/src $(BIN)/python docs/generate.py
+
+$(VENV)/.docs: $(VENV)/.ready docs/site/requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement docs/site/requirements.lock
+	@touch $@
+
 .PHONY: docs
-docs: setup ## Generate the reference pages
-	$(BIN)/python docs/generate.py
+docs: generate $(VENV)/.docs ## Build the documentation into dist/site, searchable without a network (REPOSITORY=https://... for links)
+	$(BIN)/python docs/site/build.py $(if $(REPOSITORY),--repository $(REPOSITORY))
+	@echo "Open dist/site/index.html"
 
 .PHONY: protos
 protos: setup ## Generate the code of the control API from its .proto file
@@ -257,8 +262,9 @@ protos: setup ## Generate the code of the control API from its .proto file
 .PHONY: lock
 lock: setup ## Resolve the dependencies again
 	$(BIN)/uv lock --upgrade --quiet
-	$(BIN)/uv export --quiet --frozen --all-packages --all-groups --no-emit-workspace --no-header --format requirements-txt > requirements.lock
+	$(BIN)/uv export --quiet --frozen --all-packages --all-groups --no-group docs --no-emit-workspace --no-header --format requirements-txt > requirements.lock
 	$(BIN)/uv export --quiet --frozen --only-group run --no-emit-workspace --no-header --format requirements-txt > requirements-runtime.lock
+	$(BIN)/uv export --quiet --frozen --only-group docs --no-emit-workspace --no-header --format requirements-txt > docs/site/requirements.lock
 
 .PHONY: wheels
 wheels: setup ## Build a wheel of each member into dist/ (REPOSITORY=https://... for project URLs)

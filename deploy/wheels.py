@@ -80,7 +80,6 @@ def naming_images(root: Path = ROOT) -> list[Path]:
     """Return the pages, examples and settings that name an image with its version."""
     patterns = (
         "docs/guides/*.md",
-        "docs/reference/*.md",
         "deploy/examples/**/*.yaml",
         "deploy/compose/*.yaml",
         "README.md",

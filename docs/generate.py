@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the reference pages that are derived from the code.
+"""Write everything that is derived from the code.
 
-`docs/generate.py` writes all pages; `docs/generate.py commands` writes only that page. With
-`--check`, nothing is written, and the exit status is 1 if a page is out of date.
+Reference pages are not in git: `make docs` writes them and builds a site with them. CRDs, schemas
+and the READMEs of the charts are in git, because users take them from there. `docs/generate.py`
+writes all of them, `docs/generate.py commands` only that page. With `--check`, nothing is written,
+and the exit status is 1 if a file that is in git is out of date. `PYTHONPATH` must contain
+`spark/src`, because this environment does not have the Spark package.
 """
 
 import argparse
@@ -23,21 +26,29 @@ from generators import (
     helm_values,
     limits,
     metrics,
+    modules,
     proofs,
     settings,
+    spark,
 )
 from generators.helm_values import OPERATOR, SUITE
 
 from cometmq.operator.crd import DEFINITIONS, as_yaml
+from cometmq.spark.lag.output.json_form import SCHEMA_PATH, json_schema
 
 DOCS: Final = Path(__file__).parent
+REFERENCE: Final = DOCS / "reference"
 
 
 class Page(NamedTuple):
-    """One generated page: its path and its generator."""
+    """One generated file: its path and its generator."""
 
     path: Path
     render: Callable[[], str]
+
+    @property
+    def is_in_git(self) -> bool:
+        return self.path.parent != REFERENCE
 
 
 CRD_FOLDERS: Final = {
@@ -46,28 +57,29 @@ CRD_FOLDERS: Final = {
 }
 
 PAGES: Final[Mapping[str, Page]] = {
-    "commands": Page(DOCS / "protocol" / "commands.md", commands.commands_page),
-    "compatibility": Page(proofs.PAGE, proofs.page),
-    "codes": Page(DOCS / "reference" / "codes.md", codes.page),
-    "settings-broker": Page(DOCS / "reference" / "settings-broker.md", settings.broker_page),
-    "settings-txn-checker": Page(
-        DOCS / "reference" / "settings-txn-checker.md", settings.txn_checker_page
-    ),
-    "settings-elector": Page(DOCS / "reference" / "settings-elector.md", settings.elector_page),
-    "settings-exporter": Page(DOCS / "reference" / "settings-exporter.md", settings.exporter_page),
-    "settings-namesrv": Page(DOCS / "reference" / "settings-namesrv.md", settings.namesrv_page),
-    "client-options": Page(
-        DOCS / "reference" / "client-options.md", client_options.client_options_page
-    ),
-    "client-api": Page(DOCS / "reference" / "client-api.md", client_api.page),
-    "limits": Page(DOCS / "reference" / "limits.md", limits.page),
-    "metrics": Page(DOCS / "reference" / "metrics.md", metrics.page),
-    "events": Page(DOCS / "reference" / "events.md", events.page),
+    "commands": Page(REFERENCE / "commands.md", commands.commands_page),
+    "proofs": Page(REFERENCE / "proofs.md", proofs.page),
+    "codes": Page(REFERENCE / "codes.md", codes.page),
+    "settings-broker": Page(REFERENCE / "settings-broker.md", settings.broker_page),
+    "settings-txn-checker": Page(REFERENCE / "settings-txn-checker.md", settings.txn_checker_page),
+    "settings-elector": Page(REFERENCE / "settings-elector.md", settings.elector_page),
+    "settings-exporter": Page(REFERENCE / "settings-exporter.md", settings.exporter_page),
+    "settings-namesrv": Page(REFERENCE / "settings-namesrv.md", settings.namesrv_page),
+    "client-options": Page(REFERENCE / "client-options.md", client_options.client_options_page),
+    "client-api": Page(REFERENCE / "client-api.md", client_api.page),
+    "limits": Page(REFERENCE / "limits.md", limits.page),
+    "modules": Page(REFERENCE / "modules.md", modules.page),
+    "metrics": Page(REFERENCE / "metrics.md", metrics.page),
+    "events": Page(REFERENCE / "events.md", events.page),
     "helm-readme": Page(SUITE.readme, partial(helm_values.readme, SUITE)),
     "helm-schema": Page(SUITE.schema, partial(helm_values.schema, SUITE)),
     "helm-operator-readme": Page(OPERATOR.readme, partial(helm_values.readme, OPERATOR)),
     "helm-operator-schema": Page(OPERATOR.schema, partial(helm_values.schema, OPERATOR)),
-    "cli": Page(DOCS / "reference" / "cli.md", cli.page),
+    "spark-options": Page(REFERENCE / "spark-options.md", spark.options_page),
+    "spark-columns": Page(REFERENCE / "spark-columns.md", spark.columns_page),
+    "spark-metrics": Page(REFERENCE / "spark-metrics.md", spark.metrics_page),
+    "spark-schema": Page(SCHEMA_PATH, lambda: json_schema().decode()),
+    "cli": Page(REFERENCE / "cli.md", cli.page),
     **{
         f"{name}{'' if one.kind == 'BrokerGroup' else '-' + one.kind.lower()}": Page(
             DOCS.parent / folder / f"{one.plural}.yaml", partial(as_yaml, one)
@@ -76,12 +88,10 @@ PAGES: Final[Mapping[str, Page]] = {
         for name, folder in CRD_FOLDERS.items()
     },
     **{
-        one.kind.lower(): Page(
-            DOCS / "reference" / f"{one.kind.lower()}.md", partial(crd.page, one)
-        )
+        one.kind.lower(): Page(REFERENCE / f"{one.kind.lower()}.md", partial(crd.page, one))
         for one in DEFINITIONS
     },
-    "mqadmin": Page(DOCS / "reference" / "mqadmin.md", cli.mqadmin_page),
+    "mqadmin": Page(REFERENCE / "mqadmin.md", cli.mqadmin_page),
 }
 
 
@@ -93,15 +103,16 @@ def main() -> int:
     stale = []
     for name in arguments.pages or PAGES:
         page = PAGES[name]
+        if arguments.check and not page.is_in_git:
+            continue
         text = page.render()
-        is_current = page.path.exists() and page.path.read_text(encoding="utf-8") == text
-        if is_current:
+        if page.path.exists() and page.path.read_text(encoding="utf-8") == text:
             continue
         stale.append(str(page.path.relative_to(DOCS.parent)))
         if not arguments.check:
             page.path.parent.mkdir(parents=True, exist_ok=True)
             page.path.write_text(text, encoding="utf-8")
-    verb = "out of date (run `make docs`)" if arguments.check else "written"
+    verb = "out of date (run `make generate`)" if arguments.check else "written"
     for path in stale:
         print(f"{verb}: {path}")
     return 1 if stale and arguments.check else 0

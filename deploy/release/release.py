@@ -162,7 +162,7 @@ def ready(version: str, day: str) -> None:
     text = dated(_changelog(), version, day)
     set_version(version)
     CHANGELOG.write_text(text, encoding="utf-8")
-    print(f"release: now run make docs, commit, and tag: git tag -s v{version}")
+    print(f"release: now run make generate, commit, and tag: git tag -s v{version}")
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -62,7 +62,7 @@ def page() -> str:
 
 def _row(code: RequestCode) -> list[str]:
     number = str(int(code))
-    link = f"[{number}](../protocol/commands.md#{number}-{code.name.lower()})"
+    link = f"[{number}](commands.md#{number}-{code.name.lower()})"
     cells = [link if code in COMMANDS else number, code.name]
     later = _receivers(code)
     for name, handlers in PROGRAMS.items():

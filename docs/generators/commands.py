@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate docs/protocol/commands.md: the catalogue of commands, their fields and bodies."""
+"""Generate docs/reference/commands.md: the catalogue of commands, their fields and bodies."""
 
 import types
 import typing
@@ -22,7 +22,7 @@ def commands_page() -> str:
         "",
         "Every request of the protocol. `*` marks a required field: without it the answer is",
         "code 1 with a remark that names the field. Numbers and booleans travel as text.",
-        "See [frames.md](frames.md) for frames and headers, and [codes.md](../reference/codes.md)",
+        "See [frames.md](../protocol/frames.md) for frames and headers, and [codes.md](codes.md)",
         "for which program currently answers which code.",
         "",
         "| code | name | sent by | answer awaited |",

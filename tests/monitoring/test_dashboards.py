@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import dashboards
+import generate
 import pytest
 import yaml
 from monitoring.boards import BOARDS
@@ -26,7 +27,7 @@ RULES = [
 
 def report_metrics() -> set[str]:
     """Return the metrics of lag reports, which a job writes; no program exposes them."""
-    page = (ROOT / "docs/reference/spark-metrics.md").read_text()
+    page = generate.PAGES["spark-metrics"].render()
     return set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import generate
 import pytest
 from monitoring.boards import BOARDS
 from monitoring.panels import Variable
@@ -36,7 +37,7 @@ PUBLIC_QUERIES = Path(__file__).with_name("public_queries.txt").read_text().spli
 
 def report_page() -> str:
     """Return metrics in the form of a lag report: one row for each metric of the catalogue."""
-    page = (ROOT / "docs/reference/spark-metrics.md").read_text()
+    page = generate.PAGES["spark-metrics"].render()
     lines = []
     for name, labels in ROW.findall(page):
         pairs = ",".join(f'{label.strip()}="x"' for label in labels.split(",") if label.strip())

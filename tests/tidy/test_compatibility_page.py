@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/compatibility.md lists every code and command; the tests that it names exist."""
+"""The page of proofs lists every code and command; the tests that it names exist."""
 
 import ast
 from collections import defaultdict

@@ -3,6 +3,7 @@
 
 import gc
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -279,6 +280,14 @@ def test_settings_are_printed_with_their_sources(program, tmp_path):
     assert lines["adminHttpPort=5"] == "command line --admin-http-port"
     assert lines["tls.server.mode=permissive"] == "default"
     assert lines["fromAnotherVersion=1"] == "unknown, kept"
+
+
+@pytest.mark.parametrize("program", ["namesrv", "broker", "txn-checker", "elector", "exporter"])
+def test_each_setting_is_described(program):
+    text = invoke(program, "--describe-settings").output
+    port = re.compile(r"^adminHttpPort: an integer -?[01]..65535, default -?\d+$", re.MULTILINE)
+    assert port.search(text)
+    assert ("changeable while it runs" in text) == (program in {"namesrv", "broker", "txn-checker"})
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def fields(schema, path=""):
 @every_kind
 def test_the_committed_file_is_current(one):
     text = (FOLDER / f"{one.plural}.yaml").read_text(encoding="utf-8")
-    assert text == as_yaml(one), "run `make docs`"
+    assert text == as_yaml(one), "run `make generate`"
     assert yaml.safe_load(text) == definition(one)
 
 

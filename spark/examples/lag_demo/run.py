@@ -26,7 +26,7 @@ from cometmq.spark.collect.snapshot import snapshot_id_of, take
 from cometmq.spark.collect.writer import write
 from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.history.snapshots import History
-from cometmq.spark.lag.output import write_report
+from cometmq.spark.lag.output.forms import write_report
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.lag.session import session
 from lag_demo import old_messages

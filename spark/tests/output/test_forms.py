@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from cometmq.spark.lag.columns import REPORT_TABLES, STATUSES, Report
-from cometmq.spark.lag.output import FORMS, write_report, write_textfile
 from cometmq.spark.lag.output.findings import findings, verdict
+from cometmq.spark.lag.output.forms import FORMS, write_report, write_textfile
 from cometmq.spark.lag.output.html import MEANINGS, html_report
 from cometmq.spark.lag.output.json_form import SCHEMA_PATH, json_report, json_schema
 from cometmq.spark.lag.output.markdown import markdown_report
@@ -214,7 +214,7 @@ def test_schema_rejects_invalid_reports(
 
 
 def test_schema_file_is_current() -> None:
-    assert SCHEMA_PATH.read_bytes() == json_schema(), "run make spark-docs"
+    assert SCHEMA_PATH.read_bytes() == json_schema(), "run make generate"
 
 
 def test_json_contains_neither_nan_nor_infinity(a_report: Any, a_group: Any) -> None:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of all tables: names, types, nullability and meanings.
-
-The documentation is generated from here.
-"""
+"""Spark's schemas of all tables."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -11,7 +8,7 @@ from pyspark.sql import types as spark
 
 from cometmq.spark.errors import SchemaError
 from cometmq.spark.options.definitions import Options, Properties, Table
-from cometmq.spark.tables.columns import TABLES, Column
+from cometmq.spark.tables.columns import MESSAGES, TABLES, Column
 
 _TYPES: Final[dict[str, spark.DataType]] = {
     "string": spark.StringType(),
@@ -25,54 +22,6 @@ _TYPES: Final[dict[str, spark.DataType]] = {
     "map<string,bigint>": spark.MapType(spark.StringType(), spark.LongType()),
     "array<string>": spark.ArrayType(spark.StringType()),
 }
-
-
-MESSAGES: Final = (
-    Column("topic", "string", "Topic of the message.", True),
-    Column("broker_name", "string", "Broker group that stores the message.", True),
-    Column("queue_id", "int", "Queue at that broker.", True),
-    Column("queue_offset", "bigint", "Position in the queue, in messages.", True),
-    Column(
-        "commitlog_offset",
-        "bigint",
-        "Position in the broker's commit log, in bytes.",
-        required=True,
-    ),
-    Column("msg_id", "string", "Id set by the producer (UNIQ_KEY), otherwise `offset_msg_id`."),
-    Column(
-        "offset_msg_id",
-        "string",
-        "Id built from the broker's address and `commitlog_offset`.",
-        required=True,
-    ),
-    Column("keys", "string", "Keys set by the producer, separated by spaces."),
-    Column("tags", "string", "Tag of the message."),
-    Column("body", "binary", "Body, decompressed unless `inflate` is false."),
-    Column("flag", "int", "Flag set by the producer.", True),
-    Column(
-        "sys_flag",
-        "int",
-        "System flag bits, for example compression.",
-        required=True,
-    ),
-    Column("born_ts", "timestamp", "When the producer created the message.", True),
-    Column("born_host", "string", "Address of the producer, `ip:port`.", True),
-    Column("store_ts", "timestamp", "When the broker stored the message.", True),
-    Column("store_host", "string", "Address of the broker, `ip:port`.", True),
-    Column("reconsume_times", "int", "Number of redeliveries.", True),
-    Column(
-        "prepared_tx_offset",
-        "bigint",
-        "Commit log offset of the transaction's half message.",
-        required=True,
-    ),
-    Column("body_crc", "int", "CRC-32 of the stored body, without its highest bit.", True),
-    Column(
-        "properties",
-        "map<string,string>",
-        "All properties; as encoded text with `includeProperties=raw`.",
-    ),
-)
 
 COLUMNS: Final = {Table.MESSAGES: MESSAGES} | {Table(name): TABLES[name] for name in TABLES}
 

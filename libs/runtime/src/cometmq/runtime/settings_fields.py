@@ -13,12 +13,14 @@ it), `form` (for a field with a `pattern`, describes the allowed values in words
 import enum
 import functools
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WRAPPER = textwrap.TextWrapper(96, initial_indent="    ", subsequent_indent="    ")
 _CHOICE = re.compile(r"\^\((\w+(?:\|\w*)+)\)\$")
 
 
@@ -101,6 +103,23 @@ def fields_of(settings_type: type[msgspec.Struct]) -> Mapping[str, SettingsField
         assert field.name not in table, f"two settings are named {field.name}"
         table[field.name] = field
     return table
+
+
+def describe(settings_type: type[msgspec.Struct]) -> str:
+    """Return a text for terminals: what each setting does, its values and its default."""
+    lines = []
+    for field in fields_of(settings_type).values():
+        notes = [field.expected]
+        if field.default is not msgspec.NODEFAULT:
+            notes.append(f"default {_shown(field.default)}")
+        notes += ["changeable while it runs"] * field.is_mutable
+        lines += [f"{field.name}: {', '.join(notes)}", *_WRAPPER.wrap(field.description), ""]
+    return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    value = value.value if isinstance(value, enum.Enum) else value
+    return str(value).lower() if isinstance(value, bool) else str(value) or "(empty)"
 
 
 def _walk(struct_type: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[SettingsField]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CustomResourceDefinitions; `make docs` writes them to deploy/crds."""
+"""The CustomResourceDefinitions; `make generate` writes them to deploy/crds."""
 
 from typing import Any, Final
 

@@ -24,7 +24,7 @@ from cometmq.spark.lag.columns import Header, Report
 from cometmq.spark.lag.history.reports import keep
 from cometmq.spark.lag.history.snapshots import History, HistoryError
 from cometmq.spark.lag.members import query_members, with_holders, write_stacks
-from cometmq.spark.lag.output import FORMS, push, write_report, write_textfile
+from cometmq.spark.lag.output.forms import FORMS, push, write_report, write_textfile
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.lag.session import session
 from cometmq.spark.lag.stream.windows import Sink, line_of, start

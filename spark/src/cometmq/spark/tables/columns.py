@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The type `Column`, and the columns of `offsets`, `progress`, `groups` and `brokers`.
+"""The columns of all tables and of the rows to be written: names, types, meanings.
 
 The columns are plain values: this module imports neither Spark nor Arrow, so that documents can be
 generated without them.
@@ -147,3 +147,65 @@ TABLES: Final[dict[str, Columns]] = {
     "brokers": BROKERS,
 }
 """The tables of a snapshot by name, as used by the option `table`."""
+
+
+MESSAGES: Final[Columns] = (
+    Column("topic", "string", "Topic of the message.", True),
+    Column("broker_name", "string", "Broker group that stores the message.", True),
+    Column("queue_id", "int", "Queue at that broker.", True),
+    Column("queue_offset", "bigint", "Position in the queue, in messages.", True),
+    Column(
+        "commitlog_offset",
+        "bigint",
+        "Position in the broker's commit log, in bytes.",
+        required=True,
+    ),
+    Column("msg_id", "string", "Id set by the producer (UNIQ_KEY), otherwise `offset_msg_id`."),
+    Column(
+        "offset_msg_id",
+        "string",
+        "Id built from the broker's address and `commitlog_offset`.",
+        required=True,
+    ),
+    Column("keys", "string", "Keys set by the producer, separated by spaces."),
+    Column("tags", "string", "Tag of the message."),
+    Column("body", "binary", "Body, decompressed unless `inflate` is false."),
+    Column("flag", "int", "Flag set by the producer.", True),
+    Column(
+        "sys_flag",
+        "int",
+        "System flag bits, for example compression.",
+        required=True,
+    ),
+    Column("born_ts", "timestamp", "When the producer created the message.", True),
+    Column("born_host", "string", "Address of the producer, `ip:port`.", True),
+    Column("store_ts", "timestamp", "When the broker stored the message.", True),
+    Column("store_host", "string", "Address of the broker, `ip:port`.", True),
+    Column("reconsume_times", "int", "Number of redeliveries.", True),
+    Column(
+        "prepared_tx_offset",
+        "bigint",
+        "Commit log offset of the transaction's half message.",
+        required=True,
+    ),
+    Column("body_crc", "int", "CRC-32 of the stored body, without its highest bit.", True),
+    Column(
+        "properties",
+        "map<string,string>",
+        "All properties; as encoded text with `includeProperties=raw`.",
+    ),
+)
+
+INPUT: Final[Columns] = (
+    Column("body", "binary", "Body, binary or text; required."),
+    Column("topic", "string", "Topic; required unless the option `topic` is set."),
+    Column("tags", "string", "Tag."),
+    Column("keys", "string", "Keys: an array, or text separated by spaces."),
+    Column("properties", "map<string,string>", "More properties; system properties are dropped."),
+    Column("sharding_key", "string", "Rows with equal keys go to the same queue, in order."),
+    Column("queue_id", "int", "Queue; requires `broker_name`."),
+    Column("broker_name", "string", "Broker group; requires `queue_id`."),
+    Column("delay_level", "int", "Delay level, from 1."),
+    Column("born_ts", "timestamp", "Creation time of the message; default: time of sending."),
+)
+"""Columns of rows to be written."""

@@ -19,21 +19,7 @@ from cometmq.remoting.message.properties import (
     render_properties,
 )
 from cometmq.spark.errors import SchemaError, SourceError
-from cometmq.spark.tables.columns import Column
-
-INPUT: Final = (
-    Column("body", "binary", "Body, binary or text; required."),
-    Column("topic", "string", "Topic; required unless the option `topic` is set."),
-    Column("tags", "string", "Tag."),
-    Column("keys", "string", "Keys: an array, or text separated by spaces."),
-    Column("properties", "map<string,string>", "More properties; system properties are dropped."),
-    Column("sharding_key", "string", "Rows with equal keys go to the same queue, in order."),
-    Column("queue_id", "int", "Queue; requires `broker_name`."),
-    Column("broker_name", "string", "Broker group; requires `queue_id`."),
-    Column("delay_level", "int", "Delay level, from 1."),
-    Column("born_ts", "timestamp", "Creation time of the message; default: time of sending."),
-)
-"""The documentation of the sink is generated from here."""
+from cometmq.spark.tables.columns import INPUT
 
 _TYPES: Final[Mapping[str, tuple[type[spark.DataType], ...]]] = {
     "body": (spark.BinaryType, spark.StringType),

@@ -19,6 +19,7 @@ from cometmq.runtime import logging
 from cometmq.runtime.program import Build, configured_program
 from cometmq.runtime.service import EXIT_CANNOT_START, EXIT_FAILED, EXIT_OK, run
 from cometmq.runtime.settings import Loaded
+from cometmq.runtime.settings_fields import describe
 from cometmq.runtime.wrong_file import refuse_wrong_file
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -58,6 +59,10 @@ class RunOptions(OptionSet, frozen=True, kw_only=True):
             help="Print all settings, each with its source, and exit; the status is 1 if a line of"
             " the file, or a variable, is probably a mistake.",
         ),
+    ] = False
+    describe_settings: Annotated[
+        bool,
+        typer.Option(help="Print what each setting does, its values and its default, and exit."),
     ] = False
     log_level: LogLevel = "info"
     log_json: LogJson = None
@@ -119,6 +124,9 @@ def run_program(
     """
     with exit_on_bad_settings():
         settings = load()
+        if running.describe_settings:
+            typer.echo(describe(type(settings.value)), nl=False)
+            raise typer.Exit(EXIT_OK)
         refuse_wrong_file(name, settings, config, kept=kept)
     if running.print_settings:
         typer.echo(table(settings), nl=False)

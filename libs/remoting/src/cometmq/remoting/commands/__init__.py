@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """COMMANDS: a table of every request in the protocol.
 
-Client, server, documentation (docs/protocol/commands.md) and fuzz tests are derived from this
+Client, server, documentation (docs/reference/commands.md) and fuzz tests are derived from this
 table. The codes 13, 22, 23, 27, 209 to 214 and 302 are unused in RocketMQ 4.9.4: only their names
 exist, and every server answers them with REQUEST_CODE_NOT_SUPPORTED.
 """

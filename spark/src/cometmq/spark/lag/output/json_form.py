@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """report.json: the complete report, and the JSON schema that describes it.
 
-The schema is generated from the columns by `make spark-docs` and stored as `report.schema.json`
+The schema is generated from the columns by `make generate` and stored as `report.schema.json`
 next to this module, so that readers of reports do not need this package.
 """
 

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Renders a report in each of its forms, and writes the files."""
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from cometmq.spark.collect.exposition import REPORT_METRICS
+from cometmq.spark.lag.columns import Report
+from cometmq.spark.lag.output import prometheus
+from cometmq.spark.lag.output.html import html_report
+from cometmq.spark.lag.output.json_form import json_report
+from cometmq.spark.lag.output.markdown import markdown_report
+from cometmq.spark.lag.output.prometheus import push
+from cometmq.spark.tables.files import write_bytes
+
+__all__ = ["FORMS", "push", "write_report", "write_textfile"]
+
+FORMS: Final[Mapping[str, tuple[str, Callable[[Report], bytes]]]] = {
+    "html": ("report.html", html_report),
+    "markdown": ("report.md", markdown_report),
+    "json": ("report.json", json_report),
+}
+"""File name and renderer by form."""
+
+
+def write_report(
+    report: Report, directory: Path, forms: Collection[str] = tuple(FORMS)
+) -> list[Path]:
+    """Render the report in the given forms; return the paths of the files."""
+    paths = []
+    for form in forms:
+        name, render = FORMS[form]
+        path = directory / name
+        write_bytes(path, render(report))
+        paths.append(path)
+    return paths
+
+
+def write_textfile(report: Report, directory: Path) -> Path:
+    path = directory / REPORT_METRICS
+    write_bytes(path, prometheus.metrics_text(report).encode())
+    return path
