@@ -231,13 +231,11 @@ pub(crate) fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<
     })
 }
 
-/// Returns whether a property text is UTF-8 without NUL, and each pair has a name. Python examines
-/// other records.
+/// Returns whether a property text is UTF-8, and each pair has a name. Python examines other records.
 fn is_sound(properties: &[u8]) -> bool {
     let is_pair =
         |pair: &[u8]| pair.is_empty() || pair.iter().position(|&byte| byte == 1) > Some(0);
-    !properties.contains(&0)
-        && properties.split(|&byte| byte == PAIR_SEPARATOR).all(is_pair)
+    properties.split(|&byte| byte == PAIR_SEPARATOR).all(is_pair)
         && str::from_utf8(properties).is_ok()
 }
 

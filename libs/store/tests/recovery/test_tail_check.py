@@ -43,9 +43,9 @@ def overwrite(disk, place, at, data):
     log[begin : begin + len(data)] = data
 
 
-def opened(disk):
+def opened(disk, *, has_copies=False):
     events = Events()
-    rig = StoreRig(disk, SETTINGS, log=events, boot_id="boot")
+    rig = StoreRig(disk, SETTINGS, log=events, boot_id="boot", has_copies=has_copies)
     assert rig.store.recovered.start.reason is StartReason.PROGRESS
     return rig, events
 
@@ -135,6 +135,72 @@ def test_damaged_properties_cost_only_their_message_and_stay_known(disk, victim,
     assert len(events.of("log.damaged")) == 1
 
 
+DAMAGE = {
+    "queue offset": (20, struct.pack(">q", 100)),
+    "queue id": (12, struct.pack(">i", 7)),
+    "topic": (89, b"V"),
+    "properties": (-2, b"A"),
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_store_with_copies_is_cut_off_before_the_damage(disk, victim, kind):
+    places = killed(disk)
+    intact = bytes(disk.contents["/store/commitlog/" + "0" * 20])
+    at, data = DAMAGE[kind]
+    overwrite(disk, places[victim], at + (len(str(victim[2])) if kind == "topic" else 0), data)
+    rig, events = opened(disk, has_copies=True)
+    end = rig.store.commit_log.end
+    assert end == rig.store.recovered.end <= places[victim].physical_offset
+    assert rig.store.recovered.has_cut_records
+    assert rig.store.recovered.damaged == ()
+    (told,) = events.of("log.truncated")
+    assert told["physical_offset"] == end
+    assert rig.store.stats().damaged_bytes == rig.store.stats().damaged_message_count == 0
+    kept = {place: it for place, it in places.items() if it.physical_offset < end}
+    for queue in QUEUES:
+        assert len(read(rig, *queue)) == sum(place[:2] == queue for place in kept)
+    last = max(places.values(), key=lambda it: it.physical_offset)
+    rig.store.role_writable = False
+    rig.store.append_raw(end, intact[end : last.physical_offset + last.size])  # from another copy
+    rig.store.confirm(None)
+    rig.store.role_writable = True
+    check(rig, ("none", 0, 0))
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_records_of_a_store_without_a_checkpoint_are_checked_too(disk, kind):
+    rig = StoreRig(disk, SETTINGS)
+    for number in range(PER_QUEUE):
+        rig.put(make_message(body=b"%d" % number, tags="a"))
+    rig.flush()
+    place = rig.entry("T", 0, 4)
+    disk.crash()
+    at, data = DAMAGE[kind]
+    overwrite(disk, place, at + (1 if kind == "topic" else 0), data)
+    events = Events()
+    rig = StoreRig(disk, SETTINGS, log=events, boot_id="boot")
+    assert rig.store.recovered.start.reason is StartReason.CHECKPOINT
+    (told,) = events.of("log.damaged")
+    assert told["physical_offset"] == place.physical_offset
+    assert sorted(read(rig, "T", 0)) == [at for at in range(PER_QUEUE) if at != 4]
+
+
+def test_a_start_that_dies_after_the_cut_is_remembered(disk):
+    places = killed(disk)
+    overwrite(disk, places["T", 0, 8], *DAMAGE["properties"])
+    rig, _ = opened(disk, has_copies=True)
+    for _ in range(2):
+        disk.crash()
+        rig, _ = opened(disk, has_copies=True)
+        assert rig.store.recovered.has_cut_records
+    rig.work(5)
+    rig.store.close()
+    rig, _ = opened(disk, has_copies=True)
+    assert not rig.store.recovered.has_cut_records
+
+
 def test_a_last_record_that_is_cut_off_does_not_come_back(disk):
     places = killed(disk)
     victim = places["T", 0, 8]
@@ -192,7 +258,8 @@ def test_a_topic_that_was_created_again_begins_at_zero(disk):
         (b"\x01b", False),
         (b"a\x01b\x02c", False),
         (b"a\x01\xff", False),
-        (b"a\x01\0", False),
+        (b"a\x01\0", True),
+        (b"a\0", False),
     ],
 )
 def test_the_syntax_of_properties(text, is_right):

@@ -2,7 +2,7 @@
 """The start of a store: load its files, recover, and create the components that maintain it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cometmq.store.folder import StoreFolder
 from cometmq.store.parts import Parts
@@ -63,8 +63,31 @@ def start(
     folder.mark_open(boot_id)
     last_timestamp = max(recovered.last_timestamp, checkpoint.log_timestamp)
     running = _running(parts, checkpoints, recovered, last_timestamp, on_damage)
-    running.scrubber.begin(trusted_end, recovered.damaged, host_crashed=host_crashed)
+    lost = running.scrubber.begin(trusted_end, recovered.damaged, host_crashed=host_crashed)
+    if has_copies and (recovered.damaged or lost):
+        running = _without_damage(parts, running)
     return running
+
+
+def _without_damage(parts: Parts, running: Running) -> Running:
+    """Cut the log off at the first damaged record behind the last checkpoint.
+
+    No checksum could prove the bytes of another copy, but another copy has all acknowledged
+    records: a member of a broker group that knows that it lacks some becomes a new copy, and gets
+    them again. If the process dies before it has recorded that, the saved state of the scrubber
+    names records behind the end of the log, so the next start knows it, too.
+    """
+    recovered = running.recovered
+    if recovered.damaged:
+        offset = recovered.damaged[0].start
+        running.replica.truncate(offset, parts.clock_ms())
+        running.sealer.note_truncated(offset)
+        running.scrubber.note_truncated(offset)
+        parts.log.warning(
+            "log.truncated", physical_offset=offset, discarded_from=recovered.damaged[0].end
+        )
+        recovered = recovered._replace(end=offset, damaged=())
+    return replace(running, recovered=recovered._replace(has_cut_records=True))
 
 
 def _running(

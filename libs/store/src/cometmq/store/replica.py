@@ -89,7 +89,7 @@ class Replica:
         visible = min(log.confirm_offset, offset)
         self._checkpointer.save_all(now_ms)
         for queue in self._queues.queues.values():
-            queue.recover(log.min_offset, offset)
+            queue.recover(log.min_offset, offset, keeps_fillers=False)
         self._index.recover(name="", written_count=0, offset_end=offset)
         self._checksums.truncate(log.files, offset)
         # The progress moves back before the log does, because a log that ends before its progress

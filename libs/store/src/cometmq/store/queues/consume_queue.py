@@ -360,11 +360,19 @@ class ConsumeQueue:
         self._tail += FILLER * (queue_offset - self.max_offset)
         self.max_offset = self.next_offset = queue_offset
 
-    def recover(self, log_first: int, log_end: int) -> None:
-        """Keep the entries that point into the given range of the log; zero the rest."""
+    def recover(self, log_first: int, log_end: int, *, keeps_fillers: bool = True) -> None:
+        """Keep the entries that point into the given range of the log; zero the rest.
+
+        If the log was cut, the last fillers do not stay: their records may come again.
+        """
         files = self.files
         files.pad_last()
         self.measure(log_first, log_end)
+        if not keeps_fillers:
+            end = self.max_offset
+            while end > self.min_offset and self._file_entry(end - 1)[1] == FILLER_SIZE:
+                end -= 1
+            self.max_offset = self.next_offset = self.loaded_end = end
         position = self.max_offset * CQ_ENTRY_BYTES
         if files.has_data_from(position):
             files.clear_from(position)

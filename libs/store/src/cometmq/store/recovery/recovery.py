@@ -134,7 +134,7 @@ class Recovery:
         if start.reason is StartReason.DAMAGED_BEFORE_PROGRESS:
             self._refuse_damage(start.offset)
         self._cut_derived(start)
-        if start.reason is StartReason.PROGRESS and self._settings.check_crc_on_recover:
+        if self._is_unsealed(start) and self._settings.check_crc_on_recover:
             self._check = TailCheck(
                 self._queues,
                 self._dispatcher,
@@ -149,6 +149,15 @@ class Recovery:
             start, end, dispatcher.record_count, dispatcher.store_timestamp, self._was_clean,
             self._has_cut_records, () if self._check is None else self._check.damaged,
         )  # fmt: skip
+
+    def _is_unsealed(self, start: Start) -> bool:
+        """Return whether the scan reads only records that no checkpoint covers, and the queues are
+        complete before them.
+        """
+        is_first_life = not start.offset and not self._checkpoint.log_timestamp
+        return start.reason is StartReason.PROGRESS or (
+            start.reason is StartReason.CHECKPOINT and is_first_life
+        )
 
     def choose_start(self) -> Start:
         """Choose the first record that may be incomplete.

@@ -5,8 +5,9 @@ The scanner has compared their sizes, physical offsets and body CRCs. The rest o
 wrong nevertheless: its properties are checked for their syntax, and its queue offset must be the
 next one of its queue. A damaged record keeps its place in the queue, but readers do not get it.
 
-Only a recovery that starts at the progress uses this module: the queues are then complete up to the
-first record, so every deviation has one of the reasons that `TailCheck.dispatch` lists.
+Only a recovery that starts at the progress, or that of a store without any checkpoint, uses this
+module: the queues are then complete up to the first record, so every deviation has one of the
+reasons that `TailCheck.dispatch` lists.
 """
 
 from collections.abc import Iterable
@@ -28,9 +29,10 @@ _Name: TypeAlias = tuple[str, int]
 
 
 def is_sound(properties: bytes) -> bool:
-    """Return whether a property text is UTF-8 without NUL, and each pair has a name."""
-    if b"\0" in properties:
-        return False
+    """Return whether a property text is UTF-8, and each pair has a name.
+
+    Brokers store no other texts, whatever clients send; values may contain NUL.
+    """
     for pair in properties.split(b"\x02"):
         if pair and pair.find(b"\x01") <= 0:
             return False

@@ -97,10 +97,11 @@ class Scrubber:
 
     def begin(
         self, trusted_end: int, records: tuple[DamagedRange, ...] = (), *, host_crashed: bool
-    ) -> None:
+    ) -> bool:
         """Recheck known damage and, after a host crash, the last files; blocks.
 
-        `records` are damaged, as recovery has found without checksums.
+        `records` are damaged, as recovery has found without checksums. Return whether an earlier
+        start found such records behind the current end of the log.
         """
         files, end = self._parts.commit_log.files, self._parts.commit_log.end
         self._state = state = load_state(self._parts.disk, self._parts.layout)
@@ -131,8 +132,11 @@ class Scrubber:
                 for it in merged(clipped(damage, 0, end))
             ]
         )
-        if (self._state.damage, self._state.records) != (state.damage, state.records):
+        has_lost = any(record.start >= end for record in state.records)
+        is_changed = (self._state.damage, self._state.records) != (state.damage, state.records)
+        if is_changed and not has_lost:  # the next save comes after the caller has noted the loss
             self._save()
+        return has_lost
 
     def _file_count(self, end: int) -> int:
         """Return the number of files before the first one that startup reads."""
