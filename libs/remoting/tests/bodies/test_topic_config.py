@@ -6,13 +6,13 @@ import zlib
 
 import pytest
 
+from cometmq.remoting.bodies.codec import REGISTER
+from cometmq.remoting.bodies.registrations import INFLATED_BYTES_MAX
 from cometmq.remoting.bodies.topic_config import (
-    REGISTER_BYTES_MAX,
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigTable,
-    decode_register_body,
     encode_register_body,
 )
 from cometmq.remoting.errors import RemoteProtocolError
@@ -39,7 +39,7 @@ VERSION = b'{"counter":3,"timestamp":1700000000000}'
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_registration_round_trips(compressed: bool) -> None:
     data = encode_register_body(BODY, compressed=compressed)
-    assert decode_register_body(data, compressed=compressed) == BODY
+    assert REGISTER.decode(data) == BODY
 
 
 def test_the_compressed_form_has_the_layout_of_java() -> None:
@@ -50,7 +50,7 @@ def test_the_compressed_form_has_the_layout_of_java() -> None:
 def test_the_compressed_form_loses_what_it_loses_in_java() -> None:
     topic = TopicConfig(order=True, topic_name="T", topic_sys_flag=1)
     body = RegisterBrokerBody([], TopicConfigTable(topic_config_table={"T": topic}))
-    again = decode_register_body(encode_register_body(body, compressed=True), compressed=True)
+    again = REGISTER.decode(encode_register_body(body, compressed=True))
     found = again.topic_config_serialize_wrapper.topic_config_table["T"]
     assert (found.order, found.topic_sys_flag) == (False, 0)
 
@@ -71,17 +71,17 @@ def test_the_compressed_form_loses_what_it_loses_in_java() -> None:
 )
 def test_a_broken_registration_is_refused(plain: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        decode_register_body(zlib.compress(plain), compressed=True)
+        REGISTER.decode(zlib.compress(plain))
 
 
 def test_a_registration_that_is_no_zlib_stream_or_a_bomb_is_refused() -> None:
     with pytest.raises(RemoteProtocolError):
-        decode_register_body(b"garbage", compressed=True)
+        REGISTER.decode(b"garbage")
     with pytest.raises(RemoteProtocolError):
-        decode_register_body(zlib.compress(packed(VERSION, 0, b"[]"))[:-6], compressed=True)
-    bomb = zlib.compress(bytes(REGISTER_BYTES_MAX + 1), 9)
+        REGISTER.decode(zlib.compress(packed(VERSION, 0, b"[]"))[:-6])
+    bomb = zlib.compress(packed(VERSION, 0, b"[]") + bytes(INFLATED_BYTES_MAX), 9)
     with pytest.raises(RemoteProtocolError, match="too large"):
-        decode_register_body(bomb, compressed=True)
+        REGISTER.decode(bomb)
 
 
 def test_the_next_version_counts_and_takes_the_time() -> None:

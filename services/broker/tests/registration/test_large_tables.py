@@ -12,12 +12,12 @@ from cometmq.broker.registration.registration import Registration
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.namesrvs import NS1, NS2, ScriptedNamesrvs, config, registration
+from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
     TopicConfig,
     TopicConfigTable,
-    decode_register_body,
 )
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
@@ -55,9 +55,7 @@ class JavaNamesrv:
         if code == RequestCode.QUERY_DATA_VERSION:
             is_same = decode_json(DataVersion, body) == self.version
             return Response(0, None, {"changed": str(not is_same).lower()}, b"")
-        table = decode_register_body(
-            body, compressed=header.compressed
-        ).topic_config_serialize_wrapper
+        table = REGISTER.decode(body).topic_config_serialize_wrapper
         if table.data_version != self.version:
             self.topics |= table.topic_config_table
         self.version = table.data_version

@@ -25,9 +25,9 @@ from cometmq.broker.testing.namesrvs import (
     running,
     until,
 )
+from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.topic_config import (
     RegisterBrokerBody,
-    decode_register_body,
     encode_register_body,
 )
 from cometmq.remoting.codes import RequestCode
@@ -217,7 +217,7 @@ async def test_an_unreachable_name_server_delays_no_other(
 
     assert {request.address for request in namesrvs.requests} == {NS1, NS2}
     last = [request for request in namesrvs.requests if request.address == NS2][-1]
-    body = decode_register_body(last.body, compressed=False)
+    body = REGISTER.decode(last.body)
     assert set(body.topic_config_serialize_wrapper.topic_config_table) == {"T", "U"}
 
 

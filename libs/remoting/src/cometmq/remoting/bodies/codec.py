@@ -5,9 +5,11 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.registrations import decode_registration
 from cometmq.remoting.bodies.topic_config import (
     RegisterBrokerBody,
-    decode_register_body,
+    TopicConfig,
+    TopicConfigTable,
     encode_register_body,
 )
 from cometmq.remoting.errors import RemoteProtocolError
@@ -78,8 +80,19 @@ RECORDS: BodyCodec[list[MessageRecord]] = BodyCodec(
 
 def _decode_register(data: Buffer) -> RegisterBrokerBody:
     """Detect the form from the first byte: JSON begins with a brace, zlib with 0x78."""
-    is_compressed = bytes(data[:1]) == b"x"
-    return decode_register_body(data, compressed=is_compressed)
+    if bytes(data[:1]) != b"x":
+        return decode_json(RegisterBrokerBody, data)
+    found = decode_registration(data, compressed=True)
+    topics = {
+        topic.topic_name: TopicConfig(
+            topic_name=topic.topic_name,
+            read_queue_nums=topic.read_queue_nums,
+            write_queue_nums=topic.write_queue_nums,
+            perm=topic.perm,
+        )
+        for topic in found.topics
+    }
+    return RegisterBrokerBody(found.filter_servers, TopicConfigTable(found.data_version, topics))
 
 
 def _encode_register(body: RegisterBrokerBody) -> bytes:

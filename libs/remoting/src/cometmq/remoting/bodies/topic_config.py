@@ -12,13 +12,10 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
-from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.integers import Int32, Int64
 from cometmq.remoting.spelling import SpelledFields
-from cometmq.remoting.types import Buffer
 
-REGISTER_BYTES_MAX: Final = 64 * 1024 * 1024
 _LENGTH: Final = struct.Struct(">i")
 _ZLIB_LEVEL: Final = 9  # the level that brokers use
 
@@ -88,7 +85,8 @@ class RegisterBrokerBody(msgspec.Struct, gc=False, rename="camel"):
 def encode_register_body(body: RegisterBrokerBody, *, compressed: bool) -> bytes:
     """Return the body as JSON or in the compressed form.
 
-    As in Java, the compressed form omits `order` and `topicSysFlag` of the topics.
+    As in Java, the compressed form omits `order` and `topicSysFlag` of the topics. Name
+    servers read both forms with `registrations.decode_registration`.
     """
     if not compressed:
         return encode_json(body)
@@ -112,72 +110,3 @@ def encode_register_body(body: RegisterBrokerBody, *, compressed: bool) -> bytes
 
 def _with_lengths(parts: list[bytes]) -> list[bytes]:
     return [_LENGTH.pack(len(part)) + part for part in parts]
-
-
-def decode_register_body(data: Buffer, *, compressed: bool) -> RegisterBrokerBody:
-    """Decode the body from either form, with all fields; raise RemoteProtocolError if it is
-    malformed. Name servers use `registrations.decode_registration`, which bounds the memory.
-    """
-    if not compressed:
-        return decode_json(RegisterBrokerBody, data)
-    reader = _Reader(_inflate(data))
-    version = decode_json(DataVersion, reader.part())
-    topics = [_topic_of_line(reader.part()) for _ in range(reader.count())]
-    filter_servers = decode_json(list[str], reader.part())
-    table = TopicConfigTable(version, {topic.topic_name: topic for topic in topics})
-    return RegisterBrokerBody(filter_servers, table)
-
-
-def _inflate(data: Buffer) -> bytes:
-    reader = zlib.decompressobj()
-    try:
-        plain = reader.decompress(data, REGISTER_BYTES_MAX)
-    except zlib.error as exc:
-        raise RemoteProtocolError(f"a registration is not a zlib stream: {exc}") from exc
-    if not reader.eof:
-        raise RemoteProtocolError("a registration ends early or is too large")
-    return plain
-
-
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    def part(self) -> bytes:
-        length = self.count()
-        start = self._position
-        if length > len(self._data) - start:
-            raise RemoteProtocolError(f"a registration claims a part of {length} bytes")
-        self._position = start + length
-        return self._data[start : self._position]
-
-    def count(self) -> int:
-        if len(self._data) - self._position < _LENGTH.size:
-            raise RemoteProtocolError("a registration ends early")
-        value: int = _LENGTH.unpack_from(self._data, self._position)[0]
-        if value < 0:
-            raise RemoteProtocolError(f"a registration claims {value} parts")
-        self._position += _LENGTH.size
-        return value
-
-
-def _topic_of_line(line: bytes) -> TopicConfig:
-    words = str(line, "utf-8", "replace").split(" ")
-    if len(words) != 5:
-        raise RemoteProtocolError(f"a registered topic has {len(words)} fields, not 5")
-    name, read_queues, write_queues, perm, filter_type = words
-    try:
-        return msgspec.convert(
-            {
-                "topicName": name,
-                "readQueueNums": read_queues,
-                "writeQueueNums": write_queues,
-                "perm": perm,
-                "topicFilterType": filter_type,
-            },
-            TopicConfig,
-            strict=False,
-        )
-    except msgspec.ValidationError as exc:
-        raise RemoteProtocolError(f"a registered topic is broken: {exc}") from exc

@@ -14,10 +14,10 @@ from cometmq.broker.registration.registration import Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
 from cometmq.ha.group_key import Keys
+from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.topic_config import (
     RegisterBrokerBody,
     TopicConfig,
-    decode_register_body,
 )
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
@@ -93,7 +93,7 @@ class ScriptedNamesrvs:
 
     def registrations(self) -> list[RegisterBrokerBody]:
         return [
-            decode_register_body(request.body, compressed=request.header.compressed)
+            REGISTER.decode(request.body)
             for request in self.requests
             if isinstance(request.header, RegisterBroker)
         ]

@@ -11,10 +11,10 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.topic_config import (
     RegisterBrokerBody,
     TopicConfig,
-    decode_register_body,
 )
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import OK, Call, Reply
@@ -181,7 +181,7 @@ class RecordingNamesrv:
 def _register(namesrv: RecordingNamesrv, call: Call[RegisterBroker]) -> Reply:
     header = call.header
     namesrv.headers.append(header)
-    namesrv.note(decode_register_body(call.body, compressed=header.compressed))
+    namesrv.note(REGISTER.decode(call.body))
     if header.broker_id == 0:
         namesrv.masters[header.broker_name] = header
         return OK

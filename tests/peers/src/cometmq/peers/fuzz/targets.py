@@ -17,8 +17,9 @@ import msgspec
 from cometmq.broker.filters.records import sql_record_filter
 from cometmq.broker.filters.sql import SqlError, compile_sql
 from cometmq.peers.fuzz.streams import STREAM_TARGETS, corpus
+from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.dialect import decode_json, encode_json, parse_dialect
-from cometmq.remoting.bodies.topic_config import decode_register_body, encode_register_body
+from cometmq.remoting.bodies.topic_config import encode_register_body
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.errors import (
     CommandError,
@@ -164,8 +165,8 @@ def register_body(data: bytes) -> None:
     """Decode a broker's registration in either form; other input is compressed first."""
     if data[:1] not in (b"x", b"{"):
         data = zlib.compress(data, 1)
-    body = decode_register_body(data, compressed=data[:1] == b"x")
-    again = decode_register_body(encode_register_body(body, compressed=True), compressed=True)
+    body = REGISTER.decode(data)
+    again = REGISTER.decode(encode_register_body(body, compressed=True))
     assert len(again.topic_config_serialize_wrapper.topic_config_table) <= len(
         body.topic_config_serialize_wrapper.topic_config_table
     )
