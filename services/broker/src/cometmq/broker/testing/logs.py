@@ -16,6 +16,7 @@ class RecordingLog:
         self.events: list[Event] = []
         self.alarms: list[Event] = []
         """The events at the levels warning and error."""
+        self.errors: list[Event] = []
 
     def debug(self, event: str, /, **facts: object) -> None:
         self.events.append(Event(event, facts))
@@ -24,7 +25,11 @@ class RecordingLog:
         self.debug(event, **facts)
         self.alarms.append(self.events[-1])
 
-    info, error = debug, warning
+    def error(self, event: str, /, **facts: object) -> None:
+        self.warning(event, **facts)
+        self.errors.append(self.events[-1])
+
+    info = debug
 
     def named(self, name: str) -> list[dict[str, object]]:
         return [event.facts for event in self.events if event.name == name]

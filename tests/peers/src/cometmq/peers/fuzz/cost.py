@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The most expensive inputs: CPU time per byte in decoders, time until the answer at servers."""
 
+import time
 from typing import Final, NamedTuple
 
 SMALL_BYTES: Final = 256
@@ -40,6 +41,10 @@ class Worst:
         known = self._worst.get(cost.name)
         if known is None or cost > known:
             self._worst[cost.name] = cost
+
+    def note_input(self, name: str, began_s: float, data: bytes) -> None:
+        """Note an input that was answered now; `began_s` is of `time.perf_counter`."""
+        self.note(Cost.of(name, time.perf_counter() - began_s, len(data)))
 
     def costs(self) -> list[Cost]:
         """Return the costs, the worst first."""

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends hostile frames to a live broker and name server while good clients work."""
+"""Sends hostile frames to a live broker and name server while good clients work, and then hostile
+input to the members of a broker group.
+"""
 
 import asyncio
 import multiprocessing
@@ -20,6 +22,7 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.fuzz.attackers import Tally, attack, be_a_nuisance, total
 from cometmq.peers.fuzz.decoders import say
 from cometmq.peers.fuzz.good import GoodBrokerClient, GoodNamesrvClient
+from cometmq.peers.fuzz.members import fuzz_members
 from cometmq.peers.fuzz.ports import SHARE, bombard, slowest
 from cometmq.peers.ports import HOST
 from cometmq.peers.processes import Child
@@ -35,6 +38,7 @@ LATENCY_MS_MAX: Final = 60_000
 EXPECTED_ERRORS: Final = frozenset({"slave.refused"})  # its operator must act
 COST_SHARE: Final = 50  # so many frames for one request that is measured alone
 COST_MS_MAX: Final = 2_000
+MEMBERS_SHARE: Final = 20  # so many frames for one input to the members of a group
 TIMEOUT_S: Final = 60.0
 SETTINGS: Final = {
     "brokerName": "fuzzed",
@@ -53,6 +57,8 @@ def fuzz_servers(*, frames: int, seed: int) -> bool:
     """Fuzz the servers and print the result; return True if nothing was found."""
     with tempfile.TemporaryDirectory(prefix="cometmq-fuzz-") as folder, ExitStack() as stack:
         problems = asyncio.run(Fuzz(Path(folder), frames, seed, stack).run())
+        members = fuzz_members(Path(folder) / "group", inputs=frames // MEMBERS_SHARE, seed=seed)
+        problems += asyncio.run(members)
     for problem in problems:
         say(f"FOUND: {problem}")
     return not problems
