@@ -11,10 +11,11 @@ from typing import Final
 from cometmq.peers.load.churn import Churn
 from cometmq.peers.load.crowd import CrowdRun
 from cometmq.peers.load.fairness import FairnessRun
+from cometmq.peers.load.flood import FloodRun
 from cometmq.peers.load.idle import IdleRun
 from cometmq.peers.load.reporting import Findings
 
-PARTS: Final = ("churn", "crowd", "fairness", "idle")
+PARTS: Final = ("churn", "crowd", "fairness", "flood", "idle")
 
 
 def main() -> int:
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--java", type=int, default=0, help="members that are Java clients")
     parser.add_argument("--window-seconds", type=float, default=4, help="of a measurement")
     parser.add_argument("--rounds", type=int, default=2, help="of the comparison")
+    parser.add_argument("--requests", type=int, default=140_000, help="of a flood")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same moments")
     parser.add_argument("--keep", type=Path, help="work in this folder, and leave it")
     arguments = parser.parse_args()
@@ -44,6 +46,8 @@ def main() -> int:
 async def _run(part: str, folder: Path, arguments: argparse.Namespace) -> Findings:
     if part == "crowd":
         return await CrowdRun(folder, seconds=arguments.window_seconds).run()
+    if part == "flood":
+        return await FloodRun(folder, requests=arguments.requests, seed=arguments.seed).run()
     if part == "idle":
         return await IdleRun(folder).run()
     if part == "fairness":
