@@ -2,11 +2,12 @@
 """Clients that request messages from a broker process but never read the answers."""
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,26 +21,37 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
 
-DEAF_CLIENTS = 800
-PULLS = 200
-MESSAGES = 48
-BODY = b"b" * (1 << 20)
-"""Each pull is answered with one message, so every client asks for 200 MiB."""
 TIMEOUT_MS = 60_000
 TOTAL_MB = 128
 """The default of `writeBufferTotalBytes`, the documented total. Measured: the memory grows by 113
 MB; it grew by 4,161 MB, and a sender waited 36 s, when output was only counted once it was written.
 """
 WAIT_S_MAX = 0.05
-BUSY_FACTOR = 5
-"""Measured on a quiet machine: 99 % of the sends wait at most 20 ms. On a busy one, the broker may
-not run for longer than that.
+"""Of 99 % of the sends beside the silent readers. Measured: 11 to 40 ms on a busy machine. The time
+in which the processor was busy with other programs does not count (`stalled_s`).
 """
 WATCH_S = 4.0
 WATCHES_MAX = 3
 """The test repeats a measurement of waits that a busy machine has disturbed."""
 RELEASE_S_MAX = 10.0
 KEPT_MB_MAX = 24
+
+
+class Crowd(NamedTuple):
+    """Clients that never read, and what they ask for."""
+
+    clients: int
+    pulls: int
+    messages: int
+    body: bytes
+    step: int
+    """The distance of the offsets of two pulls."""
+
+
+CROWDS = {
+    "800 clients, 200 MiB each": Crowd(800, 200, 48, b"b" * (1 << 20), 1),
+    "50 clients, 100 pulls of 256 KiB each": Crowd(50, 100, 1_024, b"b" * 8_100, 31),
+}
 
 
 @pytest.fixture
@@ -50,12 +62,12 @@ def deaf() -> Iterator[list[socket.socket]]:
         one.close()
 
 
-def pull_frame(number: int) -> bytes:
+def pull_frame(number: int, offset: int) -> bytes:
     pull = {
         "consumerGroup": "G",
         "topic": "T",
         "queueId": "0",
-        "queueOffset": str(number % MESSAGES),
+        "queueOffset": str(offset),
         "maxMsgNums": "32",
         "sysFlag": "4",
         "commitOffset": "0",
@@ -67,32 +79,42 @@ def pull_frame(number: int) -> bytes:
     return encode_frame(RawCommand(code=RequestCode.PULL_MESSAGE, ext=pull, opaque=number))
 
 
-FLOOD = b"".join(pull_frame(number) for number in range(PULLS))
-
-
-def connect_deaf(address: str) -> socket.socket:
+def connect_deaf(address: str, crowd: Crowd) -> socket.socket:
     host, _, port = address.rpartition(":")
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     one.connect((host, int(port)))
-    one.sendall(FLOOD)
+    last = crowd.messages - crowd.step
+    offsets = (number * crowd.step % last for number in range(crowd.pulls))
+    one.sendall(b"".join(pull_frame(number, offset) for number, offset in enumerate(offsets)))
     return one
 
 
-class Witness:
-    """A client that reads its answers, and records its longest wait."""
+def stalled_s(pid: int) -> float:
+    """Return how long a program's main thread has been ready while its processor ran others."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii")
+    except FileNotFoundError:  # a kernel without these statistics
+        return 0.0
+    return int(text.split()[1]) / 1e9
 
-    def __init__(self, address: str) -> None:
+
+class Witness:
+    """A client that reads its answers, and records how long the broker lets it wait."""
+
+    def __init__(self, address: str, pid: int) -> None:
         self._address = address
+        self._pids = (pid, os.getpid())
         self._remoting = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
         self.waits_s: list[float] = []
 
     async def _ask(self, code: int, header: Any, body: bytes = b"") -> bytes:
-        begin = time.monotonic()
+        begin, stalled = time.monotonic(), sum(map(stalled_s, self._pids))
         reply = await self._remoting.invoke(
             self._address, code, header, body, timeout_ms=TIMEOUT_MS
         )
-        self.waits_s.append(time.monotonic() - begin)
+        stalled = sum(map(stalled_s, self._pids)) - stalled
+        self.waits_s.append(time.monotonic() - begin - stalled)
         return bytes(reply.body)
 
     async def send(self, topic: str, body: bytes) -> None:
@@ -129,17 +151,18 @@ async def least_memory_mb(pid: int, wanted_mb: int) -> int:
 
 
 @pytest.mark.parametrize("native", ["true", "false"])
+@pytest.mark.parametrize("crowd", CROWDS.values(), ids=CROWDS)
 async def test_clients_that_never_read_take_bounded_memory_and_disturb_no_other(
-    tmp_path: Path, deaf: list[socket.socket], native: str
+    tmp_path: Path, deaf: list[socket.socket], native: str, crowd: Crowd
 ) -> None:
     async with BrokerProcess(tmp_path, nativeLaneEnable=native) as broker:
-        witness = Witness(broker.address)
-        for _ in range(MESSAGES):
-            await witness.send("T", BODY)
-        for number in range(MESSAGES):  # fill the caches
+        witness = Witness(broker.address, broker.pid)
+        for _ in range(crowd.messages):
+            await witness.send("T", crowd.body)
+        for number in range(crowd.messages):  # fill the caches
             await witness.pull(number)
         before_mb = most_mb = memory_mb(broker.pid)
-        deaf += [connect_deaf(broker.address) for _ in range(DEAF_CLIENTS)]
+        deaf += [connect_deaf(broker.address, crowd) for _ in range(crowd.clients)]
         await witness.send("S", b"")
         waits_s: list[float] = []
         for _ in range(WATCHES_MAX):
@@ -154,7 +177,7 @@ async def test_clients_that_never_read_take_bounded_memory_and_disturb_no_other(
                 break
         witness.waits_s.clear()
         for number in range(10):  # a consumer that reads its answers
-            assert await witness.pull(number) > len(BODY)
+            assert await witness.pull(number) > len(crowd.body)
         # A single answer may wait for TCP, whose buffers in the kernel are full, too.
         assert sorted(witness.waits_s)[5] < WATCH_S
         for one in deaf:
@@ -163,4 +186,4 @@ async def test_clients_that_never_read_take_bounded_memory_and_disturb_no_other(
         await witness.close()
     assert kept_mb <= before_mb + KEPT_MB_MAX
     assert most_mb - before_mb <= TOTAL_MB
-    assert min(waits_s) < WAIT_S_MAX * BUSY_FACTOR
+    assert min(waits_s) < WAIT_S_MAX
