@@ -101,6 +101,25 @@ async def test_a_new_role_does_not_wait_for_a_stuck_registration(
     assert (request.header.broker_id, request.header.group_epoch) == (0, 7)
 
 
+async def test_a_new_role_does_not_wait_for_a_stuck_question(
+    namesrvs: ScriptedNamesrvs, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registrations, "WATCH_MS", 1)
+    monkeypatch.setattr(registrations, "STUCK_MS", -1)
+    subject = registration(namesrvs, topics)
+    async with running(subject):
+        await subject.wait_for_first_round(5_000)
+        namesrvs.frozen.add(NS1)
+        namesrvs.arrived.clear()
+        await namesrvs.arrived.wait()  # whether the registration is still known
+        await asyncio.sleep(0)
+        before = len(namesrvs.requests)
+        subject.use_role(0, 7)
+        assert namesrvs.disconnected == [NS1]
+        await until(namesrvs, before + 1)
+    assert isinstance(namesrvs.requests[before].header, RegisterBroker)
+
+
 async def test_a_connection_without_an_answer_is_closed(
     namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:

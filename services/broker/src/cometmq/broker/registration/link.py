@@ -33,7 +33,7 @@ class Link:
         self.address = address
         self.acknowledged: DataVersion | None = None
         self.asked_s: float | None = None
-        """When the pending registration was sent, by the loop's clock."""
+        """When the pending registration or question was sent, by the loop's clock."""
         self.compared_s = 0.0
         """When the listed address was last compared with the broker's, by the loop's clock."""
         self.is_up = False

@@ -305,10 +305,17 @@ class Registration:
             watch_ms = max(WATCH_MS, link.watch_ms)
             await _wait(link.wake, min(left_ms, watch_ms))
             left_ms -= watch_ms
-            if link.is_up and not link.wake.is_set() and await self._listing.is_lost(link):
+            if link.is_up and not link.wake.is_set() and await self._is_lost(link):
                 link.acknowledged = None
                 link.watch_ms = min(2 * watch_ms, self.period_ms)
                 return
+
+    async def _is_lost(self, link: Link) -> bool:
+        link.asked_s = _now_s()  # a new role does not wait for the answer
+        try:
+            return await self._listing.is_lost(link)
+        finally:
+            link.asked_s = None
 
     async def _send_registration(self, link: Link) -> None:
         """Send the topics that the name server lacks, or all topics, in one or more parts.
