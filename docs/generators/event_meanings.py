@@ -31,6 +31,13 @@ MEANINGS: Final[Mapping[str, str]] = {
     "which takes precedence.",
     "member.epoch_unrecorded": "A follower, a master or another broker has named an epoch that the "
     "record does not have, also after a second read. It changes nothing; logged once a minute.",
+    "role_hook.failed": "The program of roleHook failed, did not end in time or cannot be run; it "
+    "is run again every second until it succeeds.",
+    "master.cut_off": "A master has heard nothing from its copies for so long that they should "
+    "have left the in-sync set, but it could not write the record. Another broker is probably the "
+    "master now. It closes the connections of clients, so that they connect to groupAddress again.",
+    "frozen_master.unwatched": "frozenMasterMills has no effect: the system cannot end this "
+    "process if it stands still.",
     "member.role_changed": "A member of a broker group has a new role; `cause` is the event "
     "that led to it.",
     "record.reachable": "The consensus record of the broker group can be read again.",
@@ -204,6 +211,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "declared.unattended": "Reconciling a Topic or ConsumerGroup failed because the API server did "
     "not answer or refused the request; the operator tries again after 2 s.",
     "event.lost": "An Event could not be written; nothing depends on it.",
+    "master_service.moved": "The Service of a broker group's master leads to this pod now.",
+    "master_service.unmoved": "The EndpointSlice of a broker group's master could not be written; "
+    "the operator tries again after 0.5 s. Clients reach the next master only afterwards.",
     "group.unattended": "Reconciling a BrokerGroup failed because the API server did not answer or "
     "refused the request, or because the operator cannot read the spec; the operator tries again "
     "after 2 s. Failover continues.",

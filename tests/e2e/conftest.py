@@ -39,8 +39,8 @@ READY_TIMEOUT_S = 300
 SCRAPE_INTERVAL_S = 5
 LOST_ORDER_S = 15
 """A switchover has succeeded or failed within this time, unless its operator has ended."""
-JAVA_PAUSE_S = 35
-"""Java clients look up routes every 30 s; until then, they send to the old master's address."""
+JAVA_PAUSE_S = 5
+"""Java clients look up routes every 30 s, but the address of the master does not change."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 HELM = ROOT / "deploy/helm"
 DECLARED = ROOT / "deploy/examples/topics.yaml"

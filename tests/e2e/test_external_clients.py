@@ -104,7 +104,8 @@ def test_addresses_are_taken_back(world):
 
     def is_internal() -> bool:
         services = world.mq.list("services", f"cometmq.io/broker-group={GROUP}")
-        return [one["metadata"]["name"] for one in services] == [f"{GROUP}-peers"]
+        names = sorted(one["metadata"]["name"] for one in services)
+        return names == [f"{GROUP}-master", f"{GROUP}-peers"]
 
     until(is_internal, TIMEOUT_S, "the Services of the brokers are gone")
     until_ready(world)

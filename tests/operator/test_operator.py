@@ -4,6 +4,8 @@
 import asyncio
 import json
 
+from cometmq.runtime import properties
+
 
 async def test_a_group_is_created_and_explains_itself(world):
     async with world.operated():
@@ -20,6 +22,7 @@ async def test_a_group_is_created_and_explains_itself(world):
             ("PodDisruptionBudget", "orders"),
             ("Role", "orders-broker"),
             ("RoleBinding", "orders-broker"),
+            ("Service", "orders-master"),
             ("Service", "orders-peers"),
             ("ServiceAccount", "orders-broker"),
             ("StatefulSet", "orders"),
@@ -33,6 +36,60 @@ async def test_a_group_is_created_and_explains_itself(world):
             return await world.condition("ElectionPossible") == ("False", "MembersMissing")
 
         await world.until(blocked, "the condition names what an election waits for")
+
+
+async def slice_of(world):
+    """Return the pod and the epoch in the EndpointSlice of the master's Service."""
+    found = await world.get("endpointslices", "-l", "kubernetes.io/service-name=orders-master")
+    if not found["items"]:
+        return None
+    (one,) = found["items"]
+    (endpoint,) = one["endpoints"]
+    assert endpoint["addresses"] == [f"10.0.0.{endpoint['targetRef']['name'][-1]}"]
+    return endpoint["targetRef"]["name"], int(one["metadata"]["annotations"]["cometmq.io/epoch"])
+
+
+async def test_a_service_leads_to_the_master_whichever_pod_that_is(world):
+    """Brokers register its address; it follows failovers, and a person's changes are undone."""
+    async with world.operated():
+        status = await world.start_group()
+        service = await world.get("service", "orders-master")
+        assert "selector" not in service["spec"]
+        config = await world.get("configmap", "orders-config")
+        address = f"{service['spec']['clusterIP']}:10911"
+        assert properties.parse(config["data"]["broker.conf"])["groupAddress"] == address
+
+        async def leads_to(master, epoch):
+            return await slice_of(world) == (master, epoch)
+
+        first = status["master"]
+        await world.until(lambda: leads_to(first, status["epoch"]), "the Service leads there")
+        await world.brokers.pop(int(first[-1])).kill()
+        other = f"orders-{1 - int(first[-1])}"
+        after = await world.until_status(master=other)
+        await world.until(lambda: leads_to(other, after["epoch"]), "it leads to the next master")
+
+        selector = ("-l", "kubernetes.io/service-name=orders-master", "-o", "name")
+        (name,) = (await world.kubectl("get", "endpointslices", *selector)).split()
+        await world.kubectl("patch", name, "--type=merge", "-p", '{"endpoints": []}')
+        await world.until(lambda: leads_to(other, after["epoch"]), "it is repaired")
+        await world.kubectl("delete", name)
+        await world.until(lambda: leads_to(other, after["epoch"]), "it is created again")
+
+
+async def test_a_group_without_the_service_registers_its_pods(world):
+    async with world.operated():
+        await world.apply()
+        await world.until_pods(2)
+        await world.apply(masterService=False)
+
+        async def is_gone():
+            services = await world.get("services")
+            config = await world.get("configmap", "orders-config")
+            names = [one["metadata"]["name"] for one in services["items"]]
+            return names == ["orders-peers"] and "groupAddress" not in config["data"]["broker.conf"]
+
+        await world.until(is_gone, "the Service is gone")
 
 
 async def test_a_lost_master_is_replaced_although_its_pod_is_ready(world):

@@ -273,6 +273,7 @@ def test_defaults_are_visible(kube, namespace):
         "clusterName": "DefaultCluster",
         "deletion": "Drain",
         "image": {"pullPolicy": "IfNotPresent"},
+        "masterService": True,
         "nameServers": ["namesrv:9876"],
         "networkPolicy": {},
         "paused": False,

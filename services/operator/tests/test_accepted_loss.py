@@ -100,6 +100,7 @@ class FakeMembers:
             for copy in sorted(STORES)
         )
         self.asked = (0, 1)
+        self.open_master = None
         self.has_looked = self.is_record_known = True
         self.is_accepting_loss = False
         self.accepted = []

@@ -50,7 +50,7 @@ def test_settings_of_the_operator_win(tmp_path):
     settings = loaded(group(config={"minInSync": "9", "listenPort": "1"}), tmp_path).value
     assert (settings.min_in_sync, settings.listen_port) == (1, 10911)
     written = {line.partition("=")[0] for line in broker_conf(group()).splitlines()}
-    defaults = {"handOverLingerMills", "registerNameServerPeriod"}
+    defaults = {"frozenMasterMills", "handOverLingerMills", "registerNameServerPeriod"}
     assert written - defaults <= set(OWNED_SETTINGS)
 
 
@@ -244,7 +244,7 @@ def external_services(one: BrokerGroup):
     return {
         each["metadata"]["name"]: each["spec"]
         for each in services
-        if each["metadata"]["name"] != "orders-peers"
+        if each["metadata"]["name"].endswith("-external")
     }
 
 

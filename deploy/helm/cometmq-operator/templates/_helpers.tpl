@@ -64,6 +64,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch, delete]
+# The Service of a master has no selector: the operator writes where it leads.
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch, create, patch]
+# OpenShift demands this for addresses of pods.
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices/restricted]
+  verbs: [create]
 # Certificates and accounts that specs name, read by name: without list and watch, no others are found.
 # The operator writes one Secret for each group, with the key that its members prove to each other.
 - apiGroups: [""]

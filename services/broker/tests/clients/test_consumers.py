@@ -196,3 +196,13 @@ def test_different_subscriptions_are_logged_once_a_minute() -> None:
     consumers.unregister("G", two)
     consumers.register(data("T", tags="A"), client(one, "c1", seen_ms=9 * MISMATCH_INTERVAL_MS))
     assert len(log.named("subscription.mismatched")) == 2
+
+
+def test_a_hint_reaches_each_connection_once(consumers: Consumers) -> None:
+    one, other = FakePeer(), FakePeer()
+    for group in ("H", "G"):
+        consumers.register(data("T", group=group), client(one))
+    consumers.register(data("T"), client(other, "c2"))
+    consumers.hint()
+    header = NotifyConsumerIdsChanged(consumer_group="G")
+    assert one.sent == other.sent == [Sent(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)]

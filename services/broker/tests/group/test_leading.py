@@ -399,3 +399,30 @@ async def test_a_hand_over_without_an_answer_is_settled_by_a_read():
         rig.port.faults.append(Fault.LOSE_ANSWER)
         assert await hand_over(rig) == (Answer.UNKNOWN, 4)
         await rig.until(lambda: rig.reign.deposed_count)
+
+
+async def test_a_master_is_cut_off_once_all_copies_should_have_left_but_are_in_the_record():
+    rig = Rig(X, Y)
+    rig.report(X, 100)
+    rig.now_ms += 290
+    rig.report(Y, 100)
+    rig.now_ms += 290
+    assert not rig.leader.is_cut_off()
+    rig.now_ms += 20
+    assert rig.leader.is_cut_off()
+    rig.report(X, 100)
+    assert not rig.leader.is_cut_off()
+    rig.now_ms += 500
+    rig.leader.end()
+    assert not rig.leader.is_cut_off()
+
+
+async def test_a_master_that_could_write_the_record_is_not_cut_off():
+    async with running(X) as rig:
+        rig.report(X, 100)
+        assert rig.leader.has_successor()
+        rig.now_ms += 310
+        rig.leader.tick()
+        await rig.until(lambda: rig.members == [0])
+        await rig.until(lambda: not rig.leader.is_cut_off())
+        assert not rig.leader.has_successor()

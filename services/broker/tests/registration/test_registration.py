@@ -77,6 +77,69 @@ async def test_a_new_role_is_registered_with_its_epoch_at_once(
     assert namesrvs.registrations()[-1].topic_config_serialize_wrapper.topic_config_table
 
 
+SHARED = "10.0.0.100:10911"
+OWN = "10.0.0.9:10911"
+
+
+def of(header: msgspec.Struct | None) -> tuple[str, int, str]:
+    """Return kind, id and address of a registration or its end."""
+    assert isinstance(header, RegisterBroker | UnregisterBroker)
+    return type(header).__name__, header.broker_id, header.broker_addr
+
+
+async def test_a_master_registers_the_address_of_its_group_then_unregisters_its_own(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
+    subject = registration(namesrvs, topics, group_address=SHARED)
+    subject.use_role(2, 6)
+    async with running(subject):
+        await until(namesrvs, 1)
+        subject.use_role(0, 7)
+        await until(namesrvs, 3)
+        subject.register_again()
+        await until(namesrvs, 4)
+
+    assert [of(one.header) for one in namesrvs.requests] == [
+        ("RegisterBroker", 2, OWN),
+        ("RegisterBroker", 0, SHARED),
+        ("UnregisterBroker", 2, OWN),
+        ("RegisterBroker", 0, SHARED),
+    ]
+
+
+async def test_a_former_master_leaves_the_address_of_its_group_to_the_next_one(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
+    subject = registration(namesrvs, topics, group_address=SHARED)
+    subject.use_role(0, 7)
+    async with running(subject):
+        await until(namesrvs, 1)
+        subject.use_role(2, 8)
+        await until(namesrvs, 2)
+        await subject.unregister()
+
+    assert [of(one.header) for one in namesrvs.requests] == [
+        ("RegisterBroker", 0, SHARED),
+        ("RegisterBroker", 2, OWN),
+        ("UnregisterBroker", 2, OWN),
+    ]
+
+
+async def test_a_registration_that_fails_keeps_the_own_address_listed(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
+    subject, link = registration(namesrvs, topics, group_address=SHARED), Link(NS1)
+    subject.use_role(2, 6)
+    assert await subject.register(link)
+    subject.use_role(0, 7)
+    namesrvs.refusing[NS1] = RequestTimeout(NS1)
+    assert not await subject.register(link)
+    assert len(namesrvs.requests) == 1
+    namesrvs.refusing.clear()
+    assert await subject.register(link)
+    assert of(namesrvs.requests[-1].header) == ("UnregisterBroker", 2, OWN)
+
+
 async def test_a_new_role_does_not_wait_for_a_stuck_registration(
     namesrvs: ScriptedNamesrvs, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:

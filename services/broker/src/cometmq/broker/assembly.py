@@ -23,6 +23,7 @@ from cometmq.broker.registration.addresses import (
     Ports,
     advertised,
     advertised_host,
+    group_address,
     host_port,
     packed_host,
 )
@@ -160,8 +161,9 @@ def assemble(inputs: Inputs) -> Broker:
         return broker.settings
 
     tables = load_tables(inputs, saver, config, register=register)
-    host, port, setting = address = advertised(loaded, inputs.ports.main)
-    store_host = packed_host(host, port, setting=setting)
+    address, shared = advertised(loaded, inputs.ports.main), group_address(loaded)
+    host, port, _ = address
+    store_host = packed_host(*(shared or address)[:2], setting=(shared or address).setting)
     stats = BrokerStats()
     parking = Parking(
         tables.topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=log
@@ -192,7 +194,9 @@ def assemble(inputs: Inputs) -> Broker:
         ),
         consumers=Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log),
         filters=tables.filters,
-        registration=_registration(inputs, tables.topics, address, settings=current_settings),
+        registration=_registration(
+            inputs, tables.topics, address, shared, settings=current_settings
+        ),
         stats=stats,
         sampler=StatSampler(stats, now_ms=clock.monotonic_ms()),
         history=_history(inputs, stats),
@@ -288,7 +292,12 @@ def _delay(  # noqa: PLR0913  # the collaborators of the service
 
 
 def _registration(
-    inputs: Inputs, topics: Topics, address: Address, *, settings: Callable[[], BrokerSettings]
+    inputs: Inputs,
+    topics: Topics,
+    address: Address,
+    shared: Address | None,
+    *,
+    settings: Callable[[], BrokerSettings],
 ) -> Registration:
     first = inputs.loaded.value
     identity = Identity(
@@ -304,7 +313,9 @@ def _registration(
     namesrvs = NamesrvAddresses(first.namesrv_addr, log=inputs.log)
     return Registration(
         identity, topics, inputs.client, namesrvs,
-        settings=settings, keys=inputs.group_keys.current, log=inputs.log,
+        settings=settings, keys=inputs.group_keys.current,
+        group_address="" if shared is None else host_port(shared.host, shared.port),
+        log=inputs.log,
     )  # fmt: skip
 
 

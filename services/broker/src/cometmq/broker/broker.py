@@ -158,6 +158,7 @@ class Broker:
     started_ms: int = 0
     is_stopping: bool = False
     is_diverting: bool = False  # requests that change state wait or are forwarded
+    role_changed: Callable[[RoleState], None] = lambda _state: None
     elector_count: Callable[[], int | None] = lambda: None  # None: not known, or in no group
     may_read: Callable[[], bool] | None = None  # in a group: whether pulls may be answered now
     lane: LearningLane | None = None  # None: handlers serve every request
@@ -187,6 +188,7 @@ class Broker:
         if state != self.role:
             self._take(state)
             self.registration.use_role(state.broker_id, epoch)
+            self.role_changed(state)
 
     def _take(self, state: RoleState) -> None:
         self.role = state

@@ -32,6 +32,26 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
             " semicolons; add /HALISTENPORT if it is not the next port."
         ),
     ] = ""
+    group_address: Annotated[
+        str,
+        Meta(
+            description="HOST:PORT that always leads to the group's master, such as a virtual"
+            " address that roleHook moves, or the Service of the operator. The master registers it"
+            " with the name servers instead of its own address, and every message names it as its"
+            " store, so clients need no new route after a failover. If empty, the master's own"
+            " address."
+        ),
+    ] = ""
+    role_hook: Annotated[
+        str,
+        Meta(
+            extra={"guard": True},
+            description="Program that the broker runs after each change of its role, with the role"
+            " (master, slave, fenced or stopped), the epoch and brokerName as arguments. It should"
+            " move the virtual address of the group: add it for master, remove it for any other"
+            " role. It is run again until it succeeds. Elections do not wait for it.",
+        ),
+    ] = ""
     group_key_file: Annotated[
         str,
         Meta(
@@ -85,6 +105,18 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
             " milliseconds.",
         ),
     ] = 1_500
+    frozen_master_mills: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=600_000,
+            description="If a master stands still for longer than this, or is stopped by SIGSTOP,"
+            " while another copy is in sync, the kernel ends its process (SIGKILL): connections of"
+            " clients would hang otherwise. Use it only where a supervisor starts the broker again,"
+            " and not below heardWithinMills, after which an elector may replace the master. 0:"
+            " never.",
+        ),
+    ] = 0
     replica_lag_timeout_mills: Annotated[
         int,
         Meta(

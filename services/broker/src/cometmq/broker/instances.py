@@ -21,7 +21,7 @@ INSTANCES_MAX: Final = 64
 
 _PORTS: Final = ("listenPort", "haListenPort", "adminHttpPort", "controlPort")
 _NAMES: Final = ("brokerName", "storePathRootDir", "storePathCommitLog")
-_OF_ONE: Final = ("groupRecord", "haMasterAddress", "advertisedAddresses")
+_OF_ONE: Final = ("groupRecord", "groupAddress", "haMasterAddress", "advertisedAddresses")
 """Settings that name one broker or its peers, so that two brokers cannot share them."""
 
 

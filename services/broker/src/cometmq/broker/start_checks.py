@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.broker.group.members import check_group
+from cometmq.broker.group.role_hook import check_hook
 from cometmq.broker.registration.addresses import (
     Ports,
     advertised,
     check_advertised,
+    group_address,
     packed_host,
 )
 from cometmq.broker.registration.namesrv_addresses import parse_addresses
@@ -38,25 +40,14 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
     for name, address in (("brokerIP1", settings.broker_ip1), ("brokerIP2", settings.broker_ip2)):
         faults.attempt(partial(check_advertised, address, setting=loaded.label(name)))
     faults.attempt(lambda: advertised(loaded, settings.listen_port))
+    faults.attempt(lambda: group_address(loaded))
     faults.attempt(lambda: parse_addresses(settings.namesrv_addr))
     faults.attempt(lambda: parse_allowed(settings.ha_slave_addresses))
     faults.attempt(lambda: server_tls(settings, loaded.label))
     faults.attempt(lambda: client_tls(settings, loaded.label))
     if settings.enable_d_leger_commit_log:
         faults.add("enableDLegerCommitLog=true: DLedger is not supported")
-    if settings.control_port >= 0 and not settings.group_record:
-        faults.add(
-            f"{loaded.label('controlPort')}={settings.control_port} has no effect without"
-            " groupRecord: set both, or neither"
-        )
-    if settings.group_key_file:
-        setting = loaded.label("groupKeyFile")
-        faults.attempt(lambda: KeyFile(Path(settings.group_key_file).expanduser(), setting))
-        if not settings.group_record:
-            faults.add(
-                f"{setting}={settings.group_key_file} has no effect without groupRecord: set both,"
-                " or neither"
-            )
+    _check_group_settings(loaded, faults)
     if settings.group_record:
         faults.attempt(lambda: check_group(settings, loaded.label))
     elif settings.broker_role is BrokerRole.SLAVE and settings.broker_id <= MASTER_ID:
@@ -65,6 +56,27 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
             " a number that no other slave of this brokerName has"
         )
     faults.raise_all()
+
+
+def _check_group_settings(loaded: Loaded[BrokerSettings], faults: Faults) -> None:
+    """Check the settings that have an effect only in a group with failover."""
+    settings, label = loaded.value, loaded.label
+    given = {
+        "controlPort": settings.control_port if settings.control_port >= 0 else "",
+        "groupAddress": settings.group_address,
+        "groupKeyFile": settings.group_key_file,
+        "roleHook": settings.role_hook,
+    }
+    for name, value in given.items():
+        if value != "" and not settings.group_record:
+            faults.add(
+                f"{label(name)}={value} has no effect without groupRecord: set both, or neither"
+            )
+    if settings.group_key_file:
+        path = Path(settings.group_key_file).expanduser()
+        faults.attempt(lambda: KeyFile(path, label("groupKeyFile")))
+    if settings.role_hook:
+        faults.attempt(lambda: check_hook(settings.role_hook, setting=label("roleHook")))
 
 
 def check_environment(
@@ -95,5 +107,6 @@ def check_environment(
             host_setting=loaded.label("bindAddress"),
             note=note,
         )
-    host, port, setting = advertised(loaded, ports.main)
-    packed_host(host, port, setting=setting)
+    for address in (advertised(loaded, ports.main), group_address(loaded)):
+        if address is not None:
+            packed_host(address.host, address.port, setting=address.setting)

@@ -59,10 +59,12 @@ class ElectorApp:
         accept_with: str = ACCEPT_WITH,
         tls_of: TlsOf | None = None,
         keys_of: KeysOf | None = None,
+        master_opened: Callable[[], None] = lambda: None,
     ) -> None:
         """`record` overrides the record store that the settings name, `tls_of` the TLS settings and
         the name in the certificate, and `keys_of` the keys of the group, both by ordinal;
-        `accept_with` is the command with which a person accepts a loss.
+        `accept_with` is the command with which a person accepts a loss; `master_opened` is called
+        when a master opens.
         """
         self._key_file: KeyFile | None = None
         self._keys_of = keys_of or self._keys_in_file
@@ -70,6 +72,7 @@ class ElectorApp:
         self._loaded = settings
         self._record = record
         self._accept_with = accept_with
+        self._master_opened = master_opened
         self._settings = settings.value
         self._log = log
         self._clock = clock
@@ -123,6 +126,7 @@ class ElectorApp:
                 new_uid=lambda: uuid.uuid4().hex,
                 log=self._log,
                 accept_with=self._accept_with,
+                master_opened=self._master_opened,
             )
             stack.push_async_callback(self.elector.close)
             background = TaskSet(self._log)

@@ -77,9 +77,11 @@ class Elector:
         new_uid: Callable[[], str],
         log: Log,
         accept_with: str = ACCEPT_WITH,
+        master_opened: Callable[[], None] = lambda: None,
     ) -> None:
         """`links` holds a link for each address of the plan; `boottime_ms` reads CLOCK_BOOTTIME;
-        `accept_with` is the command with which a person accepts a loss, for the log.
+        `accept_with` is the command with which a person accepts a loss, for the log;
+        `master_opened` is called when a master opens, with the record already in `stats`.
         """
         self.members = {
             ordinal: Member(ordinal, link, log=log) for ordinal, link in sorted(links.items())
@@ -97,6 +99,8 @@ class Elector:
         self._new_uid = new_uid
         self._log = log
         self._accept_with = accept_with
+        self._master_opened = master_opened
+        self._open: tuple[int, int] | None = None
         self._acceptance: Acceptance | None = None
         self._watched: Watched | None = None
         self._fence_epoch: int | None = None
@@ -332,6 +336,10 @@ class Elector:
             )  # fmt: skip
             self._lost_at_ms = None
         self.stats.has_master = has_master
+        opened = (record.epoch, record.holder.ordinal)
+        if has_master and opened != self._open:
+            self._open = opened
+            self._master_opened()
         if loss is None:
             self._loss = None
         elif self._loss != (record.epoch, loss):

@@ -30,6 +30,7 @@ PATHS: Final[Mapping[str, str]] = {
     "BrokerGroup": f"apis/{GROUP}/{VERSION}/namespaces/{{ns}}/{PLURAL}",
     "ConfigMap": "api/v1/namespaces/{ns}/configmaps",
     "ConsumerGroup": f"apis/{GROUP}/{VERSION}/namespaces/{{ns}}/consumergroups",
+    "EndpointSlice": "apis/discovery.k8s.io/v1/namespaces/{ns}/endpointslices",
     "Event": "api/v1/namespaces/{ns}/events",
     "Lease": "apis/coordination.k8s.io/v1/namespaces/{ns}/leases",
     "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{ns}/networkpolicies",

@@ -61,6 +61,11 @@ class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name}-peers"
 
     @property
+    def master_service(self) -> str:
+        """The Service that leads to the master."""
+        return f"{self.name}-master"
+
+    @property
     def key_secret(self) -> str:
         """The Secret with the key that the members prove to each other."""
         return f"{self.name}-group-key"

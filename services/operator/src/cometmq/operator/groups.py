@@ -18,6 +18,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.clock import Clock
 
 RETRY_MS: Final = 2_000
+POINT_RETRY_MS: Final = 500
 LOOK_MS: Final = 250
 """Interval at which a waiting task checks its members for changes, without sending requests."""
 
@@ -65,6 +66,7 @@ class Groups:
         if looked is None:
             looked = self._groups[key] = self._new(namespace, name)
             self._tasks.keep(lambda: self._run(key), name=f"group-{namespace}-{name}")
+            self._tasks.keep(lambda: self._point(key), name=f"master-{namespace}-{name}")
         looked.wake.set()
 
     def note(self, kind: str, namespace: str, name: str, group: str, version: str) -> None:
@@ -127,9 +129,24 @@ class Groups:
             if pause_ms is None:
                 if not looked.wake.is_set():
                     del self._groups[key]
+                    looked.members.master_opened.set()
                     return
                 continue
             await self._rest(looked, view, pause_ms)
+
+    async def _point(self, key: Key) -> None:
+        """Point the Service of a group at each master that opens, without waiting for a pass."""
+        looked = self._groups[key]
+        opened = looked.members.master_opened
+        while self._groups.get(key) is looked:
+            await opened.wait()
+            opened.clear()
+            try:
+                await looked.work.point_at_master()
+            except (ApiUnreachable, ApiRefused) as error:
+                self._log.warning("master_service.unmoved", group="/".join(key), error=str(error))
+                await asyncio.sleep(POINT_RETRY_MS / 1000)
+                opened.set()
 
     async def _rest(self, looked: Looked, view: object, pause_ms: int) -> None:
         """Wait until the pause ends, an event arrives, or the members' state changes."""

@@ -27,6 +27,7 @@ from cometmq.remoting.errors import CometError
 OWNED: Final = (
     ("apps", "v1", "statefulsets"),
     ("networking.k8s.io", "v1", "networkpolicies"),
+    ("discovery.k8s.io", "v1", "endpointslices"),
     ("policy", "v1", "poddisruptionbudgets"),
     ("rbac.authorization.k8s.io", "v1", "rolebindings"),
     ("rbac.authorization.k8s.io", "v1", "roles"),

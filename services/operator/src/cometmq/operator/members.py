@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The brokers of a group: its elector, and the calls that the elector does not make."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -59,6 +60,8 @@ class Members:
         self._settings: ElectorSettings | None = None
         self.links: Mapping[int, Link] = {}
         """How the control ports are reached, as last given to `look_after`."""
+        self.master_opened = asyncio.Event()
+        """Set when a master opens; whoever waits for it clears it."""
         self.keys: Keys = ()
         """The group's keys, for the members that have them."""
 
@@ -70,6 +73,13 @@ class Members:
     def record(self) -> Record | None:
         elector = self.elector
         return None if elector is None else elector.stats.record
+
+    @property
+    def open_master(self) -> Record | None:
+        """The record, if its holder serves clients as the master of its epoch."""
+        elector = self.elector
+        is_open = elector is not None and elector.stats.has_master
+        return self.record if is_open else None
 
     @property
     def is_record_known(self) -> bool:
@@ -161,6 +171,7 @@ class Members:
             accept_with=f"cometmq k8s accept-loss {group.name}",
             tls_of=self._tls_of,
             keys_of=self._keys_of,
+            master_opened=self.master_opened.set,
         )
         await app.start()
         self._app, self._settings = app, settings

@@ -32,11 +32,11 @@ KIND: Final = "BrokerGroup"
 
 OWNED_SETTINGS: Final = (
     "adminHttpPort", "advertisedAddresses", "brokerClusterName", "brokerIP1", "brokerIP2",
-    "brokerId", "brokerName", "brokerRole", "controlBindAddress", "controlPort", "groupKeyFile",
-    "groupKeyRequired", "groupMembers", "groupRecord", "haListenPort", "haMasterAddress",
-    "heardWithinMills", "listenPort",
-    "minInSync", "namesrvAddr", "renewDeadlineMills", "replicaLagTimeoutMills",
-    "replicationPolicy", "storePathCommitLog", "storePathRootDir", "switchoverTimeoutMills",
+    "brokerId", "brokerName", "brokerRole", "controlBindAddress", "controlPort", "groupAddress",
+    "groupKeyFile", "groupKeyRequired", "groupMembers", "groupRecord", "haListenPort",
+    "haMasterAddress", "heardWithinMills", "listenPort", "minInSync", "namesrvAddr",
+    "renewDeadlineMills", "replicaLagTimeoutMills", "replicationPolicy", "roleHook",
+    "storePathCommitLog", "storePathRootDir", "switchoverTimeoutMills",
 )  # fmt: skip
 """Settings of a broker that the operator derives from other fields."""
 
@@ -197,11 +197,32 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                         " self.nodePorts.size() == 0",
                         "nodePorts need type NodePort",
                     ),
+                    rule(
+                        "has(self.masterNodePort) =="
+                        " (has(self.masterHost) && self.type == 'NodePort')",
+                        "type NodePort needs masterHost and masterNodePort, or neither; type"
+                        " LoadBalancer has no masterNodePort",
+                    ),
+                    rule(
+                        "!has(self.masterNodePort) || !has(self.nodePorts) ||"
+                        " self.nodePorts.all(p, p != self.masterNodePort)",
+                        "masterNodePort cannot be the node port of a broker",
+                    ),
                 ),
             ),
         ]
         | None
     ) = None
+    master_service: Annotated[
+        bool,
+        Meta(
+            description="Whether clients reach the master at the address of a Service, NAME-master,"
+            " which the operator points at the current master. Clients then need no new route after"
+            " a failover; otherwise they use the address of the master's pod, and ask for the next"
+            " one within 30 s. Clients that reach pods but not Services need false. With external,"
+            " external.masterHost decides. A change restarts the brokers one at a time."
+        ),
+    ] = True
     network_policy: Annotated[Network, Meta(description="The NetworkPolicy of the group.")] = (
         Network()
     )

@@ -47,6 +47,8 @@ def pod_template(
         "automountServiceAccountToken": True,
         "terminationGracePeriodSeconds": GRACE_S,
         "enableServiceLinks": False,
+        # The kernel kills no process with number 1 for itself (frozenMasterMills).
+        "shareProcessNamespace": True,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,

@@ -129,6 +129,28 @@ class External(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             max_length=9,
         ),
     ] = []
+    master_host: (
+        Annotated[
+            str,
+            Meta(
+                description="Address that the master registers instead of its own, so that clients"
+                " need no new route after a failover: that of the load balancer of the Service"
+                " NAME-master, or with type NodePort an address that leads to any node that is up,"
+                " such as a balancer in front of the nodes. A name must resolve when the broker"
+                " starts.",
+                min_length=1,
+                max_length=253,
+                pattern=r"^[A-Za-z0-9.-]+$",
+            ),
+        ]
+        | None
+    ) = None
+    master_node_port: (
+        Annotated[
+            int, Meta(ge=1, le=65535, description="Type NodePort: the port that goes with it.")
+        ]
+        | None
+    ) = None
     annotations: Annotated[
         dict[str, Annotated[str, Meta(max_length=4096)]],
         Meta(description="Annotations of the Services.", max_length=32),

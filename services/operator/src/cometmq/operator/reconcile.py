@@ -9,7 +9,7 @@ known version was not written by the operator, so an idle group causes no writes
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +32,15 @@ from cometmq.operator.group import (
     group_of,
 )
 from cometmq.operator.key_secret import KeySecret
+from cometmq.operator.master_endpoint import KIND as ENDPOINT
+from cometmq.operator.master_endpoint import MasterEndpoint
+from cometmq.operator.master_service import (
+    MasterPod,
+    ServiceSeen,
+    address_of,
+    is_wanted,
+    service_seen,
+)
 from cometmq.operator.members import Members
 from cometmq.operator.observe import (
     Live,
@@ -91,6 +100,11 @@ class Pass:
         self._owned: frozenset[tuple[str, str]] | None = None
         """Kinds and names of the objects that may exist; None before the first pass."""
         self._key = KeySecret(context.api, log=reporter.log)
+        self._endpoint = MasterEndpoint(context.api, log=reporter.log)
+        self._service: ServiceSeen | None = None
+        """The Service that leads to the master; None before the first pass that finds it."""
+        self._found: tuple[BrokerGroup, Mapping[int, Body]] | None = None
+        """The group and its pods, as of the last pass."""
         self._end = (-1, 0)
         """The end of the longest log, and when it was first seen."""
         self.status: GroupStatus | None = None
@@ -100,6 +114,8 @@ class Pass:
 
     def forget(self, kind: str, name: str, version: str) -> None:
         """Note an owned object's version; the next pass repairs it if another client wrote it."""
+        if kind == ENDPOINT:
+            self._endpoint.forget(name, version)
         known = self._applied.get((kind, name))
         if known is not None and known[1] != version:
             del self._applied[kind, name]
@@ -142,6 +158,8 @@ class Pass:
         live = await Live.read(self._context.api, group)
         fault = await self._secret_fault(group)
         fault = await self._keep_key(group, live, fault)
+        await self._find_service(group)
+        self._found = (group, live.pods)
         await self._elect(group, live)
         # An operator that has just started knows no master yet, and would refuse every order.
         has_looked = self._members.has_looked
@@ -164,12 +182,17 @@ class Pass:
             await self._release(group, body)
             return SOON_MS
         await self._label_roles(group, seen, live)
+        await self.point_at_master()
         found = Findings(
             seen=seen,
             step=step,
             refusal=refusal,
             secret_fault=fault,
-            config_hash=render.config_hash(group, is_key_required=is_key_required(live)),
+            config_hash=render.config_hash(
+                group,
+                is_key_required=is_key_required(live),
+                group_address=address_of(group, self._service),
+            ),
             last_operation=operation,
         )
         await self._write_status(group, found, before)
@@ -246,10 +269,39 @@ class Pass:
             return Wait(error.reason, str(error))
         return None
 
+    # ---- the master's Service ----------------------------------------------------------------
+
+    async def _find_service(self, group: BrokerGroup) -> None:
+        """Read the Service of the master once: a paused group's is not applied, but still moved."""
+        if self._service is None and is_wanted(group):
+            found = await self._context.api.get("Service", group.namespace, group.master_service)
+            self._service = None if found is None else service_seen(found)
+
+    async def point_at_master(self) -> None:
+        """Point the Service at the open master's pod; do nothing if there is no such master.
+
+        This is also called between passes, when a master opens. A pod that has just started has no
+        address yet; the pass that follows its event finds it.
+        """
+        record = self._members.open_master
+        if self._found is None or self._service is None or record is None:
+            return
+        group, pods = self._found
+        pod = pods.get(record.holder.ordinal)
+        address = "" if pod is None else pod.get("status", {}).get("podIP", "")
+        if pod is None or not address or not is_wanted(group):
+            return
+        metadata, node = pod["metadata"], pod["spec"].get("nodeName", "")
+        master = MasterPod(metadata["name"], metadata["uid"], address, node, record.epoch)
+        await self._endpoint.point(group, self._service, master)
+
     # ---- owned objects -----------------------------------------------------------------------
 
     async def _apply(self, group: BrokerGroup, seen: Seen, live: Live) -> bool:
         """Create and repair the owned objects; return whether the StatefulSet has changed."""
+        if is_wanted(group):  # first, because its address is in the settings of the brokers
+            service = await self._apply_one(render.master_service(group))
+            self._service = self._service if service is None else service_seen(service)
         wanted = render.objects(
             group,
             image=self._context.image,
@@ -257,6 +309,7 @@ class Pass:
             volume_size=volume_size(group, live),
             operator_namespace=self._context.operator_namespace,
             is_key_required=is_key_required(live),
+            group_address=address_of(group, self._service),
         )
         changed = False
         for one in wanted:

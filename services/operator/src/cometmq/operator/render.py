@@ -24,6 +24,7 @@ from cometmq.operator.group import (
     TLS_SECRET,
     BrokerGroup,
 )
+from cometmq.operator.master_service import is_wanted, service_spec
 from cometmq.operator.models import GROUP, KIND
 from cometmq.operator.pod import ACCOUNTS, GROUP_KEY, STORE, TLS, pod_template
 from cometmq.operator.protection import Accounts, External, ExternalType, Tls, TlsMode
@@ -51,16 +52,20 @@ OPTIONAL: Final = ("PodDisruptionBudget", "Service")
 POLICIES: Final = {AckPolicy.ALL_IN_SYNC: "all-in-sync", AckPolicy.MAJORITY: "majority"}
 
 
-def broker_conf(group: BrokerGroup, *, is_key_required: bool = True) -> str:
+def broker_conf(
+    group: BrokerGroup, *, is_key_required: bool = True, group_address: str = ""
+) -> str:
     """Return the settings of all brokers; the id and the address of each come from its pod.
 
-    Brokers with `is_key_required` talk only to members that prove the group's key.
+    Brokers with `is_key_required` talk only to members that prove the group's key. `group_address`
+    leads to the master; if it is empty, the master registers its own.
     """
     spec, replication = group.spec, group.spec.replication
     members = (f"{one}={group.host(one)}:{MAIN_PORT}" for one in range(MEMBERS_MAX))
     settings = {
         "handOverLingerMills": str(LINGER_MS),
         "registerNameServerPeriod": str(REGISTER_MS),
+        "frozenMasterMills": str(replication.heard_within_ms * 4 // 3),
         **spec.config,
         "brokerClusterName": spec.cluster_name,
         "brokerName": group.broker_name,
@@ -73,6 +78,7 @@ def broker_conf(group: BrokerGroup, *, is_key_required: bool = True) -> str:
         "storePathRootDir": STORE,
         "groupKeyFile": f"{GROUP_KEY}/{GROUP_KEY_FILE}",
         **({} if is_key_required else {"groupKeyRequired": "false"}),
+        **({"groupAddress": group_address} if group_address else {}),
         "groupRecord": f"kubernetes:{group.namespace}/{group.name}",
         "groupMembers": ";".join(members),
         "minInSync": str(replication.min_in_sync),
@@ -117,9 +123,11 @@ def _account_settings(accounts: Accounts | None) -> dict[str, str]:
     return {} if accounts is None else {"aclEnable": "true", "aclFile": f"{ACCOUNTS}/{ACL_FILE}"}
 
 
-def config_hash(group: BrokerGroup, *, is_key_required: bool = True) -> str:
+def config_hash(
+    group: BrokerGroup, *, is_key_required: bool = True, group_address: str = ""
+) -> str:
     """Return a hash of the settings; pods with a different hash must restart."""
-    text = broker_conf(group, is_key_required=is_key_required)
+    text = broker_conf(group, is_key_required=is_key_required, group_address=group_address)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -131,19 +139,21 @@ def objects(
     volume_size: str,
     operator_namespace: str,
     is_key_required: bool = True,
+    group_address: str = "",
 ) -> list[Object]:
     """Return the objects, in the order in which they must be applied.
 
     `replicas` and `volume_size` go into the StatefulSet. They may differ from the spec for a while:
     a pod is kept until it has left the group, and volume templates cannot be changed.
     """
-    conf = broker_conf(group, is_key_required=is_key_required)
+    conf = broker_conf(group, is_key_required=is_key_required, group_address=group_address)
     found = [
         owned(group, "v1", "ServiceAccount", group.account, automountServiceAccountToken=False),
         _role(group),
         _role_binding(group),
         owned(group, "v1", "ConfigMap", f"{group.name}-config", data={CONFIG_FILE: conf}),
         _peers(group),
+        *([master_service(group)] if is_wanted(group) else []),
         *_external_services(group, replicas),
         _network_policy(group, operator_namespace),
     ]
@@ -151,7 +161,14 @@ def objects(
         found.append(_budget(group))
     return [
         *found,
-        _stateful_set(group, image, replicas, volume_size, is_key_required=is_key_required),
+        _stateful_set(
+            group,
+            image,
+            replicas,
+            volume_size,
+            is_key_required=is_key_required,
+            group_address=group_address,
+        ),
     ]
 
 
@@ -220,6 +237,15 @@ def _peers(group: BrokerGroup) -> Object:
     return owned(group, "v1", "Service", group.peers, spec=spec)
 
 
+def master_service(group: BrokerGroup) -> Object:
+    """Return the Service that leads to the master."""
+    service = owned(group, "v1", "Service", group.master_service, spec=service_spec(group))
+    external = group.spec.external
+    if external is not None and external.annotations:
+        service["metadata"]["annotations"] = dict(external.annotations)
+    return service
+
+
 def _external_services(group: BrokerGroup, replicas: int) -> list[Object]:
     """Return a Service for each broker, because clients must reach the one that has the message."""
     external = group.spec.external
@@ -286,7 +312,13 @@ def _budget(group: BrokerGroup) -> Object:
 
 
 def _stateful_set(
-    group: BrokerGroup, image: str, replicas: int, volume_size: str, *, is_key_required: bool
+    group: BrokerGroup,
+    image: str,
+    replicas: int,
+    volume_size: str,
+    *,
+    is_key_required: bool,
+    group_address: str,
 ) -> Object:
     storage = group.spec.storage
     claim: Object = {
@@ -300,7 +332,9 @@ def _stateful_set(
         },
     }
     annotations = {
-        CONFIG_HASH: config_hash(group, is_key_required=is_key_required),
+        CONFIG_HASH: config_hash(
+            group, is_key_required=is_key_required, group_address=group_address
+        ),
         KEY_MARK: KEY_REQUIRED if is_key_required else KEY_OPTIONAL,
     }
     if group.spec.tls is not None:

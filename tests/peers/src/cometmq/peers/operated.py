@@ -120,9 +120,11 @@ class OperatedGroup:
         return {one["metadata"]["name"]: one for one in found["items"]}
 
     async def set_ready(self, *ordinals: int) -> None:
-        """Mark pods as ready, as a kubelet would."""
-        status = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
+        """Mark pods as ready, and give them addresses, as a kubelet would."""
+        ready = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
         for ordinal in ordinals:
+            address = f"10.0.0.{ordinal}"
+            status = {**ready, "podIP": address, "podIPs": [{"ip": address}]}
             await self.kubectl(
                 "patch", "pod", f"orders-{ordinal}", "--subresource=status", "--type=merge",
                 "-p", json.dumps({"status": status}),

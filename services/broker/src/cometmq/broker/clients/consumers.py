@@ -126,6 +126,13 @@ class Consumers:
         for name in list(self._joined.get(peer, ())):
             self.unregister(name, peer, notify=notify)
 
+    def hint(self) -> None:
+        """Make every consumer rebalance, whatever its group: it then makes a synchronous call to
+        the master, and closes its connection if that is not answered.
+        """
+        for peer, names in self._joined.items():
+            _notify(peer, min(names))
+
     def silent(self, now_ms: int) -> set[Peer]:
         """Return the connections whose clients have missed their heartbeats for too long."""
         return {client.peer for client in self._members() if client.is_silent(now_ms)}
@@ -178,11 +185,16 @@ class Consumers:
             yield from group.clients.values()
 
 
+def _notify(peer: Peer, group: str) -> None:
+    peer.send(
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChanged(consumer_group=group)
+    )
+
+
 def notify_members(group: ConsumerGroup) -> None:
     """Ask all members to rebalance (code 40); a slow reader gets the request later."""
-    header = NotifyConsumerIdsChanged(consumer_group=group.name)
     for peer in group.peers():
-        peer.send(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
+        _notify(peer, group.name)
 
 
 def _add_member(group: ConsumerGroup, client: Client) -> bool:

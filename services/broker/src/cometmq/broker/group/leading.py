@@ -39,6 +39,11 @@ SILENT_FACTOR: Final = 4 / 3
 By default after 2 s: sends wait until then, and RocketMQ's producers give up after 3 s.
 """
 
+CUT_OFF_FACTOR: Final = 1.5
+"""After so many times `heard_within_ms` of silence, a master that could not remove its copies from
+the set counts as cut off. A write of the record takes some milliseconds.
+"""
+
 
 class Reign(Protocol):
     """The calls that tell a broker about changes to the master's view."""
@@ -189,6 +194,19 @@ class Leader:
         """Return whether this master must stop acknowledging."""
         return self._is_ended or self._now_ms() >= self._valid_until_ms
 
+    def is_cut_off(self) -> bool:
+        """Return whether all other members have been silent for so long that they should have left
+        the in-sync set, but the record could not be written.
+
+        An elector is probably replacing this master, which cannot acknowledge anything.
+        """
+        others = set(in_sync.maximal_set(self._view)) - {self._view.me}
+        return (
+            not self._is_ended
+            and bool(others)
+            and not any(self._is_heard_within(copy, CUT_OFF_FACTOR) for copy in others)
+        )
+
     def may_read(self) -> bool:
         """Return whether consumers may see the ends of queues (R6)."""
         return not self._is_ended and in_sync.may_read(self._view, self._view.confirmed)
@@ -209,6 +227,10 @@ class Leader:
         unfit = self._unfit()
         members = in_sync.certain_set(self._view)
         return tuple(sorted(copy.ordinal for copy in members if copy not in unfit))
+
+    def has_successor(self) -> bool:
+        """Return whether another copy is certain to be in sync, so that it can take over."""
+        return len(in_sync.certain_set(self._view)) > 1
 
     def has_enough_copies(self) -> bool:
         """Return whether `minInSync` copies are certain to be in sync (R8)."""
@@ -288,7 +310,6 @@ class Leader:
     def _unfit(self) -> frozenset[Copy]:
         """Return the members that are late, silent, stopping, dropped or on a different store."""
         view, now_ms = self._view, self._now_ms()
-        heard_since_ms = now_ms - int(SILENT_FACTOR * self._timing.heard_within_ms)
         acked = {ack.copy.ordinal: ack.copy for ack in view.acks}
         copies = {*in_sync.maximal_set(view), *acked.values()} - {view.me}
         return fencing.laggards(
@@ -298,10 +319,15 @@ class Leader:
             for copy in copies
             if copy.ordinal in self._dropped
             or copy in self._left
-            # A first report contains no time, because its copy has received nothing yet.
-            or max(self._heard.get(copy, 0), self._opened_ms) < heard_since_ms
+            or not self._is_heard_within(copy, SILENT_FACTOR)
             or acked.get(copy.ordinal, copy) != copy
         }
+
+    def _is_heard_within(self, copy: Copy, factor: float) -> bool:
+        """Return whether a copy was heard within so many times `heard_within_ms`."""
+        since_ms = self._now_ms() - int(factor * self._timing.heard_within_ms)
+        # A first report contains no time, because its copy has received nothing yet.
+        return max(self._heard.get(copy, 0), self._opened_ms) >= since_ms
 
     async def run(self) -> None:
         """Renew the record, update its in-sync set, and read it when the rules require that."""

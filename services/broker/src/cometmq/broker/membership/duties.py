@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.group.dead_man import DeadMan
 from cometmq.broker.group.duties import Position
 from cometmq.broker.group.gate import Gate
 from cometmq.broker.group.leading import Leader, Reign
@@ -88,6 +89,10 @@ class BrokerDuties:
         self._confirmed_before = 0
         self._confirmed_led = 0
         self._has_failed = False
+        self._is_cut_off = False
+        self._hinted_ms = 0
+        self._is_leaving = False
+        self._dead_man = DeadMan(log=broker.log)
 
     @property
     def leader(self) -> Leader | None:
@@ -119,6 +124,41 @@ class BrokerDuties:
             self.member.observe(events.StoreFailed())
         if self._leader is not None:
             self._leader.tick()
+        if self._broker.settings.group_address:
+            self._lead_clients_away()
+        self._watch_for_standstill()
+
+    def _lead_clients_away(self) -> None:
+        """Break connections that hang at a lost master, where clients reach the next one at the
+        same address.
+        """
+        leader, broker, heard_ms = self._leader, self._broker, self.follower.heard_ms
+        is_cut_off = leader is not None and leader.is_cut_off()
+        if is_cut_off and not self._is_cut_off:
+            broker.log.warning("master.cut_off", epoch=broker.role.epoch)
+        self._is_cut_off = is_cut_off
+        if is_cut_off:
+            self._close_peers()
+        is_quiet = (
+            broker.is_slave
+            and 0 < heard_ms < self._boottime_ms() - broker.settings.heard_within_mills // 2
+        )
+        if is_quiet and heard_ms != self._hinted_ms:  # once for each silence
+            self._hinted_ms = heard_ms
+            broker.consumers.hint()
+
+    def _watch_for_standstill(self) -> None:
+        """Let the kernel end this process if it stands still while another copy can take over."""
+        after_ms, leader = self._broker.settings.frozen_master_mills, self._leader
+        if after_ms and leader is not None and not self._is_leaving and leader.has_successor():
+            self._dead_man.arm(after_ms)
+        else:
+            self._dead_man.disarm()
+
+    def leave(self) -> None:
+        """Note that this broker is stopping, which may take longer than a standstill."""
+        self._is_leaving = True
+        self._dead_man.disarm()
 
     def before_write(self) -> None:
         """Close all connections if this master's lease has lapsed; runs before answers are sent."""
@@ -311,6 +351,7 @@ class BrokerDuties:
 
     def _end_leadership(self) -> None:
         """Refuse all requests from now on, and fail the requests that are still pending."""
+        self._dead_man.disarm()
         broker, leader = self._broker, self._leader
         self._leader = self._gate.leader = None
         if leader is not None:

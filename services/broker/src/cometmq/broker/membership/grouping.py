@@ -15,6 +15,7 @@ from cometmq.broker.group.gate import Gate
 from cometmq.broker.group.leading import Leader, Reign
 from cometmq.broker.group.member import GroupMember
 from cometmq.broker.group.members import parse_members, record_of, timing_of
+from cometmq.broker.group.role_hook import RoleHook
 from cometmq.broker.membership.duties import BrokerDuties
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.following import GroupFollower
@@ -115,6 +116,7 @@ class Grouping:
     fetcher: TableFetcher
     record: RecordPort
     linger_ms: int = 0
+    hook: RoleHook | None = None
 
     def loops(self, server: LogServer, log: Log) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the background loops of the membership, by name."""
@@ -123,7 +125,9 @@ class Grouping:
             server.tick()
             self.duties.tick()
 
+        hook = {} if self.hook is None else {"role-hook": self.hook.run()}
         return {
+            **hook,
             "member": self.member.run(),
             "leader": self.duties.run(),
             "replication": every(TICK_INTERVAL_MS, tick, name="replication", log=log),
@@ -138,6 +142,7 @@ class Grouping:
         """If this broker leads, hand over to the in-sync copy with the longest log, if any; then
         forward requests for a while.
         """
+        self.duties.leave()
         for _ in range(HAND_OVERS_MAX):
             leader = self.duties.leader
             if leader is not None and not await self._hand_over(leader):
@@ -173,6 +178,8 @@ class Grouping:
         await self.fetcher.stop()
         await self.follower.leave()
         self.sender.stop()
+        if self.hook is not None:
+            await self.hook.stopped()
         await self.record.close()
 
 
@@ -242,7 +249,11 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         state, StateFile(folder, host.files), place, duties, worker=workers.config, log=broker.log
     )
     linger_ms = settings.hand_over_linger_mills
-    joined = Grouping(member, duties, gate, follower, sender, fetcher, place, linger_ms)
+    hook = None
+    if settings.role_hook:
+        hook = RoleHook(settings.role_hook, settings.broker_name, broker.role, log=broker.log)
+        broker.role_changed = hook.tell
+    joined = Grouping(member, duties, gate, follower, sender, fetcher, place, linger_ms, hook)
     _connect(joined, broker, log_server, feed)
     return joined
 

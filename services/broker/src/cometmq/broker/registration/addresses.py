@@ -12,6 +12,7 @@ import msgspec
 
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.addresses import parse_address
 from cometmq.runtime.settings import DEFAULT, Loaded, Origin
 
 VIP_OFFSET: Final = -2  # the port for clients that send short requests only
@@ -69,6 +70,24 @@ def advertised(loaded: Loaded[BrokerSettings], main_port: int) -> Address:
     return Address(
         advertised_host(host or settings.broker_ip1, settings.bind_address), port, setting
     )
+
+
+def group_address(loaded: Loaded[BrokerSettings]) -> Address | None:
+    """Return the address that leads to the master of the group; None if there is none.
+
+    Raise SettingsError if it is malformed.
+    """
+    text, setting = loaded.value.group_address, loaded.label("groupAddress")
+    if not text:
+        return None
+    try:
+        host, port = parse_address(text)
+    except SettingsError as error:
+        raise SettingsError(
+            f"{setting}: {text!r} is not HOST:PORT, for example 10.0.0.100:10911"
+        ) from error
+    check_advertised(host, setting=setting)
+    return Address(host, port, setting)
 
 
 def parse_advertised(text: str, *, setting: str) -> Mapping[int, tuple[str, int]]:

@@ -4,6 +4,7 @@
 import asyncio
 
 from cometmq.broker.registration.bodies import PART_BYTES
+from cometmq.broker.registration.identity import Identity
 from cometmq.remoting.bodies.topic_config import DataVersion
 
 
@@ -23,6 +24,7 @@ class Link:
         "is_role_new",
         "is_tried",
         "is_up",
+        "listed",
         "part_bytes",
         "waiters",
         "wake",
@@ -51,6 +53,8 @@ class Link:
         """
         self.part_bytes = PART_BYTES
         """Maximum size of a registration's body; halved while the name server accepts none."""
+        self.listed: Identity | None = None
+        """The identity of the last registration that succeeded."""
         self.watch_ms = 0
         """The current interval of `Listing.is_lost`; grows while registrations are lost."""
         self.wake = asyncio.Event()

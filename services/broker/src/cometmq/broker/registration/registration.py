@@ -26,6 +26,7 @@ from cometmq.broker.registration.identity import Connections, Identity
 from cometmq.broker.registration.link import Link
 from cometmq.broker.registration.listing import WATCH_MS, Listing, asked_if_changed
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
 from cometmq.ha.group_key import Keys
@@ -60,7 +61,7 @@ UNREGISTER_TIMEOUT_MS: Final = 3_000
 class Registration:
     """Keeps the registration with every name server current, in the background task `run`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
         identity: Identity,
         topics: Topics,
@@ -69,10 +70,12 @@ class Registration:
         *,
         settings: Callable[[], BrokerSettings],
         keys: Callable[[], Keys] = lambda: (),
+        group_address: str = "",
         log: Log = NO_LOG,
     ) -> None:
         """`settings` and `keys` return the current settings and the current keys of the broker
-        group, which may change at run time.
+        group, which may change at run time. `group_address` is the address of the group's master,
+        whichever broker that is; `identity` has the broker's own.
         """
         self.identity = identity
         self.master_address = ""  # of this broker's master, as the name servers report it
@@ -86,6 +89,8 @@ class Registration:
         self._addresses = addresses
         self._settings = settings
         self._keys = keys
+        self._own_address = identity.broker_addr
+        self._group_address = group_address
         self._log = log
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_leaving = False
@@ -174,9 +179,16 @@ class Registration:
         """Register under a new id; a name server drops the old id of the same address.
 
         `epoch` is the epoch of the role in a broker group; CometMQ's name servers refuse
-        registrations of an earlier epoch.
+        registrations of an earlier epoch. A master registers the address of its group, if that has
+        one.
         """
-        self.identity = msgspec.structs.replace(self.identity, broker_id=broker_id, epoch=epoch)
+        is_master = broker_id == MASTER_ID
+        self.identity = msgspec.structs.replace(
+            self.identity,
+            broker_id=broker_id,
+            broker_addr=(is_master and self._group_address) or self._own_address,
+            epoch=epoch,
+        )
         for link in self.links.values():
             link.is_role_new = True
             if link.asked_s is not None and _now_s() - link.asked_s > STUCK_MS / 1000:
@@ -210,7 +222,7 @@ class Registration:
             _release(self.links[address])
         async with asyncio.TaskGroup() as group:
             for link in self.links.values():
-                group.create_task(self._leave(link))
+                group.create_task(self._leave(link, self.identity))
 
     async def register(self, link: Link) -> bool:
         """Bring one name server up to date; return whether that succeeded.
@@ -218,12 +230,14 @@ class Registration:
         As in RocketMQ, a connection on which a request was not answered is closed.
         """
         link.asked_s = _now_s()
+        me = self.identity
         try:
             may_skip = not (self._settings().force_register or link.is_role_new)
             if may_skip and not await self._is_stale(link):
                 self._mark_up(link)
                 return True
             await self._send_registration(link)
+            await self._end_former(link, me)
         except CometError as error:
             if isinstance(error, RequestTimeout):
                 self._client.disconnect(link.address, "a registration got no answer")
@@ -239,6 +253,17 @@ class Registration:
             link.asked_s = None
         self._mark_up(link)
         return True
+
+    async def _end_former(self, link: Link, now: Identity) -> None:
+        """Unregister this broker's own address, if it is now listed under the group's address.
+
+        The group's address is never unregistered here: the next master may have it already. Its own
+        address stays listed until the new registration has succeeded, so that clients always find a
+        broker of the group.
+        """
+        former, link.listed = link.listed, now
+        if former is not None and former.broker_addr not in {now.broker_addr, self._group_address}:
+            await self._leave(link, former)
 
     def _note_failed(self, link: Link, error: CometError) -> None:
         """Warn about the first failure; warn about refusals of an earlier epoch only if they
@@ -409,8 +434,7 @@ class Registration:
             self._log.info("broker.listed", namesrvs=self.up_count)
         self._is_listed = is_listed or not self.links
 
-    async def _leave(self, link: Link) -> None:
-        me = self.identity
+    async def _leave(self, link: Link, me: Identity) -> None:
         facts = RegistrationFacts(
             me.cluster_name, me.broker_name, me.broker_addr, me.broker_id, "", me.epoch,
             is_leaving=True,

@@ -137,7 +137,7 @@ def running(namespace: Namespace, namesrv: str) -> Iterator[JavaLoad]:
     command += ["-Duser.home=/tmp", "-cp", f"{FOLDER}/*", "io.cometmq.peers.Main", "load"]
     command += ["--namesrv", namesrv, "--topic", TOPIC]
     command += ["--producer-group", "java-senders", "--consumer-group", "java-readers"]
-    command += ["--timeout-ms", "10000"]  # a loaded machine may need more than 3 s
+    command += ["--api-timeout-ms", "3000"]  # as unmodified clients have it
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

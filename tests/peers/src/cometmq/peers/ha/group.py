@@ -59,6 +59,22 @@ controlMembers={members}
 minInSync={min_in_sync}
 """
 
+_HOOK: Final = """\
+#!/bin/sh
+# A virtual address of the simulated hosts: the router's route to it leads to the master.
+own=$(ip -4 -oneline address show dev eth0 | awk '{{sub("/.*", "", $4); print $4}}')
+case $1 in
+master)
+    ip address replace {address}/32 dev lo
+    exec nsenter --net={router} -- ip route replace {address}/32 via "$own"
+    ;;
+*)
+    ip address delete {address}/32 dev lo 2>/dev/null || true
+    ;;
+esac
+"""
+FROZEN_MASTER_MS: Final = 2_000
+
 
 def broker(ordinal: int) -> str:
     return f"broker-{ordinal}"
@@ -80,15 +96,22 @@ def hosts(copies: int) -> list[str]:
 class BrokerGroup:
     """All processes of one group; a process is named `broker-0`, `elector-0` and so on."""
 
-    def __init__(self, folder: Path, network: Network, *, copies: int, min_in_sync: int) -> None:
-        """`network` must have the hosts that `hosts` returns, and must be running."""
+    def __init__(
+        self, folder: Path, network: Network, *, copies: int, min_in_sync: int, address: str = ""
+    ) -> None:
+        """`network` must have the hosts that `hosts` returns, and must be running.
+
+        `address` leads to the master: brokers move it by their role hook.
+        """
         self.copies = copies
         self.network = network
         self.namesrv = f"{network.address(OURS)}:{free_port()}"
         self.disks = [Disk(folder / f"disk-{ordinal}") for ordinal in range(copies)]
         self._folder = folder
         self._min_in_sync = min_in_sync
-        self._ports = [free_broker_port() for _ in range(copies)]
+        self._address = address
+        port = free_broker_port()
+        self._ports = [port if address else free_broker_port() for _ in range(copies)]
         self._controls = [free_port() for _ in range(copies)]
         self.struck_at = 0.0
         """When the latest fault took effect, in monotonic seconds."""
@@ -142,6 +165,10 @@ class BrokerGroup:
         """Freeze a process with SIGSTOP, as if its machine were suspended."""
         os.killpg(self._children[name].pid, signal.SIGSTOP)
         self.strike()
+
+    def has_ended(self, name: str) -> bool:
+        """Return whether a process has ended by itself."""
+        return self._children[name].exit_status is not None
 
     def thaw(self, name: str) -> None:
         os.killpg(self._children[name].pid, signal.SIGCONT)
@@ -237,7 +264,7 @@ class BrokerGroup:
         return self._folder / f"{name}.conf"
 
     def _broker_settings(self, ordinal: int) -> str:
-        return _BROKER.format(
+        settings = _BROKER.format(
             group=GROUP,
             host=self.network.address(broker(ordinal)),
             ordinal=ordinal,
@@ -249,6 +276,16 @@ class BrokerGroup:
             key=self._key,
             members=self._members(self._ports),
             min_in_sync=self._min_in_sync,
+        )
+        return settings + (self._address_settings() if self._address else "")
+
+    def _address_settings(self) -> str:
+        hook = self._folder / "role-hook"
+        hook.write_text(_HOOK.format(address=self._address, router=self.network.router))
+        hook.chmod(0o755)
+        return (
+            f"bindAddress=\ngroupAddress={self._address}:{self._ports[0]}\nroleHook={hook}\n"
+            f"frozenMasterMills={FROZEN_MASTER_MS}\n"
         )
 
     def _elector_settings(self) -> str:

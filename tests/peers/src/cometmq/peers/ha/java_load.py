@@ -17,13 +17,17 @@ from cometmq.peers.processes import PeerError
 TOPIC: Final = "JavaLedger"
 POLL_ROUTES_MS: Final = 1000
 """With the default of 30 s, the ledger would show little but the client's wait for new routes."""
+DEFAULTS: Final[Mapping[str, int]] = {"poll_routes_ms": 30_000, "api_timeout_ms": 3_000}
+"""RocketMQ's timeouts; others tolerate slow machines."""
 _NS: Final = 1_000_000_000
 
 
 class JavaLoad:
     """One Java program, whose events are entered in the ledger shortly after it prints them."""
 
-    def __init__(self, namesrv: str, folder: Path) -> None:
+    def __init__(self, namesrv: str, folder: Path, **timeouts: int) -> None:
+        """`timeouts` are those of RocketMQ, where a test does not change them."""
+        self._timeouts = timeouts or {"poll_routes_ms": POLL_ROUTES_MS}
         self.ledger = Ledger()
         self._namesrv = namesrv
         self._folder = folder
@@ -41,7 +45,7 @@ class JavaLoad:
             topic=TOPIC,
             producer_group="java-ledger-senders",
             consumer_group="java-ledger-readers",
-            poll_routes_ms=POLL_ROUTES_MS,
+            **self._timeouts,
             stop_sending=self._stop_sending,
             stop=self._stop,
         ) as program:

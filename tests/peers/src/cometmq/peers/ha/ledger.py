@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger of the fault tests: sent, acknowledged, failed and received messages by position."""
 
+from array import array
 from collections.abc import Iterator
 from itertools import pairwise, takewhile
+from time import monotonic
 from typing import Final, NamedTuple, TypeAlias
 
 _DISORDER_S: Final = 1.0
@@ -41,6 +43,8 @@ class Ledger:
         """When each send without an outcome began."""
         self.senders: dict[int, int] = {}
         """The sender of each message; a sender waits for one answer before its next send."""
+        self.deliveries = array("d")
+        """When messages were received, in monotonic seconds."""
         self.stored: dict[Place, int] = {}
         """The number of the message received at each place."""
         self.received: set[int] = set()
@@ -52,6 +56,7 @@ class Ledger:
     def receive(self, place: Place, number: int) -> None:
         """Record a delivery; an orderly consumer must receive new positions in order."""
         self.received.add(number)
+        self.deliveries.append(monotonic())
         if place in self.stored:
             self.repeated_count += 1
             if self.stored[place] != number:
@@ -108,3 +113,9 @@ class Ledger:
             max(later - earlier for earlier, later in pairwise([since, *times, until])),
             sum(since <= when <= until for when, _ in self.failed.values()),
         )
+
+    def standstill(self, since: float, until: float) -> float:
+        """Return the longest time between two times without a delivery."""
+        inside = takewhile(lambda when: when >= since, reversed(self.deliveries))
+        times = sorted(when for when in inside if when <= until)
+        return max(later - earlier for earlier, later in pairwise([since, *times, until]))

@@ -60,6 +60,15 @@ class Network:
         """Return the command line that runs a program on a host."""
         return _inside(self._namespaces[host], words)
 
+    @property
+    def router(self) -> str:
+        """The path of the router's namespace, for nsenter."""
+        return _path(self._router)
+
+    def lose(self, address: str) -> None:
+        """Drop all packets to an address that belongs to no host, until its route is replaced."""
+        self._ip(self._router, [f"route replace blackhole {address}/32"])
+
     def cut(self, directions: Iterable[Direction]) -> None:
         """Drop all packets in these directions until `heal`."""
         new = [one for one in dict.fromkeys(directions) if one not in self._cut]

@@ -23,15 +23,16 @@ final class Numbered {
     Numbered(Options options) throws MQClientException {
         topic = options.text("topic");
         int pollRoutesMs = options.number("poll-routes-ms", 30_000);
+        int apiTimeoutMs = options.number("api-timeout-ms", Options.API_TIMEOUT_MS);
         producer = new DefaultMQProducer(options.text("producer-group"));
         producer.setNamesrvAddr(options.text("namesrv"));
         producer.setPollNameServerInterval(pollRoutesMs);
-        producer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
+        producer.setMqClientApiTimeout(apiTimeoutMs);
         producer.setSendMsgTimeout(options.number("timeout-ms", 3000));
         consumer = new DefaultMQPushConsumer(options.text("consumer-group"));
         consumer.setNamesrvAddr(options.text("namesrv"));
         consumer.setPollNameServerInterval(pollRoutesMs);
-        consumer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
+        consumer.setMqClientApiTimeout(apiTimeoutMs);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group with one address: what its members register, and how hanging connections are broken."""
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.registration.addresses import packed_host
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.start_checks import check_settings
+from cometmq.broker.testing.groups import running_group
+from cometmq.remoting.commands.send import SendMessageReply
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.runtime.settings import load
+
+ADDRESS = "192.0.2.100:10911"
+
+
+async def test_the_master_registers_the_address_of_the_group_and_messages_carry_it(
+    tmp_path: Path,
+) -> None:
+    async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
+        old = group.master
+        assert old is not None
+        async with group.client(old) as client:
+            sent = (await client.send(b"before")).header
+            assert isinstance(sent, SendMessageReply)
+            host = parse_offset_message_id(sent.msg_id).host
+            assert host == packed_host("192.0.2.100", 10911)
+        await group.kill(old)
+        new = await group.until_master(old)
+        await group.start(old)
+        await group.until_in_sync(0, 1)
+        addresses = {
+            ordinal: app.broker.registration.identity.broker_addr
+            for ordinal, app in group.apps.items()
+        }
+    assert addresses == {new: ADDRESS, old: group.address(old)}
+
+
+async def test_a_slave_hints_its_consumers_once_when_the_master_falls_silent(
+    tmp_path: Path,
+) -> None:
+    async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
+        old = group.master
+        assert old is not None
+        consumers, hints = group.apps[1 - old].broker.consumers, []
+        consumers.hint = lambda: hints.append(group.master)  # type: ignore[method-assign]
+        await group.kill(old)
+        await group.until(lambda: hints)
+        await group.until_master(old)
+        assert hints == [None]
+
+
+async def test_a_master_that_is_cut_off_closes_the_connections_of_clients(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
+        old = group.master
+        assert old is not None
+        app = group.apps[old]
+        async with group.client(old) as client:
+            await client.send(b"before")
+            assert app.group is not None
+            assert app.group.duties.leader is not None
+            app.group.duties.leader.is_cut_off = lambda: True  # type: ignore[method-assign]
+            server = app._server
+            assert server is not None
+            await group.until(lambda: not tuple(server.peers))
+        assert [one["epoch"] for one in group.logs[old].named("master.cut_off")] == [
+            group.record.epoch
+        ]
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"groupAddress": "10.0.0.1"}, "--group-address: '10.0.0.1' is not HOST:PORT"),
+        ({"groupAddress": "0.0.0.0:10911"}, "others cannot connect to 0.0.0.0"),
+        ({"groupAddress": ADDRESS}, "has no effect without groupRecord"),
+        ({"roleHook": "/bin/true"}, "--role-hook=/bin/true has no effect without groupRecord"),
+    ],
+)
+def test_a_wrong_address_is_refused(given: dict[str, str], fault: str) -> None:
+    loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=given)
+    with pytest.raises(SettingsError) as caught:
+        check_settings(loaded)
+    assert fault in str(caught.value)

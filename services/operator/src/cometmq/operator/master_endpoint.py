@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Points the Service of a group at its master, as soon as the elector sees the master open.
+
+Each write names the version of the EndpointSlice that it was based on, and none replaces the master
+of a later epoch: after a change of the acting operator, two may write for a while. A pass over the
+group repairs what others have changed.
+"""
+
+from typing import Final
+
+from cometmq.operator.api import ApiRefused, Body, KubeApi
+from cometmq.operator.group import BrokerGroup
+from cometmq.operator.master_service import (
+    MasterPod,
+    ServiceSeen,
+    endpoint_slice,
+    epoch_of,
+    slice_name,
+)
+from cometmq.remoting.log import Log
+
+KIND: Final = "EndpointSlice"
+TRIES_MAX: Final = 3
+
+
+class MasterEndpoint:
+    """The EndpointSlice of one group, as last written."""
+
+    def __init__(self, api: KubeApi, *, log: Log) -> None:
+        self._api = api
+        self._log = log
+        self._written: tuple[ServiceSeen, MasterPod] | None = None
+        self._name = ""
+        self._version = ""
+
+    def forget(self, name: str, version: str) -> None:
+        """Note the version of the EndpointSlice; the next pass repairs it if another client wrote
+        it.
+        """
+        if name == self._name and version != self._version:
+            self._written = None
+
+    async def point(self, group: BrokerGroup, service: ServiceSeen, pod: MasterPod) -> None:
+        """Make the Service lead to a pod; do nothing if it does already.
+
+        Raise ApiRefused or ApiUnreachable if that fails.
+        """
+        if self._written == (service, pod):
+            return
+        name = slice_name(group, pod.address)
+        wanted = endpoint_slice(group, service, pod)
+        version = self._version if self._written is not None and name == self._name else ""
+        for _ in range(TRIES_MAX):
+            body = await self._write(wanted, version)
+            if body is not None:
+                self._written, self._name = (service, pod), name
+                self._version = body["metadata"]["resourceVersion"]
+                self._log.info(
+                    "master_service.moved", group=group.name, pod=pod.name, epoch=pod.epoch
+                )
+                return
+            found = await self._api.get(KIND, group.namespace, name)
+            if found is not None and epoch_of(found) > pod.epoch:
+                return  # another operator knows a later master
+            version = "" if found is None else found["metadata"]["resourceVersion"]
+
+    async def _write(self, wanted: Body, version: str) -> Body | None:
+        """Create the EndpointSlice, or replace a version of it; return None if that has failed
+        because the state differs.
+        """
+        metadata = wanted["metadata"]
+        try:
+            if not version:
+                return await self._api.create(KIND, metadata["namespace"], wanted)
+            patch = {**wanted, "metadata": {**metadata, "resourceVersion": version}}
+            return await self._api.patch(KIND, metadata["namespace"], metadata["name"], patch)
+        except ApiRefused as error:
+            if error.status != 409:
+                raise
+            return None

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Service that leads to the master, and the writes that move it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.broker.registration.addresses import group_address
+from cometmq.broker.settings import BrokerSettings
+from cometmq.operator.api import ApiRefused
+from cometmq.operator.master_endpoint import MasterEndpoint
+from cometmq.operator.master_service import (
+    MasterPod,
+    ServiceSeen,
+    address_of,
+    endpoint_slice,
+    is_wanted,
+    service_seen,
+)
+from cometmq.operator.render import broker_conf, config_hash, master_service, objects
+from cometmq.operator.testing.states import group
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.settings import load
+
+SERVICE = ServiceSeen("s-1", "10.96.0.7")
+POD = MasterPod("orders-1", "p-1", "10.0.0.1", "node-b", 4)
+NODE_PORTS = {"type": "NodePort", "nodePorts": [30911, 30921]}
+OUTSIDE = {**NODE_PORTS, "masterHost": "mq.example.com", "masterNodePort": 30900}
+BALANCED = {"type": "LoadBalancer", "hosts": ["192.0.2.1", "192.0.2.2"], "masterHost": "192.0.2.9"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "address"),
+    [
+        ({}, "10.96.0.7:10911"),
+        ({"masterService": False}, ""),
+        ({"external": NODE_PORTS}, ""),
+        ({"external": OUTSIDE}, "mq.example.com:30900"),
+        ({"external": BALANCED}, "192.0.2.9:10911"),
+    ],
+    ids=["service", "pods", "node ports", "one node port", "balancer"],
+)
+def test_a_master_registers_the_address_of_its_service(tmp_path, spec, address):
+    one = group(**spec)
+    found = address_of(one, SERVICE)
+    assert found == address
+    file = tmp_path / "broker.conf"
+    file.write_text(broker_conf(one, group_address=found), encoding="utf-8")
+    loaded = load(BrokerSettings, prefix="COMETMQ_TEST_NONE", file=file)
+    assert loaded.unknown == {}
+    shared = group_address(loaded)
+    assert (shared is not None) is bool(address)
+    assert f"{shared.host}:{shared.port}" == address if shared else True
+    kinds = objects(one, image="i", replicas=2, volume_size="1Gi", operator_namespace="o")
+    names = [each["metadata"]["name"] for each in kinds if each["kind"] == "Service"]
+    assert ("orders-master" in names) is is_wanted(one) is bool(address)
+
+
+def test_an_address_of_version_six_is_in_brackets():
+    assert address_of(group(), ServiceSeen("s", "fd00::7")) == "[fd00::7]:10911"
+
+
+def test_a_service_without_an_address_is_not_registered():
+    seen = service_seen({"metadata": {"uid": "s"}})
+    assert address_of(group(), seen) == address_of(group(), None) == ""
+
+
+def test_a_new_address_restarts_the_brokers():
+    one, other = (config_hash(group(), group_address=text) for text in ("a:1", "b:1"))
+    assert one != other
+
+
+def test_the_service_selects_no_pods_and_has_the_ports_of_clients():
+    spec = master_service(group())["spec"]
+    assert "selector" not in spec
+    assert [each["port"] for each in spec["ports"]] == [10911, 10909]
+    outside = master_service(group(external={**OUTSIDE, "annotations": {"a": "b"}}))
+    assert outside["spec"]["ports"][0]["nodePort"] == 30900
+    assert outside["spec"]["type"] == "NodePort"
+    assert outside["metadata"]["annotations"] == {"a": "b"}
+    ranges = ["192.0.2.0/24"]
+    balanced = master_service(group(external={**BALANCED, "loadBalancerSourceRanges": ranges}))
+    assert balanced["spec"]["loadBalancerSourceRanges"] == ranges
+
+
+def test_an_endpoint_slice_names_one_pod_and_goes_with_the_service():
+    found = endpoint_slice(group(), SERVICE, POD)
+    metadata = found["metadata"]
+    assert metadata["labels"]["kubernetes.io/service-name"] == "orders-master"
+    assert metadata["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Service", "name": "orders-master", "uid": "s-1"}
+    ]
+    assert found["addressType"] == "IPv4"
+    (endpoint,) = found["endpoints"]
+    assert (endpoint["addresses"], endpoint["nodeName"]) == (["10.0.0.1"], "node-b")
+    six = endpoint_slice(group(), SERVICE, msgspec.structs.replace(POD, address="fd00::1", node=""))
+    assert (six["addressType"], six["metadata"]["name"]) == ("IPv6", "orders-master-ipv6")
+    assert "nodeName" not in six["endpoints"][0]
+
+
+class FakeApi:
+    """Holds one EndpointSlice, with a version that counts its writes."""
+
+    def __init__(self) -> None:
+        self.body: dict[str, Any] | None = None
+        self.version = 0
+        self.calls: list[str] = []
+
+    def put(self, body):
+        self.version += 1
+        metadata = {**body["metadata"], "resourceVersion": str(self.version)}
+        self.body = {**body, "metadata": metadata}
+        return self.body
+
+    async def get(self, _kind, _namespace, _name):
+        self.calls.append("get")
+        return self.body
+
+    async def create(self, _kind, _namespace, body):
+        self.calls.append("create")
+        if self.body is not None:
+            raise ApiRefused(409, "exists")
+        return self.put(body)
+
+    async def patch(self, _kind, _namespace, _name, body):
+        self.calls.append("patch")
+        if self.body is None:
+            return None
+        if body["metadata"]["resourceVersion"] != str(self.version):
+            raise ApiRefused(409, "changed")
+        return self.put(body)
+
+    @property
+    def pod(self):
+        assert self.body is not None
+        return self.body["endpoints"][0]["targetRef"]["name"]
+
+
+@pytest.fixture
+def api() -> Any:
+    return FakeApi()
+
+
+@pytest.fixture
+def endpoint(api) -> MasterEndpoint:
+    return MasterEndpoint(api, log=NO_LOG)
+
+
+LATER = MasterPod("orders-0", "p-0", "10.0.0.2", "", 5)
+
+
+async def test_an_operator_moves_its_own_slice_with_one_request(api, endpoint):
+    await endpoint.point(group(), SERVICE, POD)
+    await endpoint.point(group(), SERVICE, POD)
+    await endpoint.point(group(), SERVICE, LATER)
+    assert api.calls == ["create", "patch"]
+    assert api.pod == "orders-0"
+
+
+async def test_a_slice_of_another_operator_is_taken_over(api, endpoint):
+    await MasterEndpoint(api, log=NO_LOG).point(group(), SERVICE, POD)
+    await endpoint.point(group(), SERVICE, LATER)
+    assert api.pod == "orders-0"
+
+
+async def test_a_late_write_does_not_move_the_service_back(api, endpoint):
+    await endpoint.point(group(), SERVICE, POD)
+    other = MasterEndpoint(api, log=NO_LOG)
+    await other.point(group(), SERVICE, LATER)
+    await endpoint.point(group(), SERVICE, msgspec.structs.replace(POD, node="elsewhere"))
+    assert api.pod == "orders-0"
+
+
+async def test_a_slice_that_was_deleted_or_changed_is_written_again(api, endpoint):
+    await endpoint.point(group(), SERVICE, POD)
+    api.put({**api.body, "endpoints": []})
+    endpoint.forget("orders-master-ipv4", str(api.version))
+    await endpoint.point(group(), SERVICE, POD)
+    assert api.pod == "orders-1"
+    endpoint.forget("orders-master-ipv4", str(api.version))  # the event of its own write
+    api.calls.clear()
+    await endpoint.point(group(), SERVICE, POD)
+    assert api.calls == []
+    api.body = None
+    endpoint.forget("orders-master-ipv4", "")
+    await endpoint.point(group(), SERVICE, POD)
+    assert api.pod == "orders-1"
+
+
+async def test_a_refused_right_is_reported(api, endpoint):
+    async def refused(*_arguments):
+        raise ApiRefused(403, "forbidden")
+
+    api.create = refused
+    with pytest.raises(ApiRefused, match="forbidden"):
+        await endpoint.point(group(), SERVICE, POD)
