@@ -430,6 +430,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "subscription.refused": "A broker refuses the SQL92 condition of a running consumer, which "
     "receives no message of the topic until the subscription is corrected. `error` gives the "
     "reason.",
+    "sync.slow": "Three syncs of the log in a row, which sends waited for, took 100 ms or longer; "
+    "`elapsed_ms` is the duration of the last one. Sends take as long as the disk; all other "
+    "requests are served. The event is repeated at most once a minute.",
     "sync.postponed": "A file of the log could not be opened for a sync, because too many files "
     "are open; nothing is lost, and the sync is repeated. Raise the limit of open files.",
     "strategy.failed": "An allocation strategy raised an exception; the assignment of queues "

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
+from time import monotonic
 from typing import Final
 
 import pytest
@@ -22,6 +23,7 @@ FAULTY_BROKER: Final = "cometmq.peers.crash.faulty_broker"
 TOPIC: Final = "T"
 BODY_BYTES: Final = 2_000
 SENDS_MAX: Final = 20_000
+SLOW_MS: Final = 200
 HEAL_TIMEOUT_S: Final = 120.0
 SETTINGS: Final = {
     "diskSpaceWarningLevelRatio": "100",
@@ -184,6 +186,29 @@ async def test_a_failed_sync_is_believed_until_a_restart(
         _, records = await client.read_queue(TOPIC, 0)
         assert [record.body for record in records][: len(sender.sent)] == sender.sent
         assert (await client.send("other", 0, b"x")).queue_offset == 0
+
+
+@pytest.mark.parametrize(
+    "broker", [{"flushDiskType": "SYNC_FLUSH", "nativeLaneEnable": "false"}], indirect=True
+)
+async def test_a_slow_disk_delays_sends_and_nothing_else(broker: BrokerChild) -> None:
+    async with Client(broker.address) as sending, Client(broker.address) as other:
+        await sending.send(TOPIC, 0, b"x")
+        set_fault(broker, "slow-sync", "commitlog", SLOW_MS)
+        answered = 0
+        for _ in range(4):
+            began_s = monotonic()
+            send = asyncio.get_running_loop().create_task(sending.send(TOPIC, 0, b"x"))
+            while not send.done():
+                await other.bounds(TOPIC, 0)
+                answered += 1
+            await send
+            assert monotonic() - began_s >= SLOW_MS / 1_000
+        # A loop that waits for the disk would answer one or two for each send.
+        assert answered >= 20
+        (line,) = [event for event in broker.events() if event.get("event") == "sync.slow"]
+        assert line["elapsed_ms"] >= SLOW_MS
+    no_traceback(broker)
 
 
 async def test_a_table_that_cannot_be_saved_is_an_answer_and_saved_later(

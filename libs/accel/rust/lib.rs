@@ -48,3 +48,5 @@ mod python_keys;
 mod python_range;
 #[cfg(feature = "python")]
 mod python_sockets;
+#[cfg(feature = "python")]
+mod python_syncs;

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts are answered after the write, after the sync, or after replication."""
 
+import errno
 from typing import Any
 
 import pytest
 
+from cometmq.store.errors import DiskError
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
@@ -20,13 +22,51 @@ def test_sync_flush_answers_after_the_sync_and_groups_waiters(disk):
     job: Any = rig.store.flush_job(rig.clock.now_ms)
     rig.store.put(make_message(), results.append)
     rig.store.commit()
-    assert rig.store.flush_job(rig.clock.now_ms) is None  # only one sync at a time
+    following: Any = rig.store.flush_job(rig.clock.now_ms)  # begins when the first has ended
+    assert rig.store.flush_job(rig.clock.now_ms) is None  # nothing waits for a third sync
     job.run()
     rig.store.flush_done(job)
     assert [result.queue_offset for result in results] == [1, 0]
-    rig.flush()
+    following.run()
+    rig.store.flush_done(following)
     assert [result.queue_offset for result in results] == [1, 0, 2]
     assert {result.status for result in results} == {PutStatus.PUT_OK}
+
+
+def test_the_next_sync_is_planned_again_with_each_commit(disk):
+    rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    results: list[Any] = []
+    jobs: list[Any] = []
+    for _ in range(4):
+        rig.store.put(make_message(), results.append)
+        rig.store.commit()
+        jobs.append(rig.store.flush_job(rig.clock.now_ms))
+    assert [job.start for job in jobs] == [0] * 4
+    assert jobs[-1].offset == rig.store.commit_log.end
+    rig.store.put(make_message(wait=False), results.append)
+    rig.store.commit()
+    assert rig.store.flush_job(rig.clock.now_ms) is None
+    # The second had begun when the third was planned, and the fourth replaced the third.
+    for job, count in ((jobs[0], 2), (jobs[1], 3), (jobs[3], 5)):
+        rig.store.flush_done(job)
+        assert len(results) == count
+    assert rig.store.stats().waiting_put_count == 0
+    rig.flush(rig.clock.advance(20_000))
+    assert rig.store.flushed_offset == rig.store.commit_log.end  # no sync counts as running
+
+
+def test_a_sync_after_a_failed_one_proves_nothing(disk):
+    rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    results: list[Any] = []
+    jobs: list[Any] = []
+    for _ in range(2):
+        rig.store.put(make_message(), results.append)
+        rig.store.commit()
+        jobs.append(rig.store.flush_job(rig.clock.now_ms))
+    rig.store.flush_done(jobs[0], DiskError("sync", "/log", errno.EIO))
+    rig.store.flush_done(jobs[1])
+    assert [result.status for result in results] == [PutStatus.SERVICE_NOT_AVAILABLE] * 2
+    assert rig.store.flushed_offset == 0
 
 
 def test_a_put_waits_for_replicas_when_they_count(disk):

@@ -335,6 +335,7 @@ async def test_a_stop_answers_pending_sends(
         brokerIP1="127.0.0.1",
         storePathRootDir=str(tmp_path),
         flushDiskType="SYNC_FLUSH",
+        nativeLaneEnable="false",  # a native thread does not call `run`
     )
     app = BrokerApp(loaded, log=NO_LOG, clock=SystemClock())
     await app.start()

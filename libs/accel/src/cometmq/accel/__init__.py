@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native message path: one call handles the plain sends of a commit, the plain pulls of a
 chunk, the plain records of a log range, the due messages of a delay level, the checksums of a piece
-of the log, or the writes of a checkpoint.
+of the log, the writes of a checkpoint, or the syncs of the log.
 """
 
 from cometmq.accel._native import (
@@ -10,6 +10,7 @@ from cometmq.accel._native import (
     LaneAccounts,
     LaneAnswers,
     LaneKeys,
+    LogSyncer,
     PanicException,
     PullLane,
     SendLane,
@@ -29,6 +30,7 @@ __all__ = [
     "LaneAccounts",
     "LaneAnswers",
     "LaneKeys",
+    "LogSyncer",
     "PanicException",
     "PullLane",
     "SendLane",

@@ -471,6 +471,30 @@ class Sockets:
         """
 
 @final
+class LogSyncer:
+    """A thread that syncs the log, one sync at a time, without the interpreter lock."""
+
+    def __new__(cls) -> LogSyncer:
+        """Start the thread, which ends with this object. Raise OSError if it cannot be started."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when a sync has ended."""
+
+    def start(self, number: int, files: Sequence[int], folder: int | None) -> bool:
+        """Sync files, then the folder, as soon as the running sync has ended.
+
+        The descriptors must stay open until the sync has ended or is replaced. Return whether this
+        sync replaces one that had not begun.
+        """
+
+    def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
+        """Return the syncs that have ended since the last call, in order.
+
+        Each has its number, its duration in seconds, and None, or how it failed: the index of the
+        file (for the folder, the number of files) and the errno.
+        """
+
+@final
 class LaneKeys:
     """Keys of a commit or a range for the index, in the order of the log."""
 

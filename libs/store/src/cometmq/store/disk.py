@@ -322,6 +322,19 @@ class OsFile:
             os.fdatasync(descriptor.number)
 
 
+def opened(files: Sequence[DiskFile]) -> list[Descriptor]:
+    """Return a descriptor of each file, which stays open as long as the caller keeps it."""
+    descriptors = [file.opened() for file in files if isinstance(file, OsFile)]
+    assert len(descriptors) == len(files), "files of another disk"
+    return descriptors
+
+
+def open_folder(path: str) -> Descriptor:
+    """Open a folder in order to sync it."""
+    with _translated("open", path):
+        return Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+
 def _write_rest(number: int, buffers: Sequence[Buffer], offset: int, written: int) -> None:
     """Finish a short write, which a signal or a nearly full disk can cause."""
     data = memoryview(b"".join(buffers))
@@ -429,9 +442,8 @@ class OsDisk:
         """
         for start in range(0, len(files), self._open_files_max):
             part = files[start : start + self._open_files_max]
-            opened = [file.opened() for file in part if isinstance(file, OsFile)]
-            assert len(opened) == len(part), "files of another disk"
-            failure = call(start, [descriptor.number for descriptor in opened])
+            descriptors = opened(part)
+            failure = call(start, [descriptor.number for descriptor in descriptors])
             if failure is not None:
                 raise DiskError(operation, part[failure[0]].path, failure[1])
 
@@ -486,8 +498,8 @@ class OsDisk:
     def sync_folder(self, path: str) -> None:
         """Sync a folder; created, renamed and removed names then survive a power loss."""
         with _translated("sync", path):
-            descriptor = Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            os.fsync(descriptor.number)
+            folder = open_folder(path)
+            os.fsync(folder.number)
 
     def usage(self, path: str) -> DiskUsage:
         """Return the usage of the file system as an unprivileged process sees it."""

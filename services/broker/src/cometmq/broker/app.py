@@ -32,7 +32,7 @@ from cometmq.broker.lanes.send_lane import open_lane
 from cometmq.broker.membership.discard import Discard
 from cometmq.broker.membership.exposure import exposure
 from cometmq.broker.membership.grouping import Grouping, join_group, open_state
-from cometmq.broker.native import accel, open_native_code, open_native_writes
+from cometmq.broker.native import accel, open_native_code, open_native_syncer, open_native_writes
 from cometmq.broker.registration.addresses import (
     Ports,
     choose_ports,
@@ -234,6 +234,7 @@ class BrokerApp:
             None if acl is None else AclKeeper(*acl, worker=workers.config, log=self._log),
             journal,
             group_keys,
+            open_native_syncer(settings),
         )
 
     async def stop(self) -> None:

@@ -15,6 +15,7 @@ from cometmq.broker.due_runs import DueRuns
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
 from cometmq.broker.group_keys import GroupKeys
+from cometmq.broker.log_syncs import NativeSyncer
 from cometmq.broker.native import reason_without
 from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.parking import Destinations, Parking
@@ -69,6 +70,7 @@ class Inputs(NamedTuple):
     acl: AclKeeper | None
     journal: Journal
     group_keys: GroupKeys = GroupKeys()
+    syncer: NativeSyncer | None = None
 
 
 class Tables(NamedTuple):
@@ -151,7 +153,9 @@ def assemble(inputs: Inputs) -> Broker:
     config = Path(settings.store_path_root_dir).expanduser() / "config"
     incremental = IncrementalRunner()
     saver = TableSaver(inputs.workers.config, log=log, runner=incremental, journal=inputs.journal)
-    driver = StoreDriver(inputs.store, workers=inputs.workers, clock=clock, log=log)
+    driver = StoreDriver(
+        inputs.store, workers=inputs.workers, clock=clock, log=log, syncer=inputs.syncer
+    )
     driver.reads.wait_ms_max = settings.read_wait_mills
 
     def register() -> None:

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Final
 
+from cometmq.broker.log_syncs import NativeSyncer
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
@@ -28,11 +29,12 @@ __all__ = [
     "accel",
     "open_header_follower",
     "open_native_code",
+    "open_native_syncer",
     "open_native_writes",
     "reason_without",
 ]
 
-INTERFACE: Final = 0x0CD2BC21
+INTERFACE: Final = 0x436C8D5D
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 A `git pull` does not rebuild the module, and the version changes only with releases.
@@ -139,6 +141,11 @@ def open_native_writes(settings: BrokerSettings) -> NativeWrites | None:
     if reason_without(settings) is not None:
         return None
     return NativeWrites(accel.write_files, accel.sync_files)
+
+
+def open_native_syncer(settings: BrokerSettings) -> NativeSyncer | None:
+    """Return the thread that syncs the log; None if the native code may not be used."""
+    return accel.LogSyncer() if reason_without(settings) is None else None
 
 
 def open_native_code(settings: BrokerSettings, log: Log) -> NativeCode:

@@ -13,6 +13,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from cometmq.broker.log_syncs import (
+    LogSyncs,
+    NativeSyncer,
+    NativeSyncs,
+    SlowSyncs,
+    Sync,
+    WorkerSyncs,
+)
 from cometmq.broker.statistics.latencies import latency_buckets
 from cometmq.broker.statistics.put_times import PutTimes
 from cometmq.broker.store_reads import StoreReads
@@ -25,7 +33,6 @@ from cometmq.runtime.incremental import Steps
 from cometmq.runtime.worker import Worker, error_of
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutDone
-from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.placing import Placing
@@ -75,7 +82,9 @@ class StoreDriver:
         workers: Workers,
         clock: Clock,
         log: Log,
+        syncer: NativeSyncer | None = None,
     ) -> None:
+        """`syncer` syncs the log instead of a worker; the store must be on an `OsDisk`."""
         self._store = store
         self._workers = workers
         self._clock = clock
@@ -90,7 +99,12 @@ class StoreDriver:
         self._is_committing = False
         self._is_truncating = False
         self._ticked_end = -1  # of the log, at the last tick
-        self._flushing: asyncio.Future[None] | None = None
+        self._syncs: LogSyncs = (
+            WorkerSyncs(workers.flush, self._synced)
+            if syncer is None
+            else NativeSyncs(syncer, self._synced)
+        )
+        self._slow_syncs = SlowSyncs(log)
         self._jobs: set[asyncio.Future[None]] = set()
         self.reads = StoreReads(workers.read, log=log)
         self.commit_count = 0
@@ -100,14 +114,12 @@ class StoreDriver:
         oldest one.
         """
         self.sync_seconds = latency_buckets()
-        self._sync_began_s = 0.0
         self._staged_s = 0.0  # when the first put of the next commit was staged
         self.waiting_count = 0
         """Number of sends that wait for the disk or a slave, as of the last commit, flush or
         acknowledgement.
         """
-        self._waiting_since_ms: int | None = None  # the oldest send that no running sync covers
-        self._flushing_since_ms: int | None = None  # the oldest send that the running sync covers
+        self._waiting_since_ms: int | None = None  # the oldest send that no sync covers yet
 
     @property
     def store(self) -> MessageStore:
@@ -176,13 +188,13 @@ class StoreDriver:
             elapsed_ms = self._clock.now_ms() - batch.store_timestamp
             if elapsed_ms > 0:
                 self.put_times.add(elapsed_ms, batch.message_count)
+        # The tick would start this sync up to 100 ms later.
+        if self.waiting_count:
+            self._flush()
         self.after_commit()
         if batch is not None:
             self.log_grew()
             self._write_back()
-        # The tick would start this sync up to 100 ms later.
-        if self.waiting_count:
-            self._flush()
 
     def append(self, offset: int, data: Buffer) -> None:
         """Append a piece of the master's log to our own, and wake held pulls and our own slaves.
@@ -208,7 +220,7 @@ class StoreDriver:
         self.waiting_count = self._store.waiting_put_count
         if self.waiting_count == before_count:
             return
-        if self._flushing is None and self._waiting_since_ms is not None:
+        if not self._syncs.is_busy and self._waiting_since_ms is not None:
             elapsed_ms = self._clock.monotonic_ms() - self._waiting_since_ms
             self._count_waited(elapsed_ms, before_count - self.waiting_count)
             self._waiting_since_ms = self._clock.monotonic_ms() if self.waiting_count else None
@@ -254,14 +266,17 @@ class StoreDriver:
         """Return the pause until the next tick; it is longer while nothing is being written."""
         store, before = self._store, self._ticked_end
         self._ticked_end = end = store.commit_log.end
-        is_busy = end != before or self._jobs or self._flushing is not None or self.waiting_count
+        is_busy = end != before or self._jobs or self._syncs.is_busy or self.waiting_count
         return TICK_INTERVAL_MS if is_busy or store.has_pages_to_flush else IDLE_INTERVAL_MS
 
     def tick(self) -> None:
         """Start any flush and housekeeping that are due."""
         if self._is_truncating:
             return
+        waiting_count = self.waiting_count
         self._flush()
+        if self.waiting_count < waiting_count:  # some have timed out
+            self.after_commit()
         now_ms = self._clock.now_ms()
         for job in self._store.jobs(now_ms):
             self._start(job, self._workers.store)
@@ -277,7 +292,8 @@ class StoreDriver:
 
     def head_wait_ms(self) -> int:
         """Return how long the oldest send has waited for the disk."""
-        since_ms = self._flushing_since_ms
+        oldest = self._syncs.oldest
+        since_ms = oldest.since_ms if oldest is not None else None
         if since_ms is None:
             since_ms = self._waiting_since_ms
         return 0 if since_ms is None else self._clock.monotonic_ms() - since_ms
@@ -288,9 +304,10 @@ class StoreDriver:
         Afterwards no job is running, so the store may be closed on a thread.
         """
         self.commit()
-        while self._flushing is not None or self.reads.futures or self._jobs:
-            flushing = [] if self._flushing is None else [self._flushing]
-            await asyncio.wait([*flushing, *self.reads.futures, *self._jobs])
+        while self._syncs.is_busy or self.reads.futures or self._jobs:
+            await self._syncs.wait()
+            if self.reads.futures or self._jobs:
+                await asyncio.wait([*self.reads.futures, *self._jobs])
             if self._is_scheduled:  # by a finished read
                 self.commit()
 
@@ -341,10 +358,10 @@ class StoreDriver:
         # otherwise `put_large` commits what has been staged, after its last step
 
     def _flush(self, *, is_forced: bool = False) -> None:
-        """Start a flush if one is due and none is running; sends that arrive during a flush share
-        the next one.
+        """Start a sync if one is due; while one runs, plan the next for the sends that it does not
+        cover.
         """
-        if self._flushing is not None or self._is_truncating:
+        if self._is_truncating:
             return
         job = self._store.flush_job(is_forced=is_forced)
         self.waiting_count = self._store.waiting_put_count  # without the sends that timed out
@@ -352,24 +369,21 @@ class StoreDriver:
             self._waiting_since_ms = None
         if job is not None:
             # This sync covers every send so far; sends from now on wait for the next one.
-            self._flushing_since_ms, self._waiting_since_ms = self._waiting_since_ms, None
-            self._sync_began_s = time.perf_counter()
-            self._flushing = self._workers.flush.submit(job.run)
-            self._flushing.add_done_callback(partial(self._flushed, job))
+            since_ms, self._waiting_since_ms = self._waiting_since_ms, None
+            self._syncs.start(job, since_ms)
 
-    def _flushed(self, job: FlushJob, future: asyncio.Future[None]) -> None:
-        self._flushing = None
-        self.sync_seconds.observe(time.perf_counter() - self._sync_began_s)
+    def _synced(self, sync: Sync, error: Exception | None) -> None:
+        self.sync_seconds.observe(sync.seconds)
         waiting_count = self.waiting_count
-        self._store.flush_done(job, error_of(future))
+        self._store.flush_done(sync.job, error)
         self.waiting_count = self._store.waiting_put_count
-        if self._flushing_since_ms is not None:
-            elapsed_ms = self._clock.monotonic_ms() - self._flushing_since_ms
-            self._count_waited(elapsed_ms, waiting_count - self.waiting_count)
-            self._flushing_since_ms = None
-        self.after_commit()
+        if sync.since_ms is not None:
+            now_ms = self._clock.monotonic_ms()
+            self._count_waited(now_ms - sync.since_ms, waiting_count - self.waiting_count)
+            self._slow_syncs.note(sync.seconds, now_ms=now_ms)
         if self.waiting_count:
             self._flush()
+        self.after_commit()
 
     def _job_ended(self, job: Job, future: asyncio.Future[None]) -> None:
         error = error_of(future)

@@ -2,17 +2,19 @@
 """Flush policy: decides when the log is synced, and which puts a sync completes.
 
 The sync itself is a job. Group commit: one sync covers every put that was written before the sync
-began. A failed sync is fatal for the store: the kernel may have dropped the dirty pages, so a later
-successful sync would prove nothing. A file that could not be opened, because too many are open, was
-not synced at all: that sync is repeated.
+began. While it runs, the next one is planned again with each commit, so that it can begin as soon
+as the running one has ended. A failed sync is fatal for the store: the kernel may have dropped the
+dirty pages, so a later successful sync would prove nothing. A file that could not be opened,
+because too many are open, was not synced at all: that sync is repeated.
 
 Between syncs, writeback of the log is started early. While a sync writes many pages, a file system
 with a journal makes appends to the same file wait, and with them all senders.
 """
 
+from collections import deque
 from typing import Final
 
-from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.disk import Descriptor, Disk, DiskFile, open_folder, opened
 from cometmq.store.errors import DiskError
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
@@ -56,6 +58,18 @@ class FlushJob:
         if self._folder is not None:
             self._disk.sync_folder(self._folder)
 
+    def descriptors(self) -> tuple[list[Descriptor], Descriptor | None]:
+        """Return open files and the folder for code that syncs them itself; raise DiskError.
+
+        Only for files of the operating system.
+        """
+        folder = None if self._folder is None else open_folder(self._folder)
+        return opened(self._files), folder
+
+    def path(self, index: int) -> str:
+        """Return the path of a file, or of the folder if `index` is the number of files."""
+        return self._files[index].path if index < len(self._files) else self._folder or ""
+
 
 class WritebackJob:
     """Starts to write a piece of a log file to the disk."""
@@ -86,10 +100,10 @@ class Flusher:
         "_last_thorough_ms",
         "_log",
         "_named_end",
+        "_outstanding",
         "_parts",
         "_pending",
         "_refused_ms",
-        "_running",
         "_writeback_offset",
         "flush_count",
         "flushed_offset",
@@ -111,7 +125,7 @@ class Flusher:
         self._parts = parts
         self._log = parts.commit_log
         self._pending = pending
-        self._running: FlushJob | None = None
+        self._outstanding: deque[FlushJob] = deque()  # the running sync and the next one
         self._last_flush_ms = 0
         self._last_thorough_ms = 0
         self._refused_ms: int | None = None  # when a file could not be opened
@@ -130,7 +144,7 @@ class Flusher:
     @property
     def needed_from(self) -> int:
         """The offset from which a running or future sync still needs the files."""
-        running = self._running
+        running = self._outstanding[0] if self._outstanding else None
         return self.flushed_offset if running is None else min(running.start, self.flushed_offset)
 
     @property
@@ -142,7 +156,11 @@ class Flusher:
         return self._log.end - self.flushed_offset >= max(1, pages * PAGE_BYTES)
 
     def job(self, now_ms: int, *, is_forced: bool = False) -> FlushJob | None:
-        """Return the sync that is due, or None; only one job runs at a time."""
+        """Return the sync that is due, or None; only one job may run at a time.
+
+        While one runs, return the next one, which replaces any job returned since, if puts wait for
+        messages that no job covers.
+        """
         settings = self._parts.settings
         timeouts_ms = {
             Condition.FLUSHED: settings.sync_flush_timeout,
@@ -150,16 +168,27 @@ class Flusher:
         }
         # First, because puts must time out even while a sync hangs or after one has failed.
         self._pending.expire(now_ms, timeouts_ms)
-        if self._running is not None or self.has_failed:
-            return None
-        if self._refused_ms is not None:
-            if not has_passed(OPEN_RETRY_MS, since_ms=self._refused_ms, now_ms=now_ms):
-                return None
-        elif not self._is_due(now_ms) and not (is_forced and self._log.end > self.flushed_offset):
+        if self.has_failed or not self._is_wanted(now_ms, is_forced=is_forced):
             return None
         self._last_flush_ms = now_ms
-        self._running = job = self.plan()
+        job = self.plan()
+        if len(self._outstanding) > 1:
+            self._outstanding.pop()
+        self._outstanding.append(job)
         return job
+
+    def _is_wanted(self, now_ms: int, *, is_forced: bool) -> bool:
+        refused_ms = self._refused_ms
+        if refused_ms is not None and not has_passed(
+            OPEN_RETRY_MS, since_ms=refused_ms, now_ms=now_ms
+        ):
+            return False
+        if self._outstanding:
+            planned = self._outstanding[-1].offset
+            return self._pending.is_needed(Condition.FLUSHED, beyond=planned)
+        if refused_ms is not None or self._is_due(now_ms):
+            return True
+        return is_forced and self._log.end > self.flushed_offset
 
     def writeback_job(self) -> WritebackJob | None:
         """Return the writeback that is due, or None; it may run at the same time as a sync.
@@ -215,8 +244,8 @@ class Flusher:
 
     def done(self, job: FlushJob, error: Exception | None) -> None:
         """Complete the puts that a finished job has synced."""
-        if job is self._running:
-            self._running = None
+        if job in self._outstanding:  # not if it was replaced just after it had begun
+            self._outstanding.remove(job)
         if isinstance(error, DiskError) and error.is_open_refused:
             self._note_refused(error)
             return

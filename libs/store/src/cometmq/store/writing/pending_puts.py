@@ -61,9 +61,10 @@ class PendingPuts:
     def __len__(self) -> int:
         return self._count
 
-    def is_needed(self, condition: Condition) -> bool:
-        """Return whether any put is waiting for this condition."""
-        return bool(self._puts) and self._last_needed[condition] > self._reached[condition]
+    def is_needed(self, condition: Condition, beyond: int = 0) -> bool:
+        """Return whether any put is waiting for this condition, at an offset beyond a given one."""
+        needed = self._last_needed[condition]
+        return bool(self._puts) and needed > beyond and needed > self._reached[condition]
 
     def add(
         self, offset: int, needs: Conditions, now_ms: int, done: PutDone, result: PutResult

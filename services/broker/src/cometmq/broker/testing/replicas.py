@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from cometmq.broker.log_syncs import NativeSyncer
 from cometmq.broker.native import open_native_code
 from cometmq.broker.replication.following import Follower
 from cometmq.broker.replication.frames import Transfer, TransferReader, encode_report
@@ -46,7 +47,9 @@ class Node:
     them.
     """
 
-    def __init__(self, disk: Disk | None = None, **changes: Any) -> None:
+    def __init__(
+        self, disk: Disk | None = None, *, syncer: NativeSyncer | None = None, **changes: Any
+    ) -> None:
         """`changes` are settings by their Python names. Create the object on the running loop."""
         self.settings = msgspec.structs.replace(SMALL_SETTINGS, **changes)
         self.disk = disk or MemoryDisk()
@@ -58,7 +61,9 @@ class Node:
         self.state = Replication()
         self.address = ""
         self.workers = Workers.start()
-        self.driver = StoreDriver(self.store, workers=self.workers, clock=self.clock, log=self.log)
+        self.driver = StoreDriver(
+            self.store, workers=self.workers, clock=self.clock, log=self.log, syncer=syncer
+        )
         self.server = LogServer(
             self.store,
             self.driver,

@@ -2,16 +2,20 @@
 """`faulty_broker FILE`: the broker on a disk whose faults are set by `faults.json` next to FILE.
 
 The file holds `[operation, part of the path, errno]` and may be created and removed while the
-broker is running.
+broker is running. For the operation `slow-sync`, the number is the duration of a sync in ms.
 """
 
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from cometmq.broker import app
+from cometmq.broker.log_syncs import NativeSyncer
+from cometmq.broker.native import open_native_syncer
+from cometmq.broker.settings import BrokerSettings
 from cometmq.cli.main import main
 from cometmq.remoting.types import Buffer
 from cometmq.store import disk, json_config
@@ -42,6 +46,7 @@ class FaultyFile(disk.OsFile):
         number = fault("sync", self.path)
         if number:
             raise DiskError("sync", self.path, number)
+        time.sleep(fault("slow-sync", self.path) / 1_000)
         super().sync()
 
 
@@ -70,6 +75,36 @@ class FaultyDisk(disk.OsDisk):
         super().sync_each(files)
 
 
+class FaultySyncer:
+    """The native thread that syncs the log; it fails a sync by an invalid descriptor."""
+
+    def __init__(self, syncer: NativeSyncer) -> None:
+        self._syncer = syncer
+        self._faults: dict[int, int] = {}
+
+    def fileno(self) -> int:
+        return self._syncer.fileno()
+
+    def start(self, number: int, files: Sequence[int], folder: int | None) -> bool:
+        paths = (str(Path(f"/proc/self/fd/{descriptor}").readlink()) for descriptor in files)
+        found = [errno for path in paths if (errno := fault("sync", path))]
+        if found:
+            self._faults[number] = found[0]
+            return self._syncer.start(number, [-1], None)
+        return self._syncer.start(number, files, folder)
+
+    def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
+        return [
+            (number, seconds, failure and (failure[0], self._faults.pop(number)))
+            for number, seconds, failure in self._syncer.take()
+        ]
+
+
+def open_syncer(settings: BrokerSettings) -> FaultySyncer | None:
+    syncer = open_native_syncer(settings)
+    return None if syncer is None else FaultySyncer(syncer)
+
+
 class FaultyFiles(json_config.OsFiles):
     def write(self, path: Path, data: bytes) -> None:
         number = fault("write", str(path))
@@ -80,6 +115,7 @@ class FaultyFiles(json_config.OsFiles):
 
 if __name__ == "__main__":
     app.OsDisk = FaultyDisk  # type: ignore[attr-defined]
+    app.open_native_syncer = open_syncer  # type: ignore[attr-defined]
     json_config.OsFiles = FaultyFiles  # type: ignore[misc]
     sys.argv[1:] = ["broker", "-c", sys.argv[1]]
     main()

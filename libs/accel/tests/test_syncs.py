@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread that syncs the log: order, replacement, failures, and its end."""
+
+import errno
+import os
+import select
+from pathlib import Path
+from tempfile import TemporaryFile
+from time import monotonic, sleep
+
+import pytest
+
+accel = pytest.importorskip("cometmq.accel", reason="cometmq-accel is built only with cargo")
+
+DEADLINE_S = 30.0
+
+
+def ends(syncer, last):
+    """Return the syncs that end until the one with the number `last` does."""
+    found: list[tuple[int, float, tuple[int, int] | None]] = []
+    while not found or found[-1][0] != last:
+        readable, _, _ = select.select([syncer.fileno()], [], [], DEADLINE_S)
+        assert readable, f"sync {last} did not end: {found}"
+        found += syncer.take()
+    return found
+
+
+def test_syncs_end_in_order_and_only_a_sync_that_has_not_begun_is_replaced():
+    syncer = accel.LogSyncer()
+    assert syncer.take() == []
+    with TemporaryFile() as file:
+        replaced = []
+        for number in range(1, 201):
+            file.write(b"x" * 4_096)
+            file.flush()
+            if syncer.start(number, [file.fileno()], None):
+                replaced.append(number - 1)
+        found = ends(syncer, 200)
+    assert [number for number, _, _ in found] == sorted({*range(1, 201)} - {*replaced})
+    assert all(seconds >= 0 and failure is None for _, seconds, failure in found)
+    assert not select.select([syncer.fileno()], [], [], 0)[0]
+
+
+def test_the_first_file_that_fails_is_reported(tmp_path: Path):
+    syncer = accel.LogSyncer()
+    reader, writer = os.pipe()
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with TemporaryFile() as file:
+            good = file.fileno()
+            for number, files, last, failure in (
+                (1, [good, writer], folder, (1, errno.EINVAL)),
+                (2, [good], writer, (1, errno.EINVAL)),
+                (3, [-1], None, (0, errno.EBADF)),
+                (4, [good], folder, None),
+            ):
+                syncer.start(number, files, last)
+                ((_, _, found),) = ends(syncer, number)
+                assert found == failure
+    finally:
+        for descriptor in (reader, writer, folder):
+            os.close(descriptor)
+
+
+def test_the_thread_ends_with_its_object():
+    def threads() -> int:
+        names = Path("/proc/self/task").glob("*/comm")
+        return sum(name.read_text().strip() == "cometmq-flush" for name in names)
+
+    before = threads()
+    syncer = accel.LogSyncer()
+    deadline_s = monotonic() + DEADLINE_S
+    while threads() != before + 1 and monotonic() < deadline_s:
+        sleep(0.001)
+    assert threads() == before + 1
+    del syncer
+    while threads() != before and monotonic() < deadline_s:
+        sleep(0.001)
+    assert threads() == before

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Group commit: syncs the log again as soon as the last sync has ended.
+
+While a sync runs, messages arrive and are written. The next sync covers all of them; it is planned
+again with each commit and begins as soon as the running one ends, so that the disk never waits for
+the loop. The syncs run on a native thread (`NativeSyncs`) or, without native code, on a worker
+(`WorkerSyncs`, the reference). Both report the ends of syncs on the loop, in order.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+from cometmq.remoting.log import Log
+from cometmq.runtime.worker import Worker, error_of
+from cometmq.store.disk import Descriptor
+from cometmq.store.errors import DiskError
+from cometmq.store.upkeep.flush import FlushJob
+
+SLOW_S: Final = 0.1
+SLOW_COUNT: Final = 3
+REPEAT_MS: Final = 60_000
+
+
+@dataclass(slots=True, eq=False)
+class Sync:
+    """A sync of the log, and the time since when the oldest put that it completes has waited."""
+
+    job: FlushJob
+    since_ms: int | None
+    seconds: float = 0.0
+
+
+SyncEnded: TypeAlias = Callable[[Sync, Exception | None], None]
+"""Receives a sync that has ended, and its error."""
+
+
+class LogSyncs(Protocol):
+    """Runs one sync at a time, and has room for the next one."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sync is running or its end has not been reported yet."""
+
+    @property
+    def oldest(self) -> Sync | None:
+        """The oldest sync whose end has not been reported."""
+
+    def start(self, job: FlushJob, since_ms: int | None) -> None:
+        """Sync as soon as the running sync has ended; replace a sync that has not begun.
+
+        The job must cover what the replaced one covers.
+        """
+
+    async def wait(self) -> None:
+        """Wait until no sync is running."""
+
+
+class WorkerSyncs:
+    """Syncs on a worker, which is given the next sync before the last one is reported."""
+
+    def __init__(self, worker: Worker, ended: SyncEnded) -> None:
+        self._worker = worker
+        self._ended = ended
+        self._running: Sync | None = None
+        self._next: Sync | None = None
+        self._future: asyncio.Future[float] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sync is running."""
+        return self._running is not None
+
+    @property
+    def oldest(self) -> Sync | None:
+        """The running sync."""
+        return self._running
+
+    def start(self, job: FlushJob, since_ms: int | None) -> None:
+        """Start a sync, or make it the next one."""
+        sync = Sync(job, since_ms)
+        if self._running is None:
+            self._submit(sync)
+            return
+        if self._next is not None and self._next.since_ms is not None:
+            sync.since_ms = self._next.since_ms
+        self._next = sync
+
+    async def wait(self) -> None:
+        """Wait until no sync is running."""
+        while self._future is not None:
+            await asyncio.wait([self._future])
+
+    def _submit(self, sync: Sync) -> None:
+        self._running, self._next = sync, None
+        self._future = self._worker.submit(partial(_timed, sync.job))
+        self._future.add_done_callback(partial(self._note_ended, sync))
+
+    def _note_ended(self, sync: Sync, future: asyncio.Future[float]) -> None:
+        error = error_of(future)
+        self._running = self._future = None
+        if self._next is not None:
+            self._submit(self._next)
+        if error is None:
+            sync.seconds = future.result()
+        self._ended(sync, error)
+
+
+def _timed(job: FlushJob) -> float:
+    began_s = time.perf_counter()
+    job.run()
+    return time.perf_counter() - began_s
+
+
+class NativeSyncer(Protocol):
+    """`cometmq.accel.LogSyncer`."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when a sync has ended."""
+
+    def start(self, number: int, files: Sequence[int], folder: int | None) -> bool:
+        """Sync next; return whether this replaces a sync that had not begun."""
+
+    def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
+        """Return the number, the seconds and the failure of each sync that has ended."""
+
+
+class NativeSyncs:
+    """Syncs on a native thread, which begins the next sync without waiting for the loop."""
+
+    def __init__(self, syncer: NativeSyncer, ended: SyncEnded) -> None:
+        self._syncer = syncer
+        self._ended = ended
+        self._number = 0
+        self._last = 0  # the number of the last sync that the thread was given
+        self._open: dict[int, tuple[Sync, list[Descriptor]]] = {}
+        """The syncs that have not been reported, with descriptors that must stay open."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(syncer.fileno(), self._take)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sync is running or its end has not been reported yet."""
+        return bool(self._open)
+
+    @property
+    def oldest(self) -> Sync | None:
+        """The oldest sync whose end has not been reported."""
+        for sync, _ in self._open.values():
+            return sync
+        return None
+
+    def start(self, job: FlushJob, since_ms: int | None) -> None:
+        """Pass the sync to the thread."""
+        sync = Sync(job, since_ms)
+        try:
+            files, folder = job.descriptors()
+        except DiskError as error:
+            self._report_unopened(sync, error)
+            return
+        descriptors = files if folder is None else [*files, folder]
+        folder_number = None if folder is None else folder.number
+        number = self._number = self._number + 1
+        if self._syncer.start(number, [file.number for file in files], folder_number):
+            replaced, _ = self._open.pop(self._last)
+            if replaced.since_ms is not None:
+                sync.since_ms = replaced.since_ms
+        self._last = number
+        self._open[number] = sync, descriptors
+
+    def _report_unopened(self, sync: Sync, error: DiskError) -> None:
+        """Report, in a later turn, a file that could not be opened."""
+        number = self._number = self._number + 1
+        self._open[number] = sync, []
+        self._loop.call_soon(self._note_ended, number, 0.0, error)
+
+    def _take(self) -> None:
+        for number, seconds, failure in self._syncer.take():
+            error = None
+            if failure is not None:
+                sync, _ = self._open[number]
+                error = DiskError("sync", sync.job.path(failure[0]), failure[1])
+            self._note_ended(number, seconds, error)
+
+    def _note_ended(self, number: int, seconds: float, error: DiskError | None) -> None:
+        sync, _ = self._open.pop(number)
+        sync.seconds = seconds
+        try:
+            self._ended(sync, error)
+        finally:
+            if self._waiter is not None and not self._open:
+                self._waiter.set_result(None)
+                self._waiter = None
+
+    async def wait(self) -> None:
+        """Wait until no sync is running."""
+        while self._open:
+            if self._waiter is None:
+                self._waiter = self._loop.create_future()
+            await asyncio.wait([self._waiter])
+
+
+class SlowSyncs:
+    """Warns once if the disk is slow: consecutive syncs that puts wait for take too long."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._slow_count = 0
+        self._warned_ms: int | None = None
+
+    def note(self, seconds: float, *, now_ms: int) -> None:
+        """Count a sync that a put has waited for."""
+        if seconds < SLOW_S:
+            self._slow_count = 0
+            return
+        self._slow_count += 1
+        is_due = self._warned_ms is None or now_ms - self._warned_ms >= REPEAT_MS
+        if self._slow_count >= SLOW_COUNT and is_due:
+            self._warned_ms = now_ms
+            self._log.warning(
+                "sync.slow",
+                elapsed_ms=round(seconds * 1_000),
+                action="sends wait for this disk: use a faster one, or ASYNC_FLUSH with two copies",
+            )

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Group commit on a worker and on the native thread: nothing is answered before it is on the disk,
+and a slow or failing disk never stops the loop.
+"""
+
+import asyncio
+import errno
+import os
+import queue
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from cometmq.broker.log_syncs import REPEAT_MS, SLOW_COUNT, SLOW_S, SlowSyncs
+from cometmq.broker.native import IS_BUILT, accel
+from cometmq.broker.testing.logs import RecordingLog
+from cometmq.broker.testing.replicas import DEADLINE_S, Node, until
+from cometmq.store.disk import OsDisk
+from cometmq.store.results import PutResult, PutStatus
+from cometmq.store.settings import FlushDiskType
+from cometmq.store.testing.builders import make_message
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+OK = PutStatus.PUT_OK
+SYNC_FLUSH = FlushDiskType.SYNC_FLUSH
+
+
+class HeldSyncs(Protocol):
+    """A disk whose syncs of the log end only when the test lets them."""
+
+    def end(self, number: int = 0) -> None:
+        """End the running sync, or the next one to begin, with an errno."""
+
+    def release(self) -> None:
+        """Let all syncs end at once from now on."""
+
+
+class HeldDisk(MemoryDisk):
+    """Holds syncs on the thread that runs them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: queue.Queue[int] = queue.Queue()
+        self._is_held = True
+        self.fault = self._hold
+
+    def _hold(self, operation: str, path: str) -> int:
+        if operation != "sync" or "/commitlog/" not in path or not self._is_held:
+            return 0
+        return self._ends.get(timeout=DEADLINE_S)
+
+    def end(self, number: int = 0) -> None:
+        self._ends.put(number)
+
+    def release(self) -> None:
+        self._is_held = False
+        self._ends.put(0)
+
+
+class HeldSyncer:
+    """The native thread, as `cometmq.accel.LogSyncer` behaves."""
+
+    def __init__(self) -> None:
+        self._event = os.eventfd(0)
+        self._running: int | None = None
+        self._next: int | None = None
+        self._ended: list[tuple[int, float, tuple[int, int] | None]] = []
+        self._ends: list[int] = []
+        self._is_held = True
+
+    def fileno(self) -> int:
+        return self._event
+
+    def start(self, number: int, files: Sequence[int], _folder: int | None) -> bool:
+        for descriptor in files:
+            os.fstat(descriptor)  # is open
+        is_replaced, self._next = self._next is not None, number
+        self._step()
+        return is_replaced
+
+    def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
+        os.eventfd_read(self._event)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def end(self, number: int = 0) -> None:
+        self._ends.append(number)
+        self._step()
+
+    def release(self) -> None:
+        self._is_held = False
+        self._step()
+
+    def _step(self) -> None:
+        """Go on as far as the test allows: the next sync does not wait for the loop."""
+        if self._running is None:
+            self._running, self._next = self._next, None
+        while self._running is not None and (self._ends or not self._is_held):
+            number = self._ends.pop(0) if self._ends else 0
+            self._ended.append((self._running, 0.0, (0, number) if number else None))
+            os.eventfd_write(self._event, 1)
+            self._running, self._next = self._next, None
+
+
+@asynccontextmanager
+async def held_node(way: str, folder: Path) -> AsyncIterator[tuple[Node, HeldSyncs]]:
+    held: Any
+    if way == "worker":
+        held = HeldDisk()
+        node = Node(held, flush_disk_type=SYNC_FLUSH)
+    else:
+        held = HeldSyncer()
+        node = Node(OsDisk(), syncer=held, flush_disk_type=SYNC_FLUSH, **paths(folder))
+    async with node:
+        try:
+            yield node, held
+        finally:
+            held.release()
+
+
+def paths(folder: Path) -> dict[str, Any]:
+    return {"store_path_root_dir": str(folder / "store"), "store_path_commit_log": ""}
+
+
+def put(node: Node) -> list[PutResult]:
+    """Commit a message."""
+    results = node.put(make_message())
+    node.driver.commit()
+    return results
+
+
+ways = pytest.mark.parametrize("way", ["worker", "native"])
+
+
+@ways
+async def test_a_sync_answers_what_was_written_before_it_began(way: str, tmp_path: Path) -> None:
+    async with held_node(way, tmp_path) as (node, held):
+        first = put(node)
+        during = [put(node) for _ in range(3)]
+        assert node.driver.waiting_count == 4
+        held.end()
+        await until(lambda: first)
+        assert during == [[]] * 3
+        held.end()  # one sync for the three
+        await until(lambda: node.driver.waiting_count == 0)
+        assert [result.status for one in (first, *during) for result in one] == [OK] * 4
+        assert node.store.stats().flush_count == 2
+        assert node.driver.head_wait_ms() == 0
+
+
+@ways
+async def test_a_failed_sync_refuses_what_a_later_sync_would_answer(
+    way: str, tmp_path: Path
+) -> None:
+    async with held_node(way, tmp_path) as (node, held):
+        pending = [put(node) for _ in range(3)]
+        held.end(errno.EIO)
+        held.end()
+        await until(lambda: all(pending))
+        refused = PutStatus.SERVICE_NOT_AVAILABLE
+        assert [result.status for one in pending for result in one] == [refused] * 3
+        assert "sync-failed" in node.store.write_state.refusals
+        assert [result.status for result in put(node)] == [refused]
+
+
+@ways
+async def test_a_sync_that_hangs_does_not_stop_the_loop(way: str, tmp_path: Path) -> None:
+    async with held_node(way, tmp_path) as (node, held):
+        pending = [put(node) for _ in range(2)]
+        sent: list[int] = []
+        node.driver.after_commit = lambda: sent.append(len(pending[0]))
+        node.clock.advance(4_900)
+        node.driver.tick()
+        assert pending == [[], []]
+        assert node.driver.head_wait_ms() == 4_900
+        assert node.store.max_offset("T", 0) == 2  # consumers are served
+        node.rig.clock.advance(5_000)
+        node.driver.tick()
+        timed_out = PutStatus.FLUSH_DISK_TIMEOUT
+        assert [result.status for one in pending for result in one] == [timed_out] * 2
+        assert sent[-1] == 1  # the answers leave at once
+        late = put(node)
+        held.release()
+        await until(lambda: late)
+        assert [result.status for result in late] == [OK]
+
+
+@ways
+async def test_a_drain_waits_for_the_sync_after_the_running_one(way: str, tmp_path: Path) -> None:
+    async with held_node(way, tmp_path) as (node, held):
+        pending = [put(node) for _ in range(2)]
+        draining = asyncio.get_running_loop().create_task(node.driver.drain())
+        held.end()
+        await until(lambda: pending[0])
+        assert not draining.done()
+        held.end()
+        await draining
+        assert [result.status for one in pending for result in one] == [OK] * 2
+
+
+async def test_a_file_that_cannot_be_opened_is_synced_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with held_node("native", tmp_path) as (node, held):
+        put(node)
+        refused: list[str] = []
+
+        def refuse(path: str, *_: object) -> int:
+            refused.append(path)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("os.open", refuse)
+            late = put(node)  # it must open the folder, which has a new file
+            await asyncio.sleep(0)
+        assert [Path(path).name for path in refused] == ["commitlog"]
+        assert not late
+        held.release()
+        node.rig.clock.advance(1_000)
+        node.driver.tick()
+        await until(lambda: late)
+        assert [result.status for result in late] == [OK]
+
+
+@pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
+async def test_the_native_thread_completes_puts(tmp_path: Path) -> None:
+    """Also across files of the log, whose folder must be synced."""
+    syncer = accel.LogSyncer()
+    node = Node(OsDisk(), syncer=syncer, flush_disk_type=SYNC_FLUSH, **paths(tmp_path))
+    async with node:
+        pending = []
+        for _ in range(40):
+            pending += [node.put(make_message(body=bytes(2_000))) for _ in range(3)]
+            await asyncio.sleep(0)
+        await until(lambda: all(pending))
+        assert {result.status for one in pending for result in one} == {OK}
+        assert node.store.flushed_offset == node.end
+        assert len(node.store.commit_log.files.files) > 1
+        assert node.driver.sync_seconds.count > 0
+
+
+def test_a_slow_disk_is_reported_once_a_minute() -> None:
+    log = RecordingLog()
+    slow = SlowSyncs(log)
+    for seconds in [SLOW_S] * (SLOW_COUNT - 1) + [0.001] + [SLOW_S] * (SLOW_COUNT - 1):
+        slow.note(seconds, now_ms=0)
+    assert not log.named("sync.slow")  # a disk may stall now and then
+    for _ in range(5):
+        slow.note(0.2, now_ms=1_000)
+    (line,) = log.named("sync.slow")
+    assert line["elapsed_ms"] == 200
+    slow.note(0.2, now_ms=1_000 + REPEAT_MS)
+    assert len(log.named("sync.slow")) == 2
