@@ -36,9 +36,10 @@ void report_print(const struct report *report, const struct counters *counted,
     printf(", \"requests_per_s\": %.1f, \"messages_per_s\": %.1f, \"generator_cpu_seconds\": %.3f",
            (double)counted->requests / report->seconds, (double)counted->messages / report->seconds,
            report->generator_cpu_seconds);
-    printf(", \"latency_us\": {\"p50\": %.1f, \"p99\": %.1f, \"p999\": %.1f, \"max\": %.1f}",
+    printf(", \"latency_us\": {\"p50\": %.1f, \"p99\": %.1f, \"p999\": %.1f, \"p9999\": %.1f",
            histogram_percentile_us(latency, 0.5), histogram_percentile_us(latency, 0.99),
-           histogram_percentile_us(latency, 0.999), (double)latency->max_ns / 1000.0);
+           histogram_percentile_us(latency, 0.999), histogram_percentile_us(latency, 0.9999));
+    printf(", \"max\": %.1f}", (double)latency->max_ns / 1000.0);
     printf(", \"errors\": %" PRIu64 ", \"codes\": {", report->errors_in_all);
     print_codes(by_code);
     puts("}}");

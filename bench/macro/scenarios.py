@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from macro.device import syncs_per_s
 from macro.native import BenchError, Floor, Report, loadgen
 from macro.process import anonymous_bytes, cpu_seconds, disk_bytes, drop_cached_pages, prefer
 from macro.rivals import RIVALS, running_rival
@@ -137,8 +138,21 @@ def _run_load(plan: Plan, load: Load, servers: Sequence[Contestant]) -> None:
             prepare(load, server)
         measure(plan, load, server, seconds=plan.warmup_s / 5)
     for _ in range(plan.rounds):
+        of_device = syncs_per_s(plan.directory) if load.setup.sync_flush else None
         for server in servers:
-            plan.add(load.name, server.name, measure(plan, load, server, seconds=plan.seconds))
+            sample = measure(plan, load, server, seconds=plan.seconds)
+            plan.add(load.name, server.name, sample | beside_device(load, sample, of_device))
+
+
+def beside_device(load: Load, sample: Sample, of_device: float | None) -> Sample:
+    """Return the syncs per second that the disk allows, measured in the same round, and which part
+    of them a lone sender gets.
+    """
+    if of_device is None:
+        return {}
+    lone = load.connections * load.in_flight == 1
+    share = {"share_of_syncs": sample["messages_per_s"] / of_device}
+    return {"device_syncs_per_s": of_device, **(share if lone else {})}
 
 
 def prepare(load: Load, server: Server) -> None:
@@ -186,6 +200,7 @@ def rates(report: Report) -> Sample:
         "p50_us": latency["p50"],
         "p99_us": latency["p99"],
         "p999_us": latency["p999"],
+        "p9999_us": latency["p9999"],
         "cpu_seconds_per_million": report["cpu_seconds_per_million"],
         "others_cpus": report["others_cpus"],
     }

@@ -13,6 +13,7 @@ Metric: TypeAlias = Literal[
     "p50_us",
     "p99_us",
     "p999_us",
+    "p9999_us",
     "cpu_seconds_per_million",
     "anonymous_bytes",
     "idle_cpus",
@@ -21,6 +22,8 @@ Metric: TypeAlias = Literal[
     "recovery_s",
     "share_of_single",
     "share_of_plain",
+    "share_of_syncs",
+    "device_syncs_per_s",
     "native_share",
     "slave_anonymous_bytes",
     "catch_up_bytes_per_s",
@@ -32,7 +35,8 @@ Metric: TypeAlias = Literal[
 MORE_IS_BETTER: Final = frozenset(
     {
         "messages_per_s", "pairs_per_s", "delivered_per_s", "share_of_single",
-        "share_of_plain", "native_share", "catch_up_bytes_per_s", "share_of_copy",
+        "share_of_plain", "share_of_syncs", "device_syncs_per_s", "native_share",
+        "catch_up_bytes_per_s", "share_of_copy",
     }
 )  # fmt: skip
 MEGABYTE: Final = 1_000_000
@@ -195,16 +199,24 @@ def secured(name: str, setup: Setup, *targets: Target) -> Load:
 
 
 ACCOUNTS: Final = Setup(accounts=True)
+SYNC_FLUSH: Final = Setup(sync_flush=True)
 _OF_PLAIN: Final = Target("share_of_plain", 0.8, of_java=False)
 
 LOADS: Final = (
     *PLAIN_LOADS,
     secured("pull", ACCOUNTS, Target("messages_per_s", 2.0), _OF_PLAIN),
     secured("send-8x32", ACCOUNTS, Target("messages_per_s", 4.0), _OF_PLAIN),
+    secured("send-1x1", SYNC_FLUSH, Target("share_of_syncs", 0.8, of_java=False)),
+    secured("send-64x1", SYNC_FLUSH, Target("messages_per_s", 3.0)),
+    secured("send-8x32", SYNC_FLUSH, Target("messages_per_s", 5.0)),
 )
 """Sends and pulls on a single broker; `macro/scenarios.py` runs them."""
 
-REPLICATED: Final = PLAIN_REPLICATED
+REPLICATED: Final = (
+    *PLAIN_REPLICATED,
+    secured("replicated-64x1", SYNC_FLUSH, Target("messages_per_s", 1.5)),
+    secured("replicated-8x32", SYNC_FLUSH, Target("messages_per_s", 1.5)),
+)
 
 CATCH_UP: Final = Scenario(
     "catch-up",

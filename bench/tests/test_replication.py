@@ -107,7 +107,7 @@ class FakeServer:
 
     def load(self, mode, **options):
         FakeServer.taken += (f"{self.name} {self.rate:.0f}",)
-        latency = {"p50": 1.0, "p99": 10.0, "p999": 20.0}
+        latency = {"p50": 1.0, "p99": 10.0, "p999": 20.0, "p9999": 30.0}
         return {
             "errors": 0, "codes": {}, "messages_per_s": self.rate, "latency_us": latency,
             "cpu_seconds_per_million": 1.0, "others_cpus": 0.0,

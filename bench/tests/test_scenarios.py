@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 from macro import scenarios
+from macro.device import syncs_per_s
 from macro.native import BenchError, loadgen
 from macro.scenarios import Plan, run_million, run_transactions
 from macro.servers import BROKER_CONF, Contestant, Server, running
@@ -72,7 +73,7 @@ class Refusing(Contestant):
         return {
             "errors": errors, "codes": {"0": 1_000, "2": errors}, "others_cpus": 0.0,
             "messages_per_s": 1_000.0 * self.sample_count, "cpu_seconds_per_million": 1.0,
-            "latency_us": {"p50": 1.0, "p99": 2.0, "p999": 3.0},
+            "latency_us": {"p50": 1.0, "p99": 2.0, "p999": 3.0, "p9999": 4.0},
         }  # fmt: skip
 
 
@@ -90,6 +91,25 @@ def test_a_sample_with_refusals_is_repeated(plan):
 def test_a_server_that_refuses_requests_in_every_sample_fails(plan):
     with pytest.raises(BenchError, match="java refused 1 requests: codes"):
         scenarios.measure(plan, SENDS, Refusing(10), seconds=1.0)
+
+
+def test_a_lone_sender_is_compared_with_the_syncs_of_the_disk(plan, monkeypatch):
+    """Each message of a lone sender takes a sync of its own."""
+    rates = iter((2_000.0, 4_000.0))
+    monkeypatch.setattr(scenarios, "syncs_per_s", lambda _: next(rates))
+    by_name = {load.name: load for load in LOADS}
+    for name in ("send-1x1-sync", "send-8x32-sync", "send-1x1"):
+        scenarios._run_load(plan, by_name[name], [Refusing(0)])
+    lone, many, plain = (plan.samples[name]["java"][0] for name in plan.samples)
+    assert (lone["device_syncs_per_s"], lone["share_of_syncs"]) == (2_000.0, 1.0)
+    assert many["device_syncs_per_s"] == 4_000.0
+    assert "share_of_syncs" not in many
+    assert "device_syncs_per_s" not in plain
+
+
+def test_the_syncs_of_the_disk_are_counted(tmp_path):
+    assert syncs_per_s(tmp_path, seconds=0.01) > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 SECURED = [load for load in (*LOADS, *REPLICATED) if load.setup != PLAIN]
