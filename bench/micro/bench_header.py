@@ -39,7 +39,7 @@ BINARY_PULL = head_of(BINARY, RequestCode.PULL_MESSAGE, PULL)
 
 
 def parse_binary_send() -> object:
-    """Decode a send completely, without the memo."""
+    """Decode a send completely, with its struct."""
     *_, position, head = parse_fixed(BINARY_SEND)
     return convert_ext(parse_ext(head, position), SendMessageV2)
 

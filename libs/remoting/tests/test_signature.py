@@ -11,13 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.remoting import signature
-from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import decode_header, encode_binary_ext
-from cometmq.remoting.send_memo import SendMemo
+from cometmq.remoting.header import decode_header
 from cometmq.remoting.signature import SessionCredentials, Signer, signing
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
-from cometmq.remoting.typed_decode import convert_ext
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
 UNSIGNED = {signature.SIGNATURE, signature.FORWARDED}
@@ -117,16 +114,3 @@ def test_orders_that_nobody_repeats_are_not_kept_for_ever(monkeypatch: pytest.Mo
 
 def test_a_secret_is_not_shown() -> None:
     assert "secret-1" not in repr(SessionCredentials("user-1", "secret-1"))
-
-
-def test_signed_sends_do_not_fill_the_memo_of_headers() -> None:
-    ext = {"a": "g", "b": "t", "c": "d", "d": "4", "e": "1", "f": "0", "g": "5", "h": "0"}
-    ext["i"] = "p"
-    header = convert_ext(ext, SendMessageV2)
-    assert isinstance(header, SendMessageV2)
-    memo = SendMemo()
-    signing(SessionCredentials("user-1", "secret-1"))(310, ext, b"")
-
-    memo.learn(encode_binary_ext(ext), 0, header)
-
-    assert memo.find(encode_binary_ext(ext), 0) is None

@@ -18,10 +18,9 @@ from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
 from cometmq.remoting.commands.table import NO_HEADER
 from cometmq.remoting.errors import RemoteProtocolError, ServerError
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import decode_header, encode_binary_ext
+from cometmq.remoting.header import decode_header
 from cometmq.remoting.header_plan import field_text
 from cometmq.remoting.raw import RawCommand
-from cometmq.remoting.send_memo import ENTRIES_MAX, LAYOUTS_MAX, SendMemo
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext
 from cometmq.remoting.typed_encode import FrameEncoder
 from cometmq.remoting.types import Serialization
@@ -280,71 +279,3 @@ def outcome(decoder: RequestDecoder, head: bytes) -> Any:
     except (RemoteProtocolError, HeaderFault) as error:
         return type(error), str(error)
     return decoded.header if isinstance(decoded, Call) else decoded
-
-
-def test_the_memo_is_not_deceived_by_a_field_inside_a_value() -> None:
-    """A value may contain bytes that look like a changing field."""
-    good = {"a": "g", "b": "t", "c": "d", "d": "4", "e": "1", "f": "0", "g": "5", "h": "0"}
-    good |= {"i": "p", "j": "0", "k": "false", "m": "false"}
-    memo = SendMemo()
-    head = encode_binary_ext(good)
-    memo.learn(head, 0, send_header(good))
-    assert memo.find(head, 0) == convert_ext(good, SendMessageV2)
-
-    evil = encode_binary_ext(good | {"d": "4\0\1e\0\0\0\0019"})
-
-    assert memo.find(evil, 0) is None
-
-
-def test_the_memo_keeps_clear_of_fields_that_occur_twice() -> None:
-    once = {"a": "g", "b": "t", "c": "d", "d": "4", "e": "1", "f": "0", "g": "5", "h": "0"}
-    once["i"] = "p"
-    twice = encode_binary_ext(once) + encode_binary_ext(once | {"e": "2"})
-    memo = SendMemo()
-
-    memo.learn(twice, 0, send_header(once | {"e": "2"}))
-
-    assert memo.find(twice, 0) is None
-
-
-@pytest.mark.parametrize(("field", "value"), [("e", "-1"), ("e", "9" * 10), ("g", "9" * 19)])
-def test_the_memo_leaves_unusual_numbers_to_the_full_parse(field: str, value: str) -> None:
-    ext = {"a": "g", "b": "t", "c": "d", "d": "4", "e": "1", "f": "0", "g": "5", "h": "0"}
-    ext["i"] = "p"
-    usual = encode_binary_ext(ext | {field: "1" * len(value)})
-    memo = SendMemo()
-    memo.learn(usual, 0, send_header(ext))
-
-    assert memo.find(encode_binary_ext(ext | {field: value}), 0) is None
-
-
-def send_header(ext: dict[str, str]) -> SendMessageV2:
-    header = convert_ext(ext, SendMessageV2)
-    assert isinstance(header, SendMessageV2)
-    return header
-
-
-def test_the_memo_knows_several_senders_of_one_length() -> None:
-    ext = {"a": "g", "b": "t", "c": "d", "d": "4", "e": "1", "f": "0", "g": "5", "h": "0"}
-    senders = [ext | {"b": "t" * (1 + n), "i": "p" * (LAYOUTS_MAX - n)} for n in range(LAYOUTS_MAX)]
-    memo = SendMemo()
-    for sender in senders:
-        memo.learn(encode_binary_ext(sender), 0, send_header(sender))
-
-    for sender in senders:
-        assert memo.find(encode_binary_ext(sender), 0) == send_header(sender)
-
-
-def test_the_memo_is_bounded() -> None:
-    ext = {"a": "g", "b": "t", "c": "d", "d": "4", "e": "1", "f": "0", "g": "5", "h": "0"}
-    ext["i"] = "p"
-    memo = SendMemo()
-    for number in range(ENTRIES_MAX + 1):
-        changed = ext | {"b": f"t{number}"}
-        memo.learn(encode_binary_ext(changed), 0, send_header(changed))
-    long = ext | {"b": "t" * 3000}
-    memo.learn(encode_binary_ext(long), 0, send_header(long))
-
-    assert memo.find(encode_binary_ext(ext | {"b": "t0"}), 0) is None
-    assert memo.find(encode_binary_ext(ext | {"b": f"t{ENTRIES_MAX}"}), 0) is not None
-    assert memo.find(encode_binary_ext(long), 0) is None

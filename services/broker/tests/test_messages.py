@@ -2,15 +2,12 @@
 
 import json
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker import messages
 from cometmq.broker.messages import (
     MovedQueue,
     OffsetMoved,
-    SentProperties,
     batch_text,
     cluster_pair,
     delay,
@@ -82,7 +79,6 @@ def test_reading_agrees_with_the_full_parser(pairs: list[tuple[str, str]]) -> No
     text = "\x02".join(f"{name}\x01{value}" for name, value in pairs)
     expected = parse_properties(text)
     sent = read_sent(text, CLUSTER)
-    assert read_sent(text, CLUSTER) == sent  # from the cache, if it was cached
 
     assert sent.tags == expected.get("TAGS")
     assert sent.tag_code == tag_code(expected.get("TAGS"))
@@ -203,43 +199,3 @@ def test_all_messages_of_the_broker_are_indexed_as_a_recovery_would(
     ):
         found = message.tag_code, message.keys
         assert found == tag_and_keys(message.properties.encode())
-
-
-OTHERS = st.lists(
-    st.sampled_from(
-        [
-            *("UNIQ_KEY\x01AB", "TAGS\x01A", "TAGS\x01B", "KEYS\x01k", "WAIT\x01false", ""),
-            *("DELAY\x013", "TRAN_MSG\x01true", "CLUSTER\x01x", "XUNIQ_KEY\x01A"),
-        ]
-    ),
-    max_size=2,
-)
-KEYS = st.sampled_from(["AB", "CD", "", "UNIQ_KEY\x01A"])
-TEXTS = st.builds(
-    lambda before, key, after: "\x02".join([*before, f"UNIQ_KEY\x01{key}", *after]),
-    OTHERS, KEYS, OTHERS,
-)  # fmt: skip
-CLUSTERS = st.sampled_from([CLUSTER, cluster_pair("D")])
-
-
-def test_cached_texts_are_read_like_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    parsed: list[str] = []
-    parse = messages._parse_sent
-
-    def parse_and_note(text: str, cluster: str) -> SentProperties:
-        parsed.append(text)
-        return parse(text, cluster)
-
-    @settings(derandomize=True)  # a random run may repeat too few texts
-    @given(st.lists(st.tuples(TEXTS, CLUSTERS), max_size=20))
-    def check(sends: list[tuple[str, str]]) -> None:
-        for text, cluster in sends:
-            asked.append(text)
-            assert read_sent(text, cluster) == parse(text, cluster)
-
-    monkeypatch.setattr(messages, "_shapes", {})
-    monkeypatch.setattr(messages, "_parse_sent", parse_and_note)
-    check()
-
-    assert len(parsed) < len(asked) * 3 // 4

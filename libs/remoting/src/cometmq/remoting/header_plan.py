@@ -213,49 +213,6 @@ def field_text(value: object) -> str:
     )
 
 
-class SendReplyPlan(HeaderPlan):
-    """A hand-written plan for the answer to a send, 2.5x faster than the general templates."""
-
-    __slots__ = ()
-
-    def json_reply(
-        self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
-    ) -> bytes | None:
-        """Return the whole JSON header for the fields of ``SendMessageReply``."""
-        if header.transaction_id is not None or reply.remark is not None:
-            return super().json_reply(header, constant, opaque, reply)
-        constant = constant or _NO_EXT
-        template = constant.encoded.get(_JSON) or _sent_template(constant)
-        # Formatting bytes is 1.8x faster than an f-string: bench_header.py.
-        return template % (
-            reply.code,
-            quote(header.msg_id).encode(),
-            header.queue_id,
-            header.queue_offset,
-            opaque,
-        )
-
-    def binary_reply(
-        self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
-    ) -> bytes | None:
-        """Return the whole binary header for the fields of ``SendMessageReply``."""
-        message_id = header.msg_id.encode()
-        if header.transaction_id is not None or not message_id:
-            return super().binary_reply(header, constant, opaque, reply)
-        queue_id, queue_offset = b"%d" % header.queue_id, b"%d" % header.queue_offset
-        more = b"" if constant is None else binary_constant(constant)
-        entries = b"\0\5msgId%b%b\0\7queueId\0\0\0%c%b\0\13queueOffset\0\0\0%c%b%b" % (
-            _pack_length(len(message_id)),
-            message_id,
-            len(queue_id),
-            queue_id,
-            len(queue_offset),
-            queue_offset,
-            more,
-        )
-        return binary_head(reply.code, FLAG_REPLY, opaque, reply.remark, entries)
-
-
 class PullReplyPlan(HeaderPlan):
     """A hand-written plan for the answer to a pull, 3x faster than the general templates."""
 
@@ -283,13 +240,6 @@ _PULLED: Final = (
     '{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d",'
     f'"minOffset":"%d","maxOffset":"%d"}},"flag":{FLAG_REPLY}{MIDDLE}%d,"remark":%b{TAIL}'
 ).encode()
-
-
-def _sent_template(constant: ConstantExt) -> bytes:
-    """Return a JSON header with placeholders for code, id, queue, offset and opaque."""
-    pieces = [piece.replace(b"%", b"%%") for piece in _sent_pieces(constant)]
-    template = constant.encoded[_JSON] = b"%b%%d%b%%b%b%%d%b%%d%b%%d%b" % tuple(pieces)
-    return template
 
 
 def _sent_pieces(constant: ConstantExt) -> list[bytes]:

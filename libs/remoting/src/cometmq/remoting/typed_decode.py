@@ -23,12 +23,10 @@ import msgspec
 
 from cometmq.remoting import remarks
 from cometmq.remoting.command import Call
-from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.commands.table import Command
 from cometmq.remoting.errors import CommandError, ServerError
 from cometmq.remoting.header import decode_header, parse_ext, parse_fixed
 from cometmq.remoting.raw import FLAG_REPLY, RawCommand
-from cometmq.remoting.send_memo import SendMemo
 from cometmq.remoting.types import Serialization
 
 _JSON: Final = int(Serialization.JSON)
@@ -52,11 +50,10 @@ class HeaderFault(Exception):  # never leaves the library
 class RequestDecoder:
     """Decodes headers with one catalogue of commands."""
 
-    __slots__ = ("_json_decode", "_send_memo", "_types")
+    __slots__ = ("_json_decode", "_types")
 
     def __init__(self, commands: Mapping[int, Command]) -> None:
         self._types = {code: command.header_type for code, command in commands.items()}
-        self._send_memo = SendMemo()
         self._json_decode: dict[bytes, tuple[JsonDecode, int]] = {}
         for code, header_type in self._types.items():
             if len(str(code)) in (2, 3) and header_type.__struct_fields__:
@@ -91,13 +88,7 @@ class RequestDecoder:
         if header_type is None or flag & FLAG_REPLY:
             return self._decode_slowly(_BINARY, head)
         call: Call[Any] = Call(code, None, opaque, flag, version, language, remark)
-        if header_type is not SendMessageV2:
-            call.header = _binary_header(call, head, position, header_type)
-            return call
-        call.header = self._send_memo.find(head, position)
-        if call.header is None:
-            call.header = _binary_header(call, head, position, header_type)
-            self._send_memo.learn(head, position, call.header)
+        call.header = _binary_header(call, head, position, header_type)
         return call
 
     def _decode_slowly(self, serialization: int, head: bytes) -> Call[Any] | RawCommand:

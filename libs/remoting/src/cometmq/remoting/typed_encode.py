@@ -14,7 +14,6 @@ import msgspec
 
 from cometmq.remoting.command import ConstantExt, Reply, Request
 from cometmq.remoting.commands.pull import PullMessageReply
-from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.remoting.frame import PREFIX_BYTES, frame_prefix
 from cometmq.remoting.header import encode_binary_ext, fits_binary
 from cometmq.remoting.header_plan import (
@@ -22,7 +21,6 @@ from cometmq.remoting.header_plan import (
     TAIL,
     HeaderPlan,
     PullReplyPlan,
-    SendReplyPlan,
     binary_constant,
     binary_head,
 )
@@ -32,7 +30,6 @@ from cometmq.remoting.types import Buffer, Serialization
 _JSON: Final = int(Serialization.JSON)
 _BINARY: Final = int(Serialization.ROCKETMQ)
 _PLAN_TYPES: Final[Mapping[type[msgspec.Struct], type[HeaderPlan]]] = {
-    SendMessageReply: SendReplyPlan,
     PullMessageReply: PullReplyPlan,
 }
 _encode_json: Final = msgspec.json.Encoder().encode

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes that the broker makes to a message before storing it (pure).
 
-Hot path: `read_sent` runs once per stored message (budget 0.4 us if the properties differ from
-earlier ones only in the unique key). It caches the values derived from such properties.
+Hot path: `read_sent` runs once per stored message that the native path does not serve.
 
 Compatibility: CLUSTER is added to every message. WAIT is removed only from the properties of a
 plain send; as in RocketMQ, batches and delayed messages keep it.
@@ -11,7 +10,6 @@ plain send; as in RocketMQ, batches and delayed messages keep it.
 from typing import Final
 
 import msgspec
-from msgspec import structs
 
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.new_message import NewMessage, encode_record
@@ -56,20 +54,6 @@ class SentProperties(msgspec.Struct, gc=False):
     is_half: bool = False
 
 
-class _Shape(msgspec.Struct, gc=False):
-    """Parsed properties, with the unique key cut out."""
-
-    before: str
-    after: str
-    sent: SentProperties
-
-
-_UNIQUE_START: Final = _UNIQUE_KEY + VALUE_SEPARATOR
-_SHAPES_MAX: Final = 1024
-_SHAPE_CHARS_MAX: Final = 128  # longer texts seldom repeat
-_shapes: dict[tuple[str, str, str], _Shape] = {}
-
-
 def cluster_pair(cluster_name: str) -> str:
     """Return the encoded property that is added to every stored message."""
     return f"{_CLUSTER}{VALUE_SEPARATOR}{cluster_name}"
@@ -77,45 +61,9 @@ def cluster_pair(cluster_name: str) -> str:
 
 def read_sent(text: str | None, cluster: str) -> SentProperties:
     """Read the properties of a send; `cluster` is the encoded property to append."""
-    if not text:
-        return SentProperties(cluster)
-    before, _, rest = text.partition(_UNIQUE_START)
-    key, _, after = rest.partition(PAIR_SEPARATOR)
-    shape = _shapes.get((before, after, cluster))
-    if shape is None or not key:
-        sent = _parse_sent(text, cluster)
-        if key and len(before) + len(after) <= _SHAPE_CHARS_MAX:
-            _learn(before, key, after, cluster, sent)
-        return sent
-    sent = shape.sent
-    return SentProperties(
-        shape.before + key + shape.after,
-        sent.tags,
-        sent.tag_code,
-        (key,),
-        sent.wait,
-        sent.waits_for_disk,
-        sent.delay_level,
-        sent.is_half,
-    )
-
-
-def _learn(before: str, key: str, after: str, cluster: str, sent: SentProperties) -> None:
-    """Cache the text around a unique key, if the key occurs only once and is the message's only
-    key.
-    """
-    is_pair = not before or before.endswith(PAIR_SEPARATOR)
-    if not is_pair or _UNIQUE_START in after or sent.keys != (key,):
-        return
-    if len(_shapes) >= _SHAPES_MAX:
-        _shapes.clear()
-    kept_before, _, rest = sent.text.partition(_UNIQUE_START)
-    shape = _Shape(kept_before + _UNIQUE_START, rest[len(key) :], structs.replace(sent))
-    _shapes[before, after, cluster] = shape
-
-
-def _parse_sent(text: str, cluster: str) -> SentProperties:
     sent = SentProperties(cluster)
+    if not text:
+        return sent
     unique_key = keys = None
     kept: list[str] = []
     for pair in text.split(PAIR_SEPARATOR):
