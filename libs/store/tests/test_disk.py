@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import ctypes
 import errno
 import os
 import subprocess
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.store import disk as disk_module
 from cometmq.store.disk import DiskUsage, OsDisk
 from cometmq.store.errors import DiskError, LockHeld
 
@@ -235,3 +237,23 @@ def test_a_system_without_writeback_leaves_it_to_the_sync(disk, tmp_path, monkey
     file.start_writeback(0, 4096)
     file.sync()
     assert file.read(0, 2) == b"ab"
+
+
+def test_all_files_of_a_locked_folder_are_synced_at_once(disk, tmp_path):
+    assert not disk.sync_all(str(tmp_path))  # the kernel could hide what failed before
+    lock = disk.lock(f"{tmp_path}/lock")
+    for number in range(10):
+        make(disk, tmp_path / "a", str(number)).write(0, [b"x"])
+    assert disk.sync_all(f"{tmp_path}/a")
+    assert not disk.sync_all("/proc")  # another file system
+    lock.release()
+
+
+def test_a_failed_sync_of_all_files_is_an_error(disk, tmp_path, monkeypatch):
+    lock = disk.lock(f"{tmp_path}/lock")
+    monkeypatch.setattr(disk_module, "_syncfs", lambda _: -1)
+    monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EIO)
+    with pytest.raises(DiskError) as caught:
+        disk.sync_all(str(tmp_path))
+    assert (caught.value.operation, caught.value.errno) == ("sync", errno.EIO)
+    lock.release()

@@ -15,6 +15,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
 import struct
 import threading
@@ -41,6 +42,22 @@ def _system_call() -> "ctypes._NamedFuncPointer | None":
 
 
 _sync_file_range: Final = _system_call()
+_SYNCFS_REPORTS_SINCE: Final = (5, 8)
+"""The first release of Linux whose syncfs reports failed writes."""
+
+
+def _whole_sync() -> "ctypes._NamedFuncPointer | None":
+    """Return syncfs; None on a system without it, or where it reports no errors."""
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if release is None or tuple(map(int, release.groups())) < _SYNCFS_REPORTS_SINCE:
+        return None
+    found = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int,)
+    return found
+
+
+_syncfs: Final = _whole_sync()
 
 
 class DiskUsage(NamedTuple):
@@ -164,6 +181,12 @@ class Disk(Protocol):
 
     def sync_folder(self, path: str) -> None:
         """Sync a folder; created, renamed and removed names then survive a power loss."""
+
+    def sync_all(self, folder: str) -> bool:
+        """Sync all files and folders of the file system that holds a folder, in one step.
+
+        Return False if the system cannot do that and report failed writes; nothing is synced then.
+        """
 
     def usage(self, path: str) -> DiskUsage:
         """Return the usage of the file system that holds this path."""
@@ -381,6 +404,7 @@ class OsDisk:
         self._open_files_max = open_files_max
         self._open_files: dict[OsFile, None] = {}
         self._open_files_lock = threading.Lock()
+        self._roots: list[Descriptor] = []  # of locked folders
         self.can_read_no_wait = _READ_NO_WAIT != 0
         self.open_flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
 
@@ -501,6 +525,22 @@ class OsDisk:
             folder = open_folder(path)
             os.fsync(folder.number)
 
+    def sync_all(self, folder: str) -> bool:
+        """Sync the file system that holds a folder, if a folder on it is locked.
+
+        The kernel reports failed writes that have happened since the descriptor was opened, so this
+        is done when the folder is locked.
+        """
+        with _translated("sync", folder):
+            device = os.stat(folder).st_dev
+            for root in self._roots:
+                if _syncfs is not None and os.fstat(root.number).st_dev == device:
+                    if _syncfs(root.number):
+                        number = ctypes.get_errno()
+                        raise OSError(number, os.strerror(number))
+                    return True
+        return False
+
     def usage(self, path: str) -> DiskUsage:
         """Return the usage of the file system as an unprivileged process sees it."""
         with _translated("stat", path):
@@ -526,6 +566,9 @@ class OsDisk:
         with _translated("write", path):
             os.pwrite(descriptor.number, b"lock", 0)
         _locked_paths.add(path)
+        with _translated("open", path):
+            folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._roots.append(Descriptor(folder))
         return _OsLock(path, descriptor)
 
     def check_unlocked(self, path: str) -> None:

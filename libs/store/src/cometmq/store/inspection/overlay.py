@@ -212,6 +212,10 @@ class OverlayDisk:
     def sync_folder(self, path: str) -> None:
         """Do nothing: the changes are discarded anyway."""
 
+    def sync_all(self, folder: str) -> bool:
+        """Do nothing: the changes are discarded anyway."""
+        return True
+
     def usage(self, path: str) -> DiskUsage:
         """Return the usage of the underlying file system."""
         return self._base.usage(path)

@@ -202,6 +202,13 @@ class MemoryDisk:
         """Check for a fault; names are always durable here."""
         self.check("sync", path)
 
+    def sync_all(self, folder: str) -> bool:
+        """Make all bytes survive a power loss."""
+        self.check("sync", folder)
+        self.durable.update((path, bytes(data)) for path, data in list(self.contents.items()))
+        self.sync_count += 1
+        return True
+
     def usage(self, path: str) -> DiskUsage:
         """Return the usage set by the test."""
         self.check("usage", path)

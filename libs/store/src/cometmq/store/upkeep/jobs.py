@@ -18,6 +18,11 @@ from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.sealer import SealStep
 
 PROBE_BYTES: Final = 64 * 1024
+NEW_FOLDERS_MAX: Final = 64
+"""With more new files than this, one sync of the whole file system replaces two syncs for each.
+
+A new file needs two commits of the file system's journal. 12,000 of them took 42 s on a busy disk.
+"""
 
 
 class Job(Protocol):
@@ -61,6 +66,8 @@ class Written(NamedTuple):
 
     def sync(self, disk: Disk) -> None:
         """Sync the files and folders."""
+        if len(self.folders) > NEW_FOLDERS_MAX and disk.sync_all(next(iter(self.folders))):
+            return
         disk.sync_each(list(self.files.values()))
         for folder in self.folders:
             disk.sync_folder(folder)
