@@ -6,19 +6,23 @@ import json
 import struct
 import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.broker import store_reads
+from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.testing.holds import HOLD_S_MAX, longest_hold
+from cometmq.broker.testing.holds import HOLD_S_MAX, Holds, longest_hold
 from cometmq.broker.testing.scripted import Connected, ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import frame
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import split_batch
 from cometmq.remoting.message.new_message import NewMessage
@@ -164,6 +168,8 @@ def consumer(name: str, wanted: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 TABLE_SIZE = 3_000
+MANY = 20_000
+DELETING = {RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP}
 BODIES: dict[str, tuple[int, dict[str, str], Callable[[], bytes]]] = {
     "many groups": (34, {}, lambda: json_of(
         clientID="c",
@@ -226,6 +232,47 @@ def fill(broker: ScriptedBroker) -> None:
         whole.groups.put(SubscriptionGroupConfig(group_name=f"group-{number}"))
         if number < TABLE_SIZE // 4:
             whole.offsets.commit(f"group-{number}", f"topic-{number}", 0, 1)
+
+
+def value_of(field: msgspec.structs.FieldInfo) -> str:
+    """Return a value for a field of any request."""
+    name = field.encode_name
+    if name in {"topic", "srcTopic", "b"}:
+        return "topic-1"
+    if name.lower().endswith("group") or name == "groupName":
+        return "group-2" if name == "destGroup" else "group-1"
+    kind = str(field.type)
+    return "false" if "bool" in kind else "1" if "int" in kind.lower() else ""
+
+
+def test_no_request_holds_the_loop_whatever_the_tables_contain() -> None:
+    """Each code is asked for a group in many topics, and a topic with many groups."""
+
+    async def ask(broker: ScriptedBroker, code: int, holds: Holds) -> float:
+        holds.longest_s = 0.0
+        connected = broker.connect()
+        fields = msgspec.structs.fields(COMMANDS[code].header_type)
+        data = frame(code, {field.encode_name: value_of(field) for field in fields}, b"{}")
+        holds.measure(lambda: connected.peer.data_received(data))
+        for _ in range(200):  # some requests have no answer
+            await asyncio.sleep(0)
+        while broker.broker.incremental.is_running:  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0)
+        connected.peer.connection_lost(None)
+        return holds.longest_s
+
+    async def work(broker: ScriptedBroker) -> None:
+        whole = broker.broker
+        for number in range(MANY):
+            whole.topics.create(f"topic-{number}", queue_nums=4)
+            whole.groups.put(SubscriptionGroupConfig(group_name=f"group-{number}"))
+            whole.offsets.commit("group-1", f"topic-{number}", 0, 1)
+            whole.offsets.commit(f"group-{number}", "topic-1", 0, 1)
+        with longest_hold() as holds:
+            for code in sorted(HANDLERS, key=lambda code: code in DELETING):
+                await check(partial(ask, broker, code, holds))
+
+    run_broker(False, work)
 
 
 def items(count: int) -> bytes:

@@ -274,7 +274,8 @@ async def test_no_answer_and_no_figure_contains_an_impossible_offset(
     pull = PullMessage("G", "T", 1, odd, 32, 5, odd, 0, 0, "*", "TAG")
     answer = asked(broker, Code.PULL_MESSAGE, pull)
     assert 0 <= answer.header.next_begin_offset <= 3
-    asked(broker, Code.CLONE_GROUP_OFFSET, CloneGroupOffset("G", "H", "T", offline=True))
+    clone = CloneGroupOffset("G", "H", "T", offline=True)
+    await answered(broker, Code.CLONE_GROUP_OFFSET, clone)
 
     expected = None if odd < 0 else odd
     for name in ("G", "H"):

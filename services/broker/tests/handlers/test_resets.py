@@ -287,13 +287,13 @@ async def test_captured_corrections(exchange: Exchange) -> None:
     assert decode_json(CorrectionOffsets, answer.body) == wanted
 
 
-def corrections(broker: Broker, filter_groups: str | None = None) -> dict[int, int]:
+async def corrections(broker: Broker, filter_groups: str | None = None) -> dict[int, int]:
     header = QueryCorrectionOffset(compare_group="G", topic="T", filter_groups=filter_groups)
-    reply = resets.query_correction_offset(broker, Call(308, header))
+    reply = await resets.query_correction_offset(broker, Call(308, header))
     return decode_json(CorrectionOffsets, reply.body).correction_offsets  # type: ignore[arg-type]
 
 
-def test_corrections_mark_queues_where_the_compared_group_is_behind() -> None:
+async def test_corrections_mark_queues_where_the_compared_group_is_behind() -> None:
     store = MemoryStore()
     broker = memory_broker(store)
     store.set_queue("T", 2, min_offset=5, max_offset=9, stored_ms=1)
@@ -301,8 +301,8 @@ def test_corrections_mark_queues_where_the_compared_group_is_behind() -> None:
         for queue_id, offset in enumerate(offsets):
             broker.offsets.commit(group, "T", queue_id, offset)
 
-    assert corrections(broker) == {0: 3, 1: 1, 2: END}
-    assert corrections(broker, "G,B") == {0: 3, 1: END, 2: END}
+    assert await corrections(broker) == {0: 3, 1: 1, 2: END}
+    assert await corrections(broker, "G,B") == {0: 3, 1: END, 2: END}
     assert broker.offsets.committed("B", "T", 0) == 9
 
 
@@ -318,12 +318,12 @@ async def test_captured_copies(exchange: Exchange) -> None:
     assert broker.offsets.queues(ext["destGroup"], ext["topic"]) == {1: 6}
 
 
-def clone(broker: Broker, topic: str | None = None, *, offline: bool = False) -> Reply:
+async def clone(broker: Broker, topic: str | None = None, *, offline: bool = False) -> Reply:
     header = CloneGroupOffset(src_group="G", dest_group="D", topic=topic, offline=offline)
-    return resets.clone_group_offset(broker, Call(314, header, peer=FakePeer()))
+    return await resets.clone_group_offset(broker, Call(314, header, peer=FakePeer()))
 
 
-def test_copies_skip_deleted_and_left_topics() -> None:
+async def test_copies_skip_deleted_and_left_topics() -> None:
     broker = memory_broker()
     for topic in ("T", "Left", "Gone"):
         broker.offsets.commit("G", topic, 0, 4)
@@ -331,30 +331,30 @@ def test_copies_skip_deleted_and_left_topics() -> None:
             broker.topics.create(topic, queue_nums=1)
     join(broker, "G", "T")
 
-    assert clone(broker) is OK
+    assert await clone(broker) is OK
     assert broker.offsets.topics_of("D") == {"T"}
-    clone(broker, offline=True)
+    await clone(broker, offline=True)
     assert broker.offsets.topics_of("D") == {"T", "Left"}
     assert broker.offsets.topics_of("G") == {"T", "Left", "Gone"}
 
 
-def test_a_copy_replaces_offsets_once() -> None:
+async def test_a_copy_replaces_offsets_once() -> None:
     broker = memory_broker()
     broker.topics.create("T", queue_nums=3)
     broker.offsets.commit("G", "T", 0, 4)
     broker.offsets.commit("D", "T", 2, 9)
 
-    clone(broker, "T")
+    await clone(broker, "T")
     broker.offsets.commit("G", "T", 0, 5)
 
     assert broker.offsets.queues("D", "T") == {0: 4}
     broker.offsets.drop_group("G")
-    clone(broker, "T")
+    await clone(broker, "T")
     assert broker.offsets.queues("D", "T") == {0: 4}
 
 
-def test_a_copy_to_a_dangerous_name_is_refused() -> None:
+async def test_a_copy_to_a_dangerous_name_is_refused() -> None:
     header = CloneGroupOffset(src_group="G", dest_group="a@b")
 
     with pytest.raises(ServerError, match="illegal characters"):
-        resets.clone_group_offset(memory_broker(), Call(314, header, peer=FakePeer()))
+        await resets.clone_group_offset(memory_broker(), Call(314, header, peer=FakePeer()))

@@ -31,6 +31,11 @@ class IncrementalRunner:
     def __init__(self) -> None:
         self._is_free = asyncio.Lock()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a job has not ended yet."""
+        return self._is_free.locked()
+
     async def run(self, work: Steps[T]) -> T:
         """Run the job after all earlier ones, and return its result."""
         async with self._is_free:

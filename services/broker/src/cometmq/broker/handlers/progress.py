@@ -39,10 +39,12 @@ from cometmq.remoting.commands.admin import (
 )
 from cometmq.remoting.errors import ServerError, TopicNotExist
 from cometmq.remoting.progress import difference, position
+from cometmq.runtime.incremental import Steps
 from cometmq.store.reads import Lookup
 
 QUEUES_MAX: Final = 60_000  # of all groups together: their answer must fit into a frame
 TOTAL_DIFF_MIN: Final = -(1 << 63)  # Java reads a long; an offset may be far beyond its queue
+STEP_TOPICS: Final = 5_000  # when they are only counted: about 1 ms
 TURN_QUEUES_MAX: Final = 256  # without reads: about 0.5 ms
 
 
@@ -70,7 +72,7 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
     Compatibility: RocketMQ's answer is unbounded. Here the request is refused if the answer would
     not fit in a frame.
     """
-    _check_size(broker)
+    await broker.incremental.run(_check_size(broker))
     stats = BrokerConsumeStats(broker_addr=broker.address)
     checked_count = 0
     for group in list(broker.groups.table):
@@ -100,12 +102,17 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
     )
 
 
-def query_topic_consume_by_who(broker: Broker, call: Call[QueryTopicConsumeByWho]) -> Reply:
+async def query_topic_consume_by_who(broker: Broker, call: Call[QueryTopicConsumeByWho]) -> Reply:
     """Return the groups that subscribe to a topic or have offsets in it."""
-    topic = call.header.topic
+    return await broker.incremental.run(_groups_of(broker, call.header.topic))
+
+
+def _groups_of(broker: Broker, topic: str) -> Steps[Reply]:
     groups = {group.name for group in broker.consumers.groups() if topic in group.subscriptions}
-    groups |= broker.offsets.groups_of(topic)
-    return Reply(body=encode_json(GroupList(group_list=sorted(groups))))
+    yield
+    names = sorted(groups | broker.offsets.groups_of(topic))
+    yield
+    return Reply(body=encode_json(GroupList(group_list=names)))
 
 
 def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) -> None:
@@ -154,13 +161,16 @@ def _behind(part: ConsumeStats) -> int:
     return sum(difference(pair.consumer_offset, pair.broker_offset) for pair in pairs)
 
 
-def _check_size(broker: Broker) -> None:
-    count = sum(
-        broker.topics.table[topic].write_queue_nums
-        for group in broker.groups.table
-        for topic in broker.offsets.topics_of(group)
-        if topic in broker.topics.table
-    )
+def _check_size(broker: Broker) -> Steps[None]:
+    count = visited = 0
+    table = broker.topics.table
+    for group in list(broker.groups.table):
+        for topic in list(broker.offsets.topics_of(group)):
+            if topic in table:
+                count += table[topic].write_queue_nums
+            visited += 1
+            if not visited % STEP_TOPICS:
+                yield
     if count > QUEUES_MAX:
         raise ServerError(
             f"the groups have offsets in {count} queues, more than {QUEUES_MAX}: "

@@ -34,8 +34,11 @@ from cometmq.remoting.commands.admin import (
 from cometmq.remoting.commands.callbacks import ResetConsumerClientOffset
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError
 from cometmq.remoting.types import Language
+from cometmq.runtime.incremental import Steps
 from cometmq.store.reads import Lookup
 
+STEP_COUNT: Final = 500
+"""Number of groups or topics that one step of a long answer visits: about 1 ms."""
 END: Final = -1  # as a time: the end of each queue
 BEHIND: Final = (1 << 63) - 1  # as a corrected offset: the group lags behind all others
 
@@ -148,7 +151,7 @@ def _row(queue: MessageQueue, offset: int) -> QueueOffset:
     return QueueOffset(queue.broker_name, offset, queue.queue_id, queue.topic)
 
 
-def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -> Reply:
+async def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -> Reply:
     """Return the lowest offset of any group in each queue of a topic.
 
     As in RocketMQ, the offset is Java's Long.MAX_VALUE if the compared group lags behind all
@@ -157,10 +160,15 @@ def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -
     Compatibility: RocketMQ deletes the offsets of the filtered groups. Here they are only left out
     of the answer.
     """
-    header = call.header
+    return await broker.incremental.run(_correction_offsets(broker, call.header))
+
+
+def _correction_offsets(broker: Broker, header: QueryCorrectionOffset) -> Steps[Reply]:
     left_out = set((header.filter_groups or "").split(","))
     least: dict[int, int] = {}
-    for group in broker.offsets.groups_of(header.topic) - left_out:
+    for number, group in enumerate(broker.offsets.groups_of(header.topic) - left_out, 1):
+        if not number % STEP_COUNT:
+            yield
         for queue_id, offset in broker.offsets.queues(group, header.topic).items():
             if offset >= broker.store.min_offset(header.topic, queue_id):
                 least[queue_id] = min(offset, least.get(queue_id, offset))
@@ -170,7 +178,7 @@ def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -
     return Reply(body=encode_json(CorrectionOffsets(correction_offsets=least)))
 
 
-def clone_group_offset(broker: Broker, call: Call[CloneGroupOffset]) -> Reply:
+async def clone_group_offset(broker: Broker, call: Call[CloneGroupOffset]) -> Reply:
     """Copy one group's offsets to another group, in one topic or in all of its topics.
 
     Topics that the connected group no longer subscribes to are skipped, unless the request is for
@@ -178,17 +186,23 @@ def clone_group_offset(broker: Broker, call: Call[CloneGroupOffset]) -> Reply:
 
     Compatibility: RocketMQ copies nothing when the request is for all topics.
     """
+    check_group(call.header.dest_group)
+    await broker.incremental.run(_cloning(broker, call))
+    return OK
+
+
+def _cloning(broker: Broker, call: Call[CloneGroupOffset]) -> Steps[None]:
     header = call.header
     source = header.src_group
-    check_group(header.dest_group)
     asked = (header.topic or "").strip()
     topics = {asked} if asked else broker.offsets.topics_of(source)
     online = None if header.offline else broker.consumers.group(source)
     subscribed = online.subscriptions.keys() if online is not None else ()
-    for topic in topics:
+    for number, topic in enumerate(list(topics), 1):
+        if not number % STEP_COUNT:
+            yield
         if topic in broker.topics.table and (not subscribed or topic in subscribed):
             broker.offsets.clone(source, header.dest_group, topic, broker.room(call))
     broker.log.info(
         "offsets.cloned", peer=call.peer.address, group=source, to_group=header.dest_group
     )
-    return OK
