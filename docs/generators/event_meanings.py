@@ -73,6 +73,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "task.failed": "A step of a background task failed; unless `fatal`, the task runs again after "
     "its interval.",
     # connections
+    "certificate.expired": "The TLS certificate of this program has expired; it stays in use until "
+    "its file changes, but peers that verify it refuse the connection.",
+    "certificate.unaccelerated": "OpenSSL serves TLS connections, with more processor time than "
+    "native code, because native code cannot use the certificate or the key.",
     "certificate.unreadable": "Changed TLS files cannot be read; the old certificate stays in use.",
     "connection.overflowed": "A connection was closed: the peer did not read, and its pending "
     "answers exceeded the memory limit.",
@@ -80,7 +84,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "The connections with the most output are paused until their peers have read, and closed if "
     "they do not.",
     "connection.refused": "A connection was closed: it sent an invalid frame, did not use TLS as "
-    "configured, or exceeded the maximum number of connections.",
+    "configured, did not complete its TLS handshake within the limits, or exceeded the maximum "
+    "number of connections.",
     "connection.stalled": "A connection was closed: the peer did not read its pending answers in "
     "time.",
     "groups.unmeasured": "The lag of consumer groups could not be read from disk; the broker "

@@ -106,6 +106,13 @@ def authority(folder: Path) -> Authority:
     return made
 
 
+def decrypt_key(served: Authority) -> None:
+    """Replace the server's key by one without a password."""
+    plain = served.folder / "plain.key"
+    openssl("pkey", "-passin", f"pass:{PASSWORD}", "-in", served.key("server"), "-out", plain)
+    plain.replace(served.key("server"))
+
+
 def openssl(*arguments: object) -> None:
     command = ["openssl", *map(str, arguments)]
     subprocess.run(command, check=True, capture_output=True)
@@ -121,12 +128,19 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return authority(tmp_path_factory.mktemp("tls") / "strange")
 
 
-@pytest.fixture(scope="module")
-def comet(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CometCluster]:
-    """Our servers; some of their settings are in a file `tls.properties`."""
+@pytest.fixture(scope="module", params=["encrypted", "plain"])
+def comet(
+    ours: Authority, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[CometCluster]:
+    """Our servers; some of their settings are in a file `tls.properties`.
+
+    Native code serves the broker's connections if the key is not encrypted.
+    """
     folder = tmp_path_factory.mktemp("comet-tls")
     served = Authority(folder / "served")
     shutil.copytree(ours.folder, served.folder)
+    if request.param == "plain":
+        decrypt_key(served)
     config = folder / "tls.properties"
     lines = {**served.server(), **served.client()}
     config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
@@ -209,10 +223,13 @@ def test_certificates_are_renewed_while_servers_run(
     comet: CometCluster, ours: Authority, strange: Authority
 ) -> None:
     """This test is the last in the file, because the servers keep the new certificates."""
-    served = comet.directory / "served"
+    served = Authority(comet.directory / "served")
     before = ours.own_client(cert_path=None, key_path=None)
+    is_plain = b"ENCRYPTED" not in served.key("server").read_bytes()
     for path in strange.folder.iterdir():
-        shutil.copyfile(path, served / path.name)
+        shutil.copyfile(path, served.folder / path.name)
+    if is_plain:
+        decrypt_key(served)
 
     wait_until(
         lambda: outcome(comet.namesrv_addr, strange.own_client()) == "SEND_OK",
@@ -221,7 +238,10 @@ def test_certificates_are_renewed_while_servers_run(
     )
 
     assert outcome(comet.namesrv_addr, before) != "SEND_OK"
-    comet.brokers[comet.broker_names[0]].wait_for_log("certificate.reloaded", RELOAD_TIMEOUT_S)
+    broker = comet.brokers[comet.broker_names[0]]
+    broker.wait_for_log("certificate.reloaded", RELOAD_TIMEOUT_S)
+    if is_plain:
+        assert "certificate.unaccelerated" not in broker.log()
 
 
 def wrong_settings(ours: Authority, strange: Authority) -> list[TlsSettings]:

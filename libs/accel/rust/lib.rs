@@ -23,6 +23,8 @@ pub mod pull;
 pub mod range;
 pub mod scan;
 pub mod stage;
+pub mod tls;
+mod tls_clients;
 pub mod transaction_header;
 pub mod transactions;
 
@@ -50,3 +52,4 @@ mod python_range;
 mod python_sockets;
 #[cfg(feature = "python")]
 mod python_syncs;
+mod python_tls;

@@ -20,6 +20,7 @@ use crate::python_due::DueRecords;
 use crate::python_keys::LaneKeys;
 use crate::python_sockets::Sockets;
 use crate::python_syncs::LogSyncer;
+use crate::python_tls::{TlsContext, TlsFault, TlsSession};
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
 use crate::transactions::Transactions;
 
@@ -464,6 +465,9 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<DueRecords>()?;
     module.add_class::<Sockets>()?;
     module.add_class::<LogSyncer>()?;
+    module.add_class::<TlsContext>()?;
+    module.add_class::<TlsSession>()?;
+    module.add("TlsFault", module.py().get_type::<TlsFault>())?;
     module.add_function(wrap_pyfunction!(crate::python_checksums::file_crcs, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_conditions::matches, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_due::select_due, module)?)?;

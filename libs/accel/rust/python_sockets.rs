@@ -2,6 +2,7 @@
 //! The class `Sockets`, which is described in `_native.pyi`: reads and writes sockets that the
 //! transports of an event loop own.
 
+use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Result, Write};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::net::TcpStream;
@@ -12,6 +13,8 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
+
+use crate::python_tls::TlsSession;
 
 /// Size of one read; a longer input takes several turns of the loop.
 const READ_BYTES_MAX: usize = 256 << 10;
@@ -24,15 +27,46 @@ const EVENTS_MAX: usize = 128;
 #[pyclass(module = "cometmq.accel")]
 pub(crate) struct Sockets {
     buffer: Vec<u8>,
+    /// The sockets whose bytes are encrypted.
+    secured: HashMap<RawFd, Py<TlsSession>>,
+    plain: Vec<u8>,
+    sealed: Vec<u8>,
+    /// Number of bytes that encryption has added to those received since the last question.
+    overhead: isize,
 }
 
+/// The index of a row, and the bytes that are still to be sent; `None` if the row was not touched,
+/// because its connection no longer has a socket.
+type Rest<'py> = (usize, Option<Bound<'py, PyBytes>>);
 type Received<'py> = (Bound<'py, PyList>, Bound<'py, PyList>);
 
 #[pymethods]
 impl Sockets {
     #[new]
     fn new() -> Self {
-        Self { buffer: vec![0; READ_BYTES_MAX] }
+        Self {
+            buffer: vec![0; READ_BYTES_MAX],
+            secured: HashMap::new(),
+            plain: vec![],
+            sealed: vec![],
+            overhead: 0,
+        }
+    }
+
+    /// Decrypts what a socket receives, and encrypts what `send_rows` writes to it.
+    fn secure(&mut self, fd: RawFd, session: Py<TlsSession>) {
+        self.secured.insert(fd, session);
+    }
+
+    /// Leaves encryption to the caller from now on.
+    fn release(&mut self, fd: RawFd) {
+        self.secured.remove(&fd);
+    }
+
+    /// Returns how many more bytes have been received than `receive` has returned since the last
+    /// call.
+    fn take_overhead(&mut self) -> isize {
+        std::mem::take(&mut self.overhead)
     }
 
     /// Reads once from each readable socket of an epoll object. Returns the connections with what
@@ -56,7 +90,24 @@ impl Sockets {
                 if flags == EventFlags::IN { retry(|| borrowed(fd)?.read(buffer)) } else { Ok(0) };
             match result {
                 Ok(0) => ended.append(peer)?,
-                Ok(count) => chunks.append((peer, PyBytes::new(py, &buffer[..count])))?,
+                Ok(count) => match self.secured.get(&fd) {
+                    None => chunks.append((peer, PyBytes::new(py, &buffer[..count])))?,
+                    Some(session) => {
+                        let plain = &mut self.plain;
+                        plain.clear();
+                        // The connection asks the session for its last bytes and for the reason.
+                        if session.borrow_mut(py).receive(&buffer[..count], plain) {
+                            ended.append(peer)?;
+                            self.overhead += count as isize;
+                        } else {
+                            // Plain bytes may have been received earlier than their last record.
+                            self.overhead += count as isize - plain.len() as isize;
+                            if !plain.is_empty() {
+                                chunks.append((peer, PyBytes::new(py, plain)))?;
+                            }
+                        }
+                    }
+                },
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => ended.append(peer)?,
             }
@@ -70,27 +121,40 @@ impl Sockets {
         write(fd, data)
     }
 
-    /// Writes the bytes of each row to the socket of its connection.
-    #[allow(clippy::unused_self)]
-    fn send_rows(
-        &self,
-        py: Python<'_>,
-        rows: &Bound<'_, PyList>,
-    ) -> PyResult<(usize, Vec<(usize, usize)>)> {
+    /// Writes the bytes of each row to the socket of its connection. Returns the bytes that the
+    /// kernel has not taken.
+    fn send_rows<'py>(
+        &mut self,
+        py: Python<'py>,
+        rows: &Bound<'py, PyList>,
+    ) -> PyResult<(usize, Vec<Rest<'py>>)> {
         let name = pyo3::intern!(py, "direct_fd");
         let (mut total, mut unsent, mut full) = (0, vec![], vec![]);
         for (index, row) in rows.iter().enumerate() {
             let row = row.cast::<PyTuple>()?;
             let fd: RawFd = row.get_item(0)?.getattr(name)?.extract()?;
-            let data = row.get_item(1)?;
-            let data = data.cast::<PyBytes>()?.as_bytes();
+            let plain = row.get_item(1)?.cast_into::<PyBytes>()?;
+            if fd < 0 {
+                unsent.push((index, None));
+                continue;
+            }
+            let mut data = plain.as_bytes();
+            if let Some(session) = self.secured.get(&fd) {
+                self.sealed.clear();
+                session.borrow_mut(py).seal(data, &mut self.sealed);
+                data = &self.sealed;
+            }
             // Later bytes for a socket must not overtake bytes that it has not taken.
             let sent = if full.contains(&fd) { 0 } else { write(fd, data) };
             total += sent;
             if sent < data.len() {
                 full.push(fd);
-                unsent.push((index, sent));
+                let rest = PyBytes::new(py, &data[sent..]);
+                unsent.push((index, Some(rest)));
             }
+        }
+        for buffer in [&mut self.plain, &mut self.sealed] {
+            buffer.shrink_to(READ_BYTES_MAX);
         }
         Ok((total, unsent))
     }

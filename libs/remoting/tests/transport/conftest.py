@@ -4,6 +4,8 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import uvloop
 from cometmq.remoting.transport import ClientSettings, RemotingClient, Server, ServerSettings
 from cometmq.remoting.transport.direct import Sockets
 from cometmq.remoting.transport.lane import Lane
+from cometmq.remoting.transport.tls_contexts import TlsEngine
 
 from .plain_lane import NoLane, PythonSockets
 
@@ -28,16 +31,31 @@ async def resources() -> AsyncIterator[contextlib.AsyncExitStack]:
         yield stack
 
 
-@pytest.fixture(params=["transports", "direct"])
+HAS_ACCEL = find_spec("cometmq.accel") is not None
+
+
+KINDS = ["transports", "direct"]
+TLS_KINDS = [*KINDS, *(["native"] if HAS_ACCEL else [])]
+
+
+@pytest.fixture(params=KINDS)
 def start_server(start_plain_server: StartServer, request: pytest.FixtureRequest) -> StartServer:
     """Start a server with these handlers; return it and its port.
 
     Every test also runs with direct input and output, unless the server has hooks.
     """
+    return starter(start_plain_server, request.param)
+
+
+def starter(start_plain_server: StartServer, kind: str) -> StartServer:
+    """Return a function that starts a server with one kind of input and output."""
 
     async def start(*arguments: Any, **more: Any) -> tuple[Server[Any], int]:
-        if request.param == "direct" and not {"before", "after"} & more.keys():
+        if kind != "transports" and not {"before", "after"} & more.keys():
             more |= {"lane": NoLane(), "sockets": PythonSockets()}
+        if kind == "native":
+            accel = import_module("cometmq.accel")
+            more |= {"sockets": accel.Sockets(), "engine": accel.TlsContext}
         started: tuple[Server[Any], int] = await start_plain_server(*arguments, **more)
         return started
 
@@ -54,10 +72,13 @@ def start_plain_server(resources: contextlib.AsyncExitStack) -> StartServer:
         *,
         lane: Lane | None = None,
         sockets: Sockets | None = None,
+        engine: TlsEngine | None = None,
         **more: Any,
     ) -> tuple[Server[Any], int]:
         server = Server(handlers, None, settings or ServerSettings(), clock_ms=clock_ms, **more)
         server.use_lane(lane, sockets)
+        if engine is not None:
+            server.use_tls(engine)
         port = await server.listen("127.0.0.1", 0)
         resources.push_async_callback(server.close, 200)
         return server, port

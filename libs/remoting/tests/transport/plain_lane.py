@@ -63,15 +63,28 @@ class PythonSockets:
 
     def send_rows(
         self, rows: Sequence[tuple[Any, bytes, int]]
-    ) -> tuple[int, list[tuple[int, int]]]:
-        total, unsent, full = 0, [], set()
+    ) -> tuple[int, list[tuple[int, bytes | None]]]:
+        total, full = 0, set()
+        unsent: list[tuple[int, bytes | None]] = []
         for index, (peer, data, _) in enumerate(rows):
+            if peer.direct_fd < 0:
+                unsent.append((index, None))
+                continue
             sent = 0 if peer.direct_fd in full else self.send(peer.direct_fd, data)
             total += sent
             if sent < len(data):
                 full.add(peer.direct_fd)
-                unsent.append((index, sent))
+                unsent.append((index, data[sent:]))
         return total, unsent
+
+    def secure(self, _fd: int, _session: Any) -> None:
+        raise AssertionError("there are no native sessions")
+
+    def release(self, _fd: int) -> None:
+        raise AssertionError("there are no native sessions")
+
+    def take_overhead(self) -> int:
+        return 0
 
 
 class NoLane:

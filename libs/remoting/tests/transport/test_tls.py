@@ -17,7 +17,7 @@ from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumer
 from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import ConnectFailed, ConnectionLost, ServerError, SettingsError
 from cometmq.remoting.transport import ClientSettings, ServerSettings, TlsMode, TlsSettings
-from cometmq.remoting.transport.certificate import self_signed_pem
+from cometmq.remoting.transport.certificate import expiry_of, self_signed_pem
 from cometmq.remoting.transport.tls import TLS_REQUIRED, TlsGate
 from cometmq.remoting.transport.tls_contexts import (
     WatchedContext,
@@ -26,6 +26,8 @@ from cometmq.remoting.transport.tls_contexts import (
 )
 from cometmq.remoting.types import Serialization
 
+from .conftest import TLS_KINDS, StartServer, starter
+
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 HEADER = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=3)
 HANDLERS = {QUERY: lambda _, call: QueryConsumerOffsetReply(offset=len(call.body))}
@@ -33,6 +35,12 @@ TLS_CLIENT = ClientSettings(tls=TlsSettings(enable=True))
 NO_PEM = "no certificate and key in PEM form"
 NO_PASSWORD = "is missing, and the key is encrypted"
 BODY = bytes(range(256)) * 4096
+
+
+@pytest.fixture(params=TLS_KINDS)
+def start_server(start_plain_server: StartServer, request: pytest.FixtureRequest) -> StartServer:
+    """Start a server whose connections are also served by native code."""
+    return starter(start_plain_server, request.param)
 
 
 def server_settings(mode: TlsMode, **more: object) -> ServerSettings:
@@ -299,7 +307,7 @@ async def test_a_client_follows_its_files_too(
     assert response.code == 0
 
 
-def context_of(**files: Any) -> WatchedContext:
+def context_of(**files: Any) -> WatchedContext[ssl.SSLContext]:
     return WatchedContext(TlsSettings(test_mode=False, **files), server_context)
 
 
@@ -406,3 +414,53 @@ def test_test_mode_asks_no_certificate_of_a_client() -> None:
     with pytest.raises(SettingsError, match="TLS needs"):
         TlsGate(TlsSettings(need_client_auth="require"))
     assert TlsGate(TlsSettings()).watched is None
+
+
+def dated_pem(folder: Path, name: str, days: int) -> Path:
+    """Return a file with a certificate that expires after so many days, and its key."""
+    key, cert = folder / f"{name}.key", folder / f"{name}.pem"
+    request = ["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    request += ["-nodes", "-subj", f"/CN={name}", "-keyout", str(key)]
+    made = subprocess.run(request, check=True, capture_output=True)
+    sign = ["openssl", "x509", "-req", "-signkey", str(key), "-days", str(days), "-out", str(cert)]
+    subprocess.run(sign, input=made.stdout, check=True, capture_output=True)
+    cert.write_bytes(cert.read_bytes() + key.read_bytes())
+    return cert
+
+
+async def test_an_expired_certificate_is_told_once_and_stays_in_use(
+    start_server: Any, new_client: Any, tmp_path: Path
+) -> None:
+    path = dated_pem(tmp_path, "expired", -1)
+    valid = dated_pem(tmp_path, "valid", 3).read_bytes()
+    tls = TlsSettings(test_mode=False, cert_path=path, key_path=path)
+    log = Events()
+    _, port = await start_server(HANDLERS, ServerSettings(tls=tls, check_interval_ms=20), log=log)
+    await log.next("certificate.expired")
+
+    answer = await new_client(TLS_CLIENT).invoke(
+        f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000
+    )
+
+    assert answer.code == 0
+    path.write_bytes(valid)
+    await log.next("certificate.reloaded")
+    assert log.names == ["certificate.expired", "certificate.reloaded"]
+
+
+def test_expiry_is_read_from_any_certificate(tmp_path: Path) -> None:
+    assert expiry_of(self_signed_pem("far")) == 4_102_444_799
+    found = expiry_of(dated_pem(tmp_path, "near", 3).read_text())
+    assert found is not None
+    path_text = (tmp_path / "near.pem").read_text()
+    shown = subprocess.run(
+        ["openssl", "x509", "-noout", "-enddate"],
+        input=path_text,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert ssl.cert_time_to_seconds(shown.strip().removeprefix("notAfter=")) == found
+    for end in range(0, len(path_text), 20):
+        cut = path_text[:end] + "\n-----END CERTIFICATE-----"
+        assert expiry_of(cut) in {None, found}

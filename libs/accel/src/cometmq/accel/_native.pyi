@@ -463,12 +463,71 @@ class Sockets:
 
     def send_rows(
         self, rows: Sequence[tuple[Any, bytes, int]]
-    ) -> tuple[int, list[tuple[int, int]]]:
+    ) -> tuple[int, list[tuple[int, bytes | None]]]:
         """Write each row's bytes to the socket in its connection's attribute `direct_fd`.
 
         Return the number of bytes taken in total, and, for each row that is not sent completely,
-        its index and the number of its bytes taken.
+        its index and the bytes not taken: None, if the attribute is -1.
         """
+
+    def secure(self, fd: int, session: TlsSession) -> None:
+        """Decrypt what a socket receives, and encrypt what `send_rows` writes to it.
+
+        If the session has ended or failed, `receive` reports the socket as ended; the session's
+        `decrypt(b"")` then returns its last bytes or raises the reason.
+        """
+
+    def release(self, fd: int) -> None:
+        """Leave encryption to the caller again."""
+
+    def take_overhead(self) -> int:
+        """Return how many more bytes `receive` has read than it has returned since the last call;
+        negative if it has returned bytes whose records began earlier.
+        """
+
+@final
+class TlsContext:
+    """The certificate, the key and the rules of a TLS server."""
+
+    def __new__(
+        cls, chain: bytes, key: bytes, *, trusted: bytes | None, is_required: bool
+    ) -> TlsContext:
+        """Read files in PEM form; raise ValueError if they cannot be used.
+
+        With `trusted`, clients are asked for a certificate that these authorities have issued;
+        unless one is required, they may also present none.
+        """
+
+    def session(self) -> TlsSession:
+        """Start a connection."""
+
+@final
+class TlsSession:
+    """The server's end of one TLS connection."""
+
+    is_ready: bool
+    """Whether the handshake is complete."""
+    is_finished: bool
+    """Whether the peer has announced the end of its input."""
+    is_incompatible: bool
+    """Whether the connection has failed because the peer offers nothing that rustls supports."""
+
+    def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the decrypted bytes, and the bytes that TLS itself has to send; raise TlsFault if
+        the connection must end.
+        """
+
+    def encrypt(self, data: Buffer) -> bytes:
+        """Return plain bytes as TLS records; raise TlsFault before the end of the handshake."""
+
+    def alert(self) -> bytes:
+        """Return what TLS itself has to send."""
+
+    def close(self) -> bytes:
+        """Return the alert that announces the end of the connection."""
+
+class TlsFault(ValueError):
+    """A connection must end; the text gives the reason."""
 
 @final
 class LogSyncer:

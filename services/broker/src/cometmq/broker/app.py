@@ -32,7 +32,13 @@ from cometmq.broker.lanes.send_lane import open_lane
 from cometmq.broker.membership.discard import Discard
 from cometmq.broker.membership.exposure import exposure
 from cometmq.broker.membership.grouping import Grouping, join_group, open_state
-from cometmq.broker.native import accel, open_native_code, open_native_syncer, open_native_writes
+from cometmq.broker.native import (
+    accel,
+    open_native_code,
+    open_native_syncer,
+    open_native_writes,
+    open_tls,
+)
 from cometmq.broker.registration.addresses import (
     Ports,
     choose_ports,
@@ -340,6 +346,8 @@ class BrokerApp:
             broker.journal.gather = server.gather
         lane = open_lane(broker)
         server.use_lane(lane, None if lane is None else accel.Sockets())
+        if (engine := open_tls(settings)) is not None:
+            server.use_tls(engine)
         connect_arrivals(broker, server.flush)
         self._stack.push_async_callback(server.close, 0)
         with self._listening(self._ports.main):

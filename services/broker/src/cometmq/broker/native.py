@@ -15,6 +15,7 @@ from cometmq.broker.log_syncs import NativeSyncer
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.transport.tls_contexts import TlsEngine
 from cometmq.store.disk import NativeWrites
 from cometmq.store.index.keys import Keys
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
@@ -31,10 +32,11 @@ __all__ = [
     "open_native_code",
     "open_native_syncer",
     "open_native_writes",
+    "open_tls",
     "reason_without",
 ]
 
-INTERFACE: Final = 0x436C8D5D
+INTERFACE: Final = 0x5C9BE9A7
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 A `git pull` does not rebuild the module, and the version changes only with releases.
@@ -153,3 +155,10 @@ def open_native_code(settings: BrokerSettings, log: Log) -> NativeCode:
     if reason_without(settings) is not None:
         return NO_NATIVE_CODE
     return NativeCode(read_range=RangeReader(log), file_crcs=accel.file_crcs)
+
+
+def open_tls(settings: BrokerSettings) -> TlsEngine | None:
+    """Return the native code that serves TLS connections; None if it may not be used."""
+    if not settings.native_tls_enable or reason_without(settings) is not None:
+        return None
+    return accel.TlsContext

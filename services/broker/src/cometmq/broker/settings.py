@@ -214,6 +214,16 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
             ),
         ),
     ] = True
+    native_tls_enable: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Encrypt and decrypt TLS connections natively (with rustls) if nativeLaneEnable is "
+                "true and cometmq-accel is installed; otherwise OpenSSL does it, and also serves "
+                "encrypted keys and clients that offer no cipher of rustls."
+            ),
+        ),
+    ] = True
     native_cache_bytes: Annotated[
         int,
         Meta(

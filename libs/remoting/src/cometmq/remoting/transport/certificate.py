@@ -10,8 +10,11 @@ The arithmetic is not constant-time, because test mode does not require that.
 """
 
 import base64
+import binascii
 import hashlib
+import re
 import secrets
+from datetime import UTC, datetime
 from typing import Final
 
 _P: Final = 2**256 - 2**224 + 2**192 + 2**96 - 1
@@ -115,3 +118,38 @@ def _pem(label: str, content: bytes) -> str:
     text = base64.b64encode(content).decode()
     lines = [text[start : start + 64] for start in range(0, len(text), 64)]
     return "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""))
+
+
+_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----([^-]*)-----END")
+_TIME_FORMATS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+
+
+def expiry_of(text: str) -> float | None:
+    """Return when the first certificate of a PEM text expires, in seconds since 1970; None if it
+    cannot be read.
+    """
+    found = _CERTIFICATE.search(text)
+    if found is None:
+        return None
+    try:
+        body = _values(_values(base64.b64decode(found[1]))[0][1])[0][1]
+        fields = _values(body)
+        if fields[0][0] == 0xA0:  # the version
+            fields = fields[1:]
+        tag, value = _values(fields[3][1])[1]
+        return datetime.strptime(value.decode(), _TIME_FORMATS[tag]).replace(tzinfo=UTC).timestamp()
+    except (binascii.Error, IndexError, KeyError, ValueError):
+        return None
+
+
+def _values(content: bytes) -> list[tuple[int, bytes]]:
+    """Return the tags and contents of consecutive DER values."""
+    found: list[tuple[int, bytes]] = []
+    while content:
+        tag, size, start = content[0], content[1], 2
+        if size >= 0x80:
+            start += size - 0x80
+            size = int.from_bytes(content[2:start], "big")
+        found.append((tag, content[start : start + size]))
+        content = content[start + size :]
+    return found

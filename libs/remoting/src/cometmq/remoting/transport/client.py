@@ -71,7 +71,7 @@ class RemotingClient:
         """Attach to the running loop; nothing is connected yet."""
         self._settings = settings
         self._before = tuple(before)
-        self._tls: WatchedContext | None = (
+        self._tls: WatchedContext[ssl.SSLContext] | None = (
             WatchedContext(settings.tls, client_context) if settings.tls.enable else None
         )
         codec = Codec(

@@ -8,8 +8,10 @@ answers of a commit, or all answers to these pulls, with one call.
 
 Invariants
     The transport owns the connection: it accepts it, closes it, and sends the output that the
-    kernel does not take at once. A plain-text connection joins when its first bytes arrive, and
-    its transport stops reading. It leaves for good when its input ends or fails, so that its
+    kernel does not take at once. A connection joins when its first plain bytes arrive, and its
+    transport stops reading; one with TLS joins only if native code serves its session, and once
+    the handshake has been sent. Every record is written where it is encrypted, so records keep
+    their order. It leaves for good when its input ends or fails, so that its
     transport detects this itself. It also leaves before the transport closes the socket, because
     the next connection may reuse the file descriptor. Nothing is written directly while the
     transport has unsent output, so no byte overtakes another.
@@ -20,7 +22,7 @@ Hot path: `_read` and `flush` run once per turn of the loop, their loops once pe
 import asyncio
 import select
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from cometmq.remoting.transport.budget import LARGE_BYTES
 from cometmq.remoting.transport.hub import Hub
@@ -59,13 +61,26 @@ class Sockets(Protocol):
         error.
         """
 
-    def send_rows(self, rows: Sequence[Answers]) -> tuple[int, list[tuple[int, int]]]:
+    def send_rows(self, rows: Sequence[Answers]) -> tuple[int, list[tuple[int, bytes | None]]]:
         """Write the bytes of each row to the `direct_fd` of its connection.
 
         Return the total number of bytes that the kernel has taken and, for each row that is not
-        sent completely, its index and the number of its bytes that were taken. After such a row,
-        nothing more is written to the same socket.
+        sent completely, its index and the bytes that were not taken: encrypted ones, if the socket
+        is secured; None, if the connection has no socket. After such a row, nothing more is written
+        to the same socket.
         """
+
+    def secure(self, fd: int, session: Any) -> None:
+        """Decrypt what a socket receives, and encrypt what `send_rows` writes to it.
+
+        A socket whose session has ended or failed is reported as ended.
+        """
+
+    def release(self, fd: int) -> None:
+        """Leave encryption to the caller again."""
+
+    def take_overhead(self) -> int:
+        """Return how many more bytes were received than returned since the last call."""
 
 
 class DirectIO:
@@ -82,6 +97,7 @@ class DirectIO:
         self._epoll: select.epoll | None = None  # opened for the first connection
         self._answers: list[Answers] = []
         self._is_in_turn = False  # while `_read` serves sends, and ends with a commit
+        self._secured_count = 0
 
     # Connections
 
@@ -96,11 +112,17 @@ class DirectIO:
         transport.pause_reading()
         peer.fd = peer.direct_fd = fileno()
         self._peers[peer.fd] = peer
+        if peer.session is not None:
+            self._secured_count += 1
+            self.sockets.secure(peer.fd, peer.session)
         self.start_reading(peer)
 
     def leave(self, peer: LanePeer) -> None:
         """Leave the socket to its transport."""
         self.stop_reading(peer)
+        if peer.session is not None:
+            self._secured_count -= 1
+            self.sockets.release(peer.fd)
         del self._peers[peer.fd]
         peer.fd = peer.direct_fd = NO_FD
 
@@ -154,9 +176,9 @@ class DirectIO:
         self._hub.prepare_write()
         sent_bytes, unsent = self.sockets.send_rows(rows)
         self._hub.stats.bytes_sent += sent_bytes
-        for index, sent in unsent:
+        for index, rest in unsent:
             peer, data, _ = rows[index]
-            peer.write_rest(data[sent:])
+            peer.write_rest(data if rest is None else rest, is_sealed=rest is not None)
 
     # Input
 
@@ -171,8 +193,10 @@ class DirectIO:
         last = stats.requests + READ_ON_MAX
         while self._epoll is not None and stats.requests <= last:
             chunks, ended = self.sockets.receive(epoll, self._peers, EVENTS_MAX)
+            if self._secured_count:
+                stats.bytes_received += self.sockets.take_overhead()
             for peer in ended:
-                peer.leave_direct()
+                peer.input_ended()
             if not chunks:
                 return
             sends, others = self._answer_pulls(chunks)
@@ -220,7 +244,7 @@ class DirectIO:
 
     def _serve_one(self, peer: LanePeer, data: bytes) -> None:
         try:
-            peer.data_received(data)
+            peer.receive_plain(data)
         except Exception as error:  # noqa: BLE001  # the other chunks must not be lost
             self._abort(peer, error)
 

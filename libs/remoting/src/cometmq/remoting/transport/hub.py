@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.budget import TURN_BYTES, Unsent, UnsentBudget
+from cometmq.remoting.transport.handshakes import Handshakes
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.room import Room
 from cometmq.remoting.transport.settings import ConnectionSettings
@@ -57,6 +58,7 @@ class Hub(Generic[PeerT]):
         "clock_ms",
         "codec",
         "direct",
+        "handshakes",
         "is_gathering",
         "lane",
         "log",
@@ -108,6 +110,9 @@ class Hub(Generic[PeerT]):
         """How many requests of one connection may currently be served in a row."""
         self._behind_count = 0
         self.turns: Turns[PeerT] = Turns(self.loop)
+        self.handshakes: Handshakes[Any] = Handshakes(
+            self.loop, getattr(settings, "connections_max", 0)
+        )
         self.peers: set[PeerT] = set()
         self.budget: UnsentBudget[PeerT] = UnsentBudget(
             bytes_max=_net_bytes(settings.unsent_total_bytes_max),

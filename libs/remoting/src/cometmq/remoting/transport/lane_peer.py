@@ -24,6 +24,7 @@ from cometmq.remoting.transport.lane import Lane, Part
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.room import WAITING_MAX
 from cometmq.remoting.transport.room_peer import WAITS, RoomPeer
+from cometmq.remoting.transport.tls_contexts import NativeSession
 from cometmq.remoting.types import Buffer
 
 FRAMES_PER_CALL: Final = 2
@@ -73,11 +74,33 @@ class LanePeer(RoomPeer):
         super().abort()
         self.leave_direct()
 
+    @property
+    def session(self) -> NativeSession | None:
+        """The native TLS session, if there is one."""
+        return None if self._pipe is None else self._pipe.session
+
     def leave_direct(self) -> None:
         """Let the transport read and write from now on."""
         if self.fd >= 0 and self._hub.direct is not None:
             self._hub.direct.leave(self)
+            self._is_sealed = self._pipe is not None
             self._read_on()
+
+    def input_ended(self) -> None:
+        """Let the transport find the end of the input, or end the connection if its TLS session has
+        ended or failed.
+        """
+        self.leave_direct()
+        if self._is_sealed and self._is_open:
+            self.data_received(b"")
+
+    def receive_plain(self, data: bytes) -> None:
+        """Serve bytes that were read directly, even if the connection has left since."""
+        self._is_sealed = False
+        try:
+            self.data_received(data)
+        finally:
+            self._is_sealed = self._pipe is not None and self.fd < 0
 
     def reply_rows(self, rows: Sequence[tuple["LanePeer", bytes, int]]) -> None:
         """Send the encoded answers to requests of several connections of this hub."""
@@ -87,9 +110,11 @@ class LanePeer(RoomPeer):
         for peer, data, count in rows:
             peer.reply_encoded(data, count)
 
-    def write_rest(self, data: bytes) -> None:
+    def write_rest(self, data: bytes, *, is_sealed: bool) -> None:
         """Write the output that the kernel has not accepted."""
         if self._is_open:
+            if self._pipe is not None and not is_sealed:
+                data = self._pipe.encrypt(data)
             self.direct_fd = NO_FD
             self._hub.stats.bytes_sent += len(data)
             self._outbox.sent_bytes += len(data)
@@ -272,9 +297,13 @@ class LanePeer(RoomPeer):
         return part[3], is_plain
 
     def _join_direct(self) -> None:
+        if self._pipe is not None and self._pipe.session is not None and self.unsent_bytes:
+            return  # the end of the handshake is sent first
         self._may_join = False
-        if self._pipe is None and self._hub.direct is not None and not self._pauses:
-            self._hub.direct.join(self, self._transport)
+        direct, can_join = self._hub.direct, self._pipe is None or self.session is not None
+        if direct is not None and can_join and not self._pauses:
+            direct.join(self, self._transport)
+            self._is_sealed = self._pipe is not None and self.fd < 0
 
     def _note_habit(self, habit: int) -> None:
         if not (self.is_limited or self._pauses):

@@ -26,12 +26,13 @@ from cometmq.remoting.raw import FLAG_ONEWAY, Body
 from cometmq.remoting.transport.addresses import NO_HOST, peer_address
 from cometmq.remoting.transport.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
+from cometmq.remoting.transport.handshakes import HANDSHAKE_TIMEOUT_MS, Handshake
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.outbox import Outbox
 from cometmq.remoting.transport.tasks import settle
 from cometmq.remoting.transport.timed_peer import TimedPeer
-from cometmq.remoting.transport.tls import TlsPipe, tls_advice
+from cometmq.remoting.transport.tls import Pipe, tls_advice
 from cometmq.remoting.transport.turns import Pace
 from cometmq.remoting.types import Buffer
 
@@ -55,7 +56,9 @@ class PeerProtocol(TimedPeer):
         self._flush_bytes = hub.settings.write_high_water_bytes
         self._gate = hub.tls
         self._refusal = ""
-        self._pipe: TlsPipe | None = None
+        self._pipe: Pipe | None = None
+        self._is_sealed = False
+        self._handshake: Handshake | None = None
         self._is_open = False
         self.close_reason = "was closed"
         """The reason given in the errors of pending requests and of requests made after the
@@ -102,8 +105,8 @@ class PeerProtocol(TimedPeer):
         try:
             if self._gate is not None and not self._open_gate(self._gate, data):
                 return
-            if self._pipe is not None:
-                data = self._decrypt(self._pipe, data)
+            if self._is_sealed:
+                data = self._unseal(data)
             if self._is_open and data and not self._defer(data):
                 # Without a lane, an overridden `_receive` would cost an extra call per chunk.
                 if hub.lane is None:
@@ -124,6 +127,7 @@ class PeerProtocol(TimedPeer):
         """Remove the connection and fail its pending requests."""
         hub = self._hub
         self._is_open = False
+        self._end_handshake()
         if self._timer is not None:
             self._timer.cancel()
         hub.discard(self)
@@ -291,9 +295,9 @@ class PeerProtocol(TimedPeer):
         if self._noted_bytes:
             self._hub.budget.left += self._noted_bytes
             self._noted_bytes = 0
-        if self._pipe is not None:
-            data = self._pipe.encrypt(data)
         self._hub.prepare_write()
+        if self._pipe is not None:
+            data = self._pipe.encrypt(data)  # in the order in which the records are written
         self._hub.stats.bytes_sent += len(data)
         self._outbox.sent_bytes += len(data)
         self._write(data, len(data))
@@ -324,7 +328,10 @@ class PeerProtocol(TimedPeer):
         if self.has_received:
             self.has_received = False
             self._active_ms = now_ms
-        if self._pauses & UNSENT_OUTPUT:
+        if self._is_handshake_late(now_ms):
+            late = f"the TLS handshake takes more than {HANDSHAKE_TIMEOUT_MS // 1000} s"
+            self._refuse(RemoteProtocolError(late))
+        elif self._pauses & UNSENT_OUTPUT:
             self._close_stalled(now_ms)
         elif now_ms - self._active_ms < settings.idle_timeout_ms:
             return

@@ -30,6 +30,7 @@ from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch, TlsGate
+from cometmq.remoting.transport.tls_contexts import TlsEngine
 
 _ACCEPTED_PER_TURN: Final = 32
 _FREED_BYTES_MIN: Final = 32 << 20
@@ -175,13 +176,20 @@ class Server(Generic[ContextT]):
         """Offer all requests received from now on to a lane, which must leave to the handlers
         whatever a hook in ``before`` might refuse.
 
-        With ``sockets``, plain-text connections accepted from now on are read and written directly,
-        unless the system has no epoll.
+        With ``sockets``, connections accepted from now on are read and written directly, unless the
+        system has no epoll; with TLS, only if native code serves them.
         """
         assert lane is None or not self._hooks.after, "hooks see all answers"
         self._hub.lane = lane
         if lane is not None and sockets is not None and HAS_EPOLL:
             self._hub.direct = DirectIO(self._hub, lane, sockets, self._settings)
+
+    def use_tls(self, engine: TlsEngine) -> None:
+        """Let native code serve the TLS connections that are accepted from now on.
+
+        If it cannot use the certificate or the key, OpenSSL serves them; the log has the reason.
+        """
+        self._certificates.note_fault(self._gate.use(engine))
 
     def flush(self) -> None:
         """Send all pending answers now."""

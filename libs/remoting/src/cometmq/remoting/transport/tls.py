@@ -9,28 +9,125 @@ pipe converts between the socket's bytes and the protocol's; it uses neither a s
 import asyncio
 import contextlib
 import ssl
-from typing import Final
+from time import time  # noqa: TID251  # certificates expire by the system's clock
+from typing import Any, Final, Protocol
 
 from cometmq.remoting.errors import LocalProtocolError, RemoteProtocolError, SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.remoting.transport.tls_contexts import WatchedContext, server_context
+from cometmq.remoting.transport.tls_contexts import (
+    NativeSession,
+    ServerTls,
+    TlsEngine,
+    WatchedContext,
+    server_tls,
+)
 from cometmq.remoting.types import Buffer
 
 _READ_BYTES: Final = 64 * 1024
 
 
-class TlsPipe:
+class Pipe(Protocol):
     """The server's end of one TLS connection, which works on bytes instead of a socket."""
 
-    __slots__ = ("_incoming", "_is_ready", "_outgoing", "_tls", "is_finished")
+    @property
+    def session(self) -> NativeSession | None:
+        """The native session, if there is one."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the handshake is complete."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the peer has announced the end of its input."""
+
+    def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the decrypted bytes, and the bytes that TLS itself has to send."""
+
+    def encrypt(self, data: Buffer) -> bytes:
+        """Return plain bytes as TLS records; raise LocalProtocolError before the handshake."""
+
+    def alert(self) -> bytes:
+        """Return the alert that tells the peer why `decrypt` failed; empty if there is none."""
+
+    def close(self) -> bytes:
+        """Return the alert that announces the end of the connection."""
+
+
+class UnsupportedPeerError(Exception):
+    """Native code offers nothing that the peer supports: another pipe must serve it."""
+
+    def __init__(self, pipe: "TlsPipe", received: bytes) -> None:
+        super().__init__()
+        self.pipe = pipe
+        self.received = received
+
+
+class NativePipe:
+    """A pipe made of a native session."""
+
+    __slots__ = ("_context", "_seen", "session")
+
+    def __init__(self, session: NativeSession, context: ssl.SSLContext) -> None:
+        """`context` serves the peer if the native session supports nothing that it offers."""
+        self.session = session
+        self._context: ssl.SSLContext | None = context
+        self._seen = b""  # what was received before anything was sent
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the handshake is complete."""
+        return self.session.is_ready
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the peer has announced the end of its input."""
+        return self.session.is_finished
+
+    def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the decrypted bytes, and the bytes that TLS itself has to send."""
+        try:
+            plain, answer = self.session.decrypt(data)
+        except ValueError as error:
+            if self._context is not None and self.session.is_incompatible:
+                raise UnsupportedPeerError(TlsPipe(self._context), self._seen + data) from error
+            raise RemoteProtocolError(f"TLS failed: {error}") from error
+        if self._context is not None:
+            self._seen += data
+            if answer:
+                self._context, self._seen = None, b""
+        return plain, answer
+
+    def encrypt(self, data: Buffer) -> bytes:
+        """Return plain bytes as TLS records; raise LocalProtocolError before the handshake."""
+        try:
+            return self.session.encrypt(data)
+        except ValueError as error:
+            raise LocalProtocolError(str(error)) from error
+
+    def alert(self) -> bytes:
+        """Return the alert that tells the peer why `decrypt` failed; empty if there is none."""
+        return self.session.alert()
+
+    def close(self) -> bytes:
+        """Return the alert that announces the end of the connection."""
+        return self.session.close()
+
+
+class TlsPipe:
+    """A pipe made of OpenSSL."""
+
+    __slots__ = ("_incoming", "_outgoing", "_tls", "is_finished", "is_ready")
+
+    session: None = None
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._is_ready = False
+        self.is_ready = False
         self.is_finished = False
 
     def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
@@ -39,9 +136,9 @@ class TlsPipe:
         plain: list[bytes] = []
         try:
             with contextlib.suppress(ssl.SSLWantReadError):  # the rest arrives with the next bytes
-                if not self._is_ready:
+                if not self.is_ready:
                     self._tls.do_handshake()
-                    self._is_ready = True
+                    self.is_ready = True
                 while chunk := self._tls.read(_READ_BYTES):
                     plain.append(chunk)
                 self.is_finished = True
@@ -53,7 +150,7 @@ class TlsPipe:
 
     def encrypt(self, data: Buffer) -> bytes:
         """Return plain bytes as TLS records; raise LocalProtocolError before the handshake."""
-        if not self._is_ready:
+        if not self.is_ready:
             raise LocalProtocolError("nothing can be sent before the handshake")
         view = memoryview(data)
         while view:
@@ -104,17 +201,26 @@ class TlsGate:
     def __init__(self, settings: TlsSettings) -> None:
         """Load the certificate now, so that a faulty one is reported at startup."""
         self._settings = settings
-        self._watched: WatchedContext | None = None
+        self._engine: TlsEngine | None = None
+        self._watched: WatchedContext[ServerTls] | None = None
         is_configured = settings.cert_path is not None or settings.need_client_auth != "none"
         if settings.mode != TlsMode.DISABLED and is_configured:
-            self._watched = WatchedContext(settings, server_context)
+            self._watched = WatchedContext(settings, self._build)
+
+    def use(self, engine: TlsEngine) -> str:
+        """Serve new connections with native code; return why it cannot serve them, or ""."""
+        self._engine = engine
+        if self._watched is None:
+            return ""
+        self._watched.rebuild()
+        return self._watched.context.fault
 
     @property
-    def watched(self) -> WatchedContext | None:
+    def watched(self) -> WatchedContext[ServerTls] | None:
         """The context whose files may change, or None if no context exists yet."""
         return self._watched
 
-    def open(self, *, is_tls: bool) -> TlsPipe | None:
+    def open(self, *, is_tls: bool) -> Pipe | None:
         """Return the pipe of a TLS connection, or None for a plain one.
 
         Raise RemoteProtocolError if the settings do not allow the connection.
@@ -123,39 +229,53 @@ class TlsGate:
         if is_tls:
             if mode == TlsMode.DISABLED:
                 raise RemoteProtocolError(TLS_DISABLED)
-            return TlsPipe(self._server_context())
+            tls = self._server_tls()
+            if tls.native is not None:
+                return NativePipe(tls.native.session(), tls.context)
+            return TlsPipe(tls.context)
         if mode == TlsMode.ENFORCING:
             raise RemoteProtocolError(TLS_REQUIRED)
         return None
 
-    def _server_context(self) -> ssl.SSLContext:
+    def _build(self, settings: TlsSettings) -> ServerTls:
+        return server_tls(settings, self._engine)
+
+    def _server_tls(self) -> ServerTls:
         if self._watched is None:  # test mode: build it for the first peer that uses TLS
             try:
-                self._watched = WatchedContext(self._settings, server_context)
+                self._watched = WatchedContext(self._settings, self._build)
             except SettingsError as error:
                 raise RemoteProtocolError(str(error)) from error
         return self._watched.context
 
 
 class CertificateWatch:
-    """Checks whether certificates have changed, on a thread because it reads files."""
+    """Checks whether certificates have changed or expired, on a thread because it reads files."""
 
     def __init__(self, tasks: TaskSet, log: Log) -> None:
         self._tasks = tasks
         self._log = log
         self._is_looking = False
 
-    def look(self, watched: WatchedContext | None) -> None:
+    def look(self, watched: "WatchedContext[Any] | None") -> None:
         """Start a check, unless the previous one is still running."""
         if watched is not None and watched.has_files and not self._is_looking:
             self._is_looking = True
             self._tasks.spawn(self._look(watched), name="remoting-tls")
 
-    async def _look(self, watched: WatchedContext) -> None:
+    async def _look(self, watched: "WatchedContext[Any]") -> None:
         try:
             if await asyncio.to_thread(watched.refresh):
                 self._log.info("certificate.reloaded")
+                self.note_fault(getattr(watched.context, "fault", ""))
+            if expired := watched.expired(time()):
+                self._log.warning("certificate.expired", certificate=expired[0], since=expired[1])
         except SettingsError as error:
             self._log.error("certificate.unreadable", error=str(error))
         finally:
             self._is_looking = False
+
+    def note_fault(self, fault: str) -> None:
+        """Log why native code does not serve TLS connections, if it cannot."""
+        if fault:
+            self._log.info("certificate.unaccelerated", reason=fault)

@@ -10,12 +10,14 @@ import hashlib
 import ssl
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from cometmq.remoting.errors import SettingsError
-from cometmq.remoting.transport.certificate import self_signed_pem
+from cometmq.remoting.transport.certificate import expiry_of, self_signed_pem
 from cometmq.remoting.transport.settings import TlsSettings
+from cometmq.remoting.types import Buffer
 
 _CLIENT_AUTH: Final = {
     "none": ssl.CERT_NONE,
@@ -25,25 +27,94 @@ _CLIENT_AUTH: Final = {
 _SERVER: Final = "tls.server"
 _CLIENT: Final = "tls.client"
 _ENCRYPTED: Final = b"ENCRYPTED"
+_TEST_NAME: Final = "cometmq-test"
 
 Contents = tuple[bytes | None, ...]
 
 
-class WatchedContext:
+class NativeSession(Protocol):
+    """The server's end of one TLS connection in native code; see `cometmq.accel.TlsSession`."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the handshake is complete."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the peer has announced the end of its input."""
+
+    @property
+    def is_incompatible(self) -> bool:
+        """Whether `decrypt` has failed because the peer offers nothing that is supported."""
+
+    def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the decrypted bytes, and the bytes that TLS itself has to send; raise ValueError
+        if the connection must end.
+        """
+
+    def encrypt(self, data: Buffer) -> bytes:
+        """Return plain bytes as TLS records; raise ValueError before the handshake."""
+
+    def alert(self) -> bytes:
+        """Return what TLS itself has to send."""
+
+    def close(self) -> bytes:
+        """Return the alert that announces the end of the connection."""
+
+
+class NativeContext(Protocol):
+    """A server's certificate, key and rules in native code."""
+
+    def session(self) -> NativeSession:
+        """Start a connection."""
+
+
+class TlsEngine(Protocol):
+    """Native code for TLS; see `cometmq.accel.TlsContext`."""
+
+    def __call__(
+        self, chain: bytes, key: bytes, *, trusted: bytes | None, is_required: bool
+    ) -> NativeContext:
+        """Read files in PEM form; raise ValueError if they cannot be used."""
+
+
+class ServerTls(NamedTuple):
+    """How a server serves TLS connections."""
+
+    context: ssl.SSLContext
+    native: NativeContext | None
+    """Serves connections instead, if possible."""
+    fault: str
+    """Why native code does not serve them, although there is some; otherwise empty."""
+
+
+ContextT = TypeVar("ContextT")
+
+
+class WatchedContext(Generic[ContextT]):
     """A TLS context that is rebuilt when its files change."""
 
-    __slots__ = ("_build", "_changing", "_paths", "_seen", "_settings", "context")
+    __slots__ = (
+        "_build",
+        "_changing",
+        "_expiry_s",
+        "_paths",
+        "_seen",
+        "_settings",
+        "context",
+    )
 
-    def __init__(
-        self, settings: TlsSettings, build: Callable[[TlsSettings], ssl.SSLContext]
-    ) -> None:
+    context: ContextT
+
+    def __init__(self, settings: TlsSettings, build: Callable[[TlsSettings], ContextT]) -> None:
         """Build the first context; raise SettingsError if the files are unusable."""
         self._settings = settings
         self._build = build
         self._paths = (settings.cert_path, settings.key_path, settings.trust_cert_path)
         self._seen: Contents = tuple(self._digests())
         self._changing: Contents = self._seen
-        self.context = build(settings)
+        self._expiry_s: float | None = None
+        self.rebuild()
 
     @property
     def has_files(self) -> bool:
@@ -63,8 +134,24 @@ class WatchedContext:
         if contents == self._seen or not is_at_rest:
             return False
         self._seen = contents
-        self.context = self._build(self._settings)
+        self.rebuild()
         return True
+
+    def rebuild(self) -> None:
+        """Build the context from the files as they are now."""
+        self.context = self._build(self._settings)
+        if (path := self._settings.cert_path) is not None:
+            self._expiry_s = expiry_of(path.read_text(encoding="utf-8", errors="replace"))
+
+    def expired(self, now_s: float) -> tuple[str, str] | None:
+        """Return the file of this side's certificate and when it has expired; None if it is valid,
+        or if the caller knows that it has expired.
+        """
+        expiry_s = self._expiry_s
+        if expiry_s is None or expiry_s > now_s:
+            return None
+        self._expiry_s = None
+        return str(self._settings.cert_path), datetime.fromtimestamp(expiry_s, UTC).isoformat()
 
     def _digests(self) -> Iterator[bytes | None]:
         for path in self._paths:
@@ -74,10 +161,53 @@ class WatchedContext:
                 yield b""  # unreadable: building the context reports it
 
 
+def server_tls(settings: TlsSettings, engine: TlsEngine | None) -> ServerTls:
+    """Return how a server serves TLS connections; raise SettingsError if its files are unusable."""
+    context = server_context(settings)
+    if engine is None:
+        return ServerTls(context, None, "")
+    try:
+        return ServerTls(context, _native_context(settings, engine), "")
+    except (OSError, ValueError) as error:
+        return ServerTls(context, None, str(error))
+
+
+def _native_context(settings: TlsSettings, engine: TlsEngine) -> NativeContext:
+    """Raise ValueError with the reason if native code cannot use the files."""
+    if settings.cert_path is None:  # test mode
+        pem = self_signed_pem(_TEST_NAME).encode()
+        return engine(pem, pem, trusted=None, is_required=False)
+    key_path = settings.key_path or settings.cert_path
+    chain, key = settings.cert_path.read_bytes(), key_path.read_bytes()
+    if _ENCRYPTED in key:
+        given = as_given(settings, f"{_SERVER}.keyPath", key_path)
+        raise ValueError(
+            f"{given} is encrypted: native code reads only keys without a password, for example"
+            f" made by `openssl pkey -in {key_path.name} -out plain.key`"
+        )
+    if _CLIENT_AUTH[settings.need_client_auth] is ssl.CERT_NONE:
+        return engine(chain, key, trusted=None, is_required=False)
+    trust_path = settings.trust_cert_path or _system_trust()
+    return engine(
+        chain,
+        key,
+        trusted=trust_path.read_bytes(),
+        is_required=settings.need_client_auth == "require",
+    )
+
+
+def _system_trust() -> Path:
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile is None:
+        raise ValueError("the system's CA certificates are not in one file")
+    return Path(paths.cafile)
+
+
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the context of a server."""
+    """Return the OpenSSL context of a server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
     if settings.need_client_auth not in _CLIENT_AUTH:
         raise SettingsError(
             f"{as_given(settings, f'{_SERVER}.need.client.auth', settings.need_client_auth)}: "
@@ -177,5 +307,5 @@ def _load_test_identity(context: ssl.SSLContext) -> None:
     with tempfile.TemporaryDirectory(prefix="cometmq-tls-") as folder:
         path = Path(folder) / "test.pem"
         path.touch(mode=0o600)
-        path.write_text(self_signed_pem("cometmq-test"), encoding="ascii")
+        path.write_text(self_signed_pem(_TEST_NAME), encoding="ascii")
         context.load_cert_chain(path)

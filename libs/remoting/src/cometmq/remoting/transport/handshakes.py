@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When TLS handshakes continue, so that a flood of them does not hold the loop.
+
+A signature with an RSA key takes about a millisecond. In each turn of the loop, handshakes
+therefore get a limited time; the other connections wait, and nothing more is read from them. Hosts
+take turns, so the handshakes of one host delay those of another by one handshake each.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from time import monotonic
+from typing import Final, Generic, Protocol, TypeVar
+
+HANDSHAKE_BYTES_MAX: Final = 128 * 1024
+"""What a peer may send before its handshake is complete; certificate chains take most of it."""
+HANDSHAKE_TIMEOUT_MS: Final = 10_000
+"""How long a handshake may take, not counting the time in which it waits for its turn."""
+_HOST_SHARE: Final = 4
+_HOST_MIN: Final = 16
+_SLICE_S: Final = 0.005
+"""The time for handshakes in one turn of the loop; the last one may end later."""
+
+
+class Shaking(Protocol):
+    """The part of a connection that continues a handshake."""
+
+    def shake_on(self) -> None:
+        """Continue the handshake with the bytes that have waited."""
+
+    def abort(self) -> None:
+        """Close immediately; unsent output is lost."""
+
+
+PeerT = TypeVar("PeerT", bound=Shaking)
+
+
+class Handshake:
+    """One incomplete handshake."""
+
+    __slots__ = ("begun_ms", "is_due", "received_bytes", "waiting")
+
+    def __init__(self, begun_ms: int) -> None:
+        self.begun_ms = begun_ms
+        self.received_bytes = 0
+        self.waiting = b""
+        """Received bytes that wait for a turn."""
+        self.is_due = False
+        """Whether the connection has its turn now."""
+
+
+class Handshakes(Generic[PeerT]):
+    """The incomplete handshakes of one server."""
+
+    __slots__ = ("_counts", "_host_max", "_is_scheduled", "_loop", "_queues", "_spent_s")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connections_max: int) -> None:
+        """A host may have a quarter of the connections in incomplete handshakes."""
+        self._loop = loop
+        self._host_max = max(connections_max // _HOST_SHARE, _HOST_MIN)
+        self._counts: dict[str, int] = {}
+        self._queues: OrderedDict[str, deque[PeerT]] = OrderedDict()
+        self._is_scheduled = False
+        self._spent_s = 0.0
+
+    def begin(self, host: str) -> bool:
+        """Count another handshake; return False if its host has too many."""
+        count = self._counts.get(host, 0)
+        if count >= self._host_max:
+            return False
+        self._counts[host] = count + 1
+        return True
+
+    def end(self, host: str) -> None:
+        """Forget a handshake that is complete, or whose connection has ended."""
+        count = self._counts.pop(host, 0)
+        if count > 1:
+            self._counts[host] = count - 1
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether there is time for a handshake in this turn of the loop."""
+        return self._spent_s < _SLICE_S and not self._queues
+
+    def note(self, spent_s: float) -> None:
+        """Count the time that a handshake has taken."""
+        self._spent_s += spent_s
+        self._schedule()
+
+    def wait(self, host: str, peer: PeerT) -> None:
+        """Let a connection continue in a later turn of the loop."""
+        self._queues.setdefault(host, deque()).append(peer)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        self._spent_s = 0.0
+        end = monotonic() + _SLICE_S
+        while self._queues:
+            host, queue = self._queues.popitem(last=False)
+            peer = queue.popleft()
+            if queue:
+                self._queues[host] = queue
+            self._continue(peer)
+            if monotonic() > end:
+                break
+        if self._queues:
+            self._schedule()
+
+    def _continue(self, peer: PeerT) -> None:
+        try:
+            peer.shake_on()
+        except Exception as error:  # noqa: BLE001  # the other connections must get their turn
+            self._loop.call_exception_handler(
+                {"message": "a handshake cannot be continued", "exception": error}
+            )
+            peer.abort()
