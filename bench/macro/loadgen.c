@@ -17,6 +17,7 @@
 #include "frames.h"
 #include "options.h"
 #include "streams.h"
+#include "tls.h"
 
 /* A free slot of a connection, which waits for the next request that is due. */
 struct idle {
@@ -243,8 +244,11 @@ static void start_pace(struct engine *engine) {
 
 static void open_connection(struct engine *engine, int number) {
     struct connection *connection = &engine->connections[number];
-    stream_open(&connection->stream, engine->options.host, engine->options.port, engine->epoll,
-                connection);
+    stream_connect(&connection->stream, engine->options.host, engine->options.port);
+    if (engine->options.uses_tls) {
+        tls_open(&connection->stream);
+    }
+    stream_watch(&connection->stream, engine->epoll, connection);
     connection->place = number % engine->places;
     connection->consumer = consumer_make(&engine->options, number);
     connection->slots = calloc((size_t)engine->options.in_flight, sizeof(struct slot));

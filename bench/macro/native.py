@@ -18,6 +18,7 @@ _FLAGS: Final = ("-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra")
 _PROGRAMS: Final = {
     "loadgen": (
         "loadgen.c", "consumers.c", "first.c", "frames.c", "options.c", "counters.c", "signing.c",
+        "tls.c",
     ),
     "floor": ("floor.c", "frames.c", "signing.c"),
     "rivals": ("rivals.c", "counters.c"),
@@ -48,8 +49,15 @@ def build(name: str) -> Path:
         raise BenchError("no C compiler: install cc (Debian: apt-get install gcc libc6-dev)")
     BUILD.mkdir(parents=True, exist_ok=True)
     files = [str(SOURCES / source) for source in _PROGRAMS[name]]
-    subprocess.run([compiler, *_FLAGS, "-o", str(target), *files], check=True)
+    libraries = ("-DWITH_OPENSSL", "-lssl", "-lcrypto") if _has_openssl(compiler) else ()
+    subprocess.run([compiler, *_FLAGS, "-o", str(target), *files, *libraries], check=True)
     return target
+
+
+def _has_openssl(compiler: str) -> bool:
+    """Return whether a program can use OpenSSL, which the generator needs for TLS."""
+    command = [compiler, "-E", "-include", "openssl/ssl.h", "-x", "c", "/dev/null"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def loadgen_command(mode: str, port: int, **options: object) -> list[str]:

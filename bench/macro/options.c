@@ -14,7 +14,7 @@ static const char USAGE[] =
     "  [--group G] [--groups N] [--properties NAME=VALUE,..] [--registered] [--broker-name B]\n"
     "  [--serialization json|rocketmq] [--seconds S] [--warmup S] [--count MESSAGES]\n"
     "  [--rate MESSAGES_PER_S] [--timeout S] [--namesrv-port N]\n"
-    "  [--access-key K --secret-key S]\n";
+    "  [--access-key K --secret-key S] [--tls]\n";
 
 enum { RATE_MAX = 1000000 };
 
@@ -30,7 +30,8 @@ static const struct option LONG[] = {
     {"topics", required_argument, NULL, 'T'},      {"groups", required_argument, NULL, 'G'},
     {"properties", required_argument, NULL, 'P'},  {"registered", no_argument, NULL, 'R'},
     {"broker-name", required_argument, NULL, 'B'}, {"access-key", required_argument, NULL, 'A'},
-    {"secret-key", required_argument, NULL, 'S'}, {NULL, 0, NULL, 0},
+    {"secret-key", required_argument, NULL, 'S'},  {"tls", no_argument, NULL, 'L'},
+    {NULL, 0, NULL, 0},
 };
 
 static void refuse(void) {
@@ -74,6 +75,7 @@ static void set_option(struct options *options, int name, const char *value) {
     case 'B': options->broker_name = value; break;
     case 'A': options->access_key = value; break;
     case 'S': options->secret_key = value; break;
+    case 'L': options->uses_tls = true; break;
     default: refuse();
     }
 }

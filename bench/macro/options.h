@@ -26,6 +26,7 @@ struct options {
     const char *broker_name; /* orderly: the broker name in the locks */
     const char *access_key; /* signs all requests; empty: none */
     const char *secret_key;
+    bool uses_tls; /* send, pull, orderly */
     enum serialization serialization;
     int rate; /* send: messages per second, sent when they are due; 0: as fast as answers arrive */
     double seconds; /* measured time, after the warm-up; SIGINT ends it early */

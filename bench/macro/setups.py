@@ -40,6 +40,7 @@ class Column(NamedTuple):
 
 COLUMNS: Final = (
     Column("accounts", "-acl", "accounts"),
+    Column("tls", "-tls", "TLS"),
     Column("sync_flush", "-sync", "SYNC_FLUSH"),
 )
 
@@ -49,6 +50,7 @@ class Setup:
     """What a workload demands of both servers and of the generator."""
 
     accounts: bool = False  # access control, and signed requests
+    tls: bool = False  # the generator connects with TLS; both servers offer it by default
     sync_flush: bool = False  # answers wait until the message is on the disk
 
     @property
@@ -69,7 +71,7 @@ class Setup:
     def generator_options(self) -> dict[str, object]:
         """The options of the load generator."""
         keys = {"access_key": USER[0], "secret_key": USER[1]}
-        return {**(keys if self.accounts else {})}
+        return {**(keys if self.accounts else {}), **({"tls": True} if self.tls else {})}
 
     def apply(self, cluster: Cluster) -> None:
         """Configure a cluster of either implementation that has not been started."""

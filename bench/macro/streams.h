@@ -19,8 +19,16 @@ struct buffer {
     size_t capacity;
 };
 
+/* Sends and receives in place of a socket; like send and recv with EAGAIN. */
+struct layer {
+    ssize_t (*send)(void *state, const uint8_t *bytes, size_t size);
+    ssize_t (*receive)(void *state, uint8_t *bytes, size_t size);
+};
+
 struct stream {
     int fd;
+    const struct layer *layer; /* NULL: the socket itself */
+    void *state;
     int epoll;
     void *owner; /* what epoll returns for an event of this connection */
     struct buffer input;
@@ -45,13 +53,16 @@ static inline void buffer_drop(struct buffer *buffer, size_t size) {
     buffer->size -= size;
 }
 
-/* Connect, and wait for input on this epoll; the program ends if the server does not answer. */
-static inline void stream_open(struct stream *stream, const char *host, int port, int epoll,
-                               void *owner) {
+/* Connect; the program ends if the server does not answer. */
+static inline void stream_connect(struct stream *stream, const char *host, int port) {
     stream->fd = socket_connect(host, port);
     if (stream->fd < 0) {
         fail("connect");
     }
+}
+
+/* Wait for the input of a connection on this epoll. */
+static inline void stream_watch(struct stream *stream, int epoll, void *owner) {
     fcntl(stream->fd, F_SETFL, O_NONBLOCK);
     stream->epoll = epoll;
     stream->owner = owner;
@@ -61,19 +72,34 @@ static inline void stream_open(struct stream *stream, const char *host, int port
     }
 }
 
+static inline void stream_open(struct stream *stream, const char *host, int port, int epoll,
+                               void *owner) {
+    stream_connect(stream, host, port);
+    stream_watch(stream, epoll, owner);
+}
+
+/* Send as much of the output as is accepted. */
+static inline void stream_send(struct stream *stream) {
+    struct buffer *output = &stream->output;
+    ssize_t sent;
+    do { /* a layer sends one record at a time */
+        sent = stream->layer == NULL
+                   ? send(stream->fd, output->bytes, output->size, MSG_NOSIGNAL)
+                   : stream->layer->send(stream->state, output->bytes, output->size);
+        if (sent < 0 && errno != EAGAIN) {
+            fail("send");
+        }
+        buffer_drop(output, sent > 0 ? (size_t)sent : 0);
+    } while (stream->layer != NULL && sent > 0 && output->size > 0);
+}
+
 /* Send the output; what the socket does not accept waits for its next event. */
 static inline void stream_flush(struct stream *stream) {
     struct buffer *output = &stream->output;
     if (output->size == 0) {
         return;
     }
-    const ssize_t sent = send(stream->fd, output->bytes, output->size, MSG_NOSIGNAL);
-    if (sent < 0 && errno != EAGAIN) {
-        fail("send");
-    }
-    if (sent > 0) {
-        buffer_drop(output, (size_t)sent);
-    }
+    stream_send(stream);
     const bool must_wait = output->size > 0;
     if (must_wait == stream->waits_to_write) {
         return;
@@ -92,13 +118,18 @@ static inline bool stream_receive(struct stream *stream, uint32_t events) {
         return false;
     }
     struct buffer *input = &stream->input;
-    buffer_reserve(input, STREAM_READ_BYTES);
-    const ssize_t got =
-        recv(stream->fd, input->bytes + input->size, input->capacity - input->size, 0);
-    if (got == 0 || (got < 0 && errno != EAGAIN)) {
-        fail("connection lost");
-    }
-    input->size += got > 0 ? (size_t)got : 0;
+    ssize_t got;
+    do { /* a layer keeps what it has read: epoll does not report it again */
+        buffer_reserve(input, STREAM_READ_BYTES);
+        uint8_t *end = input->bytes + input->size;
+        const size_t room = input->capacity - input->size;
+        got = stream->layer == NULL ? recv(stream->fd, end, room, 0)
+                                    : stream->layer->receive(stream->state, end, room);
+        if (got == 0 || (got < 0 && errno != EAGAIN)) {
+            fail("connection lost");
+        }
+        input->size += got > 0 ? (size_t)got : 0;
+    } while (stream->layer != NULL && got > 0);
     return true;
 }
 

@@ -200,6 +200,8 @@ def secured(name: str, setup: Setup, *targets: Target) -> Load:
 
 ACCOUNTS: Final = Setup(accounts=True)
 SYNC_FLUSH: Final = Setup(sync_flush=True)
+TLS: Final = Setup(tls=True)
+ACCOUNTS_TLS: Final = Setup(accounts=True, tls=True)
 _OF_PLAIN: Final = Target("share_of_plain", 0.8, of_java=False)
 
 LOADS: Final = (
@@ -209,6 +211,11 @@ LOADS: Final = (
     secured("send-1x1", SYNC_FLUSH, Target("share_of_syncs", 0.8, of_java=False)),
     secured("send-64x1", SYNC_FLUSH, Target("messages_per_s", 3.0)),
     secured("send-8x32", SYNC_FLUSH, Target("messages_per_s", 5.0)),
+    secured("pull", TLS, Target("messages_per_s", 2.0)),
+    secured("send-64x1", TLS, Target("messages_per_s", 3.0)),
+    secured("send-8x32", TLS, Target("messages_per_s", 3.0)),
+    secured("pull", ACCOUNTS_TLS, Target("messages_per_s", 2.0)),
+    secured("send-8x32", ACCOUNTS_TLS, Target("messages_per_s", 3.0)),
 )
 """Sends and pulls on a single broker; `macro/scenarios.py` runs them."""
 
