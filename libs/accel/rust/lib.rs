@@ -15,6 +15,7 @@ pub mod fuzzing;
 pub mod fuzzing_access;
 pub mod fuzzing_pulls;
 pub mod fuzzing_ranges;
+pub mod fuzzing_tls;
 pub mod header;
 pub mod host;
 pub mod index;

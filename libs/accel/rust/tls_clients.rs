@@ -225,6 +225,11 @@ impl<'a> Certificate<'a> {
     }
 }
 
+/// Returns whether a certificate can be read, for the fuzz test.
+pub(crate) fn is_readable(whole: &[u8]) -> bool {
+    Certificate::read(whole).is_some()
+}
+
 /// Reads DER values in order.
 struct Der<'a>(&'a [u8]);
 
@@ -286,8 +291,8 @@ impl<'a> Der<'a> {
         }
         // Days since 1970-01-01 of the proleptic Gregorian calendar; years begin in March.
         let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-        let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day
-            - 719_469;
+        let days =
+            year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 719_469;
         Some(((days * 24 + hour) * 60 + minute) * 60 + second)
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The long form of the fuzz tests: `fuzz FRAMES [SEED]`.
 
-use cometmq_accel::{fuzzing, fuzzing_access, fuzzing_pulls, fuzzing_ranges};
+use cometmq_accel::{fuzzing, fuzzing_access, fuzzing_pulls, fuzzing_ranges, fuzzing_tls};
 
 const ROUND_FRAMES: u64 = 1_000_000;
 
@@ -13,13 +13,14 @@ fn main() {
     };
     let first = arguments.next().and_then(Result::ok).unwrap_or(1);
     let (mut staged, mut ended, mut answered, mut read, mut delivered) = (0, 0, 0, 0, 0);
-    let mut allowed = 0;
+    let (mut allowed, mut whole) = (0, 0);
     for seed in first..first + frames.div_ceil(ROUND_FRAMES) {
         let seen = fuzzing::run(seed, ROUND_FRAMES.min(frames));
         staged += seen.staged;
         ended += seen.ended;
         allowed += fuzzing_access::run(seed, ROUND_FRAMES.min(frames)).staged;
         answered += fuzzing_pulls::run(seed, ROUND_FRAMES.min(frames)).staged;
+        whole += fuzzing_tls::run(seed, ROUND_FRAMES.min(frames)).staged;
         let seen = fuzzing_ranges::run(seed, ROUND_FRAMES.min(frames));
         read += seen.staged;
         delivered += seen.delivered;
@@ -27,6 +28,7 @@ fn main() {
     println!("native readers: {frames} mutated sends, {staged} of them staged, no fault");
     println!("native readers: {ended} of the staged requests end a half message, no fault");
     println!("native readers: {frames} mutated signed requests, {allowed} of them taken, no fault");
+    println!("native readers: {frames} pieces of TLS input, {whole} records whole, no fault");
     println!("native readers: {frames} mutated pulls, {answered} of them answered, no fault");
     println!("native readers: {frames} mutated records, {read} of them read, no fault");
     println!("native readers: {delivered} of the records delivered, no fault");
