@@ -149,7 +149,7 @@ def test_a_removed_offset_reaches_the_journal() -> None:
 
 def test_a_copy_takes_more_offsets_than_its_own_clients_may_commit() -> None:
     offsets = Offsets()
-    offsets.count_max = lambda: 1
+    offsets.count_max = 1
     offsets.overwrite({"T@G": {0: 1, 1: 4}})
     offsets.become([msgspec.Raw(b'{"T@G":{"0":1,"1":4,"2":5}}')])
     assert offsets.count == 3

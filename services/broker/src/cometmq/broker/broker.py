@@ -238,7 +238,6 @@ class Broker:
         """Connect the tables with the limits."""
         limits = self.limits
         offsets, locks = self.offsets, self.locks
-        offsets.count_max = lambda: limits.maximum(OFFSETS)
         offsets.is_known = self._is_known
         offsets.known_version = lambda: (self.topics.version, self.groups.version)
         offsets.find_unknown()
@@ -266,6 +265,7 @@ class Broker:
         settings = loaded.value
         self.loaded = loaded
         self.settings = settings
+        self.offsets.count_max = self.limits.maximum(OFFSETS)
         self.cluster_pair = cluster_pair(settings.broker_cluster_name)
         self.checks_sends = not settings.broker_permission & Perm.WRITE or bool(
             settings.start_accept_send_request_time_stamp

@@ -172,24 +172,32 @@ class Checksums:
         """Return the entry of one block, with length 0 if it is unknown; None if reading it would
         block.
         """
+        found = self.entries(start, number, number + 1, may_block=may_block)
+        return None if found is None else found[0]
+
+    def entries(self, start: int, first: int, stop: int, *, may_block: bool) -> list[Entry] | None:
+        """Return the entries of adjacent blocks, as `entry` does."""
+        count = stop - first
         file = self._files.get(start)
-        if file is None:
-            return _UNKNOWN
-        position = number * _ENTRY.size
         try:
-            if may_block:
-                data: Buffer | None = file.read(position, _ENTRY.size)
+            if file is None:
+                data: Buffer | None = b""
+            elif may_block:
+                data = file.read(first * _ENTRY.size, count * _ENTRY.size)
             else:
-                data = file.read_cached(position, _ENTRY.size)
+                data = file.read_cached(first * _ENTRY.size, count * _ENTRY.size)
         except DiskError:
-            return _UNKNOWN
+            data = b""  # unknown: the log itself may be intact
         if data is None:
             return None
-        if len(data) < _ENTRY.size:
-            return _UNKNOWN
-        length, crc, proof = _ENTRY.unpack(data)
-        is_known = length and proof == _proof(start, number, length, crc)
-        return (length, crc) if is_known else _UNKNOWN
+        data = bytes(data)
+        if not data.strip(b"\0"):  # usual at a checkpoint; saves 0.1 ms per MiB
+            return [_UNKNOWN] * count
+        rows = _ENTRY.iter_unpack(data.ljust(count * _ENTRY.size, b"\0"))
+        return [
+            (length, crc) if proof == _proof(start, number, length, crc) else _UNKNOWN
+            for number, (length, crc, proof) in enumerate(rows, first)
+        ]
 
     def prove(self, parts: Sequence[Span]) -> bool:
         """Return whether every block has a matching checksum; may block."""
@@ -293,20 +301,7 @@ class Checksums:
         return _crcs(file, parts)  # it raises the error, unless the disk is damaged
 
     def _read(self, span: Span) -> list[Entry]:
-        first, stop = _blocks(span)
-        file = self._files.get(span.start)
-        size = (stop - first) * _ENTRY.size
-        try:
-            data = b"" if file is None else file.read(first * _ENTRY.size, size)
-        except DiskError:
-            data = b""  # unknown: the log itself may be intact
-        if not data.strip(b"\0"):  # usual at a checkpoint; saves 0.1 ms per MiB
-            return [_UNKNOWN] * (stop - first)
-        rows = _ENTRY.iter_unpack(data.ljust(size, b"\0"))
-        return [
-            (length, crc) if proof == _proof(span.start, number, length, crc) else _UNKNOWN
-            for number, (length, crc, proof) in enumerate(rows, first)
-        ]
+        return self.entries(span.start, *_blocks(span), may_block=True) or []
 
     def _write(self, start: int, entries: dict[int, Entry]) -> None:
         """Write the entries of consecutive blocks with one write each."""

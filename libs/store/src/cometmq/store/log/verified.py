@@ -159,19 +159,16 @@ class VerifiedReads:
         Each part has its begin and end relative to `begin`, which starts a block, and the CRC-32 of
         its bytes. Return None if they are not in memory, or if one of them ends behind `end`.
         """
-        found = []
-        stop = min(end, self.end - start)
-        for number in range(begin // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
-            entry = self._checksums.entry(start, number, may_block=False)
-            if entry is None:
-                return None
-            length, crc = entry
-            at = number * BLOCK_BYTES
-            if at + length > end:
-                return None
+        first, stop = begin // BLOCK_BYTES, -(-min(end, self.end - start) // BLOCK_BYTES)
+        entries = self._checksums.entries(start, first, stop, may_block=False)
+        if entries is None:
+            return None
+        found, at = [], 0
+        for length, crc in entries:
             if length:
-                found.append((at - begin, at - begin + length, crc))
-        return found
+                found.append((at, at + length, crc))
+            at += BLOCK_BYTES
+        return None if found and found[-1][1] > end - begin else found
 
 
 def _whole(file: DiskFile, begin: int, size: int, *, may_block: bool) -> Buffer | None:

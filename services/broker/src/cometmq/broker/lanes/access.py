@@ -32,24 +32,23 @@ class LaneAccess:
     """The broker's current accounts, converted once for both lanes."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self.control = None if broker.acl is None else broker.acl.control
         self._converted: Accounts | None = None
         self._native: LaneAccounts | None = None
 
     @property
     def accounts(self) -> Accounts | None:
         """The current accounts, another object after each change; None without access control."""
-        acl = self._broker.acl
-        return None if acl is None else acl.control.accounts
+        return None if self.control is None else self.control.accounts
 
     def native(self) -> "LaneAccounts | None":
         """Return the current accounts for the native code; None without access control."""
-        acl = self._broker.acl
-        if acl is None:
+        control = self.control
+        if control is None:
             return None
-        if self._native is None or self._converted is not acl.control.accounts:
-            self._native = native_accounts(acl.control)
-            self._converted = acl.control.accounts
+        if self._native is None or self._converted is not control.accounts:
+            self._native = native_accounts(control)
+            self._converted = control.accounts
         return self._native
 
 

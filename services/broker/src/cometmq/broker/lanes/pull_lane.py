@@ -241,8 +241,11 @@ class BrokerPulls:
 
     def _is_outdated(self) -> bool:
         """Return whether the settings or the accounts have changed."""
-        is_current = self._settings is self._broker.settings
-        return not is_current or self._accounts is not self._access.accounts
+        # Not `LaneAccess.accounts`: this runs in each turn, and costs 1 % of a pull with that call.
+        control = self._access.control
+        return self._settings is not self._broker.settings or (
+            control is not None and self._accounts is not control.accounts
+        )
 
     def _has_changed(self) -> bool:
         broker = self._broker

@@ -73,8 +73,8 @@ class Offsets:
         self._group_counts: dict[str, int] = {}
         self._unknown: set[tuple[str, int]] = set()  # key and queue that did not exist
         self._recounted_as_of: object = None
-        self.count_max: Callable[[], int] = lambda: sys.maxsize
-        """Returns the bound of the table."""
+        self.count_max = sys.maxsize
+        """The bound of the table."""
         self.is_known: Callable[[str, str, int], bool] = lambda _group, _topic, _queue_id: True
         """Tells whether a group, and a queue of a topic, exist."""
         self.known_version: Callable[[], object] = lambda: None
@@ -113,7 +113,7 @@ class Offsets:
 
     def has_room(self, count: int) -> bool:
         """Return whether this number of commits is certain to stay within the bound."""
-        return self._count + count <= self.count_max()
+        return self._count + count <= self.count_max
 
     def commit(
         self, group: str, topic: str, queue_id: int, offset: int, room: Room | None = None
@@ -254,7 +254,7 @@ class Offsets:
 
     def _check_total(self, more: int) -> None:
         if more > 0 and not self.has_room(more):
-            raise SystemBusy(f"the broker stores at most {self.count_max()} offsets (offsetsMax)")
+            raise SystemBusy(f"the broker stores at most {self.count_max} offsets (offsetsMax)")
 
     def _check_copied(self, more: int) -> None:
         if self._count + more > COPIED_MAX:
