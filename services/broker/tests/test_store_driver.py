@@ -2,11 +2,12 @@
 """The driver of a store: confirmation by replicas, and truncation while the broker is running."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
-from cometmq.broker.store_driver import IDLE_INTERVAL_MS, TICK_INTERVAL_MS
+from cometmq.broker.store_driver import IDLE_INTERVAL_MS, LONG_COMMIT_S, TICK_INTERVAL_MS
 from cometmq.broker.testing.replicas import Node
 from cometmq.remoting.errors import SystemBusy
 from cometmq.store.errors import DiskError
@@ -79,6 +80,38 @@ async def test_the_log_is_written_back_as_it_grows(
         await node.driver.drain()
         assert disk.writebacks
         assert all((offset + size) % 4_096 == 0 for _, offset, size in disk.writebacks)
+
+
+async def test_commits_that_take_processor_time_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time during which other programs run does not count."""
+
+    def work() -> None:
+        end = time.thread_time() + 2 * LONG_COMMIT_S
+        while time.thread_time() < end:
+            pass
+
+    def wait() -> None:
+        time.sleep(2 * LONG_COMMIT_S)
+
+    async with Node() as node:
+        delay, commit, reported = wait, node.store.commit, list[float]()
+
+        def slow_commit() -> Any:
+            delay()
+            return commit()
+
+        monkeypatch.setattr(node.store, "commit", slow_commit)
+        node.driver.took_long = reported.append
+        for kind, count in ((wait, 0), (work, 2)):
+            delay = kind
+            for _ in range(3):
+                node.put(make_message())
+                await asyncio.sleep(0)
+            assert len(reported) >= count
+            assert bool(reported) == bool(count)
+        assert min(reported) > LONG_COMMIT_S
 
 
 async def test_a_turn_commits_a_lone_request() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Incomplete frames take a bounded amount of memory, and none after their connection."""
 
+import asyncio
 import struct
 from typing import Any
 
@@ -22,6 +23,19 @@ async def test_incomplete_frames_are_bounded_between_two_checks(
 
     await eventually(lambda: server.stats().overflow_closed >= 3)
     await eventually(lambda: server.stats().buffered_bytes <= 5 * 1024 * 1024)
+
+
+async def test_a_long_header_ends_the_connection_before_it_is_received(
+    start_server: Any, connect_raw: Any
+) -> None:
+    """A header is decoded in one step, and before the account of its sender is known."""
+    server, port = await start_server({QUERY: lambda _, call: OK})
+    reader, writer = await connect_raw(port)
+
+    writer.write(struct.pack(">II", 4 * 1024 * 1024, 2 * 1024 * 1024) + bytes(4_096))
+
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert server.stats().protocol_errors == 1
 
 
 async def test_the_incomplete_frame_of_a_closed_connection_takes_no_memory(

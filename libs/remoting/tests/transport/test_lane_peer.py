@@ -42,7 +42,7 @@ TOO_LONG = b"\x7f\xff\xff\xff\0\0\0\0"
 def _unhurried() -> Iterator[None]:
     """Let no request count as slow, so that outcomes do not depend on the machine's load."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "_SLOW_S", 60.0)
+        patch.setattr(turns, "SLOW_S", 60.0)
         patch.setattr(dispatch, "SLICE_S", 60.0)
         yield
 

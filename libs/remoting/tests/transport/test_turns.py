@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that take long delay the requests of other connections by a few of them, not by all."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.commands.offsets import QueryConsumerOffsetReply
 from cometmq.remoting.header import encode_frame
+from cometmq.remoting.transport.turns import Pace
 
 SLOW = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 FAST = RequestCode.QUERY_CONSUMER_OFFSET
@@ -115,3 +117,65 @@ async def test_no_connection_starves(start_server: Any, eventually: Any, connect
 
     await eventually(lambda: len(served) == REQUESTS)
     await eventually(lambda: count == 20_000)
+
+
+async def test_work_that_follows_requests_is_charged_to_their_connections(
+    start_server: Any, eventually: Any, connect_raw: Any
+) -> None:
+    """Requests return at once, but a commit after them takes long."""
+    loop = asyncio.get_running_loop()
+    staged = served = 0
+
+    def slow(_: None, _call: Call[Any]) -> Reply:
+        nonlocal staged
+        staged += 1
+        if staged == 1:
+            loop.call_soon(commit)
+        return OK
+
+    def commit() -> None:
+        nonlocal staged, served
+        begun = time.monotonic()
+        while time.monotonic() < begun + 0.0005 * staged:
+            pass
+        served += staged
+        staged = 0
+        server.charge(time.monotonic() - begun)
+
+    def fast(_: None, _call: Call[Any]) -> QueryConsumerOffsetReply:
+        return QueryConsumerOffsetReply(offset=0)
+
+    server, port = await start_server({SLOW: slow, FAST: fast})
+    reader, writer = await connect_raw(port)
+    writer.write(FAST_FRAME)
+    await reader.read(4096)
+    for _ in range(CONNECTIONS):
+        _, flood = await connect_raw(port)
+        flood.write(slow_frames() * 20)
+    # The portions shrink step by step.
+    await eventually(lambda: served > 200 * CONNECTIONS)
+
+    delays = []
+    for _ in range(9):
+        before = served
+        writer.write(FAST_FRAME)
+        await reader.read(4096)
+        delays.append(served - before)
+
+    assert served < CONNECTIONS * REQUESTS * 20  # the flood has lasted the whole time
+    assert sorted(delays)[4] < 60
+
+
+def test_portions_shrink_while_a_connection_takes_long_and_grow_again() -> None:
+    pace = Pace()
+    portions = []
+    for _ in range(8):  # each turn is short itself, and long with what follows it
+        pace.note(0.0, 1)
+        pace.note(0.01, 0)
+        portions.append(64 // pace.divisor or 1)
+    assert portions[0] == 64  # one long time proves little
+    assert portions[-1] == 1
+    assert not pace.is_steady
+    for _ in range(20):
+        pace.note(0.0, 1)
+    assert (pace.divisor, pace.is_steady) == (1, True)

@@ -15,6 +15,6 @@ def _endless_turns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "SLICE_S", math.inf)
         patch.setattr(room, "_TURN_S", math.inf)
-        for name in ("SLICE_S", "_SLOW_S", "_TURN_S", "_LONG_S"):
+        for name in ("SLICE_S", "SLOW_S", "_TURN_S", "_LONG_S"):
             patch.setattr(turns, name, math.inf)
         yield

@@ -23,7 +23,7 @@ from cometmq.remoting.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
-from cometmq.remoting.frame import FRAME_BYTES_MAX, FrameReader
+from cometmq.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX, FrameReader
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext
 from cometmq.remoting.typed_encode import FrameEncoder
@@ -37,18 +37,27 @@ _OPAQUE_MAX: Final = 0x7FFF_FFFF
 class Codec:
     """The command catalogue with its decoder and encoder; connections share it."""
 
-    __slots__ = ("decoder", "encoder", "frame_bytes_max", "reply_types", "serialization")
+    __slots__ = (
+        "decoder",
+        "encoder",
+        "frame_bytes_max",
+        "header_bytes_max",
+        "reply_types",
+        "serialization",
+    )
 
     def __init__(
         self,
         commands: Mapping[int, Command],
         *,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        header_bytes_max: int = HEADER_BYTES_MAX,
         serialization: Serialization = Serialization.JSON,
     ) -> None:
         self.decoder = RequestDecoder(commands)
         self.encoder = FrameEncoder()
         self.frame_bytes_max = frame_bytes_max
+        self.header_bytes_max = header_bytes_max
         self.reply_types = {code: command.reply_type for code, command in commands.items()}
         self.serialization = int(serialization)
 
@@ -76,7 +85,7 @@ class Connection:
     def __init__(self, codec: Codec, peer: Peer) -> None:
         self._codec = codec
         self._peer = peer
-        self._reader = FrameReader(codec.frame_bytes_max)
+        self._reader = FrameReader(codec.frame_bytes_max, codec.header_bytes_max)
         self._pending: dict[int, _Pending] = {}
         self._next_opaque = 0
         self.out: list[Buffer] = []

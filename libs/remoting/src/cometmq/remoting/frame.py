@@ -30,6 +30,11 @@ FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """RocketMQ's default limit for the bytes after the length word."""
 
 HEADER_BYTES_MAX: Final = 0xFF_FFFF
+REQUEST_HEADER_BYTES_MAX: Final = 1 << 20
+"""The longest header that a server reads. Headers are decoded in one step and before the account is
+known: one of 8 MB would hold the loop for 90 ms. Answers may be longer: that to a batch has the ids
+of all its messages.
+"""
 PREFIX_BYTES: Final = 8
 
 _PREFIX: Final = struct.Struct(">II")
@@ -44,11 +49,24 @@ Frame = tuple[int, bytes, bytes]
 class FrameReader:
     """Extracts frames from a byte stream, however it is split into chunks."""
 
-    __slots__ = ("_blocks", "_frame_bytes_max", "_need", "_tail", "buffered_bytes")
+    __slots__ = (
+        "_blocks",
+        "_frame_bytes_max",
+        "_header_bytes_max",
+        "_need",
+        "_tail",
+        "buffered_bytes",
+    )
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, header_bytes_max: int = HEADER_BYTES_MAX
+    ) -> None:
+        """A header above ``header_bytes_max`` is refused before it is received as a whole; one that
+        is received in a single chunk is not.
+        """
         assert frame_bytes_max > 4
         self._frame_bytes_max = frame_bytes_max
+        self._header_bytes_max = header_bytes_max
         self._blocks: list[bytearray] = []  # full, in order; the tail comes after them
         self._tail = bytearray()
         self._need = 0
@@ -144,7 +162,15 @@ class FrameReader:
         length = int.from_bytes(self._tail[:4], "big")
         if not 4 <= length <= self._frame_bytes_max:
             raise RemoteProtocolError(f"frame of {length} bytes, limit {self._frame_bytes_max}")
-        self._need = PREFIX_BYTES if available < PREFIX_BYTES else 4 + length
+        if available < PREFIX_BYTES:
+            self._need = PREFIX_BYTES
+            return
+        header_length = int.from_bytes(self._tail[5:PREFIX_BYTES], "big")
+        if header_length > self._header_bytes_max:
+            raise RemoteProtocolError(
+                f"header of {header_length} bytes, limit {self._header_bytes_max}"
+            )
+        self._need = 4 + length
 
 
 def frame_prefix(serialization: int, header_length: int, body_length: int) -> bytes:

@@ -348,7 +348,7 @@ class BrokerApp:
         server.use_lane(lane, None if lane is None else accel.Sockets())
         if (engine := open_tls(settings)) is not None:
             server.use_tls(engine)
-        connect_arrivals(broker, server.flush)
+        connect_arrivals(broker, server.flush, server.charge)
         self._stack.push_async_callback(server.close, 0)
         with self._listening(self._ports.main):
             await server.listen(settings.bind_address, self._ports.main)

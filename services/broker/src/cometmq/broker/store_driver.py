@@ -38,6 +38,13 @@ from cometmq.store.writing.append import Batch
 from cometmq.store.writing.placing import Placing
 from cometmq.store.writing.runs import RunSource
 
+LONG_COMMIT_S: Final = 0.004
+"""A commit that takes more processor time is charged to the connections: most take less than 1 ms.
+"""
+WATCHED_COUNT: Final = 16
+"""Number of commits whose processor time is measured after a long one. Measuring all would cost a
+lone send 1 %; the mere time of a commit is also long if other programs interrupt it.
+"""
 STAGED_BYTES_MAX: Final = 1 << 20  # a larger batch is written before the loop's turn ends
 PLACING_BYTES_MAX: Final = 32 << 20
 """Size of the puts that wait while a large batch is being placed; above it, the batch is placed at
@@ -90,6 +97,7 @@ class StoreDriver:
         self._clock = clock
         self._log = log
         self.after_commit: Callable[[], None] = lambda: None  # set by `connect_arrivals`
+        self.took_long: Callable[[float], None] = lambda _: None  # set by `connect_arrivals`
         self.log_grew: Callable[[], None] = lambda: None  # set by replication
         self.truncated: Callable[[], None] = lambda: None  # set by the broker
         self.job_ended: Callable[[], None] = lambda: None  # set by a follower
@@ -114,6 +122,7 @@ class StoreDriver:
         oldest one.
         """
         self.sync_seconds = latency_buckets()
+        self._watched_count = 0  # commits whose processor time is still to be measured
         self._staged_s = 0.0  # when the first put of the next commit was staged
         self.waiting_count = 0
         """Number of sends that wait for the disk or a slave, as of the last commit, flush or
@@ -172,19 +181,25 @@ class StoreDriver:
         self._is_scheduled = self._is_in_turn = False
         self.commit_count += 1
         self._is_committing = True
+        began_s = time.thread_time() if self._watched_count else 0.0
         try:
             batch = self._store.commit()
         finally:
             self._is_committing = False
+        if self._watched_count:
+            self._watch(time.thread_time() - began_s)
         self._note_commit(batch, self._staged_s)
 
     def _note_commit(self, batch: Batch | None, staged_s: float) -> None:
         self.waiting_count = self._store.waiting_put_count
+        spent_s = time.perf_counter() - staged_s
+        if batch is not None and spent_s > LONG_COMMIT_S and not self._watched_count:
+            self._watched_count = WATCHED_COUNT
         if self.waiting_count:
             if self._waiting_since_ms is None:
                 self._waiting_since_ms = self._clock.monotonic_ms()
         elif batch is not None:
-            self.put_seconds.observe(time.perf_counter() - staged_s, batch.message_count)
+            self.put_seconds.observe(spent_s, batch.message_count)
             elapsed_ms = self._clock.now_ms() - batch.store_timestamp
             if elapsed_ms > 0:
                 self.put_times.add(elapsed_ms, batch.message_count)
@@ -195,6 +210,13 @@ class StoreDriver:
         if batch is not None:
             self.log_grew()
             self._write_back()
+
+    def _watch(self, spent_s: float) -> None:
+        """Report the processor time of a commit that follows a long one."""
+        self._watched_count -= 1
+        if spent_s > LONG_COMMIT_S:
+            self._watched_count = WATCHED_COUNT
+            self.took_long(spent_s)
 
     def append(self, offset: int, data: Buffer) -> None:
         """Append a piece of the master's log to our own, and wake held pulls and our own slaves.

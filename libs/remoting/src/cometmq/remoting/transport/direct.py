@@ -284,6 +284,7 @@ class DirectIO:
         for (peer, data), answer_count in zip(chunks, answer_counts, strict=True):
             if answer_count >= 0:
                 peer.in_flight += answer_count
+                peer.uncharged_bytes += len(data)
                 peer.has_received = True
                 stats.bytes_received += len(data)
         return left

@@ -37,6 +37,11 @@ class Connected(Unsent, Protocol):
     def catch_up(self) -> None:
         """Serve requests that have waited for their turn."""
 
+    uncharged_bytes: int
+
+    def charge(self, spent_s: float) -> None:
+        """Note time that the program has spent on requests after they were served."""
+
 
 PeerT = TypeVar("PeerT", bound=Connected)
 
@@ -136,6 +141,19 @@ class Hub(Generic[PeerT]):
         most = self.settings.calls_per_turn_max
         share = most * _LONG_TURNS // max(_LONG_TURNS, self._behind_count)
         self.calls_max = max(share, min(most, _CALLS_MIN))
+
+    def charge(self, spent_s: float) -> None:
+        """Charge the connections for work that took long after their requests were served.
+
+        Each one is charged by the size of the requests served since the last such work, most of
+        which usually caused it.
+        """
+        sizes = [(peer, peer.uncharged_bytes) for peer in self.peers if peer.uncharged_bytes]
+        total = sum(size for _, size in sizes)
+        for peer, size in sizes:
+            peer.uncharged_bytes = 0
+            peer.charge(spent_s * size / total)
+        self.turns.note(spent_s)
 
     def mark_dirty(self, peer: PeerT) -> None:
         """Send the peer's output at the end of this turn of the loop."""

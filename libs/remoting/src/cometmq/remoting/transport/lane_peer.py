@@ -25,6 +25,7 @@ from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.room import WAITING_MAX
 from cometmq.remoting.transport.room_peer import WAITS, RoomPeer
 from cometmq.remoting.transport.tls_contexts import NativeSession
+from cometmq.remoting.transport.turns import SLOW
 from cometmq.remoting.types import Buffer
 
 FRAMES_PER_CALL: Final = 2
@@ -154,7 +155,7 @@ class LanePeer(RoomPeer):
         data = self._connection.join(data)
         if not data:
             return
-        frames_max = self._hub.calls_max * FRAMES_PER_CALL
+        frames_max = self._hub.calls_max * FRAMES_PER_CALL // self.pace.divisor or 1
         parts = lane.stage(self, data, frames_max)
         if not parts or (len(parts) == 1 and not parts[0][0]):
             self._receive(data)
@@ -306,8 +307,14 @@ class LanePeer(RoomPeer):
             self._is_sealed = self._pipe is not None and self.fd < 0
 
     def _note_habit(self, habit: int) -> None:
-        if not (self.is_limited or self._pauses):
+        if not (self.is_limited or self._pauses) and self.pace.rank != SLOW:
             self.habit = habit
+
+    def charge(self, spent_s: float) -> None:
+        """Note time that the program has spent on requests after they were served."""
+        super().charge(spent_s)
+        if self.pace.rank == SLOW:
+            self.habit = MIXED  # its requests wait for their turn
 
     def _pause(self, reason: int) -> None:
         self.habit = MIXED

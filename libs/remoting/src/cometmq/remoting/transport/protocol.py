@@ -33,7 +33,7 @@ from cometmq.remoting.transport.outbox import Outbox
 from cometmq.remoting.transport.tasks import settle
 from cometmq.remoting.transport.timed_peer import TimedPeer
 from cometmq.remoting.transport.tls import Pipe, tls_advice
-from cometmq.remoting.transport.turns import Pace
+from cometmq.remoting.transport.turns import SLOW_S, Pace
 from cometmq.remoting.types import Buffer
 
 # Reasons not to read from a connection; several may apply at once.
@@ -78,6 +78,8 @@ class PeerProtocol(TimedPeer):
         self.in_flight = 0
         self.address, self.host = "", NO_HOST
         self.pace = Pace()
+        self.uncharged_bytes = 0
+        """The size of the requests served since `Hub.charge` was called last."""
         self.state: dict[str, object] = {}
 
     # -- asyncio's side ---------------------------------------------------------------------
@@ -108,6 +110,7 @@ class PeerProtocol(TimedPeer):
             if self._is_sealed:
                 data = self._unseal(data)
             if self._is_open and data and not self._defer(data):
+                self.uncharged_bytes += len(data)
                 # Without a lane, an overridden `_receive` would cost an extra call per chunk.
                 if hub.lane is None:
                     self._receive(data)
@@ -115,8 +118,9 @@ class PeerProtocol(TimedPeer):
                     self._receive_for(hub.lane, data)
         except RemoteProtocolError as error:
             self._refuse(error)
-        if self.pace.note(monotonic() - begun, stats.requests - before):
-            hub.turns.note(monotonic() - begun)
+        spent_s = monotonic() - begun
+        if spent_s > SLOW_S or not self.pace.is_steady:
+            self._note_time(spent_s, stats.requests - before)
         if self._connection.buffered_bytes > LARGE_BYTES:
             hub.note_incomplete(len(data))
 
@@ -419,7 +423,7 @@ class PeerProtocol(TimedPeer):
                 self.flush()
 
     def _serve(self, calls: list[Call[Any]]) -> None:
-        calls_max = self._hub.calls_max
+        calls_max = self._hub.calls_max // self.pace.divisor or 1
         chunk = calls if len(calls) <= calls_max else calls[:calls_max]
         served = self._dispatcher.serve(self, chunk)
         if served < len(calls):
@@ -436,6 +440,8 @@ class PeerProtocol(TimedPeer):
         if self._backlog and self._is_open and not self._pauses & BACKLOG:
             calls, self._backlog = self._backlog, []
             self._serve(calls)
+            served = calls[: len(calls) - len(self._backlog)]
+            self.uncharged_bytes += sum(len(call.head) + len(call.body) for call in served)
             self._end_chunk()
 
     @property
@@ -457,8 +463,7 @@ class PeerProtocol(TimedPeer):
         before, begun = stats.requests, monotonic()
         if not self._pauses & UNSENT_OUTPUT:
             self._serve_backlog()
-        if self.pace.note(monotonic() - begun, stats.requests - before):
-            self._hub.turns.note(monotonic() - begun)
+        self._note_time(monotonic() - begun, stats.requests - before)
         self._read_on()
 
     @property

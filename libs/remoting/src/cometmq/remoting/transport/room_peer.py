@@ -192,6 +192,7 @@ class RoomPeer(PeerProtocol):
                 self._serve_held(data)
             except RemoteProtocolError as error:
                 self._refuse(error)
+            self.uncharged_bytes += len(data) - len(self._held)
 
     @property
     def _may_serve(self) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
+from cometmq.remoting.frame import REQUEST_HEADER_BYTES_MAX
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.addresses import has_ipv6
 from cometmq.remoting.transport.direct import HAS_EPOLL, DirectIO, Sockets
@@ -86,7 +87,11 @@ class Server(Generic[ContextT]):
         self._released_ms = 0
         self._gate = TlsGate(settings.tls)
         self._hub: Hub[PeerProtocol] = Hub(
-            Codec(COMMANDS, frame_bytes_max=settings.frame_bytes_max),
+            Codec(
+                COMMANDS,
+                frame_bytes_max=settings.frame_bytes_max,
+                header_bytes_max=REQUEST_HEADER_BYTES_MAX,
+            ),
             settings,
             clock_ms=clock_ms,
             log=log,
@@ -190,6 +195,10 @@ class Server(Generic[ContextT]):
         If it cannot use the certificate or the key, OpenSSL serves them; the log has the reason.
         """
         self._certificates.note_fault(self._gate.use(engine))
+
+    def charge(self, spent_s: float) -> None:
+        """Charge the connections for a commit that took long; see `Hub.charge`."""
+        self._hub.charge(spent_s)
 
     def flush(self) -> None:
         """Send all pending answers now."""

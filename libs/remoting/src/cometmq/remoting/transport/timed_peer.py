@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deadlines of a connection's own requests, and the end of one that breaks the protocol."""
+"""The deadlines of a connection's own requests, the time that serving it takes, and the end of one
+that breaks the protocol.
+"""
 
 import asyncio
 from abc import abstractmethod
 
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.transport.gated_peer import GatedPeer
+from cometmq.remoting.transport.turns import Pace
 
 
 class TimedPeer(GatedPeer):
     """A connection whose own requests have deadlines."""
 
     close_reason: str
+    pace: Pace
     _timer: asyncio.TimerHandle | None
     _timer_ms: int
 
@@ -47,3 +51,11 @@ class TimedPeer(GatedPeer):
         self._connection.expire(self._hub.now_ms())
         if (next_ms := self._connection.next_deadline_ms) is not None:
             self._arm(next_ms)
+
+    def charge(self, spent_s: float) -> None:
+        """Note time that the program has spent on requests after they were served."""
+        self.pace.note(spent_s, 0)
+
+    def _note_time(self, spent_s: float, count: int) -> None:
+        if self.pace.note(spent_s, count):
+            self._hub.turns.note(spent_s)

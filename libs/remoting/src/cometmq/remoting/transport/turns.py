@@ -8,7 +8,11 @@ only from a queue, and each turn of the loop spends a limited time on that queue
 taken long, all bytes that arrive in the same turn wait in the queues.
 
 Each queue serves at least one connection per turn, so that none of them starves. Connections known
-to be fast come first, new ones second, slow ones last.
+to be fast come first, new ones second, slow ones last. While a slow connection takes long, the
+number of its requests that are served in a row is halved.
+
+What requests stage for later, above all a commit, is charged to the connections afterwards
+(`Hub.charge`), because their requests have returned long before.
 """
 
 import asyncio
@@ -25,11 +29,12 @@ SLOW: Final = 2
 
 SLICE_S: Final = 0.002
 """How long the requests of one connection are served in a row; the last one may end later."""
-_SLOW_S: Final = 0.001
+SLOW_S: Final = 0.001
 """A connection that was served for a longer time counts as slower than before."""
 _SLOW_FROM: Final = 3
 """The slowness from which on a connection waits in the queue of slow ones."""
 _SLOWNESS_MAX: Final = 8
+_DIVISOR_MAX: Final = 1 << 10
 _TURN_S: Final = 0.005
 """How long waiting requests are served in one turn of the loop; the last one may end later."""
 _LONG_S: Final = 0.02
@@ -39,27 +44,39 @@ _LONG_S: Final = 0.02
 class Pace:
     """Whether serving a connection takes long."""
 
-    __slots__ = ("_slowness", "rank")
+    __slots__ = ("_slowness", "divisor", "is_steady", "rank")
 
     def __init__(self) -> None:
         self._slowness = 0
         self.rank = NEW
+        self.is_steady = False
+        """Whether a short time would change nothing, so that it need not be noted."""
+        self.divisor = 1
+        """Divides the number of requests that are served in a row."""
 
     def note(self, spent_s: float, count: int) -> bool:
         """Note how long `count` requests took; return whether that is long.
 
-        One long time proves little, because the system may have interrupted the program.
+        One long time proves little, because the system may have interrupted the program; that
+        takes less than `_LONG_S`.
         """
-        if spent_s > _SLOW_S:
-            self._slowness = min(self._slowness + 2, _SLOWNESS_MAX)
+        if spent_s > SLOW_S:
+            self.is_steady = False
+            is_long = spent_s > _LONG_S
+            self._slowness = min(self._slowness + (3 if is_long else 2), _SLOWNESS_MAX)
             if self._slowness >= _SLOW_FROM:
                 self.rank = SLOW
+                # Faster than it is halved below: a short time may precede each long one.
+                self.divisor = min(self.divisor * (16 if is_long else 4), _DIVISOR_MAX)
             return True
         if count:
             if self._slowness:
                 self._slowness -= 1
+            if self.divisor > 1:
+                self.divisor //= 2
             if self._slowness < _SLOW_FROM:
                 self.rank = KNOWN
+            self.is_steady = not self._slowness and self.divisor == 1
         return False
 
 
@@ -107,7 +124,7 @@ class Turns(Generic[PeerT]):
 
     def _run(self) -> None:
         self._is_scheduled = False
-        end = monotonic() + _TURN_S
+        end = monotonic() + _TURN_S - self._spent_s
         for queue in self._queues:
             for _ in range(len(queue)):
                 self._serve(queue.popleft())

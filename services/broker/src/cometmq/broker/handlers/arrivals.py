@@ -12,14 +12,18 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.pull import serve_arrivals
 
 
-def connect_arrivals(broker: Broker, flush: Callable[[], None]) -> None:
-    """Make commits wake held pulls and send pending answers; `flush` does the sending.
+def connect_arrivals(
+    broker: Broker, flush: Callable[[], None], charge: Callable[[float], None] = lambda _: None
+) -> None:
+    """Make commits wake held pulls and send pending answers; `flush` does the sending. `charge`
+    gets the time of a commit that took long.
 
     The driver cannot take these callbacks in its constructor, because they need the broker, which
     holds the driver, and the server, which needs the broker.
     """
     broker.store.add_arrival_listener(broker.hold.note_arrivals)
     broker.driver.after_commit = Arrivals(broker, flush).serve
+    broker.driver.took_long = charge
 
 
 class Arrivals:

@@ -150,7 +150,7 @@ class ScriptedBroker:
         if is_direct:
             assert self.lane is not None
             self.hub.direct = DirectIO(self.hub, self.lane, accel.Sockets(), server)
-        connect_arrivals(broker, self.hub.flush)
+        connect_arrivals(broker, self.hub.flush, self.hub.charge)
         self.connections: list[Connected] = []
 
     def _open_store(self) -> MessageStore:
