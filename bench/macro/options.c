@@ -9,7 +9,7 @@
 
 static const char *const MODES[] = {"send", "pull", "orderly", "first-send", "first-pull"};
 static const char USAGE[] =
-    "usage: loadgen --mode send|pull|orderly|first-send|first-pull --port N [--host IPV4]\n"
+    "usage: loadgen --mode send|pull|orderly|first-send|first-pull --port N [--host ADDRESS]\n"
     "  [--connections N] [--in-flight N] [--queues N] [--body-bytes N] [--topic T] [--topics N]\n"
     "  [--group G] [--groups N] [--properties NAME=VALUE,..] [--registered] [--broker-name B]\n"
     "  [--serialization json|rocketmq] [--seconds S] [--warmup S] [--count MESSAGES]\n"

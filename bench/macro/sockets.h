@@ -25,15 +25,18 @@ static inline _Noreturn void fail(const char *what) {
     exit(1);
 }
 
-/* A blocking connection without Nagle's delay, or -1. */
+/* A blocking connection to an IPv4 or IPv6 address without Nagle's delay, or -1. */
 static inline int socket_connect(const char *host, int port) {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int on = 1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    if (fd < 0 || inet_pton(AF_INET, host, &address.sin_addr) != 1) {
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    const int is_v4 = inet_pton(AF_INET, host, &v4.sin_addr) == 1;
+    const struct sockaddr *address = is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6;
+    const int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || (!is_v4 && inet_pton(AF_INET6, host, &v6.sin6_addr) != 1)) {
         fail("socket");
     }
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+    if (connect(fd, address, is_v4 ? sizeof v4 : sizeof v6) != 0) {
         close(fd);
         return -1;
     }

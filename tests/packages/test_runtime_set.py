@@ -9,13 +9,13 @@ import tomllib
 import pytest
 from tests.packages.trees import MARKER, ROOT, copy_of_repository, make
 
-SIZE_MAX = 60_000_000
+SIZE_MAX = 40_000_000
 LIST_PACKAGES = """
 import importlib.metadata, json
 sizes = {}
 for one in importlib.metadata.distributions():
     paths = [file.locate() for file in one.files]
-    name = one.name.lower().replace("_", "-")
+    name = one.name.lower().replace("_", "-").replace(".", "-")
     sizes[name] = sum(path.stat().st_size for path in paths if path.exists())
 print(json.dumps(sizes))
 """

@@ -4,12 +4,12 @@
 A body of a few bytes can expand to gigabytes, so every caller that decompresses sets a limit.
 """
 
+import sys
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import lz4.frame
-import zstandard
 
 from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.message.flags import (
@@ -20,10 +20,15 @@ from cometmq.remoting.message.flags import (
 )
 from cometmq.remoting.types import Buffer
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 ZLIB_LEVEL: Final = 5  # the level that the Java client uses
 ZSTD_LEVEL: Final = 3
-_ZSTD_WINDOW_BYTES_MAX: Final = 128 * 1024 * 1024
+_ZSTD_READING: Final[dict[int, int]] = {zstd.DecompressionParameter.window_log_max: 27}  # 128 MiB
 
 
 def compression_type(sys_flag: int) -> CompressionType:
@@ -46,10 +51,11 @@ def compress(
     if kind is CompressionType.LZ4:
         return _compress_lz4(body)
     if kind is CompressionType.ZSTD:
-        compressor = zstandard.ZstdCompressor(
-            level=ZSTD_LEVEL if level is None else level, write_content_size=False
-        )
-        return compressor.compress(body)
+        options: dict[int, int] = {
+            zstd.CompressionParameter.compression_level: ZSTD_LEVEL if level is None else level,
+            zstd.CompressionParameter.content_size_flag: 0,
+        }
+        return zstd.compress(body, options=options)
     return zlib.compress(body, ZLIB_LEVEL if level is None else level)
 
 
@@ -104,18 +110,12 @@ def _read_lz4(body: Buffer, bytes_max: int) -> bytes:
 
 
 def _read_zstd(body: Buffer, bytes_max: int) -> bytes:
-    reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
+    reader = zstd.ZstdDecompressor(options=_ZSTD_READING)
     try:
-        with reader.stream_reader(body) as stream:
-            plain = stream.read(bytes_max + 1)
-        if len(plain) > bytes_max:
-            return plain
-        # Only this interface reveals whether the frame is complete, but it has no output limit.
-        whole = reader.decompressobj()
-        whole.decompress(body)
-    except zstandard.ZstdError as exc:
+        plain = reader.decompress(body, max_length=bytes_max + 1)
+    except zstd.ZstdError as exc:
         raise CorruptRecord(f"zstd body: {exc}") from exc
-    if not whole.eof:
+    if not reader.eof and len(plain) <= bytes_max:
         raise CorruptRecord("zstd body ends early")
     return plain
 
