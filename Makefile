@@ -48,7 +48,7 @@ UNFINISHED := $(wildcard $(VENV)/.unfinished)
 $(VENV)/.unfinished: ;
 
 $(VENV)/.runtime: requirements-runtime.lock $(RUNTIME:%=%/pyproject.toml) $(UNFINISHED)
-	@echo "Installing what CometMQ needs to run into $(VENV): less than 60 MB, about ten seconds"
+	@echo "Installing what CometMQ needs to run into $(VENV): less than 40 MB, about ten seconds"
 	$(call create_venv,$(VENV))
 	@$(BIN)/python -m pip install --quiet --no-compile --no-deps --require-hashes --requirement requirements-runtime.lock
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(RUNTIME:%=-e ./%)
@@ -271,8 +271,9 @@ wheels: setup ## Build a wheel of each member into dist/ (REPOSITORY=https://...
 	$(BIN)/python deploy/wheels.py build --out dist $(if $(REPOSITORY),--repository $(REPOSITORY))
 
 .PHONY: release
-release: setup ## Make the files of a release into dist/release, reproducibly (VERSION=0.2.0 NATIVE="manylinux-x86_64 ..." FINAL=yes)
-	PYTHONPATH=deploy $(BIN)/python deploy/release/release.py make $(VERSION) $(if $(NATIVE),--native $(NATIVE)) $(if $(FINAL),--final)
+release: setup $(if $(IMAGES),$(VENV)/.deploy) ## Make the files of a release into dist/release, reproducibly (VERSION=0.2.0 NATIVE="manylinux-x86_64 ..." FINAL=yes IMAGES=yes)
+	PYTHONPATH=deploy $(BIN)/python deploy/release/release.py make $(VERSION) $(if $(NATIVE),--native $(NATIVE)) $(if $(FINAL),--final) \
+		$(if $(IMAGES),--images --base-image $(BASE_IMAGE) --network $(BUILD_NETWORK))
 
 .PHONY: release-ready
 release-ready: setup ## Prepare the commit of a release: versions and the date in CHANGELOG.md (VERSION=0.2.0)

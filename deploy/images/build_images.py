@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import oci
 from locking import locked, metadata_of, needed
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -223,6 +224,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--network", default="default", help="network of the build")
     parser.add_argument("--no-cache", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "dist/images")
+    parser.add_argument("--oci", type=Path, help="a folder for OCI archives of the images")
     options = parser.parse_args(arguments)
     options.targets = options.targets or ["suite"]
     options.spark_base_image = options.spark_base_image or options.base_image
@@ -239,6 +241,9 @@ def main() -> None:
         size = docker("image", "inspect", "--format={{.Size}}", built.tag).strip()
         print(f"{built.tag}  {built.digest}  {int(size) // 1_000_000} MB")
         print(f"  {built.archive}\n  {built.contents}")
+        if options.oci is not None:
+            archive = options.oci / f"{built.archive.stem}-{oci.architecture()}.oci.tar"
+            print(f"  {archive}  {oci.write(built.archive, archive)}")
 
 
 if __name__ == "__main__":

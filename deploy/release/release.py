@@ -9,15 +9,18 @@ of every member, and dates the section Unreleased of CHANGELOG.md.
 import argparse
 import hashlib
 import os
+import platform
 import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import contents
+import debian
 import native_wheels
 from archives import chart, pack
 from notes import dated, release_notes
@@ -123,6 +126,40 @@ def host_files(out: Path, version: str, *, epoch: int) -> None:
     marker.unlink()
 
 
+def debian_packages(
+    out: Path, version: str, targets: Collection[native_wheels.Target], *, epoch: int
+) -> None:
+    """Write a Debian package for each architecture that has a wheel, or for this one."""
+    if reason := debian.fault():
+        print(f"release: no Debian package: {reason}", file=sys.stderr)
+        return
+    with_glibc = {it.machine for it in targets if it.triple.endswith("-gnu")}
+    for machine in sorted(with_glibc or {platform.machine()} & debian.ARCHITECTURES.keys()):
+        debian.package(out, version, machine, epoch=epoch)
+
+
+def images(out: Path, words: Sequence[str], *, epoch: int) -> None:
+    """Build the images and write them as OCI archives, if this machine has a container engine."""
+    if reason := _engine_fault():
+        print(f"release: no images: {reason}", file=sys.stderr)
+        return
+    folder = out.with_name(f"{out.name}-images")
+    command: list[str | Path] = [
+        sys.executable, ROOT / "deploy/images/build_images.py", "suite", "operator",
+        "--out", folder, "--epoch", str(epoch), "--oci", out, *words,
+    ]  # fmt: skip
+    subprocess.run(command, check=True)
+    shutil.rmtree(folder)
+
+
+def _engine_fault() -> str:
+    """Return why no image can be built here, or an empty string."""
+    if shutil.which("docker") is None:
+        return "they need a Docker engine: the command `docker` is missing"
+    done = subprocess.run(["docker", "info"], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else f"docker info: {done.stderr.strip()}"
+
+
 def sums(out: Path) -> str:
     """Return the digests of all files of a release, as `sha256sum --check` reads them."""
     lines = [
@@ -133,16 +170,30 @@ def sums(out: Path) -> str:
     return "".join(lines)
 
 
-def make(out: Path, version: str, names: Collection[str], *, epoch: int) -> None:
-    """Write all files of a release into `out`, which is emptied first."""
+def make(
+    out: Path,
+    version: str,
+    names: Collection[str],
+    *,
+    epoch: int,
+    image_words: Sequence[str] | None = None,
+) -> None:
+    """Write all files of a release into `out`, which is emptied first.
+
+    `image_words` are options of `build_images.py`; without them, there are no images.
+    """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    packages(out, native_targets(names), epoch=epoch)
+    targets = native_targets(names)
+    packages(out, targets, epoch=epoch)
     for folder in sorted((ROOT / "deploy/helm").glob("*/Chart.yaml")):
         chart(folder.parent, out, semantic(version), epoch=epoch)
     host_files(out, version, epoch=epoch)
     lock = run_time_lock()
     (out / "requirements.txt").write_text(lock, encoding="utf-8")
+    debian_packages(out, version, targets, epoch=epoch)
+    if image_words is not None:
+        images(out, image_words, epoch=epoch)
     listed = contents.own_packages(sorted(out.glob("*.whl")))
     listed += contents.locked_packages(lock)
     if any("accel" in one.name for one in out.glob("*.whl")):
@@ -178,6 +229,11 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     )  # fmt: skip
     making.add_argument("--final", action="store_true", help="the changelog must have a date")
     making.add_argument("--changed", action="store_true", help="allow uncommitted changes")
+    making.add_argument(
+        "--images", nargs=argparse.REMAINDER, metavar="OPTION",
+        help="also build the images and write them as OCI archives; everything that follows is"
+        " passed to build_images.py, such as --base-image NAME",
+    )  # fmt: skip
     preparing = commands.add_parser("ready", help="set the version and date the changelog")
     preparing.add_argument("version")
     preparing.add_argument("--day", default=datetime.now(UTC).strftime("%Y-%m-%d"))
@@ -194,7 +250,7 @@ def main() -> None:
         check(options.version, is_final=options.final)
     given = os.getenv("SOURCE_DATE_EPOCH")
     epoch = int(given or git("log", "-1", "--format=%ct") or 0)
-    make(options.out, options.version, options.native, epoch=epoch)
+    make(options.out, options.version, options.native, epoch=epoch, image_words=options.images)
     for path in sorted(options.out.iterdir()):
         print(f"{path.stat().st_size:>12,}  {path.name}")
 
