@@ -39,6 +39,7 @@ class Layout:
         "commit_log",
         "config",
         "consume_queue",
+        "deletions",
         "index",
         "journal",
         "lock",
@@ -59,6 +60,7 @@ class Layout:
         self.journal = f"{root}/config/journal"
         self.checkpoint = f"{root}/checkpoint"
         self.progress = f"{root}/progress"
+        self.deletions = f"{root}/deletions"
         self.abort = f"{root}/abort"
         self.lock = f"{root}/lock"
         self.checksums = f"{root}/checksums"  # RocketMQ accepts no foreign file in `commitlog/`

@@ -12,6 +12,7 @@ from cometmq.store.log.checksums import Checksums
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.verified import VerifiedReads
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
+from cometmq.store.queues.deletions import Deletions
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.settings import StoreSettings
 from cometmq.store.writing.append import Appender
@@ -29,6 +30,7 @@ class Parts:
     commit_log: CommitLog
     checksums: Checksums
     queues: QueueTable
+    deletions: Deletions
     index: Index
     appender: Appender
     write_state: WriteState
@@ -64,6 +66,7 @@ def build_parts(
         commit_log=commit_log,
         checksums=checksums,
         queues=queues,
+        deletions=Deletions(disk, layout),
         index=index,
         appender=appender,
         write_state=WriteState(appender),

@@ -20,13 +20,14 @@ from cometmq.store.writing.dispatcher import Dispatcher
 class Replica:
     """Appends and truncates replicated bytes."""
 
-    __slots__ = ("_checkpointer", "_checksums", "_commit_log", "_dispatcher", "_flusher", "_index",
-                 "_queues")  # fmt: skip
+    __slots__ = ("_checkpointer", "_checksums", "_commit_log", "_deletions", "_dispatcher",
+                 "_flusher", "_index", "_queues")  # fmt: skip
 
     def __init__(self, parts: Parts, *, flusher: Flusher, checkpointer: Checkpointer) -> None:
         self._commit_log = parts.commit_log
         self._checksums = parts.checksums
         self._queues = parts.queues
+        self._deletions = parts.deletions
         self._index = parts.index
         self._flusher = flusher
         self._checkpointer = checkpointer
@@ -97,5 +98,6 @@ class Replica:
         self._checkpointer.note_truncated(min(self._checkpointer.dispatched_offset, offset))
         self._checkpointer.save_all(now_ms)
         log.truncate(offset)
+        self._deletions.clip(offset)
         log.confirm_offset = visible
         self._flusher.note_truncated(offset)

@@ -51,6 +51,15 @@ class LastRun(NamedTuple):
     progress: Progress | None
     was_clean: bool
 
+    @property
+    def own_offset(self) -> int | None:
+        """The offset up to which this program has saved the queues; None if another program has
+        used the store since.
+        """
+        if self.progress is not None:
+            return self.progress.offset
+        return None if self.checkpoint.log_timestamp else 0
+
 
 class StopVerdict(StrEnum):
     """The decision at the first offset in the log without a valid record."""
@@ -107,6 +116,8 @@ class Recovery:
         self._queues = parts.queues
         self._index = parts.index
         self._log = parts.log
+        self._disk = parts.disk
+        self._deleted = parts.deletions.ends()
         self._checkpoint, self._progress, self._was_clean = last_run
         self._has_copies = has_copies
         self._read_range = parts.read_range
@@ -114,6 +125,7 @@ class Recovery:
             parts.queues,
             is_indexing=parts.settings.message_index_enable,
             may_begin_again=True,
+            deleted=self._deleted,
             read_range=parts.read_range,
         )
         self._dispatcher.store_timestamp = self._checkpoint.log_timestamp
@@ -133,6 +145,7 @@ class Recovery:
         )  # fmt: skip
         if start.reason is StartReason.DAMAGED_BEFORE_PROGRESS:
             self._refuse_damage(start.offset)
+        self._drop_deleted()
         self._cut_derived(start)
         if self._is_unsealed(start) and self._settings.check_crc_on_recover:
             self._check = TailCheck(
@@ -140,6 +153,7 @@ class Recovery:
                 self._dispatcher,
                 start.offset,
                 begins_at_zero=not self._files.first,
+                deleted=self._deleted,
             )
         end = self._scan(start.offset)
         self._end_log(end)
@@ -260,6 +274,12 @@ class Recovery:
         if not self._has_cut_records:
             self._has_cut_records = True
             self._log.error("log.shortened", end=end, synced_end=synced_end)
+
+    def _drop_deleted(self) -> None:
+        """Drop the queues of deleted topics; their records before the deletion are ignored."""
+        for topic in self._deleted:
+            for path in self._queues.remove_topic(topic):
+                self._disk.remove_tree(path)
 
     def _cut_derived(self, start: Start) -> None:
         """Drop all entries of records at or after the start; the scan creates them again."""
@@ -404,6 +424,7 @@ class Recovery:
             is_indexing=False,
             may_begin_again=True,
             behind=behind,
+            deleted=self._deleted,
             read_range=self._read_range,
         )
         scanner = LogScanner(

@@ -10,7 +10,7 @@ module: the queues are then complete up to the first record, so every deviation 
 reasons that `TailCheck.dispatch` lists.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -19,7 +19,7 @@ from cometmq.remoting.message.record import Scan
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.writing.append import UNQUEUED
-from cometmq.store.writing.dispatcher import Dispatcher
+from cometmq.store.writing.dispatcher import Dispatcher, count_before
 from cometmq.store.writing.ranges import QueueRun
 
 _REPLACED: Final = "\ufffd"
@@ -47,16 +47,24 @@ class TailCheck:
     """Dispatches records, and collects those that are damaged."""
 
     def __init__(
-        self, table: QueueTable, dispatcher: Dispatcher, start: int, *, begins_at_zero: bool
+        self,
+        table: QueueTable,
+        dispatcher: Dispatcher,
+        start: int,
+        *,
+        begins_at_zero: bool,
+        deleted: Mapping[str, int],
     ) -> None:
         """The checks begin at offset `start` of the log.
 
-        `begins_at_zero` means that the log still has the first message of every queue.
+        `begins_at_zero` means that the log still has the first message of every queue. The records
+        of `deleted` topics before the given offsets are in no queue.
         """
         self._table = table
         self._start = start
         self._dispatcher = dispatcher
         self._begins_at_zero = begins_at_zero
+        self._deleted = deleted
         self._held: dict[_Name, Scan] = {}  # records whose queue offset is not the next one
         self._misplaced_count = 0
         self._places: dict[int, int] = {}
@@ -70,9 +78,12 @@ class TailCheck:
     def is_plain(self, runs: Iterable[QueueRun]) -> bool:
         """Return whether the queue offsets of all records of a range are the next ones."""
         expected: dict[_Name, int] = {}
-        for topic, queue_id, first, count, _ in runs:
+        for topic, queue_id, first, count, entries in runs:
             name = (topic, queue_id)
-            if name in self._held or first != expected.get(name, self._next(name)):
+            deleted_count = count_before(entries, self._deleted.get(topic, 0))
+            if deleted_count == count:
+                continue
+            if name in self._held or first + deleted_count != expected.get(name, self._next(name)):
                 return False
             expected[name] = first + count
         return True
@@ -95,7 +106,8 @@ class TailCheck:
         if _REPLACED in scan.topic:
             self._misplace(scan)
             return
-        if scan.sys_flag & UNQUEUED:
+        is_deleted = scan.physical_offset < self._deleted.get(scan.topic, 0)
+        if is_deleted or scan.sys_flag & UNQUEUED:
             self._dispatcher.dispatch(scan)
             return
         name = (scan.topic, scan.queue_id)

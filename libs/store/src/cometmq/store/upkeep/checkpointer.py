@@ -64,6 +64,7 @@ class Checkpointer:
 
     __slots__ = (
         "_commit_log",
+        "_deletions",
         "_dirty",
         "_disk",
         "_elapsed_ms",
@@ -92,6 +93,7 @@ class Checkpointer:
         self._files = files
         self._commit_log = parts.commit_log
         self._queues = parts.queues
+        self._deletions = parts.deletions
         self._index = parts.index
         self._flusher = flusher
         self._sealer = sealer
@@ -206,6 +208,7 @@ class Checkpointer:
             written=self._spilled_files(),
             index_flushes=index_flushes,
             progress=progress,
+            deletion_count=self._deletions.count,
             dispatched_count=self._unsaved_count,
             on_done=on_done,
         )
@@ -273,6 +276,7 @@ class Checkpointer:
         self._flusher.note_flushed(job.flush)
         job.seal.done()
         self.offset = job.progress.offset
+        self._deletions.forget(job.deletion_count, job.progress.offset)
         self._unsaved_count -= job.dispatched_count
         self._is_pressed = False
 

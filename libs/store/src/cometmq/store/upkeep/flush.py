@@ -31,7 +31,7 @@ WRITEBACK_BYTES: Final = 4 << 20
 class FlushJob:
     """Syncs the log up to an offset: call `run` on a worker thread, then `flush_done`."""
 
-    __slots__ = ("_disk", "_files", "_folder", "file_end", "offset", "start")
+    __slots__ = ("_disk", "_files", "_folder", "deletions", "file_end", "offset", "start")
 
     def __init__(
         self,
@@ -42,14 +42,19 @@ class FlushJob:
         start: int,
         offset: int,
         file_end: int,
+        deletions: int,
     ) -> None:
-        """Capture the files; `folder` is synced if it contains a new file."""
+        """Capture the files; `folder` is synced if it contains a new file.
+
+        `deletions` is the version of the notes of deleted topics that the job brings to the disk.
+        """
         self._disk = disk
         self._files = files
         self._folder = folder
         self.start = start
         self.offset = offset
         self.file_end = file_end
+        self.deletions = deletions
 
     def run(self) -> None:
         """Sync the files, then the folder."""
@@ -96,6 +101,7 @@ class Flusher:
     """Decides when to sync and completes the puts that are waiting for a sync."""
 
     __slots__ = (
+        "_deletions_version",
         "_last_flush_ms",
         "_last_thorough_ms",
         "_log",
@@ -129,6 +135,7 @@ class Flusher:
         self._last_flush_ms = 0
         self._last_thorough_ms = 0
         self._refused_ms: int | None = None  # when a file could not be opened
+        self._deletions_version = 0  # of the notes of deleted topics that are on the disk
         self._named_end = -1  # the folder is synced for all files before this offset
         self._writeback_offset = flushed_offset  # writeback was started for all pages before it
         self.is_writing_back = False
@@ -216,13 +223,18 @@ class Flusher:
         # next.
         start = (self.flushed_offset - files.first) // files.file_size
         stop = -(-(log.end - files.first) // files.file_size)
+        log_files = files.files[max(0, start) : stop]
+        # Before the records of a new topic of the same name.
+        deletions = self._parts.deletions
+        has_notes = deletions.version != self._deletions_version
         return FlushJob(
             self._parts.disk,
-            files.files[max(0, start) : stop],
+            [deletions.file, *log_files] if has_notes else log_files,
             files.folder if files.end != self._named_end else None,
             start=self.flushed_offset,
             offset=log.end,
             file_end=files.end,
+            deletions=deletions.version,
         )
 
     def _is_due(self, now_ms: int) -> bool:
@@ -266,6 +278,7 @@ class Flusher:
             return
         self.flushed_offset = max(self.flushed_offset, job.offset)
         self._named_end = max(self._named_end, job.file_end)
+        self._deletions_version = max(self._deletions_version, job.deletions)
         self._pending.advance(Condition.FLUSHED, job.offset)
 
     def _note_refused(self, error: DiskError) -> None:

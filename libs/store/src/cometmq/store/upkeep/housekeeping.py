@@ -199,9 +199,18 @@ class Housekeeping:
 
     def delete_topic(self, topic: str) -> None:
         """Drop a topic's queues and delete their files."""
-        for queue in list(self._parts.queues.of_topic(topic)):
+        queues = list(self._parts.queues.of_topic(topic))
+        if queues:
+            self._note_deletion(topic)
+        for queue in queues:
             self._checkpointer.forget(queue)
         self.cleaner.doom(self._parts.queues.remove_topic(topic))
+
+    def _note_deletion(self, topic: str) -> None:
+        try:
+            self._parts.deletions.add(topic, self._commit_log.end)
+        except DiskError as error:
+            self.cleaner.note_failed("note a deletion", error)  # it frees space on a full disk
 
     def finish(self) -> bool:
         """Write everything to the disk; return whether all writes succeeded."""

@@ -123,13 +123,15 @@ class CheckpointJob:
         written: Written,
         index_flushes: Sequence[IndexFlush],
         progress: Progress,
+        deletion_count: int,
         dispatched_count: int,
         on_done: Callable[["CheckpointJob", Exception | None], None],
     ) -> None:
         """Take copies of the data that is missing from the files.
 
-        `written` are files that spills have written; the job syncs them, too. `dispatched_count` is
-        the number of replicated records that the job saves.
+        `written` are files that spills have written; the job syncs them, too. `deletion_count` is
+        the number of notes of deleted topics that the job makes outdated. `dispatched_count` is the
+        number of replicated records that it saves.
         """
         self._disk = disk
         self._files = files
@@ -140,6 +142,7 @@ class CheckpointJob:
         self.writes = writes
         self.index_flushes = index_flushes
         self.progress = progress
+        self.deletion_count = deletion_count
         self.dispatched_count = dispatched_count
 
     def run(self) -> None:

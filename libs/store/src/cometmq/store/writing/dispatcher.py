@@ -8,6 +8,8 @@ entries that a queue already has.
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.properties import index_keys
@@ -19,6 +21,8 @@ from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
 from cometmq.store.writing.ranges import ReadRange, RecordRange
+
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
@@ -42,6 +46,7 @@ class Dispatcher:
 
     __slots__ = (
         "_behind",
+        "_deleted",
         "_is_indexing",
         "_may_begin_again",
         "_read_range",
@@ -60,18 +65,21 @@ class Dispatcher:
         is_indexing: bool,
         may_begin_again: bool = False,
         behind: Mapping[ConsumeQueue, int] | None = None,
+        deleted: Mapping[str, int] = NOTHING,
         read_range: ReadRange | None = None,
     ) -> None:
         """Set the rules for queues that lag behind the log.
 
         `may_begin_again` allows a queue to drop its files, as recovery must. `behind` restricts
-        dispatch to these queues, and to records at or after the given log offsets. `read_range`
-        reads plain records many at a time.
+        dispatch to these queues, and to records at or after the given log offsets. The records of
+        `deleted` topics before the given offsets get no queue entries. `read_range` reads plain
+        records many at a time.
         """
         self._table = table
         self._is_indexing = is_indexing
         self._may_begin_again = may_begin_again
         self._behind = behind
+        self._deleted = deleted
         self._read_range = read_range
         self.keyed: list[Keys] = []
         self.record_count = 0
@@ -129,10 +137,14 @@ class Dispatcher:
         self.record_count += found.record_count
         self.store_timestamp = found.store_timestamp
         for topic, queue_id, first_offset, count, entries in found.runs:
+            known_count = count_before(entries, self._deleted.get(topic, 0))
+            if known_count == count:
+                continue
             queue = self._table.queues.get((topic, queue_id))
             if queue is None:
                 queue = self._table.create(topic, queue_id)
-            known_count = 0 if self._behind is None else self._count_known(queue, entries)
+            if self._behind is not None:
+                known_count = max(known_count, self._count_known(queue, entries))
             if known_count < count:
                 rest = entries[known_count * CQ_ENTRY_BYTES :]
                 first = first_offset + known_count
@@ -153,6 +165,8 @@ class Dispatcher:
         return found.size
 
     def _enqueue(self, scan: Scan, code: int, *, is_from_head: bool) -> None:
+        if scan.physical_offset < self._deleted.get(scan.topic, 0):
+            return
         queue = self._table.queues.get((scan.topic, scan.queue_id))
         if queue is None:
             queue = self._table.create(scan.topic, scan.queue_id)
@@ -192,8 +206,7 @@ class Dispatcher:
         """Count the leading entries of a run that `behind` excludes from dispatch."""
         assert self._behind is not None
         place = self._behind.get(queue)
-        offsets = [entry[0] for entry in ENTRY.iter_unpack(entries)]
-        return len(offsets) if place is None else bisect_left(offsets, place)
+        return len(entries) // CQ_ENTRY_BYTES if place is None else count_before(entries, place)
 
     def _is_known(self, queue: ConsumeQueue, scan: Scan) -> bool:
         assert self._behind is not None
@@ -215,6 +228,13 @@ class Dispatcher:
         for queue in self.touched:
             queue.publish()
         self.touched.clear()
+
+
+def count_before(entries: bytes, physical_offset: int) -> int:
+    """Count the leading entries of a run whose records begin before an offset of the log."""
+    if not physical_offset:
+        return 0
+    return bisect_left([entry[0] for entry in ENTRY.iter_unpack(entries)], physical_offset)
 
 
 def _close_gap(queue: ConsumeQueue, queue_offset: int) -> None:
