@@ -3,15 +3,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 
 from cometmq.client import Message, Producer, ProducerOptions, SendFailed
 from cometmq.client.cluster import late_sends
 from cometmq.client.cluster.late_sends import LATE_TICKS, Flight, LateSends
+from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.testing import HANG, MemoryBroker, MemoryCluster, eventually
 from cometmq.client.testing.handlers import BROKER_HANDLERS
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.route import BrokerData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
@@ -28,6 +31,8 @@ class Brokers:
     def __init__(self) -> None:
         self.master: str | None = OLD
         self.is_alive = False
+        self.answers_new = False
+        self.anew_count = 0
         self.lookups: list[str] = []
         self.probe_count = 0
         self.dropped: list[tuple[str, str]] = []
@@ -45,6 +50,12 @@ class Brokers:
         assert timeout_ms == late_sends.PROBE_TIMEOUT_MS
         self.probe_count += 1
         return self.is_alive
+
+    async def answers_anew(self, address: str, *, timeout_ms: int) -> bool:
+        assert address == OLD
+        assert timeout_ms == late_sends.ANEW_TIMEOUT_MS
+        self.anew_count += 1
+        return self.answers_new
 
     def drop(self, address: str, reason: str) -> None:
         self.dropped.append((address, reason))
@@ -108,13 +119,39 @@ async def test_a_silent_broker_is_dropped_once_another_is_master(
     assert set(brokers.lookups) == {"T"}
 
 
+async def test_a_silent_connection_is_dropped_once_a_new_one_is_answered(
+    brokers: Brokers, late: LateSends
+) -> None:
+    """The address of a group leads to the new master; the route does not change."""
+    late.begin(OLD, "broker-a", "T")
+    await eventually(lambda: brokers.anew_count > 2)
+    assert not brokers.dropped
+    brokers.answers_new = True
+    await asyncio.wait_for(brokers.is_dropped.wait(), 60)
+    assert brokers.dropped[0] == (OLD, "nothing comes over it, but a new connection is answered")
+
+
+async def test_a_connection_on_which_the_broker_continues_is_kept(
+    brokers: Brokers, late: LateSends
+) -> None:
+    flight = late.begin(OLD, "broker-a", "T")
+    await eventually(lambda: brokers.anew_count)
+    brokers.is_alive = brokers.answers_new = True
+    seen = brokers.probe_count
+    await eventually(lambda: brokers.probe_count > seen + 5)
+    assert not brokers.dropped
+    flight.end()
+    await eventually(lambda: not late._is_ticking)
+
+
 async def test_a_master_that_hands_over_is_not_dropped(brokers: Brokers, late: LateSends) -> None:
     """The demoted master still answers sends in flight; closing the connection would fail them."""
-    brokers.is_alive = True
+    brokers.is_alive = brokers.answers_new = True
     flight = late.begin(OLD, "broker-a", "T")
     brokers.master = NEW
     await eventually(lambda: len(brokers.lookups) > 5 and brokers.probe_count > 5)
     assert not brokers.dropped
+    assert not brokers.anew_count
     flight.end()
     await eventually(lambda: not late._is_ticking)
 
@@ -148,6 +185,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late_sends, "TICK_MS", 20)
     monkeypatch.setattr(late_sends, "LOOKUP_MS", 20)
     monkeypatch.setattr(late_sends, "PROBE_TIMEOUT_MS", 50)
+    monkeypatch.setattr(late_sends, "ANEW_TIMEOUT_MS", 200)
 
 
 @pytest.mark.usefixtures("fast")
@@ -188,6 +226,111 @@ async def test_a_send_with_one_attempt_fails_when_its_broker_is_replaced(
             assert [message.body for message in other.messages("T")] == [b"again"]
         finally:
             await old.stop()
+
+
+class GroupAddress:
+    """An address that leads to one broker at a time, as that of a Service does: open connections
+    stay where they are.
+    """
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self.broker: MemoryBroker | None = broker
+        """None leads to a machine that stands still: it accepts connections, and that is all."""
+        self.address = ""
+        self.hung_count = 0
+        self._forwarding = TaskSet(NO_LOG)
+        self._open = AsyncExitStack()
+
+    async def start(self) -> None:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._open.push_async_exit(server)
+        self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def freeze(self) -> None:
+        """Leave open connections unanswered, and new ones until `broker` is set."""
+        self.broker = None
+        await self._forwarding.close()
+
+    async def close(self) -> None:
+        await self._forwarding.close()
+        await self._open.aclose()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.callback(writer.close)
+        if self.broker is None:
+            self.hung_count += 1
+            return
+        source, sink = await asyncio.open_connection("127.0.0.1", self.broker.port)
+        self._open.callback(sink.close)
+        self._forwarding.spawn(self._forward(reader, sink), name="to the broker")
+        self._forwarding.spawn(self._forward(source, writer), name="to the client")
+
+    async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            sink.write(data)
+        sink.close()
+
+
+@pytest.fixture
+async def group_address(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[GroupAddress]:
+    """The address of the broker in the routes, whichever broker that is."""
+    found = GroupAddress(cluster.broker)
+    await found.start()
+
+    def data(broker: MemoryBroker) -> BrokerData:
+        return BrokerData({MASTER_ID: found.address}, broker.name, "MemoryCluster")
+
+    monkeypatch.setattr(cluster, "broker_data", data)
+    yield found
+    await found.close()
+
+
+@pytest.mark.usefixtures("fast")
+async def test_sends_in_flight_move_to_a_new_master_of_the_same_address(
+    cluster: MemoryCluster, group_address: GroupAddress
+) -> None:
+    other = MemoryBroker(cluster.broker.name, BROKER_HANDLERS)
+    other.queues.create("T", 4)
+    await other.start()
+    try:
+        async with Producer("pg", cluster.namesrv, options=PATIENT) as producer:
+            await producer.send(Message("T", b"before"))
+            await group_address.freeze()
+            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+                sends = [
+                    group.create_task(producer.send(Message("T", b"%d" % number)))
+                    for number in range(5)
+                ]
+                await eventually(lambda: group_address.hung_count)
+                assert not any(task.done() for task in sends)
+                group_address.broker = other
+            bodies = sorted(message.body for message in other.messages("T"))
+            assert bodies == [b"0", b"1", b"2", b"3", b"4"]
+            await eventually(lambda: other.producers.get("pg"), what="a heartbeat")
+    finally:
+        await other.stop()
+
+
+async def test_a_heartbeat_that_waits_behind_other_answers_is_no_silence(
+    cluster: MemoryCluster,
+) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"before"))
+        assert producer._sender is not None
+        instance, address = producer._sender._instance, cluster.broker.address
+        cluster.broker.fail(RequestCode.HEART_BEAT, HANG, times=1_000)
+        assert not await instance.answers(address, timeout_ms=20)
+        async with asyncio.TaskGroup() as group:
+            probe = group.create_task(instance.answers(address, timeout_ms=200))
+            while not probe.done():
+                await producer.send(Message("T", b"meanwhile"))
+        assert probe.result()
+        assert not await instance.answers_anew(address, timeout_ms=20)
+        cluster.broker.clear_faults()
+        assert await instance.answers_anew(address, timeout_ms=60_000)
+        assert len(cluster.broker.producers["pg"]) == 1
 
 
 async def _failure(producer: Producer, queue: MessageQueue) -> SendFailed:

@@ -2,7 +2,8 @@
 """Detects brokers that leave sends unanswered, and drops them once a new master replaces them.
 
 A frozen machine or a cut cable does not close connections. Sends to such a broker would wait until
-they time out, even if another member of its group is already master.
+they time out, even if another member of its group is already master. The new master may have the
+address of the old one: then, only a new connection leads to it.
 """
 
 import asyncio
@@ -22,6 +23,10 @@ once, so at least two whole intervals pass.
 Ticks are counted instead of time, so that a client that was itself suspended blames no broker.
 """
 PROBE_TIMEOUT_MS: Final = 1_000
+ANEW_TIMEOUT_MS: Final = 500
+"""Less than that of the probe beside it: if a broker continues after a pause, the old connection
+has time to show it.
+"""
 LOOKUP_MS: Final = 300
 PAUSE_MS_MAX: Final = 5_000
 """Probes and lookups slow down, up to this interval, the longer sends are late."""
@@ -39,8 +44,11 @@ class Brokers(Protocol):
     def look_up(self, topic: str) -> Awaitable[object]:
         """Refresh the route of a topic, if a name server answers."""
 
-    def answers(self, address: str, *, timeout_ms: int) -> Awaitable[bool]:
-        """Return whether the broker answers a cheap request in time."""
+    async def answers(self, address: str, *, timeout_ms: int) -> bool:
+        """Return whether the broker answers a cheap request in time, or its connection moves."""
+
+    async def answers_anew(self, address: str, *, timeout_ms: int) -> bool:
+        """Return whether a broker answers a cheap request over a new connection in time."""
 
     def drop(self, address: str, reason: str) -> None:
         """Close the connection to an address, so that its pending requests fail."""
@@ -132,16 +140,34 @@ class LateSends:
         self._log.debug("sends.late", peer=flight.address, count=flight.count)
         try:
             async with asyncio.TaskGroup() as group:
-                probing = group.create_task(self._probe(flight))
-                await self._replace(flight)
-                probing.cancel()
+                steps = [
+                    group.create_task(self._probe(flight)),
+                    group.create_task(self._replace(flight)),
+                ]
+                await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
+                for step in steps:
+                    step.cancel()
         finally:
             flight.is_pursued = False
 
     async def _probe(self, flight: Flight) -> None:
+        """Drop the connection if it stays silent while a new one to the same address is answered.
+
+        New connections are tried once the present one was silent for a whole probe, so brokers
+        that answer late do not get them.
+        """
+        brokers, address = self._brokers, flight.address
         while flight.is_late:
-            is_alive = await self._brokers.answers(flight.address, timeout_ms=PROBE_TIMEOUT_MS)
-            flight.is_silent = not is_alive
+            answers_anew = False
+            async with asyncio.TaskGroup() as group:
+                probe = group.create_task(brokers.answers(address, timeout_ms=PROBE_TIMEOUT_MS))
+                if flight.is_silent:
+                    answers_anew = await brokers.answers_anew(address, timeout_ms=ANEW_TIMEOUT_MS)
+            flight.is_silent = not probe.result()
+            if answers_anew and flight.is_silent and flight.is_late:
+                self._log.info("connection.renewed", peer=address, failed_count=flight.count)
+                brokers.drop(address, "nothing comes over it, but a new connection is answered")
+                return
             await asyncio.sleep(flight.pause_ms / 1000)
 
     async def _replace(self, flight: Flight) -> None:

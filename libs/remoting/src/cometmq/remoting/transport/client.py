@@ -38,6 +38,7 @@ from cometmq.remoting.transport.tls_contexts import (
     client_context,
     name_of,
 )
+from cometmq.remoting.transport.watch import Watch
 from cometmq.remoting.types import Buffer
 
 _UNTRUSTED: Final = frozenset({18, 19, 20, 21})
@@ -45,6 +46,9 @@ _TRUST: Final = "tls.client.trustCertPath"
 """OpenSSL's X509_V_ERR codes of self-signed certificates and of unknown issuers."""
 _NO_TLS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 """A server without TLS answers a handshake with an alert, or closes the connection."""
+
+_IS_APART: Final = "is_apart"
+"""Marks a connection for one request."""
 
 BeforeRequest = Callable[[int, dict[str, str], Buffer], None]
 """A hook that gets every request's code, ext fields (which it may change) and body."""
@@ -79,8 +83,9 @@ class RemotingClient:
             frame_bytes_max=settings.frame_bytes_max,
             serialization=settings.serialization,
         )
+        self._on_close = on_close
         self._hub: Hub[PeerProtocol] = Hub(
-            codec, settings, clock_ms=clock_ms, log=log, on_close=on_close
+            codec, settings, clock_ms=clock_ms, log=log, on_close=self._closed
         )
         self._encoder = codec.encoder
         self._tasks = TaskSet(log)
@@ -162,18 +167,47 @@ class RemotingClient:
             error.address = address
             raise
 
+    async def answers_anew(
+        self, address: str, code: int, body: Body = b"", *, timeout_ms: int
+    ) -> bool:
+        """Return whether a server answers a request over a new connection in time, in whatever way.
+
+        The connection is closed afterwards; ``on_close`` does not learn of it.
+        """
+        peer: PeerProtocol | None = None
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                peer = await self._open(address)
+                peer.state[_IS_APART] = True
+                header, ext = self._prepared(code, None, body, None)
+                await peer.invoke(code, header, body, timeout_ms=timeout_ms, ext=ext)
+        except (TransportError, TimeoutError):
+            return False
+        finally:
+            if peer is not None:
+                peer.abort()
+        return True
+
+    def watch(self, address: str) -> Watch | None:
+        """Watch the connection to the address; None if there is none."""
+        peer = self._peers.get(address)
+        return None if peer is None or not peer.is_open else Watch(peer)
+
     def is_connected(self, address: str) -> bool:
         """Whether a live connection to the address exists."""
         peer = self._peers.get(address)
         return peer is not None and peer.is_open
 
     def disconnect(self, address: str, reason: str = "") -> None:
-        """Close the connection to an address, if there is one; its pending requests fail."""
+        """End the connection to an address, if there is one; its pending requests fail at once.
+
+        Output that is not sent is lost: a server that hangs would never take it.
+        """
         peer = self._peers.pop(address, None)
         if peer is not None:
             if reason:
                 peer.close_reason = f"was closed: {reason}"
-            peer.close()
+            peer.abort()
 
     def stats(self) -> TransportStats:
         """Return a copy of the counters."""
@@ -222,6 +256,10 @@ class RemotingClient:
             raise ConnectFailed(f"no connection to {address} in {timeout_ms} ms") from error
 
     async def _connect(self, address: str) -> PeerProtocol:
+        peer = self._peers[address] = await self._open(address)
+        return peer
+
+    async def _open(self, address: str) -> PeerProtocol:
         if self._is_closed:
             raise ConnectionLost("the client is closed")
         host, port = parse_address(address)
@@ -240,8 +278,11 @@ class RemotingClient:
             raise ConnectFailed(f"no connection to {address}: {reason}") from error
         if not peer.address:  # reset before the system could name the peer
             peer.address = address
-        self._peers[address] = peer
         return peer
+
+    def _closed(self, peer: PeerProtocol) -> None:
+        if self._on_close is not None and _IS_APART not in peer.state:
+            self._on_close(peer)
 
     def _check_later(self) -> None:
         self._check_timer = self._hub.later(self._check)

@@ -329,15 +329,13 @@ class PeerProtocol(TimedPeer):
     def check(self, now_ms: int) -> None:
         """Close the connection if it is idle, or if its peer has stopped reading."""
         settings, stats = self._hub.settings, self._hub.stats
-        if self.has_received:
-            self.has_received = False
-            self._active_ms = now_ms
+        active_ms = self.active_ms()
         if self._is_handshake_late(now_ms):
             late = f"the TLS handshake takes more than {HANDSHAKE_TIMEOUT_MS // 1000} s"
             self._refuse(RemoteProtocolError(late))
         elif self._pauses & UNSENT_OUTPUT:
             self._close_stalled(now_ms)
-        elif now_ms - self._active_ms < settings.idle_timeout_ms:
+        elif now_ms - active_ms < settings.idle_timeout_ms:
             return
         elif self._transport.is_closing():
             self.abort()  # already closing, but the peer does not read the rest

@@ -8,6 +8,7 @@ from abc import abstractmethod
 
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.transport.gated_peer import GatedPeer
+from cometmq.remoting.transport.outbox import Outbox
 from cometmq.remoting.transport.turns import Pace
 
 
@@ -16,12 +17,32 @@ class TimedPeer(GatedPeer):
 
     close_reason: str
     pace: Pace
+    has_received: bool
+    _active_ms: int
+    _outbox: Outbox
     _timer: asyncio.TimerHandle | None
     _timer_ms: int
 
     @abstractmethod
     def abort(self) -> None:
         """Close the connection immediately."""
+
+    def active_ms(self) -> int:
+        """Return when bytes last arrived; the time is that of the first call after them."""
+        if self.has_received:
+            self.has_received = False
+            self._active_ms = self._hub.now_ms()
+        return self._active_ms
+
+    @property
+    def written_bytes(self) -> int:
+        """All output so far, sent or not."""
+        return self._outbox.sent_bytes
+
+    def fileno(self) -> int:
+        """Return the number of the socket; -1 if it is closed."""
+        sock = self._transport.get_extra_info("socket")
+        return -1 if sock is None else int(sock.fileno())
 
     def _refuse(self, error: RemoteProtocolError) -> None:
         """End the connection of a peer that breaks the protocol."""

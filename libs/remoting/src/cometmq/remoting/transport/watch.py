@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells a connection that hangs from one that is slow."""
+
+import array
+import fcntl
+import termios
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cometmq.remoting.transport.protocol import PeerProtocol
+
+
+class Watch:
+    """Notes whether anything moves on a connection from now on.
+
+    Bytes that arrive are a movement, and so is output that was waiting and has reached the other
+    host. Later output is none, because a host whose processes stand still accepts it, too.
+    """
+
+    def __init__(self, peer: "PeerProtocol") -> None:
+        self._peer = peer
+        self._active_ms = peer.active_ms()
+        self._waiting_bytes = undelivered_bytes(peer)
+        self._delivered_bytes = peer.written_bytes - self._waiting_bytes
+
+    def has_moved(self) -> bool:
+        """Return whether anything has moved; a closed connection has not."""
+        peer = self._peer
+        if not peer.is_open:
+            return False
+        if peer.active_ms() != self._active_ms:
+            return True
+        if not self._waiting_bytes:
+            return False
+        return peer.written_bytes - undelivered_bytes(peer) > self._delivered_bytes
+
+
+def undelivered_bytes(peer: "PeerProtocol") -> int:
+    """Return how much output the other host has not confirmed yet, as far as the system tells."""
+    queued = array.array("i", [0])
+    try:
+        fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, queued)
+    except (OSError, ValueError):  # the socket is closed, or the system does not tell
+        queued[0] = 0
+    return peer.unsent_bytes + queued[0]
