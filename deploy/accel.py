@@ -141,7 +141,7 @@ def install(*, is_to_run: bool = False) -> None:
         return
     fault = cargo_fault()
     if not fault:
-        print("accel: building the native message path (about half a minute)", flush=True)
+        print("accel: building the native message path (about a minute)", flush=True)
         wheels = CACHE / "wheels" / wanted
         try:
             wheel = next(wheels.glob("*.whl"), None) or build(wheels)
