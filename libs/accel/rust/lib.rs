@@ -53,4 +53,5 @@ mod python_range;
 mod python_sockets;
 #[cfg(feature = "python")]
 mod python_syncs;
+#[cfg(feature = "python")]
 mod python_tls;
