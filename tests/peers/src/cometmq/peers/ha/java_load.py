@@ -17,16 +17,24 @@ from cometmq.peers.processes import PeerError
 TOPIC: Final = "JavaLedger"
 POLL_ROUTES_MS: Final = 1000
 """With the default of 30 s, the ledger would show little but the client's wait for new routes."""
-DEFAULTS: Final[Mapping[str, int]] = {"poll_routes_ms": 30_000, "api_timeout_ms": 3_000}
-"""RocketMQ's timeouts; others tolerate slow machines."""
 _NS: Final = 1_000_000_000
 
 
 class JavaLoad:
     """One Java program, whose events are entered in the ledger shortly after it prints them."""
 
-    def __init__(self, namesrv: str, folder: Path, **timeouts: int) -> None:
-        """`timeouts` are those of RocketMQ, where a test does not change them."""
+    def __init__(
+        self,
+        namesrv: str,
+        folder: Path,
+        *,
+        properties: Mapping[str, str] | None = None,
+        **timeouts: int,
+    ) -> None:
+        """`timeouts` and the JVM's `properties` are those of RocketMQ, where a test does not change
+        them.
+        """
+        self._properties = properties
         self._timeouts = timeouts or {"poll_routes_ms": POLL_ROUTES_MS}
         self.ledger = Ledger()
         self._namesrv = namesrv
@@ -38,7 +46,7 @@ class JavaLoad:
     async def running(self) -> AsyncIterator[Ledger]:
         """Send and consume inside the context; on leaving, wait for all acknowledged messages."""
         await create_topic(self._namesrv, TOPIC)
-        client = await asyncio.to_thread(JavaClient, self._folder)
+        client = await asyncio.to_thread(JavaClient, self._folder, properties=self._properties)
         with client.start(
             "ledger",
             namesrv=self._namesrv,
