@@ -81,11 +81,19 @@ def unregister_client(broker: Broker, call: Call[UnregisterClient]) -> Reply:
 
 
 def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup]) -> Reply:
-    """Return the client ids of a group; its members use this list to divide the queues."""
+    """Return the client ids of a group; its members use this list to divide the queues.
+
+    As with RocketMQ, a client with two connections is listed twice, and the queues of the second
+    are read by nobody. That would be usual for clients of a former slave, which now reach it at the
+    address of the group, too, so there they are listed once.
+    """
     group = broker.consumers.group(call.header.consumer_group)
     if group is None:
         raise ServerError(remarks.consumers_offline(call.header.consumer_group))
-    return Reply(body=encode_json(ConsumerIdList(consumer_id_list=group.client_ids())))
+    ids = group.client_ids()
+    if broker.settings.group_address:
+        ids = list(dict.fromkeys(ids))
+    return Reply(body=encode_json(ConsumerIdList(consumer_id_list=ids)))
 
 
 def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply | None:
