@@ -263,7 +263,8 @@ class BrokerProcess:
         client: Any = self
         self.grouping = join_group(
             sim_broker, opened, workers=workers, client=client, log_server=server,
-            journal=journal, close_clients=self._close_clients, promoted=_ignore,
+            journal=journal, close_clients=self._close_clients, clients=lambda: (),
+            promoted=_ignore,
             record=world.place.port(self.loop, host.name), host=host.surroundings,
         )  # fmt: skip
         handlers: dict[int, Any] = {

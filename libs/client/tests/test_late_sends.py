@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from cometmq.client import Message, Producer, ProducerOptions, SendFailed
-from cometmq.client.cluster import late_sends
+from cometmq.client.cluster import instance, late_sends
 from cometmq.client.cluster.late_sends import LATE_TICKS, Flight, LateSends
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.testing import HANG, MemoryBroker, MemoryCluster, eventually
@@ -17,6 +17,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.signature import FORWARDED
 from cometmq.remoting.transport.tasks import TaskSet
 
 OLD, NEW = "10.0.0.1:10911", "10.0.0.2:10911"
@@ -313,23 +314,50 @@ async def test_sends_in_flight_move_to_a_new_master_of_the_same_address(
         await other.stop()
 
 
+async def test_a_client_moves_to_a_new_master_of_the_same_address_without_a_failed_send(
+    cluster: MemoryCluster, group_address: GroupAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former master, to which the open connection leads, forwards the sends."""
+    monkeypatch.setattr(instance, "MOVE_MS", 10)
+    monkeypatch.setattr(instance, "MOVE_AGAIN_MS", 10)
+    queue = MessageQueue("T", "broker-a", 1)
+    old, other = cluster.broker, MemoryBroker(cluster.broker.name, BROKER_HANDLERS)
+    other.queues.create("T", 4)
+    await other.start()
+    try:
+        async with Producer("pg", cluster.namesrv, options=PATIENT) as producer:
+            await producer.send(Message("T", b"before"), queue=queue)
+            old.send_ext = {**old.send_ext, FORWARDED: "true"}
+            await producer.send(Message("T", b"forwarded"), queue=queue)
+            group_address.broker = other
+            async with asyncio.timeout(60):
+                while not other.messages("T"):
+                    await producer.send(Message("T", b"x"), queue=queue)
+            await eventually(lambda: other.producers.get("pg"), what="a heartbeat")
+            assert producer._sender is not None
+            producer._sender._instance.remoting._check()
+            await eventually(lambda: not old.peers, what="no connection to the former master")
+    finally:
+        await other.stop()
+
+
 async def test_a_heartbeat_that_waits_behind_other_answers_is_no_silence(
     cluster: MemoryCluster,
 ) -> None:
     async with Producer("pg", cluster.namesrv) as producer:
         await producer.send(Message("T", b"before"))
         assert producer._sender is not None
-        instance, address = producer._sender._instance, cluster.broker.address
+        found, address = producer._sender._instance, cluster.broker.address
         cluster.broker.fail(RequestCode.HEART_BEAT, HANG, times=1_000)
-        assert not await instance.answers(address, timeout_ms=20)
+        assert not await found.answers(address, timeout_ms=20)
         async with asyncio.TaskGroup() as group:
-            probe = group.create_task(instance.answers(address, timeout_ms=200))
+            probe = group.create_task(found.answers(address, timeout_ms=200))
             while not probe.done():
                 await producer.send(Message("T", b"meanwhile"))
         assert probe.result()
-        assert not await instance.answers_anew(address, timeout_ms=20)
+        assert not await found.answers_anew(address, timeout_ms=20)
         cluster.broker.clear_faults()
-        assert await instance.answers_anew(address, timeout_ms=60_000)
+        assert await found.answers_anew(address, timeout_ms=60_000)
         assert len(cluster.broker.producers["pg"]) == 1
 
 

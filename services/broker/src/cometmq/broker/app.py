@@ -8,7 +8,7 @@ tables; close the store.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Collection, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack
 from functools import partial
 from importlib import import_module
@@ -59,6 +59,7 @@ from cometmq.remoting.command import Peer
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
 from cometmq.runtime.acl.accounts import Account
@@ -373,6 +374,7 @@ class BrokerApp:
             log_server=slave_server,
             journal=broker.journal,
             close_clients=self._close_clients,
+            clients=self._clients,
             promoted=partial(recall_transactions, broker),
             record=self._record,
         )
@@ -392,8 +394,11 @@ class BrokerApp:
         broker.elector_count = lambda: server.electors.count
         self._stack.push_async_callback(server.stop)
 
+    def _clients(self) -> Collection[PeerProtocol]:
+        return () if self._server is None else tuple(self._server.peers)
+
     def _close_clients(self) -> None:
-        for peer in () if self._server is None else tuple(self._server.peers):
+        for peer in self._clients():
             peer.abort()
 
     def _slave_server(self, broker: Broker, workers: Workers, client: RemotingClient) -> LogServer:

@@ -57,6 +57,11 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 RETRY_SOON_MS: Final = 1_000
 """Delay before a retry to an unreachable broker, and before a rebalance after a failure."""
 
+MOVE_MS: Final = 300
+"""Delay before a connection is renewed: the route may name another master, and the group's address
+needs a moment to lead there."""
+MOVE_AGAIN_MS: Final = 700
+
 _INSTANCES: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, ClientInstance]]"] = (
     WeakKeyDictionary()
 )
@@ -111,6 +116,8 @@ class ClientInstance:
         self.refusals: dict[str, AccessDenied] = {}
         """Why brokers refused the last heartbeat, by address."""
         self._greeted: set[str] = set()
+        self._moving: set[str] = set()
+        """Addresses whose connections are being renewed."""
         self._heartbeat_due = Wakeup()
         self._user_count = 0
         self._process_id = os.getpid()
@@ -250,6 +257,31 @@ class ClientInstance:
         self.log.debug("broker.suspected", peer=address)
         self.routes.look_soon()
         self._heartbeat_due.set()
+
+    def forwarded(self, address: str, broker_name: str, topic: str) -> None:
+        """Look for the master, because a broker that is not the master has passed on a request."""
+        self.routes.outdated(topic)
+        if address not in self._moving:
+            self._moving.add(address)
+            self.background.spawn(self._move(address, broker_name), name="client-move")
+
+    async def _move(self, address: str, broker_name: str) -> None:
+        """Open a new connection to an address that the route still gives for the master.
+
+        It leads to the new master if it is the address of the group.
+        """
+        try:
+            await asyncio.sleep(MOVE_MS / 1000)
+            if self.current_master(broker_name) == address:
+                self.log.debug("connection.moved", peer=address)
+                self.remoting.renew(address)
+                self._greeted.discard(address)
+                self._heartbeat_due.set()
+                for consumer in self.consumers.values():
+                    consumer.wake()
+                await asyncio.sleep(MOVE_AGAIN_MS / 1000)
+        finally:
+            self._moving.discard(address)
 
     # -- the interface `Brokers` of late sends -----------------------------------------------
 

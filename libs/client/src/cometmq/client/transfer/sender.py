@@ -311,7 +311,7 @@ class MessageSender:
         finally:
             flight.end()
         if FORWARDED in response.ext:
-            instance.routes.outdated(queue.topic)
+            instance.forwarded(address, queue.broker_name, queue.topic)
         self._note(queue.broker_name, begin_ms, failed=False)
         self.sent_count += 1
         if self._has_namespace:

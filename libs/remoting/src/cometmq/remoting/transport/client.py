@@ -100,6 +100,7 @@ class RemotingClient:
             log=log,
         )
         self._peers: dict[str, PeerProtocol] = {}
+        self._retiring: set[PeerProtocol] = set()
         self._connecting: dict[str, asyncio.Lock] = {}
         self._check_timer: asyncio.TimerHandle | None = None
         self._check_due_ms = 0
@@ -209,6 +210,14 @@ class RemotingClient:
                 peer.close_reason = f"was closed: {reason}"
             peer.abort()
 
+    def renew(self, address: str) -> None:
+        """Send further requests to an address over a new connection, and close the present one
+        when its requests are answered.
+        """
+        peer = self._peers.pop(address, None)
+        if peer is not None and peer.is_open:
+            self._retiring.add(peer)
+
     def stats(self) -> TransportStats:
         """Return a copy of the counters."""
         stats = msgspec.structs.replace(self._hub.stats)
@@ -296,6 +305,10 @@ class RemotingClient:
         self._check_later()
         for peer in tuple(self._hub.peers):
             peer.check(now_ms)
+        for peer in tuple(self._retiring):
+            if not peer.is_open or not peer.pending_count:
+                self._retiring.discard(peer)
+                peer.close()
         for address in [a for a, peer in self._peers.items() if not peer.is_open]:
             del self._peers[address]
             self._connecting.pop(address, None)

@@ -15,6 +15,7 @@ record, waits until it follows the master of that epoch, and sends the request t
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
@@ -23,7 +24,7 @@ from cometmq.broker.group.leading import Leader
 from cometmq.remoting import remarks
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.command import Call, Reply, Response
+from cometmq.remoting.command import Call, Peer, Reply, Response
 from cometmq.remoting.errors import (
     AccessDenied,
     CometError,
@@ -166,6 +167,7 @@ class Gate:
         self.forward_ms_max = FORWARD_MS_MAX
         self._opened: asyncio.Event | None = None  # while requests are held
         self._held_bytes = 0
+        self._diverted_counts: Counter[Peer] = Counter()
         self._changed = asyncio.Event()  # set and replaced when this gate opens or closes
         self._target = ""  # where requests are forwarded
         self._epoch = 0  # the last epoch in which they were forwarded
@@ -197,6 +199,10 @@ class Gate:
         if self._opened is not None:
             self._handed_over_ms = self._forwarding_ms
         self._release(address)
+
+    def is_diverting(self, peer: Peer) -> bool:
+        """Return whether requests of a client wait here, or for the master's answer."""
+        return peer in self._diverted_counts
 
     async def linger(self, duration_ms: int) -> None:
         """Wait until `duration_ms` have passed since this broker handed over, or until it is master
@@ -262,10 +268,14 @@ class Gate:
         if self._held_bytes + size > HELD_BYTES_MAX:
             raise SystemBusy("too many requests are waiting for a switchover, or for the master")
         self._held_bytes += size
+        self._diverted_counts[call.peer] += 1
         try:
             return await self._diverted(serve, context, call)
         finally:
             self._held_bytes -= size
+            self._diverted_counts[call.peer] -= 1
+            if not self._diverted_counts[call.peer]:
+                del self._diverted_counts[call.peer]
 
     async def _diverted(
         self, serve: Handler[ContextT], context: ContextT, call: Call[Any]

@@ -11,7 +11,7 @@ positions of delay levels, known ends of transactions, locks. A promotion rebuil
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from cometmq.broker.broker import Broker
@@ -21,6 +21,7 @@ from cometmq.broker.group.gate import Gate
 from cometmq.broker.group.leading import Leader, Reign
 from cometmq.broker.group.member import GroupMember
 from cometmq.broker.group.members import MemberAddress, Members
+from cometmq.broker.membership.leading_away import LeadingAway
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.following import GroupFollower
 from cometmq.broker.replication.group.reports import Heard
@@ -36,6 +37,7 @@ from cometmq.ha.in_sync import Leadership
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, TablesAt, Versioned
 from cometmq.remoting.errors import ServiceNotAvailable
+from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.writing.write_state import Refusal
 
@@ -67,12 +69,13 @@ class BrokerDuties:
         new_leader: NewLeader,
         boottime_ms: Callable[[], int],
         close_peers: Callable[[], None],
+        clients: Callable[[], Collection[PeerProtocol]],
         promoted: Callable[[], None],
     ) -> None:
         """`member`, `follower` and `sender` are set before anything runs.
 
-        `close_peers` closes all connections of clients and of RocketMQ's slaves; `promoted` starts
-        the background work of the handlers.
+        `close_peers` closes all connections of clients and of RocketMQ's slaves; `clients` returns
+        those of clients; `promoted` starts the background work of the handlers.
         """
         self._broker = broker
         self._members = members
@@ -93,6 +96,7 @@ class BrokerDuties:
         self._hinted_ms = 0
         self._is_leaving = False
         self._dead_man = DeadMan(log=broker.log)
+        self._leading_away = LeadingAway(clients, gate.is_diverting, boottime_ms)
 
     @property
     def leader(self) -> Leader | None:
@@ -129,9 +133,10 @@ class BrokerDuties:
         self._watch_for_standstill()
 
     def _lead_clients_away(self) -> None:
-        """Break connections that hang at a lost master, where clients reach the next one at the
-        same address.
+        """Break connections that hang at a lost master, or have stayed with a former one, where
+        clients reach the next one at the same address.
         """
+        self._leading_away.tick()
         leader, broker, heard_ms = self._leader, self._broker, self.follower.heard_ms
         is_cut_off = leader is not None and leader.is_cut_off()
         if is_cut_off and not self._is_cut_off:
@@ -281,6 +286,7 @@ class BrokerDuties:
         self._leader = self._gate.leader = leader = self._new_leader(
             leadership, self, record.deposed is None
         )
+        self._leading_away.end()
         self.sender.lead(record.epoch, confirmed=leadership.confirmed)
         broker.transactions.restart()
         broker.delay.restart()
@@ -352,6 +358,7 @@ class BrokerDuties:
     def _end_leadership(self) -> None:
         """Refuse all requests from now on, and fail the requests that are still pending."""
         self._dead_man.disarm()
+        self._leading_away.begin()
         broker, leader = self._broker, self._leader
         self._leader = self._gate.leader = None
         if leader is not None:

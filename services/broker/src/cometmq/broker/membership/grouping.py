@@ -3,7 +3,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from cometmq.ha.port import RecordPort
 from cometmq.ha.state import Boot, State, StateFile
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.runtime.boot import boot_id
 from cometmq.runtime.clock import boottime_ms
 from cometmq.runtime.tasks import every
@@ -192,6 +193,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     log_server: LogServer,
     journal: Journal,
     close_clients: Callable[[], None],
+    clients: Callable[[], Collection[PeerProtocol]],
     promoted: Callable[[], None],
     record: RecordPort | None = None,
     host: Surroundings = HOST,
@@ -242,6 +244,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         new_leader=partial(_leader, broker, place, host),
         boottime_ms=host.boottime_ms,
         close_peers=close_peers,
+        clients=clients,
         promoted=promoted,
     )
     follower, sender = _streams(broker, proving, epoch_log, feed, duties, workers, host)

@@ -236,15 +236,16 @@ class QueueLocks:
         instance, asked_ms = self._instance, self._clock_ms()
         self._asked.update(queues)
         try:
+            address = instance.master(queues[0].broker_name)
             response = await instance.remoting.invoke(
-                instance.master(queues[0].broker_name),
+                address,
                 RequestCode.LOCK_BATCH_MQ,
                 None,
                 self._body(queues),
                 timeout_ms=CALL_TIMEOUT_MS,
             )
             if FORWARDED in response.ext:
-                instance.routes.outdated(queues[0].topic)
+                instance.forwarded(address, queues[0].broker_name, queues[0].topic)
             granted = decode_json(LockBatchReply, response.body).lock_ok_mq_set
         except CometError as error:
             if names_former_master(error):
