@@ -42,7 +42,7 @@ PROGRAMS_ONLY = (
     "yaml",
 )
 """Modules that no JSON-printing client command may import."""
-MODULES_MAX = 465
+MODULES_MAX = 470
 """Measured: 459 modules in 0.15 s, 9 more since connections take turns. The test counts modules
 because times vary between machines.
 """
