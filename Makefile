@@ -5,9 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # libs/accel is built by cargo, where it is there: see deploy/accel.py. The operator runs in Kubernetes
 # only, so `make run` does not install it.
-RUNTIME := $(filter-out libs/accel services/operator,$(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml)))
-MEMBERS := $(RUNTIME) services/operator tests/peers
-SOURCES := conftest.py deploy libs services spark tests bench docs
+RUNTIME := $(filter-out libs/accel,$(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml)))
+MEMBERS := $(RUNTIME) operator tests/peers
+SOURCES := conftest.py deploy libs operator services spark tests bench docs
 
 # Mounts and namespaces need root. PATH is given again, because sudo replaces it.
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH")

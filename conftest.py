@@ -2,11 +2,13 @@
 """Set up signals, Hypothesis and logging for all tests in the workspace."""
 
 import logging
+import operator
 import signal
 import socket
 import sys
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import hypothesis
@@ -44,6 +46,10 @@ hypothesis.settings.register_profile(
     "cometmq", hypothesis.settings.get_profile("explore"), derandomize=True
 )
 hypothesis.settings.load_profile("cometmq")
+
+# For pytest, operator/tests is the package `operator.tests`. It would replace the standard module by
+# a package of that name, unless the module has a path on which the tests are found.
+vars(operator)["__path__"] = [str(Path(__file__).parent / "operator")]
 
 _serve_accepted = BaseSelectorEventLoop._accept_connection2  # type: ignore[attr-defined]  # noqa: SLF001
 

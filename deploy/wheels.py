@@ -38,7 +38,7 @@ LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 
 def members(root: Path = ROOT) -> list[Path]:
     """Return the folders of all members shipped as wheels."""
-    patterns = ("libs/*", "services/*", "spark")
+    patterns = ("libs/*", "services/*", "operator", "spark")
     found = [path.parent for one in patterns for path in root.glob(f"{one}/pyproject.toml")]
     return sorted(found)
 
@@ -85,7 +85,7 @@ def naming_images(root: Path = ROOT) -> list[Path]:
         "README.md",
     )
     found = [path for one in patterns for path in root.glob(one)]
-    settings = root / "services/operator/src/cometmq/operator/settings.py"
+    settings = root / "operator/src/cometmq/operator/settings.py"
     found += [settings] if settings.exists() else []
     return [path for path in sorted(found) if IMAGE.search(path.read_text(encoding="utf-8"))]
 

@@ -11,7 +11,7 @@ from .event_meanings import MEANINGS
 from .markdown import code, notice, table
 
 ROOT: Final = Path(__file__).parents[2]
-SOURCES: Final = ("libs/*/src", "services/*/src")
+SOURCES: Final = ("libs/*/src", "services/*/src", "operator/src")
 LEVELS: Final = ("error", "warning", "info", "debug")
 _NO_FACTS: Final = frozenset({"exc_info"})
 _FAILED: Final = frozenset({"failed", "_failed"})

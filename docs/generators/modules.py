@@ -10,7 +10,7 @@ from typing import Final
 from .markdown import code, notice, table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-SOURCES: Final = ("libs/*/src", "services/*/src", "spark/src")
+SOURCES: Final = ("libs/*/src", "services/*/src", "operator/src", "spark/src")
 
 
 def page() -> str:

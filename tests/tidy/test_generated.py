@@ -111,7 +111,7 @@ def test_document_sections_cited_by_the_code_exist() -> None:
     missing = []
     count = 0
     for name in TRACKED:
-        if not re.fullmatch(r"(libs|services|tests|bench|docs)/.*\.(py|c|h|java)", name):
+        if not re.fullmatch(r"(libs|operator|services|tests|bench|docs)/.*\.(py|c|h|java)", name):
             continue
         text = (ROOT / name).read_text(encoding="utf-8") if (ROOT / name).exists() else ""
         for page, anchor in re.findall(r"\b(docs/[\w/.-]+\.md)(?:#([\w-]+))?", text):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "libs/remoting/src/cometmq/remoting/names.py"
 SOURCES = [
     path
-    for members in ("libs/*", "services/*", "spark")
+    for members in ("libs/*", "services/*", "operator", "spark")
     for path in ROOT.glob(f"{members}/src/**/*.py")
     if path != PLACE
 ]

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(
     path
-    for folder in ("libs", "services", "tests/peers")
+    for folder in ("libs", "operator", "services", "tests/peers")
     for path in (ROOT / folder).glob("**/src/**/*.py")
     if not path.name.endswith("_pb2.py")  # generated: `make protos`
 )

@@ -23,7 +23,7 @@ from cometmq.operator.crd import (
 from cometmq.operator.models import OWNED_SETTINGS, Spec
 from cometmq.operator.schema import schema_of
 
-FOLDER = Path(__file__).parents[3] / "deploy/crds"
+FOLDER = Path(__file__).parents[2] / "deploy/crds"
 every_kind = pytest.mark.parametrize("one", DEFINITIONS, ids=lambda one: one.kind)
 
 
