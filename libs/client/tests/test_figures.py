@@ -94,3 +94,8 @@ async def test_a_member_that_does_not_tell_its_figures_is_listed(cluster: Memory
         (member,) = await admin.members()
     assert (member.broker_name, member.broker_id, member.figures) == ("broker-a", 0, None)
     assert "not supported" in str(member.failure)
+
+
+def test_a_figure_that_is_no_finite_number_counts_as_missing() -> None:
+    facts = dict.fromkeys(("bootTimestamp", "commitLogMaxOffset", "putTps"), "nan")
+    assert read_figures(facts | {"earliestMessageTimeStamp": "-inf"}) == BrokerFigures()

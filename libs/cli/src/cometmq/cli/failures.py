@@ -9,7 +9,7 @@ import typer
 
 from cometmq.cli.access import ACCESS
 from cometmq.cli.outcome import MISSING
-from cometmq.cli.visible import visible
+from cometmq.insight.visible import visible
 from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
 from cometmq.remoting.refusals import is_access_text
 

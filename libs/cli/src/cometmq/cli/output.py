@@ -12,7 +12,7 @@ import typer
 
 from cometmq.cli.access import json_or_global
 from cometmq.cli.outcome import MISSING
-from cometmq.cli.visible import visible
+from cometmq.insight.visible import visible
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON for scripts.", callback=json_or_global)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cometmq.cli.visible import visible
+from cometmq.insight.visible import visible
 
 UNBOUNDED_CHARS: Final = 10_000
 PADDING: Final = 2

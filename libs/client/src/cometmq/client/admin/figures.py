@@ -2,6 +2,7 @@
 """Statistics of a running broker, parsed from text into numbers."""
 
 from collections.abc import Mapping
+from math import isfinite
 
 import msgspec
 
@@ -201,6 +202,7 @@ def _number(facts: Mapping[str, str], name: str, default: float = 0.0) -> float:
     """
     words = facts.get(name, "").split()
     try:
-        return float(words[0]) if words else default
+        found = float(words[0]) if words else default
     except ValueError:
         return default
+    return found if isfinite(found) else default

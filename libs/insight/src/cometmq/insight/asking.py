@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask one broker everything that a look needs: one request for each kind of figure.
+
+Java's brokers have no request for the queues of all topics, or for the members of all groups. Of
+these, each look asks for a limited number, those first whose answers are oldest (`Turns`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.insight.model import Since, Trouble, Unknown, Unreachable
+from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerInfo
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.stats import TopicOffset
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.errors import (
+    CometError,
+    ConnectFailed,
+    ConsumerNotOnline,
+    RequestCodeNotSupported,
+    RequestTimeout,
+    TopicNotExist,
+    TransportError,
+)
+
+T = TypeVar("T")
+
+IN_FLIGHT_MAX: Final = 16
+"""Requests of one look that a broker serves at the same time."""
+TURN_MAX: Final = 200
+"""Topics, and groups, of which one look asks a broker singly; the first look asks for all."""
+TURNS_S_MAX: Final = 10.0
+NEVER_MS: Final = -1
+
+
+class Queue(msgspec.Struct, frozen=True, array_like=True):
+    """The ends of one queue, and when its newest message was stored (0: unknown)."""
+
+    first: int
+    end: int
+    last_write_ms: int = 0
+
+
+Queues = Mapping[int, Queue]
+"""The queues of a topic on one broker, by number."""
+
+
+class MasterAnswers(msgspec.Struct, frozen=True):
+    """What a master said, by kind; `Unknown` where it refused."""
+
+    topics: Mapping[str, TopicConfig] | Unknown
+    groups: Mapping[str, SubscriptionGroupConfig] | Unknown
+    offsets: Mapping[str, Mapping[int, int]] | Unknown
+    """Committed offsets by `topic@group` and queue."""
+    delays: Mapping[int, int] | Unknown
+    producers: Mapping[str, list[ProducerInfo]] | Unknown
+    queues: Mapping[str, Queues]
+    """A topic is missing if the broker has not told yet."""
+    consumers: Mapping[str, ConsumerConnections | None]
+    """The members of each group, None if it has none; a group is missing if not told yet."""
+
+
+class BrokerAnswers(msgspec.Struct, frozen=True):
+    """What one copy of a broker said."""
+
+    runtime: Mapping[str, str]
+    settings: Mapping[str, str] | Unknown
+    master: MasterAnswers | None
+    """Of a master only; the tables of a slave are copies."""
+
+
+class Turns(Generic[T]):
+    """Keeps answers about many items, and asks about those whose answers are oldest."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, T] = {}
+        self._asked_ms: dict[str, int] = {}
+
+    def next(self, items: Collection[str], count_max: int) -> list[str]:
+        """Return the items to ask about; forget those that are gone."""
+        for name in self._asked_ms.keys() - set(items):
+            del self._asked_ms[name]
+            self._answers.pop(name, None)
+        if not self._asked_ms or len(items) <= count_max:
+            return list(items)
+        return sorted(items, key=lambda it: self._asked_ms.get(it, NEVER_MS))[:count_max]
+
+    def told(self, name: str, answer: T, now_ms: int) -> None:
+        """Keep an answer."""
+        self._answers[name] = answer
+        self._asked_ms[name] = now_ms
+
+    @property
+    def answers(self) -> Mapping[str, T]:
+        """The newest answer about each item."""
+        return dict(self._answers)
+
+
+class BrokerMemory:
+    """What is kept of one master between looks."""
+
+    def __init__(self) -> None:
+        self.queues: Turns[Queues] = Turns()
+        self.consumers: Turns[ConsumerConnections | None] = Turns()
+
+
+async def ask(
+    broker: BrokerAdmin, broker_id: int, memory: BrokerMemory, now_ms: int
+) -> BrokerAnswers:
+    """Ask one copy of a broker; raise CometError if it does not answer at all.
+
+    A broker that hangs gets one request, not one of each kind.
+    """
+    runtime = await broker.runtime_info()
+    settings = await _or_unknown(broker.config())
+    if broker_id != MASTER_ID:
+        return BrokerAnswers(runtime, settings, None)
+    async with asyncio.TaskGroup() as group:
+        topics = group.create_task(_or_unknown(broker.topics()))
+        groups = group.create_task(_or_unknown(broker.groups()))
+        offsets = group.create_task(_or_unknown(_offsets(broker)))
+        delays = group.create_task(_or_unknown(_delays(broker)))
+        producers = group.create_task(_or_unknown(broker.producers()))
+    await _take_turns(broker, memory, topics.result(), groups.result(), now_ms)
+    master = MasterAnswers(
+        topics=topics.result(),
+        groups=groups.result(),
+        offsets=offsets.result(),
+        delays=delays.result(),
+        producers=producers.result(),
+        queues=memory.queues.answers,
+        consumers=memory.consumers.answers,
+    )
+    return BrokerAnswers(runtime, settings, master)
+
+
+def unreachable(error: CometError, since: Since) -> Unreachable:
+    """Return the state of a broker that failed with `error`."""
+    trouble = Trouble.REFUSES
+    if isinstance(error, RequestTimeout):
+        trouble = Trouble.HANGS
+    elif isinstance(error, ConnectFailed | TransportError):
+        trouble = Trouble.DOWN
+    return Unreachable(trouble, str(error), since)
+
+
+async def _take_turns(
+    broker: BrokerAdmin,
+    memory: BrokerMemory,
+    topics: Mapping[str, Any] | Unknown,
+    groups: Mapping[str, Any] | Unknown,
+    now_ms: int,
+) -> None:
+    room = asyncio.Semaphore(IN_FLIGHT_MAX)
+
+    async def bounds_of(topic: str) -> None:
+        async with room:
+            answer = await _queues(broker, topic)
+        memory.queues.told(topic, answer, now_ms)
+
+    async def members_of(group: str) -> None:
+        async with room:
+            answer = await _members(broker, group)
+        memory.consumers.told(group, answer, now_ms)
+
+    async def attempt(work: Awaitable[None]) -> None:
+        try:
+            await work
+        except CometError:  # the item keeps its last answer; the next look asks again
+            return
+
+    topic_names = () if isinstance(topics, Unknown) else topics.keys()
+    group_names = () if isinstance(groups, Unknown) else groups.keys()
+    # A broker that begins to hang now costs one deadline, not one for each item.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(TURNS_S_MAX), asyncio.TaskGroup() as tasks:
+            for topic in memory.queues.next(topic_names, TURN_MAX):
+                tasks.create_task(attempt(bounds_of(topic)))
+            for group in memory.consumers.next(group_names, TURN_MAX):
+                tasks.create_task(attempt(members_of(group)))
+
+
+async def _queues(broker: BrokerAdmin, topic: str) -> Queues:
+    try:
+        table = (await broker.topic_stats(topic)).offset_table
+    except TopicNotExist:  # deleted meanwhile
+        return {}
+    return queues_in(table.items())
+
+
+def queues_in(rows: Iterable[tuple[MessageQueue, TopicOffset]]) -> Queues:
+    """Return the queues of a topic's statistics; a lie about an offset becomes 0."""
+    return {
+        queue.queue_id: Queue(
+            max(0, it.min_offset), max(0, it.max_offset), max(0, it.last_update_timestamp)
+        )
+        for queue, it in rows
+    }
+
+
+async def _members(broker: BrokerAdmin, group: str) -> ConsumerConnections | None:
+    try:
+        return await broker.consumer_connections(group)
+    except ConsumerNotOnline:
+        return None
+
+
+async def _offsets(broker: BrokerAdmin) -> Mapping[str, Mapping[int, int]]:
+    return (await broker.consumer_offsets()).offset_table
+
+
+async def _delays(broker: BrokerAdmin) -> Mapping[int, int]:
+    return (await broker.delay_offsets()).offset_table
+
+
+async def _or_unknown(question: Awaitable[T]) -> T | Unknown:
+    try:
+        return await question
+    except RequestCodeNotSupported:
+        return Unknown("this broker does not report it")
+    except CometError as error:
+        return Unknown(str(error))

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a snapshot of the answers of all brokers (pure).
+
+All sums of a look over 1,000 topics and 2,000 groups take some ten milliseconds, so the loops work
+on plain dictionaries and make one struct per row that is shown.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from cometmq.client.admin.figures import BrokerFigures, read_figures
+from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.insight.asking import BrokerAnswers, MasterAnswers, Queue
+from cometmq.insight.groups import Parts, build_groups
+from cometmq.insight.history import RATE_UNKNOWN, History, Place, Sample
+from cometmq.insight.model import (
+    Broker,
+    BrokerState,
+    DelayLevel,
+    Disk,
+    Group,
+    HalfMessages,
+    Producer,
+    Snapshot,
+    Topic,
+    TopicKind,
+    Unknown,
+    Unreachable,
+    known,
+)
+from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.names import (
+    CHECK_GROUP,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    is_system_topic,
+)
+from cometmq.remoting.progress import unread
+
+NOBODY: Final = Unknown("no master answers")
+NOT_TOLD: Final = Unknown("not asked yet: this broker tells it topic by topic")
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) (B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)")
+_UNITS: Final = {unit: 1 << (10 * place) for place, unit in enumerate("BKMGT")}
+
+
+Outcome = tuple[Place, BrokerAnswers | Unreachable]
+
+
+def build(
+    namesrv: str, outcomes: Sequence[Outcome], history: History, *, now_ms: int, took_ms: int
+) -> Snapshot:
+    """Return the snapshot, and note its counters in the history."""
+    masters: list[tuple[str, MasterAnswers]] = []
+    for place, outcome in outcomes:
+        if not isinstance(outcome, Unreachable) and outcome.master is not None:
+            masters.append((place.name, outcome.master))
+    absent = sorted({it.name for it, _ in outcomes} - {name for name, _ in masters})
+    parts = Parts(masters, absent, history.earlier(now_ms), now_ms)
+    groups = build_groups(parts) if masters else NOBODY
+    topics = _topics(parts, groups) if masters else NOBODY
+    _note(history, topics, groups, now_ms)
+    return Snapshot(
+        namesrv=namesrv,
+        taken_ms=now_ms,
+        took_ms=took_ms,
+        brokers=_brokers(outcomes, history, now_ms),
+        topics=topics,
+        groups=groups,
+        producers=_producers(masters),
+        half_messages=_half_messages(masters),
+        delayed=_delayed(outcomes),
+        refusals=Unknown("these brokers do not report refused requests") if masters else NOBODY,
+        notes=_notes(outcomes),
+    )
+
+
+# -- brokers --------------------------------------------------------------------------------------
+
+
+def _brokers(outcomes: Sequence[Outcome], history: History, now_ms: int) -> list[Broker]:
+    figures = {
+        (place.name, place.broker_id): read_figures(outcome.runtime)
+        for place, outcome in outcomes
+        if not isinstance(outcome, Unreachable)
+    }
+    found = []
+    for place, outcome in outcomes:
+        state: BrokerState | Unreachable
+        if isinstance(outcome, Unreachable):
+            state = outcome
+        else:
+            own = figures[place.name, place.broker_id]
+            settings = outcome.settings
+            state = BrokerState(
+                own,
+                _disk(place, own, outcome.runtime, history, now_ms),
+                _behind(place, own, figures.get((place.name, MASTER_ID))),
+                _whole(outcome.runtime.get("groupEpoch")),
+                outcome.runtime,
+                None if isinstance(settings, Unknown) else settings,
+                None if own.slow_share is None else 1 - own.slow_share,
+            )
+        found.append(Broker(place.cluster, place.name, place.broker_id, place.address, state))
+    return found
+
+
+def _behind(place: Place, own: BrokerFigures, master: BrokerFigures | None) -> int | Unknown | None:
+    if place.broker_id == MASTER_ID:
+        return None
+    if master is None:
+        return Unknown("the master does not answer")
+    return max(0, master.log_max_offset - own.log_max_offset)
+
+
+def _disk(
+    place: Place, own: BrokerFigures, facts: Mapping[str, str], history: History, now_ms: int
+) -> Disk | Unknown:
+    ratio = own.commit_log_disk_ratio
+    if ratio is None:
+        return Unknown("the broker does not report its disk")
+    sizes = [_bytes(it) for it in _SIZE.finditer(facts.get("commitLogDirCapacity", ""))]
+    total, free = (sizes[0], sizes[1]) if len(sizes) == 2 else (None, None)
+    log_bytes = own.log_max_offset - (_whole(facts.get("commitLogMinOffset")) or 0)
+    growth = history.growth_per_s(place.address, log_bytes, now_ms)
+    history.note_log(place.address, log_bytes, now_ms)
+    full_in_s = free / growth if free is not None and growth is not None and growth > 0 else None
+    return Disk(ratio, total, free, full_in_s)
+
+
+def _bytes(size: re.Match[str]) -> int:
+    return int(float(size[1]) * _UNITS[size[2][0]])
+
+
+def _whole(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+# -- topics ---------------------------------------------------------------------------------------
+
+
+def kind_of(topic: str) -> TopicKind:
+    """Return what a topic is for."""
+    if topic.startswith(RETRY_PREFIX):
+        return TopicKind.RETRY
+    if topic.startswith(DLQ_PREFIX):
+        return TopicKind.DEAD_LETTERS
+    return TopicKind.SYSTEM if is_system_topic(topic) else TopicKind.NORMAL
+
+
+Home = tuple[str, TopicConfig, Mapping[int, Queue] | None]
+"""A broker that has a topic, its settings there, and its queues if the broker has told them."""
+
+
+def _topics(parts: Parts, groups: Sequence[Group] | Unknown) -> list[Topic]:
+    readers: dict[str, list[str]] = defaultdict(list)
+    for group in known(groups):
+        read = {it.topic for it in group.topics} | {it.topic for it in group.subscriptions}
+        for topic in read:
+            readers[topic].append(group.name)
+    homes: dict[str, list[Home]] = {}
+    for broker, answers in parts.masters:
+        if not isinstance(answers.topics, Unknown):
+            for name, config in answers.topics.items():
+                homes.setdefault(name, []).append((broker, config, answers.queues.get(name)))
+    return [
+        _topic(parts, name, homes[name], sorted(readers.get(name, ()))) for name in sorted(homes)
+    ]
+
+
+def _topic(parts: Parts, name: str, homes: Sequence[Home], groups: Sequence[str]) -> Topic:
+    end, messages, last_ms, is_known = 0, 0, 0, True
+    for _, _, queues in homes:
+        if queues is None:
+            is_known = False
+            continue
+        for queue in queues.values():
+            end += queue.end
+            messages += max(0, queue.end - queue.first)
+            last_ms = max(last_ms, queue.last_write_ms)
+    rate: float | Unknown = RATE_UNKNOWN
+    earlier = parts.earlier
+    if earlier is not None and name in earlier.ends:
+        rate = max(0, end - earlier.ends[name]) * 1_000 / (parts.now_ms - earlier.taken_ms)
+    config = homes[0][1]
+    return Topic(
+        name,
+        kind_of(name),
+        config.perm,
+        sum(it.read_queue_nums for _, it, _ in homes),
+        sum(it.write_queue_nums for _, it, _ in homes),
+        [broker for broker, _, _ in homes],
+        messages if is_known else NOT_TOLD,
+        end if is_known else NOT_TOLD,
+        rate if is_known else NOT_TOLD,
+        _last_write(last_ms, messages) if is_known else NOT_TOLD,
+        groups,
+        config.order,
+    )
+
+
+def _last_write(last_ms: int, messages: int) -> int | Unknown | None:
+    if last_ms:
+        return last_ms
+    return Unknown("the broker does not report it here") if messages else None
+
+
+# -- what is counted per broker -------------------------------------------------------------------
+
+
+def _producers(masters: Sequence[tuple[str, MasterAnswers]]) -> list[Producer] | Unknown:
+    reasons = [it.producers for _, it in masters if isinstance(it.producers, Unknown)]
+    if len(reasons) == len(masters):
+        return reasons[0] if reasons else NOBODY
+    found: dict[tuple[str, str, str], Producer] = {}
+    for broker, answers in masters:
+        if isinstance(answers.producers, Unknown):
+            continue
+        for group, members in answers.producers.items():
+            for it in members:
+                key = (group, it.client_id, it.remote_ip)
+                known = found.get(key)
+                brokers = [*(known.brokers if known else ()), broker]
+                found[key] = Producer(
+                    group, it.client_id, it.remote_ip, it.language, it.version, brokers
+                )
+    return [found[key] for key in sorted(found)]
+
+
+def _half_messages(masters: Sequence[tuple[str, MasterAnswers]]) -> list[HalfMessages] | Unknown:
+    if not masters:
+        return NOBODY
+    found = []
+    for broker, answers in masters:
+        queues = answers.queues.get(HALF_TOPIC, {})
+        offsets = {} if isinstance(answers.offsets, Unknown) else answers.offsets
+        examined = offsets.get(f"{HALF_TOPIC}@{CHECK_GROUP}", {})
+        waiting = sum(unread(examined.get(at), it.first, it.end) for at, it in queues.items())
+        if queues:
+            found.append(HalfMessages(broker, waiting))
+    return found
+
+
+def _delayed(outcomes: Sequence[Outcome]) -> list[DelayLevel] | Unknown:
+    found, reason = [], NOBODY
+    is_told = False
+    for place, outcome in outcomes:
+        if isinstance(outcome, Unreachable) or outcome.master is None:
+            continue
+        delays = outcome.master.delays
+        if isinstance(delays, Unknown):
+            reason = delays
+            continue
+        is_told = True
+        settings = {} if isinstance(outcome.settings, Unknown) else outcome.settings
+        texts = settings.get("messageDelayLevel", "").split()
+        for at, queue in sorted(outcome.master.queues.get(SCHEDULE_TOPIC, {}).items()):
+            level = at + 1
+            waiting = unread(delays.get(level), queue.first, queue.end)
+            text = texts[at] if 0 <= at < len(texts) else ""
+            if waiting:
+                found.append(DelayLevel(place.name, level, waiting, text))
+    return found if is_told else reason
+
+
+def _notes(outcomes: Sequence[Outcome]) -> list[str]:
+    notes = []
+    for place, outcome in outcomes:
+        if isinstance(outcome, Unreachable):
+            continue
+        if isinstance(outcome.settings, Unknown):
+            notes.append(f"{place.name} does not tell its settings: {outcome.settings.reason}")
+        if outcome.master is None:
+            continue
+        for kind in ("topics", "groups", "offsets", "delays", "producers"):
+            answer = getattr(outcome.master, kind)
+            if isinstance(answer, Unknown):
+                notes.append(f"{place.name} does not tell its {kind}: {answer.reason}")
+    return notes
+
+
+def _note(
+    history: History,
+    topics: Iterable[Topic] | Unknown,
+    groups: Iterable[Group] | Unknown,
+    now_ms: int,
+) -> None:
+    if isinstance(topics, Unknown) or isinstance(groups, Unknown):
+        return
+    ends = {it.name: it.end for it in topics if isinstance(it.end, int)}
+    consumed: dict[str, int] = {}
+    for group in groups:
+        consumed[group.name] = sum(it.committed for it in group.topics)
+        if isinstance(group.lag, int) and not group.missing_brokers:
+            history.note_progress(group.name, consumed[group.name], group.lag, now_ms)
+        if isinstance(group.dead_letters, int):
+            history.note_dead_letters(group.name, group.dead_letters, now_ms)
+    history.note(Sample(now_ms, ends, consumed))

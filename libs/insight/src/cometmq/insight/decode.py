@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show message bodies as text: JSON, MessagePack, Protobuf, text or hex, also if compressed.
+
+A body may be hostile: no call raises for its content, and both work and output are bounded.
+"""
+
+import json
+import zlib
+from base64 import b64encode
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.insight import msgpack_scan
+from cometmq.insight.protobuf import Schema
+from cometmq.insight.visible import visible
+
+CHARS_MAX: Final = 256 * 1024
+"""Characters of a decoded body that are shown; 4 MB of hex would be 20 MB."""
+PLAIN_BYTES_MAX: Final = 16 << 20
+"""Bytes to which a compressed body may grow."""
+LAYERS_MAX: Final = 2
+"""Compressions inside each other."""
+HEX_ROW: Final = 16
+_GZIP: Final = b"\x1f\x8b"
+_ZLIB: Final = frozenset({b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"})
+_WINDOW_ANY: Final = 32 + zlib.MAX_WBITS  # zlib or gzip, by the header
+_JSON_STARTS: Final = b'{["-0123456789tfn'
+
+
+class Format(StrEnum):
+    """A form of bodies."""
+
+    AUTO = "auto"
+    JSON = "json"
+    MSGPACK = "msgpack"
+    PROTOBUF = "protobuf"
+    TEXT = "text"
+    HEX = "hex"
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """A body as text."""
+
+    format: Format
+    """The form that was used; HEX if the body does not have the wanted form."""
+    text: str
+    byte_count: int
+    """The size of the body as it was stored."""
+    layers: tuple[str, ...] = ()
+    """The compressions that were undone, outermost first."""
+    is_cut: bool = False
+    """Whether the text shows only the beginning."""
+    note: str = ""
+    """Why the body does not have the wanted form, or was not read to its end."""
+
+
+class _Unfit(Exception):
+    """The body does not have this form."""
+
+
+def decode(
+    body: bytes,
+    wanted: Format = Format.AUTO,
+    *,
+    schema: Schema | None = None,
+    chars_max: int = CHARS_MAX,
+) -> Decoded:
+    """Return a body as text of at most `chars_max` characters; `schema` describes Protobuf."""
+    plain, layers, note = _plain(body) if wanted is not Format.HEX else (body, (), "")
+    found, text, reason = Format.HEX, None, ""
+    for kind in _candidates(wanted, schema):
+        try:
+            text = _render(kind, plain, schema, chars_max)
+        except _Unfit as error:
+            reason = reason or f"not {kind}: {error}"
+            continue
+        found = kind
+        break
+    if text is None:
+        text = _hex(plain, chars_max)
+    if wanted is Format.AUTO:
+        reason = ""
+    is_cut = len(text) > chars_max or (found is Format.HEX and _hex_rows(chars_max) < len(plain))
+    notes = "; ".join(it for it in (note, reason) if it)
+    return Decoded(found, text[:chars_max], len(body), layers, is_cut, notes)
+
+
+def _candidates(wanted: Format, schema: Schema | None) -> tuple[Format, ...]:
+    if wanted is Format.AUTO:
+        first = () if schema is None else (Format.PROTOBUF,)
+        return (*first, Format.JSON, Format.TEXT, Format.MSGPACK)
+    return () if wanted is Format.HEX else (wanted,)
+
+
+def _plain(body: bytes) -> tuple[bytes, tuple[str, ...], str]:
+    """Undo gzip and zlib; return the body, what was undone, and why the rest was left."""
+    layers: list[str] = []
+    for _ in range(LAYERS_MAX):
+        name = "gzip" if body[:2] == _GZIP else "zlib" if body[:2] in _ZLIB else ""
+        if not name:
+            break
+        reader = zlib.decompressobj(_WINDOW_ANY)
+        try:
+            plain = reader.decompress(body, PLAIN_BYTES_MAX)
+        except zlib.error:
+            break  # it only looks compressed
+        layers.append(name)
+        body = plain
+        if reader.unconsumed_tail:
+            return body, tuple(layers), f"more than {PLAIN_BYTES_MAX >> 20} MiB when decompressed"
+        if not reader.eof:
+            return body, tuple(layers), f"the {name} data ends early"
+    return body, tuple(layers), ""
+
+
+def _render(kind: Format, body: bytes, schema: Schema | None, chars_max: int) -> str:
+    if kind is Format.PROTOBUF and schema is None:
+        raise _Unfit("no descriptor set was given")
+    return _RENDERERS[kind](body, schema, chars_max)
+
+
+def _json(body: bytes, _schema: Schema | None, _chars_max: int) -> str:
+    text = body.strip()
+    if text[:1] not in _STARTS:
+        raise _Unfit("it does not begin like JSON")
+    try:
+        shown = msgspec.json.format(text, indent=2)
+        return visible(shown.decode())
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _Unfit(str(error)) from error
+
+
+def _text(body: bytes, _schema: Schema | None, chars_max: int) -> str:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise _Unfit(f"byte {error.start} is not UTF-8") from error
+    head = text[:4_096]
+    controls = sum(not it.isprintable() and it not in "\n\r\t" for it in head)
+    if controls * 4 > len(head):
+        raise _Unfit("much of it is control characters")
+    return visible(text[: chars_max + 1].replace("\r\n", "\n"))
+
+
+def _msgpack(body: bytes, _schema: Schema | None, _chars_max: int) -> str:
+    if reason := msgpack_scan.reason_against(body):
+        raise _Unfit(reason)
+    try:
+        value = msgspec.msgpack.decode(body)
+        return visible(json.dumps(_jsonable(value), indent=2, ensure_ascii=False))
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise _Unfit(str(error)) from error
+
+
+def _jsonable(value: Any) -> Any:
+    """Return a MessagePack value as JSON shows it; its depth is bounded by the scan."""
+    if isinstance(value, dict):
+        return {_key(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"base64": b64encode(value).decode()}
+    if isinstance(value, msgspec.msgpack.Ext):
+        return {"ext": value.code, "base64": b64encode(value.data).decode()}
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    return str(value)
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else json.dumps(_jsonable(key), ensure_ascii=False)
+
+
+def _protobuf(body: bytes, schema: Schema | None, _chars_max: int) -> str:
+    assert schema is not None
+    try:
+        return visible(schema.render(body))
+    except ValueError as error:
+        raise _Unfit(str(error)) from error
+
+
+def _hex_rows(chars_max: int) -> int:
+    """Return how many bytes fit in a hex dump of this size."""
+    return max(1, chars_max // 80) * HEX_ROW
+
+
+def _hex(body: bytes, chars_max: int) -> str:
+    rows = []
+    for at in range(0, min(len(body), _hex_rows(chars_max)), HEX_ROW):
+        row = body[at : at + HEX_ROW]
+        letters = "".join(chr(it) if 32 <= it < 127 else "." for it in row)
+        rows.append(f"{at:08x}  {row.hex(' '):<47}  {letters}")
+    return "\n".join(rows)
+
+
+_STARTS: Final = frozenset(bytes([it]) for it in _JSON_STARTS)
+_RENDERERS: Final[dict[Format, Callable[[bytes, Schema | None, int], str]]] = {
+    Format.JSON: _json,
+    Format.TEXT: _text,
+    Format.MSGPACK: _msgpack,
+    Format.PROTOBUF: _protobuf,
+}

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The form of a finding."""
+
+from enum import StrEnum
+
+import msgspec
+
+from cometmq.insight.model import Since
+from cometmq.insight.words import since_text
+
+
+class Severity(StrEnum):
+    """How bad a finding is, worst first."""
+
+    CRITICAL = "critical"
+    """Messages are refused or lost, or will be."""
+    WARNING = "warning"
+    """Something needs a person, but not at night."""
+    INFO = "info"
+
+    @property
+    def rank(self) -> int:
+        """The place in the order of severity; 0 is worst."""
+        return list(Severity).index(self)
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule sees in one snapshot."""
+
+    rule: str
+    severity: Severity
+    subject: str
+    """What it is about: a broker, a group, a topic."""
+    text: str
+    remedy: str
+    runbook: str
+    """The file in docs/runbooks."""
+    command: str
+    """The command that shows it."""
+    page: str
+    """The console's page, relative to its prefix, without names that need escaping."""
+    since: Since | None = None
+    """If the rule knows when it began."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is wrong."""
+
+    rule: str
+    severity: Severity
+    subject: str
+    since: Since
+    text: str
+    remedy: str
+    runbook: str
+    command: str
+    page: str
+
+    @property
+    def key(self) -> str:
+        """What stays the same while the finding lasts."""
+        return f"{self.rule}:{self.subject}"
+
+    def sentence(self, now_ms: int) -> str:
+        """Return what is wrong, since when, and what to do."""
+        return f"{self.text}, {since_text(self.since, now_ms)}; {self.remedy}"

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong in a cluster, since when, and what to do about it.
+
+The rules (`cometmq.insight.rules`) are pure functions of a snapshot and of earlier ones;
+`cometmq check`, `cometmq doctor` and the console's Home show what they find.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cometmq.insight.finding import Condition, Finding, Severity
+from cometmq.insight.history import History
+from cometmq.insight.model import Snapshot
+from cometmq.insight.rules import brokers, clients, groups, stores
+
+__all__ = ["RULES", "Finding", "Severity", "findings"]
+
+Rule = Callable[[Snapshot, History], Iterable[Condition]]
+
+RULES: Final[tuple[Rule, ...]] = (
+    brokers.unreachable,
+    brokers.masterless,
+    brokers.electorless,
+    brokers.routes_missing,
+    brokers.accounts_broken,
+    brokers.releases_differ,
+    stores.writes_refused,
+    stores.disk_fills,
+    stores.copies_missing,
+    stores.slaves_behind,
+    groups.lost,
+    groups.stopped,
+    groups.stuck,
+    groups.lag_grows,
+    groups.skips,
+    groups.stranded,
+    groups.dead_letters,
+    groups.disagreeing,
+    clients.half_messages,
+    clients.refused,
+    clients.unread_topics,
+)
+_PREFIX: Final = "finding:"
+
+
+def findings(snapshot: Snapshot, history: History | None = None) -> list[Finding]:
+    """Return what is wrong, worst first; without a history, conditions began "at least" now."""
+    kept = History() if history is None else history
+    found: dict[str, Finding] = {}
+    for rule in RULES:
+        for it in rule(snapshot, kept):
+            key = f"{_PREFIX}{it.rule}:{it.subject}"
+            since = it.since or kept.since(key, snapshot.taken_ms)
+            found[key] = Finding(
+                rule=it.rule,
+                severity=it.severity,
+                subject=it.subject,
+                since=since,
+                text=it.text,
+                remedy=it.remedy,
+                runbook=it.runbook,
+                command=it.command,
+                page=it.page,
+            )
+    kept.keep_only(found, _PREFIX)
+    return sorted(found.values(), key=lambda it: (it.severity.rank, it.since.ms, it.subject))

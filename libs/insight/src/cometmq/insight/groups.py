@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The consumer groups of a snapshot (pure)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.insight.asking import MasterAnswers, Queue
+from cometmq.insight.history import RATE_UNKNOWN, Sample
+from cometmq.insight.model import Group, GroupTopic, Member, Subscription, Unknown
+from cometmq.remoting.bodies.connections import ConsumerConnections
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.names import (
+    BOOT_GROUPS,
+    dead_letter_topic,
+    is_system_group,
+    retry_topic,
+)
+from cometmq.remoting.progress import lost, unread
+
+NO_AGE: Final = Unknown("the broker does not report ages; cometmq lag GROUP measures them")
+NOT_TOLD: Final = Unknown("not asked yet: this broker tells it one by one")
+OWN_OFFSETS: Final = Unknown("the members keep their own offsets (BROADCASTING)")
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What the rows of a snapshot are made of."""
+
+    masters: Sequence[tuple[str, MasterAnswers]]
+    absent: Sequence[str]
+    """Names of brokers whose master does not answer."""
+    earlier: Sample | None
+    now_ms: int
+
+
+class _Sum(msgspec.Struct):
+    """The progress of a group in a topic while its brokers are added."""
+
+    queues: int = 0
+    committed: int = 0
+    lag: int = 0
+    skips: int = 0
+    lost: int = 0
+    unread_queues: int = 0
+    is_known: bool = True
+
+
+def is_ours(group: str) -> bool:
+    """Return whether a group was created by users, rather than by the servers for their own use."""
+    return group not in BOOT_GROUPS and not is_system_group(group)
+
+
+def build_groups(parts: Parts) -> list[Group]:
+    """Return all groups that a broker has settings or offsets of."""
+    configs: dict[str, SubscriptionGroupConfig] = {}
+    for _, answers in parts.masters:
+        if not isinstance(answers.groups, Unknown):
+            configs |= {
+                name: config for name, config in answers.groups.items() if name not in configs
+            }
+    sums = _sums(parts)
+    names = sorted(configs.keys() | sums.keys())
+    return [_group(parts, name, configs.get(name), sums.get(name, {})) for name in names]
+
+
+def _sums(parts: Parts) -> dict[str, dict[str, _Sum]]:
+    """Return the progress of each group in each topic in which it has offsets."""
+    found: dict[str, dict[str, _Sum]] = {}
+    for _, answers in parts.masters:
+        if isinstance(answers.offsets, Unknown):
+            continue
+        for key in answers.offsets:
+            topic, _, group = key.partition("@")
+            if group:
+                found.setdefault(group, {}).setdefault(topic, _Sum())
+    for group, topics in found.items():
+        retries = retry_topic(group)
+        if any(retries in answers.queues for _, answers in parts.masters):
+            topics.setdefault(retries, _Sum())
+        for topic, total in topics.items():
+            key = f"{topic}@{group}"
+            for _, answers in parts.masters:
+                _add(total, answers, topic, key)
+    return found
+
+
+def _add(total: _Sum, answers: MasterAnswers, topic: str, key: str) -> None:
+    """Add the queues of one broker; a queue without an offset counts as not consumed."""
+    offsets = {} if isinstance(answers.offsets, Unknown) else answers.offsets.get(key, {})
+    queues = answers.queues.get(topic)
+    config = None if isinstance(answers.topics, Unknown) else answers.topics.get(topic)
+    if queues is None:
+        total.is_known = total.is_known and not offsets
+        total.committed += sum(offsets.values())
+        total.queues += len(offsets)
+        return
+    for queue_id, queue in queues.items():
+        _add_queue(total, offsets.get(queue_id), queue, queue_id, config)
+
+
+def _add_queue(
+    total: _Sum, committed: int | None, queue: Queue, queue_id: int, config: TopicConfig | None
+) -> None:
+    first, end = queue.first, queue.end
+    lag = unread(committed, first, end)
+    total.queues += 1
+    total.committed += committed or 0
+    total.lag += lag
+    total.lost += lost(committed, first)
+    if committed is not None and committed > end:
+        total.skips += end - first
+    if config is not None and queue_id >= config.read_queue_nums:
+        total.unread_queues += lag
+
+
+def _group(
+    parts: Parts,
+    name: str,
+    config: SubscriptionGroupConfig | None,
+    sums: Mapping[str, _Sum],
+) -> Group:
+    members, online = _members(parts, name)
+    is_broadcast = online is not None and online.message_model == "BROADCASTING"
+    topics = [
+        GroupTopic(
+            topic,
+            it.queues,
+            it.committed,
+            it.lag if it.is_known else NOT_TOLD,
+            0.0 if it.is_known and not it.lag else NO_AGE,
+            it.skips,
+            it.lost,
+            it.unread_queues,
+        )
+        for topic, it in sorted(sums.items())
+    ]
+    own = retry_topic(name)
+    return Group(
+        name=name,
+        is_system=not is_ours(name),
+        retries=16 if config is None else config.retry_max_times,
+        is_enabled=config is None or config.consume_enable,
+        members=members,
+        model=None if online is None else online.message_model,
+        consume_type=None if online is None else online.consume_type,
+        subscriptions=_subscriptions(online),
+        topics=topics,
+        lag=OWN_OFFSETS if is_broadcast else _total(it.lag for it in topics),
+        behind_s=OWN_OFFSETS if is_broadcast else _oldest(topics),
+        out_per_s=_rate(parts, name, topics),
+        dead_letters=_count(parts, dead_letter_topic(name)),
+        retry_backlog=next((it.lag for it in topics if it.topic == own), 0),
+        missing_brokers=parts.absent,
+    )
+
+
+def _total(lags: Iterable[int | Unknown]) -> int | Unknown:
+    total = 0
+    for lag in lags:
+        if isinstance(lag, Unknown):
+            return lag
+        total += lag
+    return total
+
+
+def _oldest(topics: Iterable[GroupTopic]) -> float | Unknown:
+    oldest = 0.0
+    for it in topics:
+        if isinstance(it.behind_s, Unknown):
+            return it.behind_s
+        oldest = max(oldest, it.behind_s)
+    return oldest
+
+
+def _rate(parts: Parts, name: str, topics: Sequence[GroupTopic]) -> float | Unknown:
+    earlier = parts.earlier
+    if earlier is None or name not in earlier.consumed:
+        return RATE_UNKNOWN
+    moved = sum(it.committed for it in topics) - earlier.consumed[name]
+    return max(0, moved) * 1_000 / (parts.now_ms - earlier.taken_ms)
+
+
+def _count(parts: Parts, topic: str) -> int | Unknown:
+    """Return how many messages a topic has; 0 if no broker has the topic."""
+    count = 0
+    for _, answers in parts.masters:
+        if isinstance(answers.topics, Unknown):
+            return answers.topics
+        if topic not in answers.topics:
+            continue
+        queues = answers.queues.get(topic)
+        if queues is None:
+            return NOT_TOLD
+        count += sum(max(0, it.end - it.first) for it in queues.values())
+    return count
+
+
+def _members(
+    parts: Parts, name: str
+) -> tuple[Sequence[Member] | Unknown, ConsumerConnections | None]:
+    found: dict[tuple[str, str], Member] = {}
+    online: ConsumerConnections | None = None
+    is_told = False
+    for broker, answers in parts.masters:
+        if name not in answers.consumers:
+            continue
+        is_told = True
+        connections = answers.consumers[name]
+        if connections is None:
+            continue
+        if online is None:
+            online = connections
+        for it in connections.connection_set:
+            # A client's port differs from broker to broker, so its host identifies it.
+            key = (it.client_id, it.client_addr.rpartition(":")[0])
+            known = found.get(key)
+            if known is not None and broker in known.brokers:
+                key = (it.client_id, it.client_addr)  # two clients with one id
+                known = None
+            brokers = [*(known.brokers if known else ()), broker]
+            found[key] = Member(it.client_id, it.client_addr, it.language, it.version, brokers)
+    if not is_told:
+        return NOT_TOLD, None
+    return [found[key] for key in sorted(found)], online
+
+
+def _subscriptions(online: ConsumerConnections | None) -> list[Subscription]:
+    if online is None:
+        return []
+    return [
+        Subscription(topic, it.sub_string, it.expression_type)
+        for topic, it in sorted(online.subscription_table.items())
+    ]

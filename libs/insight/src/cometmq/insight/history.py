@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What earlier looks at a cluster saw: rates, and since when something is so.
+
+Without a history, a look knows no rates, and of each condition only that it began before.
+"""
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.insight.asking import BrokerMemory
+from cometmq.insight.model import Since, Unknown
+
+RATE_WINDOW_MS: Final = 60_000
+SAMPLE_PAUSE_MS: Final = 2_000
+DISK_WINDOW_MS: Final = 3_600_000
+DISK_PAUSE_MS: Final = 60_000
+RATE_UNKNOWN: Final = Unknown("a rate needs two looks")
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """The counters of one look."""
+
+    taken_ms: int
+    ends: Mapping[str, int]
+    """Messages stored, by topic."""
+    consumed: Mapping[str, int]
+    """The sum of the committed offsets, by group."""
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """The size of a broker's log at a moment."""
+
+    taken_ms: int
+    log_bytes: int
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How a group has moved while it had unread messages."""
+
+    committed: int
+    still_since: Since
+    """When the committed offsets were first seen where they are."""
+    lag: int
+    lag_grows_since: Since | None
+    """Since when each look has found more unread messages than the one before, or as many."""
+    lag_at_first: int
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a copy of a broker is, or was."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+
+
+class History:
+    """Earlier looks, reduced to what the next one needs. One history belongs to one cluster."""
+
+    def __init__(self) -> None:
+        self.first_look_ms: int | None = None
+        self.last_look_ms = 0
+        self.conditions: dict[str, Since] = {}
+        """Since when each condition holds, by key."""
+        self.places: dict[str, Place] = {}
+        """Brokers by address; a broker stays here when the name servers forget it."""
+        self.progress: dict[str, Progress] = {}
+        """Groups with unread messages."""
+        self.dead_letters: dict[str, tuple[int, Since | None]] = {}
+        """How many dead letters each group had, and when that last grew."""
+        self._memories: dict[str, BrokerMemory] = {}
+        self._samples: deque[Sample] = deque()
+        self._growth: dict[str, deque[Growth]] = {}
+
+    def memory(self, address: str) -> BrokerMemory:
+        """Return what is kept of a broker between looks."""
+        return self._memories.setdefault(address, BrokerMemory())
+
+    def since(self, key: str, now_ms: int) -> Since:
+        """Return since when a condition holds, which holds now."""
+        found = self.conditions.get(key)
+        if found is None:
+            found = self.conditions[key] = self.now(now_ms)
+        return found
+
+    def now(self, now_ms: int) -> Since:
+        """Return the beginning of something that is seen now for the first time."""
+        return Since(now_ms, is_bound=self.first_look_ms in {None, now_ms})
+
+    def keep_only(self, keys: Collection[str], prefix: str = "") -> None:
+        """Forget the conditions that have ended: those with `prefix` that are not in `keys`."""
+        wanted = set(keys)
+        for key in [it for it in self.conditions if it.startswith(prefix) and it not in wanted]:
+            del self.conditions[key]
+
+    def began(self, now_ms: int) -> None:
+        """Note that a look has begun."""
+        if self.first_look_ms is None:
+            self.first_look_ms = now_ms
+        self.last_look_ms = now_ms
+
+    def note(self, sample: Sample) -> None:
+        """Keep the counters of a look for the rates of later ones."""
+        last = self._samples[-1].taken_ms if self._samples else None
+        if last is None or sample.taken_ms - last >= SAMPLE_PAUSE_MS:
+            self._samples.append(sample)
+        while len(self._samples) > 1 and self._samples[1].taken_ms <= (
+            sample.taken_ms - RATE_WINDOW_MS
+        ):
+            self._samples.popleft()
+
+    def earlier(self, now_ms: int) -> Sample | None:
+        """Return the oldest sample in the window of rates, if it is old enough for one."""
+        found = self._samples[0] if self._samples else None
+        return found if found is not None and now_ms - found.taken_ms >= 1_000 else None
+
+    def note_progress(self, group: str, committed: int, lag: int, now_ms: int) -> None:
+        """Note a group's progress; a group without unread messages is forgotten."""
+        if not lag:
+            self.progress.pop(group, None)
+            return
+        old, now = self.progress.get(group), self.now(now_ms)
+        if old is None:
+            self.progress[group] = Progress(committed, now, lag, None, lag)
+            return
+        grows_since = (old.lag_grows_since or old.still_since) if lag >= old.lag else None
+        self.progress[group] = Progress(
+            committed,
+            old.still_since if committed == old.committed else now,
+            lag,
+            grows_since if lag >= old.lag else None,
+            old.lag_at_first if lag >= old.lag else lag,
+        )
+
+    def note_dead_letters(self, group: str, count: int, now_ms: int) -> None:
+        """Note how many dead letters a group has."""
+        before, grown = self.dead_letters.get(group, (0, None))
+        if count > before:
+            grown = self.now(now_ms)
+        if count or before:
+            self.dead_letters[group] = (count, grown if count else None)
+
+    def note_log(self, address: str, log_bytes: int, now_ms: int) -> None:
+        """Note the size of a broker's log."""
+        kept = self._growth.setdefault(address, deque())
+        if not kept or now_ms - kept[-1].taken_ms >= DISK_PAUSE_MS:
+            kept.append(Growth(now_ms, log_bytes))
+        while len(kept) > 1 and kept[0].taken_ms < now_ms - DISK_WINDOW_MS:
+            kept.popleft()
+
+    def growth_per_s(self, address: str, log_bytes: int, now_ms: int) -> float | None:
+        """Return how fast a log grows, net of the files that were deleted; None if too young."""
+        kept = self._growth.get(address)
+        if not kept or now_ms - kept[0].taken_ms < DISK_PAUSE_MS:
+            return None
+        return (log_bytes - kept[0].log_bytes) * 1_000 / (now_ms - kept[0].taken_ms)

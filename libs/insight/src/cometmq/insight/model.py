@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one look at a cluster shows.
+
+Three outcomes have different types: a number (also 0), an empty collection, and `Unknown` with the
+reason. A broker that does not answer has the state `Unreachable`. Everything is immutable and can
+be written as JSON by msgspec.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from cometmq.client.admin.figures import BrokerFigures
+
+T = TypeVar("T")
+
+
+class Since(msgspec.Struct, frozen=True):
+    """When a condition began; `is_bound` is set if it may have begun earlier."""
+
+    ms: int
+    is_bound: bool = False
+
+
+class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
+    """A figure that is missing, and why."""
+
+    reason: str
+
+
+class Trouble(StrEnum):
+    """How a broker fails to answer."""
+
+    DOWN = "down"
+    HANGS = "hangs"
+    REFUSES = "refuses"
+    GONE = "gone"
+    """No name server lists it, although one did, or although it is expected."""
+
+
+class Unreachable(msgspec.Struct, frozen=True, tag="unreachable"):
+    """A broker that does not answer."""
+
+    trouble: Trouble
+    reason: str
+    since: Since
+
+
+class Disk(msgspec.Struct, frozen=True, tag="disk"):
+    """The disk of a commit log."""
+
+    used_ratio: float
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    full_in_s: float | None = None
+    """Time until the disk is full if the log grows as it did; None if it does not grow, or if there
+    are too few looks to tell.
+    """
+
+
+class BrokerState(msgspec.Struct, frozen=True, tag="answers"):
+    """A broker that answers."""
+
+    figures: BrokerFigures
+    disk: Disk | Unknown
+    behind_bytes: int | Unknown | None = None
+    """Of a slave: the bytes of its master's log that it lacks."""
+    epoch: int | None = None
+    """The epoch of a member of a group with failover."""
+    runtime: Mapping[str, str] = {}
+    """The answer to GET_BROKER_RUNTIME_INFO as it came."""
+    settings: Mapping[str, str] | None = None
+    """Its settings; None if it does not tell."""
+    native_share: float | None = None
+    """The share of requests that took the native path, 0 to 1; None without such a path."""
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """One copy of a broker."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    state: BrokerState | Unreachable
+
+    @property
+    def is_master(self) -> bool:
+        """Whether clients can send to this copy."""
+        return self.broker_id == 0
+
+    @property
+    def role(self) -> str:
+        """`master` or `slave`."""
+        return "master" if self.is_master else "slave"
+
+
+class TopicKind(StrEnum):
+    """What a topic is for."""
+
+    NORMAL = "normal"
+    RETRY = "retry"
+    DEAD_LETTERS = "dead letters"
+    SYSTEM = "system"
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """One topic, summed over its brokers."""
+
+    name: str
+    kind: TopicKind
+    perm: int
+    read_queues: int
+    write_queues: int
+    brokers: Sequence[str]
+    messages: int | Unknown
+    """Messages that still exist."""
+    end: int | Unknown
+    """Messages stored since the topic was created."""
+    in_per_s: float | Unknown
+    last_write_ms: int | Unknown | None
+    """When the newest message was stored; None if there is none."""
+    groups: Sequence[str] = ()
+    """The groups that read it or have an offset in it."""
+    is_ordered: bool = False
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One connected consumer."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+    brokers: Sequence[str]
+    """The brokers to which it is connected."""
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """What a group reads of a topic."""
+
+    topic: str
+    expression: str
+    expression_type: str
+
+
+class GroupTopic(msgspec.Struct, frozen=True):
+    """The progress of a group in one topic, summed over its queues."""
+
+    topic: str
+    queues: int
+    committed: int
+    lag: int | Unknown
+    behind_s: float | Unknown
+    """The age of the oldest unread message; 0 if there is none."""
+    skips: int = 0
+    """Messages that the group will skip, because its offset is beyond the end."""
+    lost: int = 0
+    """Messages that were deleted before the group read them."""
+    unread_queues: int = 0
+    """Messages in queues that the topic no longer offers to readers."""
+
+
+class Group(msgspec.Struct, frozen=True):
+    """One consumer group, over all brokers."""
+
+    name: str
+    is_system: bool
+    retries: int
+    is_enabled: bool
+    members: Sequence[Member] | Unknown
+    model: str | None
+    """CLUSTERING or BROADCASTING; None without members."""
+    consume_type: str | None
+    subscriptions: Sequence[Subscription]
+    topics: Sequence[GroupTopic]
+    lag: int | Unknown
+    behind_s: float | Unknown
+    out_per_s: float | Unknown
+    dead_letters: int | Unknown
+    retry_backlog: int | Unknown
+    """Failed messages that wait for their next delivery, and can be read now."""
+    disagreements: Sequence[str] = ()
+    """How the members' subscriptions differ."""
+    missing_brokers: Sequence[str] = ()
+    """The brokers without which the figures are lower bounds."""
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether the members keep their own offsets, so that brokers know no progress."""
+        return self.model == "BROADCASTING"
+
+    @property
+    def skips(self) -> int:
+        """Messages that the group will skip."""
+        return sum(it.skips for it in self.topics)
+
+    @property
+    def lost(self) -> int:
+        """Messages that were deleted before the group read them."""
+        return sum(it.lost for it in self.topics)
+
+
+class Producer(msgspec.Struct, frozen=True):
+    """One connected producer."""
+
+    group: str
+    client_id: str
+    address: str
+    language: str
+    version: int
+    brokers: Sequence[str]
+
+
+class HalfMessages(msgspec.Struct, frozen=True):
+    """The transactions of one broker that may be open."""
+
+    broker: str
+    waiting_max: int
+    """Half messages that nobody has examined; an upper bound of the open transactions."""
+
+
+class DelayLevel(msgspec.Struct, frozen=True):
+    """The messages that wait in one delay level of a broker."""
+
+    broker: str
+    level: int
+    waiting: int
+    delay_text: str = ""
+    """The level's delay, such as `10s`; empty if it is not known."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Requests that a broker refused for the same reason."""
+
+    broker: str
+    code: int
+    """The request's code."""
+    response: int
+    remark: str
+    peer: str
+    """The newest one's address."""
+    subject: str
+    """The topic or group that it was about; may be empty."""
+    count: int
+    first_ms: int
+    last_ms: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A cluster at one moment."""
+
+    namesrv: str
+    taken_ms: int
+    took_ms: int
+    brokers: Sequence[Broker]
+    topics: Sequence[Topic] | Unknown
+    groups: Sequence[Group] | Unknown
+    producers: Sequence[Producer] | Unknown
+    half_messages: Sequence[HalfMessages] | Unknown
+    delayed: Sequence[DelayLevel] | Unknown
+    refusals: Sequence[Refusal] | Unknown
+    notes: Sequence[str] = ()
+    """What brokers refused to tell, one line each."""
+
+    @property
+    def missing_brokers(self) -> list[str]:
+        """The broker names without an answering master; all sums lack their figures."""
+        names = {it.name for it in self.brokers}
+        led = {it.name for it in self.brokers if it.is_master and answers(it)}
+        return sorted(names - led)
+
+    def broker(self, name: str, broker_id: int = 0) -> Broker | None:
+        """Return one copy of a broker."""
+        found = (it for it in self.brokers if (it.name, it.broker_id) == (name, broker_id))
+        return next(found, None)
+
+    def topic(self, name: str) -> Topic | None:
+        """Return one topic."""
+        return next((it for it in known(self.topics) if it.name == name), None)
+
+    def group(self, name: str) -> Group | None:
+        """Return one group."""
+        return next((it for it in known(self.groups) if it.name == name), None)
+
+
+def known(rows: Sequence[T] | Unknown) -> Sequence[T]:
+    """Return the rows, or none if they are unknown; for code that shows the reason elsewhere."""
+    return () if isinstance(rows, Unknown) else rows
+
+
+def answers(broker: Broker) -> bool:
+    """Return whether a broker answers."""
+    return isinstance(broker.state, BrokerState)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about brokers: whether they answer, lead, are known and may start again."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from cometmq.insight.finding import Condition, Severity
+from cometmq.insight.history import History
+from cometmq.insight.model import Broker, BrokerState, Snapshot, Trouble, Unreachable, answers
+from cometmq.insight.words import listed
+
+COMMAND: Final = "cometmq cluster"
+PAGE: Final = "brokers"
+_DOWN: Final = {
+    Trouble.DOWN: ("does not answer", "start it, or look at its log"),
+    Trouble.HANGS: ("hangs", "look at its log and its /readyz"),
+    Trouble.REFUSES: ("refuses to tell its state", "check the account that asks, and its rights"),
+    Trouble.GONE: (
+        "is not registered",
+        "start it, or look at its log: it may use other name servers",
+    ),
+}
+
+
+def states(snapshot: Snapshot) -> Iterator[tuple[Broker, BrokerState]]:
+    """Yield the brokers that answer."""
+    for broker in snapshot.brokers:
+        if isinstance(broker.state, BrokerState):
+            yield broker, broker.state
+
+
+def place(broker: Broker) -> str:
+    """Return a broker's name, role and address."""
+    word = "broker" if broker.is_master else f"slave {broker.broker_id} of"
+    address = f" ({broker.address})" if broker.address else ""
+    return f"{word} {broker.name}{address}"
+
+
+def unreachable(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find the brokers that do not answer."""
+    for broker in snapshot.brokers:
+        state = broker.state
+        if not isinstance(state, Unreachable):
+            continue
+        what, remedy = _DOWN[state.trouble]
+        yield Condition(
+            rule="broker-down",
+            severity=Severity.CRITICAL if broker.is_master else Severity.WARNING,
+            subject=f"{broker.name}:{broker.broker_id}",
+            text=f"{place(broker)} {what}: {state.reason}",
+            remedy=remedy,
+            runbook="program-down.md",
+            command=COMMAND,
+            page=PAGE,
+            since=state.since,
+        )
+
+
+def masterless(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find the brokers of which only slaves answer."""
+    led = {it.name for it in snapshot.brokers if it.is_master}
+    slaves = {it.name for it in snapshot.brokers if answers(it)} - led
+    for name in sorted(slaves):
+        yield Condition(
+            rule="no-master",
+            severity=Severity.CRITICAL,
+            subject=name,
+            text=f"broker {name} has no master, so nobody can send to it",
+            remedy=(
+                "start the master, or look at its log; a group with failover elects one: cometmq ha"
+                " status"
+            ),
+            runbook="group-degraded.md",
+            command=COMMAND,
+            page=PAGE,
+        )
+
+
+def electorless(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find the groups after which no elector looks."""
+    for broker, state in states(snapshot):
+        if state.figures.is_elector_missing:
+            yield Condition(
+                rule="no-elector",
+                severity=Severity.WARNING,
+                subject=broker.name,
+                text=(
+                    f"no elector looks after {place(broker)}, so nobody replaces a lost master of"
+                    " this group"
+                ),
+                remedy="start one (cometmq elector, or the operator), or look at its /readyz",
+                runbook="group-degraded.md",
+                command=COMMAND,
+                page=PAGE,
+            )
+
+
+def routes_missing(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find the brokers that some name servers do not list."""
+    for broker, state in states(snapshot):
+        if missing := state.figures.routes_missing:
+            yield Condition(
+                rule="routes-missing",
+                severity=Severity.CRITICAL,
+                subject=f"{broker.name}:{broker.broker_id}",
+                text=(
+                    f"{place(broker)} is {missing}: clients that ask these name servers do not"
+                    " find it"
+                ),
+                remedy="remove the cause, and the broker registers again by itself",
+                runbook="namesrv-unreachable.md",
+                command=COMMAND,
+                page=PAGE,
+            )
+
+
+def accounts_broken(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find the brokers that will not start again with their account file."""
+    for broker, state in states(snapshot):
+        if file := state.figures.accounts_broken:
+            yield Condition(
+                rule="accounts-broken",
+                severity=Severity.CRITICAL,
+                subject=f"{broker.name}:{broker.broker_id}",
+                text=(
+                    f"{place(broker)} cannot use its account file {file}: it serves the accounts"
+                    " read before, and will not start again"
+                ),
+                remedy="correct it as accounts.unreadable in the broker's log says",
+                runbook="accounts-broken.md",
+                command=COMMAND,
+                page=PAGE,
+            )
+
+
+def releases_differ(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find a mixture of versions."""
+    versions = Counter(state.figures.version for _, state in states(snapshot))
+    if len(versions) > 1:
+        names = [f"{version} ({count})" for version, count in sorted(versions.items())]
+        yield Condition(
+            rule="releases-differ",
+            severity=Severity.INFO,
+            subject="cluster",
+            text=f"brokers of {len(versions)} versions are running: {listed(names)}",
+            remedy="finish the upgrade",
+            runbook="releases-differ.md",
+            command=COMMAND,
+            page=PAGE,
+        )

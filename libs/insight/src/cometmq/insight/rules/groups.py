@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about consumer groups: what they do not read, and what they will never read."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from cometmq.insight.finding import Condition, Severity
+from cometmq.insight.history import History
+from cometmq.insight.model import Group, Snapshot, Unknown, known
+from cometmq.insight.rules.brokers import states
+from cometmq.insight.words import counted, lasting, listed
+
+STUCK_S: Final = 120
+"""A group with unread messages whose offsets do not move for so long is stuck."""
+GROWS_S: Final = 300
+LOSS_SOON_S: Final = 86_400
+_HOUR_S: Final = 3_600
+
+
+def time_to_loss(snapshot: Snapshot, group: Group) -> float | None:
+    """Return in how many seconds the first unread message is deleted because of its age; None if
+    nothing is unread, or if it is not known.
+    """
+    behind = group.behind_s
+    if isinstance(behind, Unknown) or not behind:
+        return None
+    kept_s = [
+        int(hours) * _HOUR_S
+        for broker, state in states(snapshot)
+        if broker.is_master
+        and (hours := (state.settings or {}).get("fileReservedTime", ""))
+        and hours.isdecimal()
+    ]
+    return max(0.0, min(kept_s) - behind) if kept_s else None
+
+
+def _read(snapshot: Snapshot) -> Iterator[Group]:
+    return (it for it in known(snapshot.groups) if not it.is_system and not it.is_broadcasting)
+
+
+def _condition(
+    rule: str, severity: Severity, group: Group, text: str, remedy: str, runbook: str
+) -> Condition:
+    return Condition(
+        rule=rule,
+        severity=severity,
+        subject=group.name,
+        text=text,
+        remedy=remedy,
+        runbook=runbook,
+        command=f"cometmq lag {group.name}",
+        page="groups",
+    )
+
+
+def lost(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find groups that have lost messages."""
+    for group in _read(snapshot):
+        if group.lost:
+            yield _condition(
+                "messages-lost",
+                Severity.CRITICAL,
+                group,
+                f"{counted(group.lost, 'message')} were deleted before {group.name} read them",
+                "keep messages longer (fileReservedTime), or read faster",
+                "lag-grows.md",
+            )
+
+
+def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find groups with unread messages and without members."""
+    for group in _read(snapshot):
+        if _lag(group) and not isinstance(group.members, Unknown) and not group.members:
+            yield _condition(
+                "group-stopped",
+                Severity.WARNING,
+                group,
+                f"{group.name} has no member, and {_lag(group):,} unread"
+                f" messages{_loss(snapshot, group)}",
+                "start a member, or delete the group if it is no longer used",
+                "lag-grows.md",
+            )
+
+
+def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:
+    """Find groups with members and unread messages whose offsets do not move."""
+    for group in _read(snapshot):
+        seen = history.progress.get(group.name)
+        if not group.members or isinstance(group.members, Unknown) or seen is None:
+            continue
+        if _lag(group) and snapshot.taken_ms - seen.still_since.ms >= STUCK_S * 1_000:
+            yield Condition(
+                rule="group-stuck",
+                severity=Severity.WARNING,
+                subject=group.name,
+                text=(
+                    f"{group.name} has {counted(len(group.members), 'member')} but commits"
+                    f" nothing, with {_lag(group):,} unread messages{_loss(snapshot, group)}"
+                ),
+                remedy="look at what its members do: the stacks on its page, and their logs",
+                runbook="lag-grows.md",
+                command=f"cometmq lag {group.name}",
+                page="groups",
+                since=seen.still_since,
+            )
+
+
+def lag_grows(snapshot: Snapshot, history: History) -> Iterator[Condition]:
+    """Find groups that read more slowly than messages arrive."""
+    for group in _read(snapshot):
+        seen = history.progress.get(group.name)
+        if not group.members or isinstance(group.members, Unknown) or seen is None:
+            continue
+        since = seen.lag_grows_since
+        is_still = snapshot.taken_ms - seen.still_since.ms >= STUCK_S * 1_000
+        if since is None or is_still or seen.lag <= seen.lag_at_first:
+            continue
+        if snapshot.taken_ms - since.ms >= GROWS_S * 1_000:
+            yield Condition(
+                rule="lag-grows",
+                severity=Severity.WARNING,
+                subject=group.name,
+                text=(
+                    f"the lag of {group.name} grows: {seen.lag_at_first:,} unread messages have"
+                    f" become {seen.lag:,}{_loss(snapshot, group)}"
+                ),
+                remedy="add members up to one per queue, or make the listeners faster",
+                runbook="lag-grows.md",
+                command=f"cometmq lag {group.name}",
+                page="groups",
+                since=since,
+            )
+
+
+def skips(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find groups whose offsets are beyond the end of their queues."""
+    for group in _read(snapshot):
+        for it in group.topics:
+            if it.skips:
+                yield Condition(
+                    rule="messages-skipped",
+                    severity=Severity.CRITICAL,
+                    subject=f"{group.name} in {it.topic}",
+                    text=(
+                        f"{group.name} will skip {counted(it.skips, 'message')} of {it.topic}: its"
+                        " offsets are beyond the end, as after the topic was deleted and created"
+                        " again"
+                    ),
+                    remedy=f"cometmq group reset {group.name} {it.topic} --to first",
+                    runbook="lag-grows.md",
+                    command=f"cometmq lag {group.name}",
+                    page="groups",
+                )
+
+
+def stranded(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find messages in queues that a topic no longer offers to readers."""
+    for group in _read(snapshot):
+        for it in group.topics:
+            if it.unread_queues:
+                yield Condition(
+                    rule="messages-stranded",
+                    severity=Severity.WARNING,
+                    subject=f"{group.name} in {it.topic}",
+                    text=(
+                        f"{counted(it.unread_queues, 'message')} wait for {group.name} in queues of"
+                        f" {it.topic} that nobody reads, because the topic has fewer queues now"
+                    ),
+                    remedy=f"cometmq topic alter {it.topic} --queues N, with the old number",
+                    runbook="lag-grows.md",
+                    command=f"cometmq lag {group.name}",
+                    page="groups",
+                )
+
+
+def dead_letters(snapshot: Snapshot, history: History) -> Iterator[Condition]:
+    """Find groups with dead letters; new ones are a warning."""
+    for group in known(snapshot.groups):
+        count = group.dead_letters
+        if isinstance(count, Unknown) or not count:
+            continue
+        _, grown = history.dead_letters.get(group.name, (count, None))
+        yield Condition(
+            rule="dead-letters",
+            severity=Severity.WARNING
+            if grown is not None and not grown.is_bound
+            else (Severity.INFO),
+            subject=group.name,
+            text=f"{group.name} has {counted(count, 'dead letter')}",
+            remedy=f"see why (cometmq dlq show {group.name}), then replay or delete them",
+            runbook="dead-letters.md",
+            command=f"cometmq dlq show {group.name}",
+            page="dead-letters",
+            since=grown,
+        )
+
+
+def disagreeing(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
+    """Find groups whose members subscribe differently."""
+    for group in known(snapshot.groups):
+        if group.disagreements:
+            yield _condition(
+                "subscriptions-disagree",
+                Severity.CRITICAL,
+                group,
+                f"the members of {group.name} disagree: {listed(group.disagreements)}",
+                "all members of a group must subscribe to the same topics and tags",
+                "lag-grows.md",
+            )
+
+
+def _lag(group: Group) -> int:
+    return 0 if isinstance(group.lag, Unknown) else group.lag
+
+
+def _loss(snapshot: Snapshot, group: Group) -> str:
+    left_s = time_to_loss(snapshot, group)
+    if left_s is None or left_s > LOSS_SOON_S:
+        return ""
+    return f", the first of which is deleted in {lasting(left_s)}"

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at a cluster: `look` once, `Watch` again and again."""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.figures import read_figures
+from cometmq.client.clock import monotonic_ms, wall_ms
+from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.insight.asking import BrokerAnswers, ask, unreachable
+from cometmq.insight.building import Outcome, build
+from cometmq.insight.history import History, Place
+from cometmq.insight.model import Snapshot, Trouble, Unreachable
+from cometmq.remoting.errors import CometError
+
+TIMEOUT_MS: Final = 3_000
+"""How long a look waits for each answer."""
+INTERVAL_S: Final = 5.0
+
+
+async def look(
+    admin: AdminClient,
+    *,
+    history: History | None = None,
+    expected: Collection[str] = (),
+    timeout_ms: int = TIMEOUT_MS,
+) -> Snapshot:
+    """Ask all brokers at the same time; return what they said, and which did not answer.
+
+    Without a history of earlier looks, rates are unknown. `expected` names brokers that must be
+    there, although no name server may list them. Raise CometError if no name server answers.
+    """
+    kept = History() if history is None else history
+    begun_ms, now_ms = monotonic_ms(), wall_ms()
+    kept.began(now_ms)
+    places = await _places(admin)
+    async with asyncio.TaskGroup() as tasks:
+        asked = [
+            (place, tasks.create_task(_ask(admin, place, kept, timeout_ms, now_ms)))
+            for place in places
+        ]
+    outcomes: list[Outcome] = [(place, task.result()) for place, task in asked]
+    outcomes += _gone(outcomes, kept, expected, now_ms)
+    outcomes.sort(key=lambda it: (it[0].cluster, it[0].name, it[0].broker_id))
+    kept.places |= {place.address: place for place in places}
+    return build(
+        ";".join(admin.namesrv.addresses),
+        outcomes,
+        kept,
+        now_ms=now_ms,
+        took_ms=monotonic_ms() - begun_ms,
+    )
+
+
+async def _places(admin: AdminClient) -> list[Place]:
+    info = await admin.namesrv.cluster()
+    clusters: dict[str, str] = {}
+    for cluster, names in sorted(info.cluster_addr_table.items()):
+        clusters |= dict.fromkeys(names, cluster)
+    return [
+        Place(clusters.get(name, data.cluster), name, broker_id, address)
+        for name, data in sorted(info.broker_addr_table.items())
+        for broker_id, address in sorted(data.broker_addrs.items())
+    ]
+
+
+async def _ask(
+    admin: AdminClient, place: Place, history: History, timeout_ms: int, now_ms: int
+) -> BrokerAnswers | Unreachable:
+    key = _key(place)
+    try:
+        broker = admin.broker(place.address, name=place.name, timeout_ms=timeout_ms)
+        found = await ask(broker, place.broker_id, history.memory(place.address), now_ms)
+    except CometError as error:
+        return unreachable(error, history.since(key, now_ms))
+    history.conditions.pop(key, None)
+    return found
+
+
+def _gone(
+    outcomes: Sequence[Outcome], history: History, expected: Collection[str], now_ms: int
+) -> list[Outcome]:
+    """Return the brokers that earlier looks found, or that are expected, and that are not listed
+    any more.
+    """
+    places = [place for place, _ in outcomes]
+    listed = {(it.name, it.broker_id) for it in places}
+    names = {it.name for it in places}
+    complete = _complete_groups(outcomes)
+    for address, it in list(history.places.items()):
+        is_replaced = (it.name, it.broker_id) in listed  # by one at a different address
+        is_spare = it.broker_id != MASTER_ID and it.name in complete
+        if is_replaced or is_spare or any(place.address == address for place in places):
+            del history.places[address]
+    gone = list(history.places.values())
+    known = {it.name for it in gone} | names
+    gone += [Place("", name, MASTER_ID, "") for name in sorted(set(expected) - known)]
+    return [
+        (
+            it,
+            Unreachable(Trouble.GONE, "no name server lists it", history.since(_key(it), now_ms)),
+        )
+        for it in gone
+    ]
+
+
+def _complete_groups(outcomes: Sequence[Outcome]) -> set[str]:
+    """Return the broker groups with failover all of whose copies are in sync."""
+    found = set()
+    for place, outcome in outcomes:
+        if place.broker_id == MASTER_ID and not isinstance(outcome, Unreachable):
+            copies = read_figures(outcome.runtime).copies
+            if copies is not None and not copies.missing:
+                found.add(place.name)
+    return found
+
+
+def _key(place: Place) -> str:
+    return f"answer:{place.name}:{place.broker_id}"
+
+
+class Watch:
+    """Looks at a cluster every few seconds; pages use the newest snapshot."""
+
+    def __init__(
+        self,
+        admin: AdminClient,
+        *,
+        interval_s: float = INTERVAL_S,
+        expected: Collection[str] = (),
+        seen: Callable[[Snapshot], None] = lambda _: None,
+    ) -> None:
+        """`seen` is called with each snapshot, for example to store its figures."""
+        self.history = History()
+        self.snapshot: Snapshot | None = None
+        """The newest snapshot; None before the first."""
+        self.failure: str = ""
+        """Why the last look failed altogether; empty if it did not."""
+        self._admin = admin
+        self._interval_s = interval_s
+        self._expected = expected
+        self._seen = seen
+        self._looking: asyncio.Lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(self._interval_s)
+
+    async def refresh(self) -> Snapshot | None:
+        """Look now; return the newest snapshot, which is an old one if no name server answers.
+
+        Callers that come while a look is under way share its result.
+        """
+        was_looking = self._looking.locked()
+        async with self._looking:
+            if was_looking and not self.failure:
+                return self.snapshot
+            try:
+                found = await look(self._admin, history=self.history, expected=self._expected)
+            except CometError as error:
+                self.failure = str(error)
+                return self.snapshot
+            self.failure = ""
+            self.snapshot = found
+        self._seen(found)
+        return found

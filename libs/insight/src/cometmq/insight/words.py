@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers and times as the sentences of findings, the console and the command line show them."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from cometmq.insight.model import Since
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3_600
+_DAY_S: Final = 86_400
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: 1 message, 1,000 messages."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(names: Sequence[str], count_max: int = 5) -> str:
+    """Return names as a list; of many, the first ones and the number of the others."""
+    if len(names) <= count_max:
+        return ", ".join(names)
+    return f"{', '.join(names[:count_max])} and {len(names) - count_max:,} others"
+
+
+def lasting(seconds: float) -> str:
+    """Return a duration in its two largest units: 4 min 10 s."""
+    whole = max(0, int(seconds))
+    if whole < _MINUTE_S:
+        return f"{whole} s"
+    for unit_s, name, part_s, part in (
+        (_DAY_S, "d", _HOUR_S, "h"),
+        (_HOUR_S, "h", _MINUTE_S, "min"),
+        (_MINUTE_S, "min", 1, "s"),
+    ):
+        if whole >= unit_s:
+            rest = whole % unit_s // part_s
+            return f"{whole // unit_s} {name}" + (f" {rest} {part}" if rest else "")
+    return f"{whole} s"
+
+
+def sized(size: float) -> str:
+    """Return a number of bytes with its unit: 1.5 GiB."""
+    value, unit = float(size), 0
+    while abs(value) >= 1_024 and unit < len(_UNITS) - 1:
+        value /= 1_024
+        unit += 1
+    return f"{value:,.0f} {_UNITS[unit]}" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
+
+
+def moment(ms: int) -> str:
+    """Return a time in UTC, to the second."""
+    try:
+        return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms since 1970"
+
+
+def since_text(since: Since, now_ms: int) -> str:
+    """Return since when something is so: `since 12:00:00Z (4 min)`, or `at least since ...`."""
+    bound = "at least since" if since.is_bound else "since"
+    return f"{bound} {moment(since.ms)} ({lasting((now_ms - since.ms) / 1_000)})"

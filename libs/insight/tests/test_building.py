@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+from time import process_time
+
+import msgspec
+
+from cometmq.insight.asking import Queue, Turns
+from cometmq.insight.history import History
+from cometmq.insight.model import Snapshot, TopicKind, Trouble, Unknown, Unreachable
+from cometmq.remoting.bodies.connections import ProducerInfo
+from cometmq.remoting.bodies.topic_config import TopicConfig
+
+from .answers import NOW_MS, master, members, seen, silent, slave
+
+
+def test_zero_empty_and_unreachable_are_different():
+    empty = seen(master(topics={}, queues={}))
+    assert list(empty.topics) == list(empty.groups) == []
+    zero = seen(master(groups=["G"], offsets={"T@G": {0: 50}}))
+    assert zero.group("G").lag == 0
+    gone = seen(silent())
+    assert isinstance(gone.topics, Unknown)
+    assert isinstance(gone.groups, Unknown)
+    assert isinstance(gone.brokers[0].state, Unreachable)
+    assert gone.missing_brokers == ["broker-a"]
+
+
+def test_lag_counts_what_can_still_be_read():
+    group = seen(master(groups=["G"], offsets={"T@G": {0: 4}})).group("G")
+    assert (group.lag, group.lost, group.skips) == (40, 6, 0)
+    beyond = seen(master(groups=["G"], offsets={"T@G": {0: 99}})).group("G")
+    assert (beyond.lag, beyond.skips) == (0, 40)
+
+
+def test_queues_without_an_offset_are_unread():
+    queues = {"T": {0: Queue(0, 10), 1: Queue(0, 5)}}
+    group = seen(master(groups=["G"], offsets={"T@G": {0: 10}}, queues=queues)).group("G")
+    assert group.lag == 5
+    assert group.topics[0].unread_queues == 5  # the topic offers one queue to readers
+
+
+def test_sums_cover_all_brokers_and_name_those_that_are_missing():
+    one, two = (master(groups=["G"], offsets={"T@G": {0: 40}}) for _ in range(2))
+    found = seen(one, two, silent(Trouble.HANGS))
+    assert found.group("G").lag == 20
+    assert found.topic("T").messages == 80
+    assert list(found.topic("T").brokers) == ["broker-a", "broker-b"]
+    assert found.group("G").missing_brokers == ["broker-c"]
+
+
+def test_a_figure_that_was_not_told_is_unknown():
+    found = seen(master(groups=["G"], offsets={"T@G": {0: 40}}, queues={}))
+    assert isinstance(found.group("G").lag, Unknown)
+    assert isinstance(found.topic("T").messages, Unknown)
+    refused = seen(master(topics=Unknown("no permission")))
+    assert refused.topics == []
+    assert refused.notes == ["broker-a does not tell its topics: no permission"]
+
+
+def test_rates_need_two_looks():
+    history = History()
+    one = seen(master(groups=["G"], offsets={"T@G": {0: 20}}), history=history)
+    assert isinstance(one.topic("T").in_per_s, Unknown)
+    later = master(groups=["G"], offsets={"T@G": {0: 30}}, queues={"T": {0: Queue(10, 70)}})
+    two = seen(later, history=history, now_ms=NOW_MS + 10_000)
+    assert two.topic("T").in_per_s == 2.0
+    assert two.group("G").out_per_s == 1.0
+
+
+def test_members_of_several_brokers_are_one():
+    one = master(groups=["G"], consumers={"G": members("a", "b")})
+    two = master(groups=["G"], consumers={"G": members("a")})
+    group = seen(one, two).group("G")
+    assert [(it.client_id, list(it.brokers)) for it in group.members] == [
+        ("a", ["broker-a", "broker-b"]),
+        ("b", ["broker-a"]),
+    ]
+    twins = master(groups=["G"], consumers={"G": members("a", "a")})
+    assert len(seen(twins).group("G").members) == 2
+
+
+def test_broadcasting_groups_have_no_lag():
+    online = members("a", model="BROADCASTING")
+    found = seen(master(groups=["G"], consumers={"G": online})).group("G")
+    assert isinstance(found.lag, Unknown)
+    assert found.is_broadcasting
+
+
+def test_dead_letters_half_messages_and_delays_are_counted():
+    names = ("%DLQ%G", "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX")
+    found = seen(
+        master(
+            topics={name: TopicConfig(topic_name=name) for name in names},
+            groups=["G"],
+            queues={
+                names[0]: {0: Queue(2, 5)},
+                names[1]: {0: Queue(0, 9)},
+                names[2]: {0: Queue(0, 3), 2: Queue(0, 8)},
+            },
+            offsets={f"{names[1]}@CID_RMQ_SYS_TRANS": {0: 4}},
+            delays={1: 3, 3: 2},
+            settings={"messageDelayLevel": "1s 5s 10s"},
+            producers={"P": [ProducerInfo("c", remote_ip="10.0.0.9:1")]},
+        )
+    )
+    assert found.group("G").dead_letters == 3
+    assert found.half_messages[0].waiting_max == 5
+    assert [(it.level, it.waiting, it.delay_text) for it in found.delayed] == [(3, 6, "10s")]
+    assert found.topic("%DLQ%G").kind is TopicKind.DEAD_LETTERS
+    assert found.producers[0].client_id == "c"
+
+
+def test_slaves_lag_behind_their_master():
+    found = seen(
+        ("a", 0, master(runtime={"commitLogMaxOffset": "1000"})),
+        ("a", 1, slave(commitLogMaxOffset="400")),
+        ("b", 1, slave(commitLogMaxOffset="400")),
+    )
+    assert [it.state.behind_bytes for it in found.brokers[:2]] == [None, 600]
+    assert isinstance(found.brokers[2].state.behind_bytes, Unknown)
+
+
+def test_a_growing_disk_has_a_time_to_full():
+    history = History()
+    facts = {
+        "commitLogDiskRatio": "0.60",
+        "commitLogDirCapacity": "Total : 10.0 GiB, Free : 4.0 GiB.",
+        "commitLogMaxOffset": "0",
+    }
+    seen(master(runtime=facts), history=history)
+    grown = facts | {"commitLogMaxOffset": str(1 << 30)}
+    found = seen(master(runtime=grown), history=history, now_ms=NOW_MS + 100_000)
+    disk = found.brokers[0].state.disk
+    assert (disk.free_bytes, disk.full_in_s) == (4 << 30, 400)
+    lies = {"commitLogDiskRatio": "nan", "commitLogMaxOffset": "inf", "bootTimestamp": "-inf"}
+    assert isinstance(seen(master(runtime=lies)).brokers[0].state.disk, Unknown)
+
+
+def test_a_snapshot_survives_json():
+    found = seen(master(groups=["G"], offsets={"T@G": {0: 20}}), silent())
+    data = msgspec.json.encode(found)
+    assert msgspec.json.encode(msgspec.json.decode(data, type=Snapshot)) == data
+
+
+def test_turns_begin_with_the_oldest_answer():
+    turns: Turns[str] = Turns()
+    assert turns.next(["a", "b", "c"], 2) == ["a", "b", "c"]
+    for at, name in enumerate("abc"):
+        turns.told(name, name, at)
+    assert turns.next(["a", "b", "c", "d"], 2) == ["d", "a"]
+    turns.next(["b", "c", "d"], 2)
+    assert set(turns.answers) == {"b", "c"}
+
+
+def large():
+    topics = {f"T{at}": TopicConfig(topic_name=f"T{at}", read_queue_nums=8) for at in range(1_000)}
+    groups = [f"G{at}" for at in range(2_000)]
+    offsets = {f"T{at % 1_000}@G{at}": dict.fromkeys(range(8), 50) for at in range(2_000)}
+    queues = {name: {at: Queue(0, 100) for at in range(8)} for name in topics}
+    return master(topics=topics, groups=groups, offsets=offsets, queues=queues)
+
+
+def test_a_large_cluster_is_summed_quickly():
+    answers = large()
+    begun = process_time()
+    found = seen(answers)
+    assert process_time() - begun < 1  # 0.05 s alone on a quiet core
+    assert len(found.groups) == 2_000
+    assert found.group("G7").lag == 400

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from cometmq.insight import findings
+from cometmq.insight.asking import Queue
+from cometmq.insight.findings import RULES, Severity
+from cometmq.insight.history import History
+from cometmq.insight.model import Refusal, Since, Trouble
+from cometmq.peers.paths import ROOT
+from cometmq.remoting.bodies.topic_config import TopicConfig
+
+from .answers import NOW_MS, master, members, seen, silent, slave
+
+HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+
+
+def reader(offset=20, *, online=True, **more):
+    return master(
+        groups=["G"],
+        offsets={"T@G": {0: offset}},
+        consumers={"G": members("c")} if online else {},
+        **more,
+    )
+
+
+CASES = {
+    "broker-down": (silent(Trouble.HANGS), "broker broker-a (10.1.0.0:0) hangs: connect"),
+    "no-master": (("a", 1, slave()), "broker a has no master"),
+    "no-elector": (master(runtime={"electorMissing": "true"}), "no elector looks after"),
+    "routes-missing": (master(runtime={"routesMissing": "not listed at n1"}), "not listed at n1"),
+    "accounts-broken": (master(runtime={"accountsBroken": "/a.yml"}), "account file /a.yml"),
+    "writes-refused": (master(runtime={"writesRefused": "disk-full"}), "no messages: disk-full"),
+    "disk-full": (master(runtime={"commitLogDiskRatio": "0.91"}), "is 91% full"),
+    "copies-missing": (
+        master(runtime={"groupMembers": "0,1", "groupInSync": "0", "groupMinInSync": "2"}),
+        "brokerId 1 not in sync (1 of 2 are, minInSync is 2)",
+    ),
+    "copy-behind": (("a", 1, slave(replicationRefused="ahead")), "cannot follow its master: ahead"),
+    "messages-lost": (reader(4), "6 messages were deleted before G read them"),
+    "group-stopped": (reader(online=False), "G has no member, and 30 unread messages"),
+    "messages-skipped": (reader(99), "G will skip 40 messages of T"),
+    "messages-stranded": (
+        reader(50, queues={"T": {0: Queue(0, 50), 3: Queue(0, 7)}}),
+        "7 messages wait for G in queues of T that nobody reads",
+    ),
+    "dead-letters": (
+        reader(
+            50,
+            topics={"%DLQ%G": TopicConfig(topic_name="%DLQ%G")},
+            queues={"%DLQ%G": {0: Queue(0, 3)}},
+        ),
+        "G has 3 dead letters",
+    ),
+    "half-messages": (
+        master(topics={HALF: TopicConfig(topic_name=HALF)}, queues={HALF: {0: Queue(0, 4_000)}}),
+        "up to 4,000 transactions are open at broker-a",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_each_fault_is_found(rule):
+    outcome, text = CASES[rule]
+    found = {it.rule: it for it in findings(seen(outcome))}
+    assert rule in found
+    assert text in found[rule].text
+    assert (ROOT / "docs" / "runbooks" / found[rule].runbook).is_file()
+    assert found[rule].command.startswith("cometmq ")
+
+
+def test_a_healthy_cluster_has_no_finding():
+    assert findings(seen(reader(50))) == []
+    assert findings(seen(master(topics={}, queues={}))) == []
+
+
+def test_the_worst_comes_first():
+    found = findings(seen(reader(online=False), silent()))
+    assert [it.severity for it in found] == [Severity.CRITICAL, Severity.WARNING]
+
+
+def test_the_first_look_knows_only_a_bound():
+    history = History()
+    full = master(runtime={"writesRefused": "disk-full"})
+    (first,) = findings(seen(full, history=history), history)
+    assert first.since == Since(NOW_MS, is_bound=True)
+    assert "at least since 2027-01-15 08:00:00Z" in first.sentence(NOW_MS)
+    (again,) = findings(seen(full, history=history, now_ms=NOW_MS + 5_000), history)
+    assert again.since == first.since
+
+
+def test_a_later_look_knows_since_when():
+    history = History()
+    full = master(runtime={"writesRefused": "disk-full"})
+    found = []
+    for at, answers in enumerate((master(), full, full, master(), full)):
+        now_ms = NOW_MS + 5_000 * at
+        found = findings(seen(answers, history=history, now_ms=now_ms), history)
+        if at == 2:
+            assert found[0].since == Since(NOW_MS + 5_000)
+    assert found[0].since == Since(NOW_MS + 20_000)
+
+
+def test_a_group_is_stuck_when_its_offsets_stay():
+    history, found = History(), []
+    for at in range(4):
+        snapshot = seen(reader(20), history=history, now_ms=NOW_MS + 60_000 * at)
+        found = findings(snapshot, history)
+        assert ("group-stuck" in {it.rule for it in found}) is (at >= 2)
+    assert found[0].since == Since(NOW_MS, is_bound=True)
+    moved = seen(reader(21), history=history, now_ms=NOW_MS + 300_000)
+    assert findings(moved, history) == []
+
+
+def test_a_lag_that_grows_is_found_though_offsets_move():
+    history, found = History(), {}
+    for at in range(8):
+        answers = reader(20 + at, queues={"T": {0: Queue(10, 50 + 100 * at)}})
+        snapshot = seen(answers, history=history, now_ms=NOW_MS + 60_000 * at)
+        found = {it.rule: it for it in findings(snapshot, history)}
+    assert found.keys() == {"lag-grows"}
+    assert "30 unread messages have become 723" in found["lag-grows"].text
+
+
+def test_new_dead_letters_are_a_warning():
+    history = History()
+
+    def look(count, at):
+        answers = reader(
+            50,
+            topics={"%DLQ%G": TopicConfig(topic_name="%DLQ%G")},
+            queues={"%DLQ%G": {0: Queue(0, count)}},
+        )
+        return findings(seen(answers, history=history, now_ms=NOW_MS + at), history)[0]
+
+    assert look(3, 0).severity is Severity.INFO
+    assert look(4, 5_000).severity is Severity.WARNING
+    assert look(4, 9_000).since == Since(NOW_MS + 5_000)
+
+
+def test_refusals_become_findings_while_they_are_new():
+    snapshot = seen(master())
+    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
+
+    def with_refusal(last_ms):
+        refusal = Refusal("a", 310, 2, "busy", "10.0.0.1:5", "T", 7, NOW_MS - 60_000, last_ms)
+        return findings(type(snapshot)(**fields | {"refusals": [refusal]}))
+
+    (found,) = with_refusal(NOW_MS - 1_000)
+    assert "a refused 7 times SEND_MESSAGE_V2 (310) for T" in found.text
+    assert found.runbook == "system-busy.md"
+    assert with_refusal(NOW_MS - 3_600_000) == []
+
+
+def test_rules_have_different_names():
+    assert len(set(RULES)) == len(RULES)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at a running suite, and at brokers that hang, lie or vanish."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.client import AdminClient, LitePullConsumer, Message, Producer
+from cometmq.client.errors import NoNamesrv
+from cometmq.client.testing import eventually
+from cometmq.insight import History, Snapshot, Watch, findings, look
+from cometmq.insight.model import BrokerState, Trouble, Unknown, Unreachable
+from cometmq.peers.ports import free_port
+from cometmq.remoting.errors import ServerError
+
+from .fakes import Fakes, body, hang
+
+
+async def test_a_look_shows_topics_groups_and_clients(suite, admin):
+    async with Producer("seen-producers", namesrv=suite.namesrv) as producer:
+        await admin.create_topic("Seen", queue_count=2)
+        for at in range(6):
+            await producer.send(Message("Seen", b"m%d" % at))
+        async with LitePullConsumer("seen-group", namesrv=suite.namesrv) as consumer:
+            consumer.subscribe("Seen")
+            await consumer.poll()
+            await consumer.commit()
+
+            async def is_seen():
+                group = (await look(admin)).group("seen-group")
+                return group is not None and group.members and group.topics
+
+            await eventually(is_seen)
+            found: Any = await look(admin)
+    broker = found.broker("broker-a") or found.brokers[0]
+    assert isinstance(broker.state, BrokerState)
+    assert (broker.state.settings or {})["brokerName"] == broker.name
+    topic = found.topic("Seen")
+    assert (topic.messages, topic.end, topic.read_queues) == (6, 6, 2)
+    assert "seen-group" in topic.groups
+    group = found.group("seen-group")
+    assert [it.topic for it in group.subscriptions if it.topic == "Seen"] == ["Seen"]
+    assert "seen-producers" in {it.group for it in found.producers}
+    assert not [it for it in findings(found) if it.rule.startswith("broker")]
+
+
+@pytest.fixture
+async def fakes():
+    async with Fakes() as fakes:
+        await fakes.start("a")
+        yield fakes
+
+
+async def looked(fakes, **more):
+    async with AdminClient(fakes.namesrv) as admin:
+        return await look(admin, timeout_ms=500, **more)
+
+
+async def test_a_broker_that_hangs_is_named_and_the_others_are_shown(fakes):
+    await fakes.start("b", get_broker_runtime_info=hang)
+    found = await looked(fakes)
+    assert found.topic("T").messages == 20
+    assert found.group("G").lag == 10
+    assert found.group("G").missing_brokers == ["b"]
+    assert found.broker("b").state.trouble is Trouble.HANGS
+    assert "b" in next(it.text for it in findings(found) if it.rule == "broker-down")
+
+
+async def test_a_broker_that_begins_to_hang_is_shown_with_what_it_said(fakes):
+    await fakes.start("b", get_all_topic_config=hang, get_topic_stats_info=hang)
+    found = await looked(fakes)
+    assert isinstance(found.broker("b").state, BrokerState)
+    assert any(it.startswith("b does not tell its topics: ") for it in found.notes)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [b"", b"[]", b"{{{", b"\xff\xfe", b'{"table":7}', b"[" * 100_000],
+)
+async def test_a_broker_that_lies_is_named(fakes, lie):
+    await fakes.start("b", get_broker_runtime_info=body(lie))
+    await fakes.start("c", get_all_consumer_offset=body(lie), get_topic_stats_info=body(lie))
+    found = await looked(fakes)
+    assert found.topic("T").brokers == ["a", "c"]
+    assert found.broker("a").state.figures.version == "V4_9_4"
+    state = found.broker("b").state
+    assert isinstance(state, Unreachable) or state.figures.version == ""
+    assert isinstance(found.topic("T").messages, Unknown) or found.topic("T").messages == 20
+
+
+async def test_a_broker_that_refuses_is_named(fakes):
+    def refuse(*_):
+        raise ServerError("No accessKey is configured")
+
+    await fakes.start("b", get_broker_runtime_info=refuse)
+    state = (await looked(fakes)).broker("b").state
+    assert state.trouble is Trouble.REFUSES
+    assert "No accessKey" in state.reason
+
+
+async def test_a_broker_that_no_name_server_lists_stays_in_the_history(fakes):
+    history = History()
+    await looked(fakes, history=history)
+    address = fakes.addresses.pop("a")
+    gone = (await looked(fakes, history=history)).broker("a")
+    assert (gone.state.trouble, gone.address) == (Trouble.GONE, address)
+    assert not gone.state.since.is_bound
+    fakes.addresses["a"] = address
+    assert isinstance((await looked(fakes, history=history)).broker("a").state, BrokerState)
+
+
+async def test_an_expected_broker_is_missed(fakes):
+    found = await looked(fakes, expected=["a", "z"])
+    assert found.broker("z").state.trouble is Trouble.GONE
+
+
+async def test_no_name_server_is_an_error():
+    async with AdminClient(f"127.0.0.1:{free_port()}") as admin:
+        with pytest.raises(NoNamesrv):
+            await look(admin)
+
+
+async def test_a_watch_keeps_the_last_snapshot_when_the_name_server_fails(fakes):
+    seen: list[Snapshot] = []
+    async with AdminClient(fakes.namesrv) as admin:
+        watch = Watch(admin, interval_s=0.01, seen=seen.append)
+        running = asyncio.get_running_loop().create_task(watch.run())
+        await eventually(lambda: len(seen) > 2)
+        await fakes.__aexit__()
+        await eventually(lambda: watch.failure)
+        running.cancel()
+    assert watch.snapshot is seen[-1]
+
+
+async def test_callers_at_the_same_time_share_one_look(fakes):
+    asked = []
+
+    def count(*_):
+        asked.append(1)
+        return body(b'{"table":{}}')()
+
+    await fakes.start("a", get_broker_runtime_info=count)
+    async with AdminClient(fakes.namesrv) as admin:
+        watch = Watch(admin)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(10):
+                tasks.create_task(watch.refresh())
+    assert len(asked) == 1
