@@ -10,8 +10,6 @@ import sys
 import pytest
 
 from cometmq.cli.mqadmin.text.moments import moment
-from cometmq.cli.times import parsed, shown
-from cometmq.cli.verbs.queue_states import QueueState, missed_notes
 from cometmq.client import (
     ConsumeFrom,
     ConsumeResult,
@@ -21,6 +19,8 @@ from cometmq.client import (
 )
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.clock import monotonic_ms
+from cometmq.insight.queue_states import QueueState, missed_notes
+from cometmq.insight.times import parsed, shown
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import Child, wait_until

@@ -4,17 +4,13 @@
 import asyncio
 import errno
 import json
-from typing import Any
 
 import pytest
 
-from cometmq.cli.verbs.dead_letters import Choice, Pace, Replayed
-from cometmq.cli.verbs.dlq import _opened, _Replay
-from cometmq.client import ConsumeFrom, ConsumeResult, MessageQueue, PushConsumer, PushOptions
-from cometmq.client.errors import ClientError, InvalidArgument
-from cometmq.client.message import MessageExt
+from cometmq.cli.verbs.dlq import _opened
+from cometmq.client import ConsumeFrom, ConsumeResult, PushConsumer, PushOptions
+from cometmq.client.errors import ClientError
 from cometmq.peers.processes import wait_until
-from cometmq.remoting.errors import MessageIllegal, SystemBusy
 
 
 @pytest.fixture
@@ -223,58 +219,6 @@ def test_a_selection_without_dead_letters_is_told(ask, dead, command):
     none = ask("dlq", name, dead, *options, "--key", "nokey")
     assert none.status == 0
     assert none.err == f"cometmq: nothing matched: no dead letter of {dead} is selected\n"
-
-
-class OneRefuses:
-    """An admin whose cluster refuses one of three dead letters."""
-
-    def __init__(self, error):
-        self.error = error
-        self.sent = []
-
-    async def queues(self, _topic):
-        return []
-
-    async def dead_letters(self, _group, **_):
-        for number in range(3):
-            place = ("", MessageQueue("%DLQ%g", "b", 0), number, 0, 0, 0, 0, 0, "", 0, "")
-            yield MessageExt("%DLQ%g", b"%d" % number, None, (), {}, "id", *place)
-
-    async def replay(self, message, _group, *, topic):
-        if message.body == b"1":
-            raise self.error
-        self.sent.append(message.body)
-
-    async def commit_offset(self, _group, _queue, end):
-        self.end = end
-
-
-@pytest.mark.parametrize("error", [MessageIllegal("too large"), InvalidArgument("too large")])
-async def test_a_dead_letter_that_is_refused_for_good_blocks_no_other(error, capsys):
-    admin: Any = OneRefuses(error)
-    run = _Replay("g", None, Pace(None), is_dry=False)
-    choice = Choice(None, None, None, None, None, None, None)
-    await run.send(admin, choice, Replayed(admin, "g", is_ignored=False))
-    assert admin.sent == [b"0", b"2"]
-    assert (len(run.sent), len(run.broken), admin.end) == (2, 1, 3)
-    assert "skipped, it cannot be sent again" in capsys.readouterr().err
-
-
-async def test_a_failure_of_the_cluster_ends_a_replay():
-    admin: Any = OneRefuses(SystemBusy("later"))
-    run = _Replay("g", None, Pace(None), is_dry=False)
-    choice = Choice(None, None, None, None, None, None, None)
-    with pytest.raises(SystemBusy):
-        await run.send(admin, choice, Replayed(admin, "g", is_ignored=False))
-    assert (admin.sent, admin.end) == ([b"0"], 1)
-
-
-async def test_the_pace_is_kept():
-    pace, loop = Pace(200), asyncio.get_running_loop()
-    begin = loop.time()
-    for _ in range(11):
-        await pace.wait()
-    assert loop.time() - begin >= 10 / 200
 
 
 @pytest.mark.parametrize("before", [None, b""])

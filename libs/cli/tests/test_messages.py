@@ -10,7 +10,6 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from cometmq.cli import message_json
 from cometmq.cli.verbs.patience import MaybeStored, Patience
 from cometmq.cli.verbs.produce import Line, _send_all
 from cometmq.cli.verbs.sent import Sent, failure_notes, print_sent
@@ -18,6 +17,7 @@ from cometmq.cli.verbs.store import RecordLine
 from cometmq.client import InvalidArgument, Message, MessageQueue, SendResult
 from cometmq.client.errors import ClientError, SendFailed
 from cometmq.client.message import SendStatus
+from cometmq.insight import message_json
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import Child

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from cometmq.cli.verbs.queue_states import missing_level_notes
+from cometmq.insight.queue_states import missing_level_notes
 from cometmq.remoting.bodies.offsets import DelayOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset, TopicStats

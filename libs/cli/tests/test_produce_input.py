@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from cometmq.cli import message_json
 from cometmq.client import InvalidArgument, Message
+from cometmq.insight import message_json
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from cometmq.insight import findings
 from cometmq.insight.asking import Queue
-from cometmq.insight.findings import RULES, Severity
+from cometmq.insight.findings import RULES, Severity, findings
 from cometmq.insight.history import History
 from cometmq.insight.model import Refusal, Since, Trouble
 from cometmq.peers.paths import ROOT

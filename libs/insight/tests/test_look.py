@@ -9,8 +9,10 @@ import pytest
 from cometmq.client import AdminClient, LitePullConsumer, Message, Producer
 from cometmq.client.errors import NoNamesrv
 from cometmq.client.testing import eventually
-from cometmq.insight import History, Snapshot, Watch, findings, look
-from cometmq.insight.model import BrokerState, Trouble, Unknown, Unreachable
+from cometmq.insight.findings import findings
+from cometmq.insight.history import History
+from cometmq.insight.model import BrokerState, Snapshot, Trouble, Unknown, Unreachable
+from cometmq.insight.snapshot import Watch, look
 from cometmq.peers.ports import free_port
 from cometmq.remoting.errors import ServerError
 

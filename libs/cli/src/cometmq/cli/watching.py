@@ -13,8 +13,8 @@ from cometmq.cli.failures import print_error, print_missing
 from cometmq.cli.meter import is_terminal
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.streams import OutputFailed, fail_if_output_closes
-from cometmq.cli.times import shown
 from cometmq.client.clock import wall_ms
+from cometmq.insight.times import shown
 from cometmq.remoting.errors import CometError
 
 INTERVAL_S_MIN: Final = 0.1

@@ -6,7 +6,7 @@ from enum import StrEnum
 import msgspec
 
 from cometmq.insight.model import Since
-from cometmq.insight.words import since_text
+from cometmq.insight.words import lasting, moment
 
 
 class Severity(StrEnum):
@@ -64,3 +64,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def sentence(self, now_ms: int) -> str:
         """Return what is wrong, since when, and what to do."""
         return f"{self.text}, {since_text(self.since, now_ms)}; {self.remedy}"
+
+
+def since_text(since: Since, now_ms: int) -> str:
+    """Return since when something is so: `since 12:00:00Z (4 min)`, or `at least since ...`."""
+    bound = "at least since" if since.is_bound else "since"
+    return f"{bound} {moment(since.ms)} ({lasting((now_ms - since.ms) / 1_000)})"

@@ -8,13 +8,12 @@ import msgspec
 
 from cometmq.insight.asking import MasterAnswers, Queue
 from cometmq.insight.history import RATE_UNKNOWN, Sample
+from cometmq.insight.members import is_ours
 from cometmq.insight.model import Group, GroupTopic, Member, Subscription, Unknown
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.names import (
-    BOOT_GROUPS,
     dead_letter_topic,
-    is_system_group,
     retry_topic,
 )
 from cometmq.remoting.progress import lost, unread
@@ -44,11 +43,6 @@ class _Sum(msgspec.Struct):
     lost: int = 0
     unread_queues: int = 0
     is_known: bool = True
-
-
-def is_ours(group: str) -> bool:
-    """Return whether a group was created by users, rather than by the servers for their own use."""
-    return group not in BOOT_GROUPS and not is_system_group(group)
 
 
 def build_groups(parts: Parts) -> list[Group]:

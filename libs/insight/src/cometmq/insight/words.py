@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from cometmq.insight.model import Since
-
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
@@ -56,9 +54,3 @@ def moment(ms: int) -> str:
         return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (OverflowError, ValueError, OSError):
         return f"{ms} ms since 1970"
-
-
-def since_text(since: Since, now_ms: int) -> str:
-    """Return since when something is so: `since 12:00:00Z (4 min)`, or `at least since ...`."""
-    bound = "at least since" if since.is_bound else "since"
-    return f"{bound} {moment(since.ms)} ({lasting((now_ms - since.ms) / 1_000)})"

@@ -19,11 +19,11 @@ from typer.core import TyperCommand
 from cometmq.cli.access import NAMESRV_HELP, namesrv_or_global
 from cometmq.cli.connecting import ask, wrong_usage
 from cometmq.cli.output import print_json
-from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.errors import BrokerMissing, InvalidArgument
+from cometmq.insight.times import shown
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.addresses import is_same_address
 

@@ -17,9 +17,9 @@ from cometmq.cli.mqadmin.frame import (
     to_object,
 )
 from cometmq.cli.output import AsJson, print_json
-from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
+from cometmq.insight.times import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.errors import CommandError

@@ -6,7 +6,6 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
-from cometmq.cli.key_search import find_some_by_key
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, print_table
 from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.mqadmin.text.message_text import Found, print_found
@@ -15,6 +14,7 @@ from cometmq.client import SendResult
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.client.message import MessageExt
+from cometmq.insight.key_search import find_some_by_key
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.message.ids import parse_offset_message_id

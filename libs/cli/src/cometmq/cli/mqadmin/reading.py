@@ -8,7 +8,6 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cometmq.cli import message_json
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
 from cometmq.cli.mqadmin.frame import Family, Namesrv, Topic, TrueFalse
 from cometmq.cli.mqadmin.text import java_text
@@ -18,6 +17,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.message import MessageExt
 from cometmq.client.transfer.puller import Pulled, PullStatus
+from cometmq.insight import message_json
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
 

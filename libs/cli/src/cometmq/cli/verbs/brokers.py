@@ -10,12 +10,12 @@ from cometmq.cli.admin import note_missing, note_no_master
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
-from cometmq.cli.times import shown
 from cometmq.cli.verbs.write_access import ReadOnlyBroker, read_only_brokers
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.clusters import ClusterMember
 from cometmq.client.admin.figures import BrokerFigures, GroupCopies
 from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.insight.times import shown
 
 COLUMNS: Final = (
     "Cluster", "Broker", "Id", "Role", "Address", "Version", "In per s", "Out per s",

@@ -16,7 +16,6 @@ from typing import Annotated, Final
 
 import typer
 
-from cometmq.cli import message_json, times
 from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
@@ -44,6 +43,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
+from cometmq.insight import message_json, times
 from cometmq.remoting import remarks
 from cometmq.remoting.errors import (
     AccessDenied,

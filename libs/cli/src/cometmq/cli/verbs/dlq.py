@@ -2,15 +2,14 @@
 """`cometmq dlq`: list, export and replay messages that consumer groups gave up on."""
 
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
 
 import msgspec
 import typer
 
-from cometmq.cli import times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import known_group
@@ -26,31 +25,19 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.cli.verbs.dead_letters import (
-    Choice,
-    Pace,
-    Replayed,
-    Selection,
-    as_object,
-    chosen,
-)
-from cometmq.cli.words import counted
+from cometmq.cli.verbs.dead_letters import Selection, chosen
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
-from cometmq.client.errors import ClientError, InvalidArgument
-from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
-from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.errors import CometError, CommandError
+from cometmq.client.errors import ClientError
+from cometmq.client.message import MessageExt
+from cometmq.insight import times
+from cometmq.insight.dead_letters import Pace, Replay, Replayed, as_object
+from cometmq.insight.words import counted
 from cometmq.remoting.names import dead_letter_topic
 
 COLUMNS: Final = (
     "Died", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Deliveries", "Message id",
 )  # fmt: skip
-SAVE_EVERY: Final = 100
-"""Messages between two commits of a replay's position; after a kill, at most this many are
-sent again.
-"""
-
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -207,7 +194,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
     would turn the messages into dead letters again.
     """
     target = topic or f"the group {group}"
-    run = _Replay(group, topic, Pace(rate), is_dry=dry_run)
+    run = Replay(group, topic, pace=Pace(rate), is_dry=dry_run, left_out=_print_left_out)
 
     async def question(admin: AdminClient) -> None:
         choice = chosen(selection, count_max)
@@ -216,7 +203,12 @@ def replay(  # noqa: PLR0913  # one parameter per option
         await admin.check_replay(group, topic=topic)
         text = f"Send the dead letters of {group} again to {target}?"
         await confirm(text, is_confirmed=yes or dry_run)
-        await run.send(admin, choice, Replayed(admin, group, is_ignored=from_start))
+        async with live(lambda: f"{len(run.sent):,} messages sent again"):
+            await run.run(admin, choice, Replayed(admin, group, is_ignored=from_start))
+        if run.skipped_count and not run.sent and not run.broken:
+            print_notes([_all_sent_text(group, run.skipped_count)])
+        else:
+            _note_if_none(group, len(run.sent) + len(run.broken))
 
     with _count_on_failure(run.sent):
         ask(namesrv, question)
@@ -233,73 +225,8 @@ def replay(  # noqa: PLR0913  # one parameter per option
         raise typer.Exit(1)
 
 
-class _Replay:
-    """One run of `replay`, and what it has done so far."""
-
-    def __init__(self, group: str, topic: str | None, pace: Pace, *, is_dry: bool) -> None:
-        self.sent: list[str] = []
-        """Ids of the messages that were sent, or would have been."""
-        self.broken: list[str] = []
-        self.skipped_count = 0
-        """Number of messages that were replayed before."""
-        self._group = group
-        self._topic = topic
-        self._pace = pace
-        self._is_dry = is_dry
-
-    async def send(self, admin: AdminClient, choice: Choice, replayed: Replayed) -> None:
-        """Resend the chosen dead letters, and print a note if there are none."""
-        await replayed.load()
-        async with live(lambda: f"{len(self.sent):,} messages sent again"), _saved(replayed):
-            found = choice.read(admin, self._group, replayed.was_sent)
-            async for message in _readable(found, self.broken):
-                if not self._is_dry:
-                    await self._pace.wait()
-                    if not await self._is_sent(admin, message):
-                        continue
-                    if choice.is_everything:
-                        replayed.sent(message)
-                self.sent.append(message.offset_message_id)
-                if len(self.sent) % SAVE_EVERY == 0:
-                    await replayed.save()
-        self.skipped_count = replayed.skipped_count
-        if self.skipped_count and not self.sent and not self.broken:
-            print_notes([_all_sent_text(self._group, self.skipped_count)])
-        else:
-            _note_if_none(self._group, len(self.sent) + len(self.broken))
-
-    async def _is_sent(self, admin: AdminClient, message: MessageExt) -> bool:
-        """Resend a dead letter; report one that can never be sent, because others wait behind
-        it.
-        """
-        try:
-            await admin.replay(message, self._group, topic=self._topic)
-        except CometError as error:
-            if not _concerns_message(error):
-                raise
-            text = f"skipped, it cannot be sent again: {error}"
-            typer.echo(f"cometmq: {message.message_id}: {text}", err=True)
-            self.broken.append(message.offset_message_id)
-            return False
-        return True
-
-
-def _concerns_message(error: CometError) -> bool:
-    """Return whether an error is about one message, rather than about all that follow it."""
-    is_illegal = isinstance(error, CommandError) and error.code == ResponseCode.MESSAGE_ILLEGAL
-    return is_illegal or isinstance(error, InvalidArgument)
-
-
-@asynccontextmanager
-async def _saved(replayed: Replayed) -> AsyncIterator[None]:
-    """Commit the position at the end, also after a failure or Ctrl-C."""
-    try:
-        yield
-    except BaseException:
-        with suppress(CometError):  # the first error is reported
-            await replayed.save()
-        raise
-    await replayed.save()
+def _print_left_out(message: MessageExt, reason: str) -> None:
+    typer.echo(f"cometmq: {message.message_id}: skipped, {reason}", err=True)
 
 
 def _all_sent_text(group: str, count: int) -> str:
@@ -325,21 +252,6 @@ def _note_if_none(group: str, count: int) -> None:
     if not count:
         where = " on the brokers that answer" if MISSING else ""
         print_notes([f"nothing matched: no dead letter of {group} is selected{where}"])
-
-
-async def _readable(
-    messages: AsyncIterator[MessageExt], broken: list[str]
-) -> AsyncIterator[MessageExt]:
-    """Yield the readable messages; report the others and add their ids to `broken`."""
-    async for message in messages:
-        if isinstance(message, UnreadableMessage):
-            typer.echo(f"cometmq: {message.message_id}: skipped, its body is unreadable", err=True)
-            broken.append(message.offset_message_id)
-        elif isinstance(message, DamagedMessage):
-            typer.echo(f"cometmq: {message.message_id}: skipped, its body is damaged", err=True)
-            broken.append(message.offset_message_id)
-        else:
-            yield message
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cometmq.cli import times
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
@@ -28,23 +27,24 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.cli.verbs.group_members import Members, is_ours, members_of
 from cometmq.cli.verbs.observer import begin_of, chosen_queues
-from cometmq.cli.verbs.queue_states import (
+from cometmq.cli.verbs.source import queues_of
+from cometmq.cli.verbs.topic_changes import check_exists, configs_at, unread_notes
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker_groups import END
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import ClientError, NoRoute
+from cometmq.client.message import check_group
+from cometmq.insight import times
+from cometmq.insight.members import Members, is_ours, members_of
+from cometmq.insight.queue_states import (
     missed_notes,
     missing_level_notes,
     queue_states,
     topics_by_group,
     waiting_in,
 )
-from cometmq.cli.verbs.source import queues_of
-from cometmq.cli.verbs.topic_changes import check_exists, configs_at, unread_notes
-from cometmq.cli.words import counted
-from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker_groups import END
-from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError, NoRoute
-from cometmq.client.message import check_group
+from cometmq.insight.words import counted
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import dead_letter_topic, retry_topic

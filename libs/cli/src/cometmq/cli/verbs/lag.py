@@ -26,17 +26,17 @@ from cometmq.cli.output import (
     print_rows,
 )
 from cometmq.cli.verbs.absent import AbsentBrokers, absence
-from cometmq.cli.verbs.group_members import is_ours, members_of
-from cometmq.cli.verbs.queue_states import (
+from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
+from cometmq.cli.watching import INTERVAL_S_MAX, INTERVAL_S_MIN, watch
+from cometmq.insight.members import is_ours, members_of
+from cometmq.insight.queue_states import (
     QueueState,
     missed_notes,
     missing_level_notes,
     queue_states,
     waiting_in,
 )
-from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
-from cometmq.cli.watching import INTERVAL_S_MAX, INTERVAL_S_MIN, watch
-from cometmq.cli.words import counted
+from cometmq.insight.words import counted
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
 
@@ -126,7 +126,7 @@ def _group_view(
 
     def show() -> None:
         total, skips, behind_s = _total(states)
-        rows = [state.row() for state in states]
+        rows = [_queue_row(state) for state in states]
         if as_json:
             queues = as_objects(QUEUE_COLUMNS, rows)
             facts = {"group": group, "lag": total, "skips": skips, "seconds_behind": behind_s}
@@ -211,6 +211,12 @@ def _groups_view(namesrv: str, *, topic: str | None, as_json: bool) -> Callable[
         print_notes(notes)
 
     return show
+
+
+def _queue_row(state: QueueState) -> list[Cell]:
+    queue = state.queue
+    offsets = [state.min_offset, state.committed, state.max_offset, state.lag, state.skip_count]
+    return [queue.topic, queue.broker_name, queue.queue_id, *offsets, state.behind_s]
 
 
 def _inside(topic: str | None) -> str:

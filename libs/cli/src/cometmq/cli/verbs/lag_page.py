@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from cometmq.cli.verbs.absent import absence
-from cometmq.cli.words import counted
+from cometmq.insight.words import counted
 
 if TYPE_CHECKING:
     from cometmq.cli.verbs.lag_report import GroupRow, Report, TopicRow

@@ -14,18 +14,18 @@ from typing import Final
 import msgspec
 import typer
 
-from cometmq.cli import times
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.output import STDOUT
 from cometmq.cli.verbs import lag_page
 from cometmq.cli.verbs.absent import AbsentBrokers
-from cometmq.cli.verbs.group_members import is_ours, members_of
-from cometmq.cli.verbs.queue_states import QueueState, queue_states
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
+from cometmq.insight import times
+from cometmq.insight.members import is_ours, members_of
+from cometmq.insight.queue_states import QueueState, queue_states
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import CometError, TopicNotExist
 from cometmq.remoting.names import dead_letter_topic

@@ -7,17 +7,17 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from cometmq.cli import message_json, times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
-from cometmq.cli.key_search import COUNT_MAX, find_by_key
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_notes
 from cometmq.cli.output import print_rows as print_table
-from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient, MessageTrack
 from cometmq.client.admin.broker_messages import FOREVER_MS
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.client.message import DamagedMessage, MessageExt
+from cometmq.insight import message_json, times
+from cometmq.insight.key_search import COUNT_MAX, find_by_key
+from cometmq.insight.words import counted
 from cometmq.remoting.errors import QueryNotFound, ServerError
 
 COLUMNS: Final = ("Message id", "Broker", "Queue", "Offset", "Tag", "Keys", "Stored", "Bytes")

@@ -8,7 +8,6 @@ from typing import Final
 
 import typer
 
-from cometmq.cli import times
 from cometmq.cli.admin import missing_text
 from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import with_access
@@ -34,6 +33,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, broker_missing
+from cometmq.insight import times
 from cometmq.remoting.errors import TransportError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import TOOLS_GROUP

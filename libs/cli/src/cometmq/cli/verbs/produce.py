@@ -14,7 +14,6 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 import typer
 
-from cometmq.cli import message_json
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, wrong_usage
 from cometmq.cli.input import read_lines
 from cometmq.cli.meter import is_terminal, live
@@ -34,6 +33,7 @@ from cometmq.client import (
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, NoRoute
 from cometmq.client.message import check_message, wire_properties
+from cometmq.insight import message_json
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CometError, CommandError
 from cometmq.remoting.log import NO_LOG

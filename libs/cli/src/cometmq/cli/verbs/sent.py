@@ -18,10 +18,10 @@ from cometmq.cli.output import (
     print_rows,
 )
 from cometmq.cli.streams import OutputClosed, OutputFailed
-from cometmq.cli.words import counted
 from cometmq.client import ClientOptions, ProducerOptions, SendResult
 from cometmq.client.admin import AdminClient
 from cometmq.client.message import SendStatus
+from cometmq.insight.words import counted
 from cometmq.remoting.errors import CometError
 
 RESULTS_MAX: Final = 20

@@ -16,11 +16,11 @@ from cometmq.cli.admin import missing_text
 from cometmq.cli.connecting import with_access
 from cometmq.cli.output import print_notes
 from cometmq.cli.verbs.topic_changes import unreadable_notes
-from cometmq.cli.words import counted
 from cometmq.client import ClientOptions, MessageExt, MessageQueue
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError, broker_missing
+from cometmq.insight.words import counted
 from cometmq.remoting.errors import CometError, ConnectFailed, ConnectionLost, RequestTimeout
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.refusals import is_access_text

@@ -17,8 +17,8 @@ import typer
 
 from cometmq.cli.meter import Meter
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
-from cometmq.cli.times import shown
-from cometmq.cli.words import counted
+from cometmq.insight.times import shown
+from cometmq.insight.words import counted
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.remoting.message.record import MessageRecord

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import msgspec
 
-from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import NoRoute
+from cometmq.insight.words import counted
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import QueueData, TopicRoute
 from cometmq.remoting.bodies.stats import TopicOffset

@@ -18,14 +18,6 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
-from cometmq.cli.times import shown
-from cometmq.cli.verbs.queue_states import (
-    kept_note,
-    offsets_by_group,
-    outlived_note,
-    waiting_counts,
-    waiting_note,
-)
 from cometmq.cli.verbs.topic_changes import (
     Change,
     check_exists,
@@ -37,13 +29,21 @@ from cometmq.cli.verbs.topic_changes import (
     unread_text,
 )
 from cometmq.cli.verbs.write_access import read_only_brokers
-from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.kept_offsets import check_disconnected
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_topic
 from cometmq.client.settings import ProducerOptions
+from cometmq.insight.queue_states import (
+    kept_note,
+    offsets_by_group,
+    outlived_note,
+    waiting_counts,
+    waiting_note,
+)
+from cometmq.insight.times import shown
+from cometmq.insight.words import counted
 from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from cometmq.cli import message_json, times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm, wrong_usage
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
@@ -21,6 +20,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import BrokerMissing, ClientError
+from cometmq.insight import message_json, times
 from cometmq.remoting.errors import RequestCodeNotSupported, TopicNotExist, TransportError
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.txn_checker.verify import is_checker_folder, verify_folder

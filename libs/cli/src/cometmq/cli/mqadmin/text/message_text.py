@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import typer
 
-from cometmq.cli import message_json
 from cometmq.cli.mqadmin.frame import local_time
 from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.output import print_json
 from cometmq.client.admin import MessageTrack
 from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt
+from cometmq.insight import message_json
 from cometmq.remoting.message.properties import PropertyKey
 
 BODY_FOLDER: Final = Path("rocketmq", "msgbodys")

@@ -5,11 +5,11 @@ from typing import Annotated, Final
 
 import typer
 
-from cometmq.cli import times
 from cometmq.cli.connecting import wrong_usage
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import InvalidArgument
+from cometmq.insight import times
 
 FORMS: Final = "milliseconds since 1970, 2026-11-20#10:00:00:000 or 90m (ago)"
 

@@ -13,12 +13,11 @@ from functools import partial
 
 import msgspec
 
-from cometmq.cli.output import Cell
-from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.offsets import lags_in
 from cometmq.client.clock import wall_ms
+from cometmq.insight.words import counted
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.errors import (
@@ -59,12 +58,6 @@ class QueueState(msgspec.Struct, frozen=True):
         stored offset has lost none.
         """
         return lost(self.committed, self.min_offset)
-
-    def row(self) -> list[Cell]:
-        """Return the cells of the queue's row in the table."""
-        queue = self.queue
-        offsets = [self.min_offset, self.committed, self.max_offset, self.lag, self.skip_count]
-        return [queue.topic, queue.broker_name, queue.queue_id, *offsets, self.behind_s]
 
 
 def waiting_in(states: Iterable[QueueState]) -> dict[MessageQueue, int]:

@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 
-from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient, messages
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_messages import FOREVER_MS, KEY_COUNT_MAX
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import MessageExt
+from cometmq.insight.times import shown
 from cometmq.remoting.errors import CometError
 
 COUNT_MAX: Final = 1_000

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters: selection, JSON form, pace, and replays that continue where the last one ended."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.client import MessageQueue
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
+from cometmq.insight import message_json
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import CometError, CommandError, TransportError
+from cometmq.remoting.names import DLQ_REPLAY_GROUP, dead_letter_topic
+
+SAVE_EVERY: Final = 100
+"""Messages between two commits of a replay's position; after a kill, at most this many are
+sent again.
+"""
+
+
+Edit = Callable[[MessageExt], MessageExt]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Which dead letters of a group are read."""
+
+    tag: str | None
+    key: str | None
+    origin: str | None
+    message_id: str | None
+    begin_ms: int | None
+    end_ms: int | None
+    count_max: int | None
+
+    def has(self, message: MessageExt) -> bool:
+        """Return whether a message is selected."""
+        return (
+            (self.tag is None or message.tag == self.tag)
+            and (self.key is None or self.key in message.keys)
+            and (self.origin is None or origin_topic(message) == self.origin)
+            and (
+                self.message_id is None
+                or self.message_id in {message.message_id, origin_message_id(message)}
+            )
+        )
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether the options select all messages, or just the first N."""
+        return self == Choice(None, None, None, None, None, None, self.count_max)
+
+    async def read(
+        self, admin: AdminClient, group: str, skip: Callable[[MessageExt], bool] | None = None
+    ) -> AsyncIterator[MessageExt]:
+        """Yield the selected messages that `skip` does not reject, queue by queue."""
+        left = self.count_max
+        async for message in admin.dead_letters(group, begin_ms=self.begin_ms, end_ms=self.end_ms):
+            if left == 0:
+                return
+            if self.has(message) and not (skip is not None and skip(message)):
+                left = None if left is None else left - 1
+                yield message
+
+
+class Replayed:
+    """How far earlier replays of a group's dead letters have got.
+
+    The positions are committed offsets of `DLQ_REPLAY_GROUP` in the dead-letter topic.
+    """
+
+    def __init__(self, admin: AdminClient, group: str, *, is_ignored: bool) -> None:
+        """If `is_ignored` is set, no message counts as already sent."""
+        self._admin = admin
+        self._topic = dead_letter_topic(group)
+        self._is_ignored = is_ignored
+        self._begins: dict[MessageQueue, int] = {}
+        self._ends: dict[MessageQueue, int] = {}
+        self.skipped_count = 0
+
+    async def load(self) -> None:
+        """Read the positions; queues whose broker does not answer are left out."""
+        for queue in await self._admin.queues(self._topic):
+            with suppress(TransportError):  # reading the messages reports it
+                offset = await self._admin.committed_offset(DLQ_REPLAY_GROUP, queue) or 0
+                is_of_older_topic = offset > await self._admin.max_offset(queue)
+                self._begins[queue] = 0 if is_of_older_topic else offset
+
+    def was_sent(self, message: MessageExt) -> bool:
+        """Return whether an earlier replay has sent a message; if so, count it as skipped."""
+        is_sent = message.queue_offset < self._begins.get(self._queue(message), 0)
+        self.skipped_count += is_sent and not self._is_ignored
+        return is_sent and not self._is_ignored
+
+    def sent(self, message: MessageExt) -> None:
+        """Advance the position beyond a message; `save` commits it."""
+        queue, end = self._queue(message), message.queue_offset + 1
+        if end > self._begins.get(queue, 0):
+            self._begins[queue] = self._ends[queue] = end
+
+    async def save(self) -> None:
+        """Commit the positions that have advanced."""
+        while self._ends:
+            queue, end = next(iter(self._ends.items()))
+            await self._admin.commit_offset(DLQ_REPLAY_GROUP, queue, end)
+            del self._ends[queue]
+
+    def _queue(self, message: MessageExt) -> MessageQueue:
+        return MessageQueue(self._topic, message.queue.broker_name, message.queue.queue_id)
+
+
+def as_object(message: MessageExt) -> dict[str, Any]:
+    """Return a dead letter as JSON data, with its origin."""
+    found: dict[str, Any] = msgspec.json.decode(message_json.render(message))
+    origin = {
+        "origin_topic": origin_topic(message),
+        "origin_message_id": origin_message_id(message),
+    }
+    return found | origin
+
+
+class Pace:
+    """Limits calls to `rate` per second, evenly spaced."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._interval_s = 0.0 if rate is None else 1 / rate
+        self._next_s = 0.0
+
+    async def wait(self) -> None:
+        """Wait until the next call is due."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._next_s:
+            await asyncio.sleep(self._next_s - now_s)
+        self._next_s = max(now_s, self._next_s) + self._interval_s
+
+
+class Replay:
+    """One run that sends dead letters again, and what it has done so far."""
+
+    def __init__(
+        self,
+        group: str,
+        topic: str | None = None,
+        *,
+        pace: Pace | None = None,
+        is_dry: bool = False,
+        left_out: Callable[[MessageExt, str], None] = lambda *_: None,
+    ) -> None:
+        """Send to `topic`, or only to the group. If `is_dry` is set, count without sending.
+
+        `left_out` is called with each message that can never be sent, and the reason.
+        """
+        self.sent: list[str] = []
+        """Offset message ids of the messages that were sent, or would have been."""
+        self.broken: list[str] = []
+        self.skipped_count = 0
+        """Number of messages that were replayed before."""
+        self._group = group
+        self._topic = topic
+        self._pace = pace or Pace(None)
+        self._is_dry = is_dry
+        self._left_out = left_out
+
+    async def run(
+        self, admin: AdminClient, choice: Choice, replayed: Replayed, *, edit: Edit | None = None
+    ) -> None:
+        """Send the chosen dead letters again, each as `edit` returns it.
+
+        The position is committed also after a failure.
+        """
+        await replayed.load()
+        async with _saved(replayed):
+            async for message in choice.read(admin, self._group, replayed.was_sent):
+                if reason := _damage(message):
+                    self._leave_out(message, reason)
+                    continue
+                if not self._is_dry:
+                    await self._pace.wait()
+                    if not await self._is_sent(admin, message if edit is None else edit(message)):
+                        continue
+                    if choice.is_everything:
+                        replayed.sent(message)
+                self.sent.append(message.offset_message_id)
+                if len(self.sent) % SAVE_EVERY == 0:
+                    await replayed.save()
+        self.skipped_count = replayed.skipped_count
+
+    async def _is_sent(self, admin: AdminClient, message: MessageExt) -> bool:
+        """Resend a dead letter; leave out one that can never be sent, because others wait behind
+        it.
+        """
+        try:
+            await admin.replay(message, self._group, topic=self._topic)
+        except CometError as error:
+            if not _concerns_message(error):
+                raise
+            self._leave_out(message, f"it cannot be sent again: {error}")
+            return False
+        return True
+
+    def _leave_out(self, message: MessageExt, reason: str) -> None:
+        self.broken.append(message.offset_message_id)
+        self._left_out(message, reason)
+
+
+def _damage(message: MessageExt) -> str:
+    if isinstance(message, UnreadableMessage):
+        return "its body is unreadable"
+    return "its body is damaged" if isinstance(message, DamagedMessage) else ""
+
+
+def _concerns_message(error: CometError) -> bool:
+    """Return whether an error is about one message, rather than about all that follow it."""
+    is_illegal = isinstance(error, CommandError) and error.code == ResponseCode.MESSAGE_ILLEGAL
+    return is_illegal or isinstance(error, InvalidArgument)
+
+
+@asynccontextmanager
+async def _saved(replayed: Replayed) -> AsyncIterator[None]:
+    """Commit the position at the end, also after a failure or Ctrl-C."""
+    try:
+        yield
+    except BaseException:
+        with suppress(CometError):  # the first error is reported
+            await replayed.save()
+        raise
+    await replayed.save()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.client import MessageQueue
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.message import MessageExt
+from cometmq.insight.dead_letters import Choice, Pace, Replay, Replayed
+from cometmq.remoting.errors import MessageIllegal, SystemBusy
+
+
+class OneRefuses:
+    """An admin whose cluster refuses one of three dead letters."""
+
+    def __init__(self, error):
+        self.error = error
+        self.sent = []
+
+    async def queues(self, _topic):
+        return []
+
+    async def dead_letters(self, _group, **_):
+        for number in range(3):
+            place = ("", MessageQueue("%DLQ%g", "b", 0), number, 0, 0, 0, 0, 0, "", 0, "")
+            yield MessageExt("%DLQ%g", b"%d" % number, None, (), {}, "id", *place)
+
+    async def replay(self, message, _group, *, topic):
+        if message.body == b"1":
+            raise self.error
+        self.sent.append(message.body)
+
+    async def commit_offset(self, _group, _queue, end):
+        self.end = end
+
+
+@pytest.mark.parametrize("error", [MessageIllegal("too large"), InvalidArgument("too large")])
+async def test_a_dead_letter_that_is_refused_for_good_blocks_no_other(error):
+    admin: Any = OneRefuses(error)
+    reasons: list[str] = []
+    run = Replay("g", left_out=lambda _, reason: reasons.append(reason))
+    choice = Choice(None, None, None, None, None, None, None)
+    await run.run(admin, choice, Replayed(admin, "g", is_ignored=False))
+    assert admin.sent == [b"0", b"2"]
+    assert (len(run.sent), len(run.broken), admin.end) == (2, 1, 3)
+    assert reasons == [f"it cannot be sent again: {error}"]
+
+
+async def test_a_failure_of_the_cluster_ends_a_replay():
+    admin: Any = OneRefuses(SystemBusy("later"))
+    run = Replay("g")
+    choice = Choice(None, None, None, None, None, None, None)
+    with pytest.raises(SystemBusy):
+        await run.run(admin, choice, Replayed(admin, "g", is_ignored=False))
+    assert (admin.sent, admin.end) == ([b"0"], 1)
+
+
+async def test_the_pace_is_kept():
+    pace, loop = Pace(200), asyncio.get_running_loop()
+    begin = loop.time()
+    for _ in range(11):
+        await pace.wait()
+    assert loop.time() - begin >= 10 / 200
+
+
+async def test_a_dry_run_sends_nothing_and_an_edit_changes_what_is_sent():
+    choice = Choice(None, None, None, None, None, None, None)
+    dry: Any = OneRefuses(SystemBusy("later"))
+    run = Replay("g", is_dry=True)
+    await run.run(dry, choice, Replayed(dry, "g", is_ignored=False))
+    assert (len(run.sent), dry.sent) == (3, [])
+    assert not hasattr(dry, "end")  # no position was committed
+
+    def edit(message):
+        return msgspec.structs.replace(message, body=b"edited " + message.body)
+
+    admin: Any = OneRefuses(MessageIllegal("no"))
+    await Replay("g").run(admin, choice, Replayed(admin, "g", is_ignored=False), edit=edit)
+    assert admin.sent == [b"edited 0", b"edited 1", b"edited 2"]
