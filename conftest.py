@@ -47,8 +47,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("cometmq")
 
-# For pytest, operator/tests is the package `operator.tests`. It would replace the standard module by
-# a package of that name, unless the module has a path on which the tests are found.
+# For pytest, operator/tests is the package `operator.tests`. It would replace the standard module
+# by a package of that name, unless the module has a path on which the tests are found.
 vars(operator)["__path__"] = [str(Path(__file__).parent / "operator")]
 
 _serve_accepted = BaseSelectorEventLoop._accept_connection2  # type: ignore[attr-defined]  # noqa: SLF001
