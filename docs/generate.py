@@ -64,6 +64,7 @@ PAGES: Final[Mapping[str, Page]] = {
     "settings-txn-checker": Page(REFERENCE / "settings-txn-checker.md", settings.txn_checker_page),
     "settings-elector": Page(REFERENCE / "settings-elector.md", settings.elector_page),
     "settings-exporter": Page(REFERENCE / "settings-exporter.md", settings.exporter_page),
+    "settings-console": Page(REFERENCE / "settings-console.md", settings.console_page),
     "settings-namesrv": Page(REFERENCE / "settings-namesrv.md", settings.namesrv_page),
     "client-options": Page(REFERENCE / "client-options.md", client_options.client_options_page),
     "client-api": Page(REFERENCE / "client-api.md", client_api.page),

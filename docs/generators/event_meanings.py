@@ -208,6 +208,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "`collectTimeout`) or rows: see `groupsMax`, `clientsMax`, `collectTimeout`, `metricsRowsMax`.",
     "members.unanswered": "Members of this group did not report their figures; `client` and "
     "`error` belong to the first one. Clients that do not know the request never answer.",
+    # console
+    "history.damaged": "The file of the console's history cannot be read; it is put aside under "
+    "the name in `kept`, and a new history begins.",
+    "login.refused": "Somebody could not log in to the console; many of them from one address are "
+    "an attack, which is slowed down.",
+    "request.failed": "The console has a fault: a page ended with an error; please report it.",
     # operator
     "backlog.unknown": "The operator cannot get the number of unread messages from the master; the "
     "deletion of the group waits.",

@@ -14,6 +14,7 @@ from cometmq.broker.accepted_settings import AcceptedSettings
 from cometmq.broker.group_settings import GroupSettings
 from cometmq.broker.limit_settings import LimitSettings
 from cometmq.broker.settings import BrokerSettings
+from cometmq.console.settings import ConsoleSettings
 from cometmq.elector.settings import ElectorSettings
 from cometmq.exporter.settings import ExporterSettings
 from cometmq.namesrv.settings import NamesrvSettings
@@ -35,6 +36,7 @@ configuration, and listed once in the log (`settings.unknown`).
 """
 PROGRAMS: Final = (
     BrokerSettings, NamesrvSettings, TxnCheckerSettings, ElectorSettings, ExporterSettings,
+    ConsoleSettings,
 )  # fmt: skip
 CHANGEABLE: Final = """
 *Changeable*: tools may change the setting while the program runs ({tool}). A change of any other
@@ -106,6 +108,14 @@ def exporter_page() -> str:
     lines = ["# Settings of the exporter", "", notice("settings-exporter"), ""]
     lines += _sources(ExporterSettings, program="exporter", tool=None)
     lines += _group("Exporter", ExporterSettings, ExporterSettings)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def console_page() -> str:
+    """Return the page of the console's settings."""
+    lines = ["# Settings of the console", "", notice("settings-console"), ""]
+    lines += _sources(ConsoleSettings, program="console", tool=None)
+    lines += _group("Console", ConsoleSettings, ConsoleSettings)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -32,7 +32,7 @@ PAGES = {
 PROGRAM = re.compile(
     r"(?:^|[`|]\s*|\$ )((?:\.venv/bin/)?(?:cometmq|mqadmin) [^`|;\n]*)", re.MULTILINE
 )
-PROGRAMS = {"namesrv", "broker", "txn-checker", "elector", "exporter"}
+PROGRAMS = {"namesrv", "broker", "txn-checker", "elector", "exporter", "console"}
 """Programs whose options are settings; tests of the runtime compare the two."""
 CONDITION = r"kill -9|SYNC_FLUSH|SYNC_MASTER"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

@@ -141,6 +141,7 @@ def test_a_variable_that_no_program_reads_is_named(start, tmp_path, monkeypatch)
         ("standalone", "orderMessageEnable=true\n", "namesrv"),
         ("txn-checker", "brokerRole=SLAVE\n", "broker"),
         ("txn-checker", "collectInterval=1000\n", "exporter"),
+        ("exporter", "historyDays=3\n", "console"),
     ],
 )
 def test_a_settings_file_of_another_program_is_refused(tmp_path, program, text, other):
@@ -153,7 +154,7 @@ def test_a_settings_file_of_another_program_is_refused(tmp_path, program, text, 
 
 
 @pytest.mark.parametrize(
-    "program", ["broker", "namesrv", "txn-checker", "elector", "exporter", "standalone"]
+    "program", ["broker", "namesrv", "txn-checker", "elector", "exporter", "console", "standalone"]
 )
 def test_a_file_without_a_known_setting_is_refused(tmp_path, program):
     (tmp_path / "x.conf").write_text("server.port=80\nadminHttpPrt=1\n")
@@ -340,6 +341,7 @@ def alone(program, folder):
         "broker": ("broker", *port, "--store-path-root-dir", folder),
         "txn-checker": ("txn-checker", "-n", "127.0.0.1:1", "--store-path-root-dir", folder),
         "exporter": ("exporter", "-n", "127.0.0.1:1", "--admin-http-port", free_port()),
+        "console": ("console", "-n", "127.0.0.1:1", *port, "--store-path-root-dir", folder),
         "elector": ("elector", *GROUP, "--group-record", f"file:{folder}/orders.json"),
     }[program]
 
@@ -363,10 +365,12 @@ def test_standalone_says_why_its_broker_needs_a_port(call, tmp_path):
         ("txn-checker", "--admin-http-port"),
         ("elector", "--admin-http-port"),
         ("exporter", "--admin-http-port"),
+        ("console", "--admin-http-port"),
+        ("console", "--listen-port"),
     ],
 )
 def test_a_port_in_use_is_one_line_that_names_the_option(tmp_path, program, option):
-    host = "127.0.0.1" if program == "standalone" else ""
+    host = "127.0.0.1" if program in {"standalone", "console"} else ""
     with socket.create_server((host, 0)) as taken:
         port = taken.getsockname()[1]
         line = refuse(*alone(program, tmp_path / "data"), option, port, cwd=tmp_path)

@@ -65,6 +65,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "exporter": _program(
         "cometmq.cli.programs.exporter", "Run an exporter, which shows statistics of consumers."
     ),
+    "console": _program("cometmq.cli.programs.console", "Run the console: pages for operators."),
     "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", TOOLS),
     "consume": CommandInfo("cometmq.cli.verbs.consume", "Receive and print messages.", TOOLS),
     "message": CommandInfo(

@@ -24,6 +24,7 @@ OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "namesrv": frozenset({"kvConfigPath", "configStorePath", "orderMessageEnable", "clusterTest"}),
     "txn-checker": frozenset({"pollNameServerInterval", "questionsPerSecond"}),
     "exporter": frozenset({"collectInterval", "groupCountEnable"}),
+    "console": frozenset({"historyInterval", "historyDays", "anonymousRole", "oidcIssuer"}),
 }
 """Keys that distinguish one program's settings file from another's."""
 

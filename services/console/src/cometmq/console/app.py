@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console as a program: looks at the cluster, keeps the history, and serves the pages."""
+
+import socket
+from contextlib import AsyncExitStack
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.settings import ClientOptions
+from cometmq.console.audit import Audit
+from cometmq.console.desk import Desk
+from cometmq.console.history.source import History, figures_of
+from cometmq.console.history.store import HistoryStore
+from cometmq.console.login.tokens import Tokens, own_token, read_tokens
+from cometmq.console.settings import ConsoleSettings
+from cometmq.console.site import site
+from cometmq.console.web.problems import Problem
+from cometmq.console.web.server import WebServer
+from cometmq.insight.model import Snapshot
+from cometmq.insight.snapshot import Watch
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.log import Log
+from cometmq.remoting.signature import SessionCredentials
+from cometmq.remoting.transport.settings import TlsMode, TlsSettings
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.transport.tls_contexts import WatchedContext, server_context
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.places import check_port, listening, prepare_folder
+from cometmq.runtime.settings import Loaded
+from cometmq.runtime.settings_faults import Faults
+from cometmq.runtime.tasks import every
+from cometmq.runtime.tls_keys import Label, client_tls, server_tls
+
+if TYPE_CHECKING:
+    from cometmq.console.login.oidc import Oidc
+
+FRESH_MS: Final = 5_000
+"""Pages use a look at the cluster that is not older than this."""
+BACKLOG: Final = 256
+
+
+class ConsoleApp:
+    """The console; `listener` is a socket that another program has bound."""
+
+    def __init__(
+        self,
+        settings: Loaded[ConsoleSettings],
+        *,
+        log: Log,
+        clock: Clock,
+        admin: AdminHttp | None = None,
+        listener: socket.socket | None = None,
+    ) -> None:
+        self._loaded = settings
+        self._settings = settings.value
+        self._log = log
+        self._clock = clock
+        self._http = admin
+        self._listener = listener
+        self._started = AsyncExitStack()
+        self._watch: Watch
+        self._look_ms = -FRESH_MS
+        self.url = ""
+        """The address of the pages, once the console has started."""
+
+    def check(self) -> None:
+        """Raise SettingsError if settings are missing, contradict each other or cannot be used."""
+        settings, faults = self._settings, Faults()
+        if not settings.namesrv_addr:
+            faults.add("namesrvAddr must be set: the console finds brokers through name servers")
+        faults.attempt(lambda: _options(settings, self._loaded.label))
+        faults.attempt(self._server_tls)
+        if settings.oidc_issuer and not settings.public_url:
+            faults.add("oidcIssuer needs publicUrl: the provider leads users back to it")
+        if settings.oidc_issuer and not settings.oidc_roles:
+            faults.add("oidcIssuer needs oidcRoles: without it, nobody may log in")
+        faults.raise_all()
+        if self._listener is None:
+            label = self._loaded.label("listenPort")
+            check_port(settings.bind_address, settings.listen_port, setting=label)
+
+    async def start(self) -> None:
+        """Serve the pages; name servers and brokers need not be reachable yet."""
+        self.check()
+        settings, folder = self._settings, Path(self._settings.store_path_root_dir)
+        prepare_folder(folder, setting=self._loaded.label("storePathRootDir"))
+        async with AsyncExitStack() as stack:
+            client = AdminClient(options=_options(settings, self._loaded.label), log=self._log)
+            await stack.enter_async_context(client)
+            background = TaskSet(self._log)
+            stack.push_async_callback(background.close)
+            self._watch = Watch(client)
+            audit = Audit(folder, mib_max=settings.audit_mib_max, clock=self._clock, log=self._log)
+            stack.callback(audit.close)
+            history = await self._history(folder, stack, background)
+            desk = Desk(
+                settings,
+                admin=client,
+                snapshot=self._snapshot,
+                looks=self._watch.history,
+                history=history,
+                audit=audit,
+                clock=self._clock,
+                log=self._log,
+            )
+            await self._serve(desk, folder, stack)
+            self._started = stack.pop_all()
+        if self._http is not None:
+            self._http.add_ready_check("console", self.fault)
+            self._http.add_settings("console", self._loaded.as_table)
+        self._log.info("console.ready", url=self.url, namesrv=settings.namesrv_addr)
+
+    async def stop(self) -> None:
+        """Stop serving and close the files."""
+        await self._started.aclose()
+        self._log.info("console.stopped")
+
+    def fault(self) -> str | None:
+        """Return why the newest look at the cluster failed."""
+        return self._watch.failure or None
+
+    # -- parts --------------------------------------------------------------------------------
+
+    async def _history(self, folder: Path, stack: AsyncExitStack, background: TaskSet) -> History:
+        settings = self._settings
+        if settings.prometheus_url:
+            from cometmq.console.history.prometheus import Prometheus  # noqa: PLC0415
+
+            source = Prometheus(settings.prometheus_url, timeout_ms=settings.request_timeout)
+            stack.push_async_callback(source.close)
+            return source
+        store = HistoryStore(
+            folder,
+            days=settings.history_days,
+            mib_max=settings.history_mib_max,
+            interval_ms=settings.history_interval,
+            clock=self._clock,
+            log=self._log,
+        )
+        await store.open()
+        stack.push_async_callback(store.close)
+        if settings.history_days:
+            look = _Collector(self, store).look
+            background.spawn(
+                every(
+                    settings.history_interval,
+                    look,
+                    name="console-history",
+                    log=self._log,
+                    first_ms=0,
+                ),
+                name="console-history",
+                is_endless=True,
+            )
+        return store
+
+    async def _serve(self, desk: Desk, folder: Path, stack: AsyncExitStack) -> None:
+        settings = self._settings
+        tokens, hint = self._tokens(folder)
+        app = site(desk, tokens, oidc=await self._oidc(stack), token_hint=hint)
+        tls = self._server_tls()
+        context = None if tls is None else WatchedContext(tls, server_context).context
+        tasks = TaskSet(self._log)
+        server = WebServer(app, tls=context, trusted_proxies=settings.trusted_proxies, tasks=tasks)
+        listener = self._listener or self._listen()
+        await server.start(listener)
+        stack.push_async_callback(server.stop)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        scheme = "http" if context is None else "https"
+        self.url = f"{settings.public_url or f'{scheme}://{shown}:{port}'}{settings.prefix}/"
+
+    def _listen(self) -> socket.socket:
+        settings, label = self._settings, self._loaded.label("listenPort")
+        host = settings.bind_address
+        is_dual = not host and socket.has_dualstack_ipv6()
+        with listening(host, settings.listen_port, setting=label):
+            return socket.create_server(
+                (host, settings.listen_port),
+                family=socket.AF_INET6 if is_dual or ":" in host else socket.AF_INET,
+                dualstack_ipv6=is_dual,
+                backlog=BACKLOG,
+            )
+
+    def _tokens(self, folder: Path) -> tuple[Tokens, str]:
+        """Return the tokens, and the path of the generated one."""
+        settings = self._settings
+        if settings.token_file:
+            path = Path(settings.token_file).expanduser()
+            return read_tokens(path, self._loaded.label("tokenFile")), ""
+        path = own_token(folder)
+        return read_tokens(path, "token"), str(path)
+
+    async def _oidc(self, stack: AsyncExitStack) -> "Oidc | None":
+        if not self._settings.oidc_issuer:
+            return None
+        from cometmq.console.login.oidc import Oidc  # noqa: PLC0415  # an optional package
+
+        oidc = Oidc(self._settings, clock=self._clock)
+        stack.push_async_callback(oidc.close)
+        return oidc
+
+    def _server_tls(self) -> TlsSettings | None:
+        if self._settings.tls_server_mode == TlsMode.DISABLED:
+            return None
+        return server_tls(self._settings, self._loaded.label)
+
+    # -- the cluster --------------------------------------------------------------------------
+
+    async def look(self) -> Snapshot | None:
+        """Look at the cluster now; return None if no name server answers and none ever did."""
+        self._look_ms = self._clock.monotonic_ms()
+        return await self._watch.refresh()
+
+    async def _snapshot(self) -> Snapshot:
+        """Return a look that is fresh, or the last one if a new one takes too long."""
+        newest = self._watch.snapshot
+        if newest is None or self._clock.monotonic_ms() - self._look_ms >= FRESH_MS:
+            newest = await self.look()
+        if newest is None:
+            text = f"{self._settings.namesrv_addr}: {self._watch.failure}"
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, text, title="No name server answers")
+        return newest
+
+
+class _Collector:
+    """Notes each look at the cluster in the history."""
+
+    def __init__(self, app: ConsoleApp, store: HistoryStore) -> None:
+        self._app = app
+        self._store = store
+        self._noted_ms = 0
+
+    async def look(self) -> None:
+        """Look at the cluster; a look that failed leaves a gap."""
+        snapshot = await self._app.look()
+        if snapshot is not None and snapshot.taken_ms != self._noted_ms:
+            self._noted_ms = snapshot.taken_ms
+            await self._store.record(figures_of(snapshot))
+
+
+def _options(settings: ConsoleSettings, label: Label) -> ClientOptions:
+    if bool(settings.access_key) != bool(settings.secret_key):
+        raise SettingsError("accessKey and secretKey belong together: set both or neither")
+    credentials = None
+    if settings.access_key:
+        credentials = SessionCredentials(settings.access_key, settings.secret_key)
+    tls = client_tls(settings, label)
+    return ClientOptions(
+        namesrv=settings.namesrv_addr,
+        api_timeout_ms=settings.request_timeout,
+        credentials=credentials,
+        tls=tls if tls.enable else TlsSettings(),  # a tls.properties may have keys for others
+    )

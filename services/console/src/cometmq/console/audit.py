@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The audit log: who changed what, and what it was before; a JSON line per change, in files.
+
+A change is written before it is made and again with its outcome, each durably: a change that the
+console could not note is not made. Full files are renamed to `audit.log.1` to `audit.log.9`.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.remoting.log import Log
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.worker import Worker
+
+OLDER_FILES: Final = 9
+VALUE_MAX: Final = 16_384
+"""Longer values are cut, in characters of JSON."""
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
+
+
+class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One change: a line when it begins, and a line with its outcome."""
+
+    at_ms: int
+    id: str
+    user: str
+    how: str
+    address: str
+    action: str
+    subject: str
+    outcome: str
+    """`begun`, `done`, `refused` or `failed`."""
+    text: str = ""
+    before: Any = None
+    after: Any = None
+
+
+class Audit:
+    """Writes the audit log, and reads its newest entries."""
+
+    def __init__(self, folder: Path, *, mib_max: int, clock: Clock, log: Log) -> None:
+        self._path = folder / "audit.log"
+        self._bytes_max = mib_max << 20
+        self._clock = clock
+        self._log = log
+        self._worker = Worker("audit", pending_count_max=1_000)
+
+    async def write(self, entry: AuditEntry) -> None:
+        """Append an entry durably; raise OSError if the disk refuses it."""
+        kept = msgspec.structs.replace(entry, before=_cut(entry.before), after=_cut(entry.after))
+        line = _ENCODER.encode(kept) + b"\n"
+        await self._worker.submit(lambda: self._append(line))
+        if entry.outcome != "begun":
+            self._log.info(
+                "change.audited",
+                user=entry.user,
+                action=entry.action,
+                subject=entry.subject,
+                outcome=entry.outcome,
+            )
+
+    async def newest(self, count: int) -> list[AuditEntry]:
+        """Return up to `count` entries, the newest first."""
+        return await self._worker.submit(lambda: self._read(count))
+
+    def now_ms(self) -> int:
+        """Return the time for an entry."""
+        return self._clock.now_ms()
+
+    def close(self) -> None:
+        """Wait for pending writes; blocks."""
+        self._worker.close()
+
+    def _append(self, line: bytes) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._path.exists() and self._path.stat().st_size + len(line) > self._bytes_max:
+            self._rotate()
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(descriptor, line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _rotate(self) -> None:
+        for number in range(OLDER_FILES, 0, -1):
+            older = self._file(number - 1)
+            if older.exists():
+                older.replace(self._file(number))
+
+    def _file(self, number: int) -> Path:
+        return self._path.with_name(f"audit.log.{number}") if number else self._path
+
+    def _read(self, count: int) -> list[AuditEntry]:
+        found: list[AuditEntry] = []
+        for entry in self._entries():
+            found.append(entry)
+            if len(found) >= count:
+                break
+        return found
+
+    def _entries(self) -> Iterator[AuditEntry]:
+        for number in range(OLDER_FILES + 1):
+            try:
+                lines = self._file(number).read_bytes().splitlines()
+            except FileNotFoundError:
+                continue
+            for line in reversed(lines):
+                try:
+                    yield msgspec.json.decode(line, type=AuditEntry)
+                except msgspec.MsgspecError:
+                    continue  # a line that a crash has torn
+
+
+def _cut(value: Any) -> Any:
+    if value is None:
+        return None
+    text = _ENCODER.encode(value)
+    if len(text) <= VALUE_MAX:
+        return msgspec.Raw(text)
+    return text[:VALUE_MAX].decode("utf-8", "ignore") + "... (cut)"

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pages and actions work with: the cluster, its history, the audit log and the clock."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from cometmq.client.admin import AdminClient
+from cometmq.console.audit import Audit
+from cometmq.console.settings import ConsoleSettings
+from cometmq.insight.history import History as LookHistory
+from cometmq.insight.model import Snapshot
+from cometmq.remoting.log import Log
+from cometmq.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from cometmq.console.history.source import History
+
+
+class Desk:
+    """The parts that requests share."""
+
+    def __init__(  # noqa: PLR0913  # one parameter per part
+        self,
+        settings: ConsoleSettings,
+        *,
+        admin: AdminClient,
+        snapshot: Callable[[], Awaitable[Snapshot]],
+        looks: LookHistory,
+        history: "History",
+        audit: Audit,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self.settings = settings
+        self.admin = admin
+        self.snapshot = snapshot
+        self.looks = looks
+        """What earlier looks saw: since when something is so."""
+        self.history = history
+        self.audit = audit
+        self.clock = clock
+        self.log = log
+
+    @property
+    def prefix(self) -> str:
+        """The path below which browsers see the console; empty or without a slash at its end."""
+        return self.settings.prefix

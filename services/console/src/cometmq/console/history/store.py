@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history in SQLite: figures that change, in steps, with fewer points the older they are.
+
+A point holds until the next one of its series, so figures that stay the same cost nothing; `runs`
+says when the console was looking. Points older than a day are reduced to the highest and the last
+one of ten minutes, those older than a week to those of an hour. If the file exceeds its limit, the
+oldest tenth of the time is deleted. Everything runs on one thread.
+"""
+
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cometmq.console.history.source import Points
+from cometmq.remoting.log import Log
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.worker import Worker
+
+POINTS_MAX: Final = 400
+"""Points of a line that is drawn."""
+GAP_INTERVALS: Final = 4
+"""After so many intervals without a look, lines are interrupted."""
+COMPACT_S: Final = 3_600
+DAY_S: Final = 86_400
+
+
+class _Level(NamedTuple):
+    older_than_s: int
+    bucket_s: int
+
+
+LEVELS: Final = (_Level(DAY_S, 600), _Level(7 * DAY_S, 3_600))
+_SCHEMA: Final = """
+PRAGMA auto_vacuum = INCREMENTAL;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+CREATE TABLE IF NOT EXISTS series (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
+CREATE TABLE IF NOT EXISTS points (
+    series INTEGER NOT NULL, at_s INTEGER NOT NULL, value REAL, PRIMARY KEY (series, at_s)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS runs (begin_s INTEGER PRIMARY KEY, end_s INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS marks (bucket_s INTEGER PRIMARY KEY, until_s INTEGER NOT NULL);
+"""
+
+
+class HistoryStore:
+    """Writes and reads the history."""
+
+    def __init__(  # all but the folder by keyword
+        self,
+        folder: Path,
+        *,
+        days: int,
+        mib_max: int,
+        interval_ms: int,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._path = folder / "history.db"
+        self._days = days
+        self._bytes_max = mib_max << 20
+        self._interval_s = max(1, interval_ms // 1_000)
+        self._clock = clock
+        self._log = log
+        self._worker = Worker("history", pending_count_max=1_000)
+        self._database: sqlite3.Connection | None = None
+        self._ids: dict[str, int] = {}
+        self._last: dict[str, float | None] = {}
+        self._run_s: int | None = None
+        self._seen_s = 0
+        self._compacted_s = 0
+
+    async def open(self) -> None:
+        """Open or create the file; one that is damaged is put aside."""
+        await self._worker.submit(self._open)
+
+    async def record(self, figures: Mapping[str, float]) -> None:
+        """Note the figures of now; a series that is missing is unknown from now on."""
+        now_s = self._clock.now_ms() // 1_000
+        await self._worker.submit(lambda: self._record(now_s, dict(figures)))
+
+    async def lines(self, keys: Sequence[str], begin_ms: int, end_ms: int) -> Mapping[str, Points]:
+        """Return the points of each key, at most POINTS_MAX."""
+        begin_s, end_s = begin_ms // 1_000, -(-end_ms // 1_000)
+        return await self._worker.submit(
+            lambda: {key: self._line(key, begin_s, end_s) for key in keys}
+        )
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self._worker.submit(self._close)
+        self._worker.close()
+
+    # -- on the thread ------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._database = self._opened()
+        except sqlite3.DatabaseError as error:
+            aside = self._path.with_suffix(".damaged")
+            self._path.replace(aside)
+            self._log.warning("history.damaged", error=str(error), kept=str(aside))
+            self._database = self._opened()
+
+    def _opened(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
+        try:
+            database.executescript(_SCHEMA)
+            self._ids = dict(database.execute("SELECT name, id FROM series"))
+        except sqlite3.DatabaseError:
+            database.close()
+            raise
+        return database
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _record(self, now_s: int, figures: dict[str, float]) -> None:
+        database = self._database
+        assert database is not None, "not open"
+        if now_s <= self._seen_s:
+            return  # the clock was set back: the points of that time exist
+        is_new = self._run_s is None or now_s - self._seen_s > GAP_INTERVALS * self._interval_s
+        with database:
+            database.execute("BEGIN")
+            if is_new:
+                self._begin_run(now_s)
+            rows = list(self._changes(figures, now_s))
+            database.executemany("INSERT OR REPLACE INTO points VALUES (?, ?, ?)", rows)
+            database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (self._run_s, now_s))
+        self._seen_s = now_s
+        if now_s - self._compacted_s >= COMPACT_S:
+            self._compacted_s = now_s
+            self._compact(now_s)
+
+    def _begin_run(self, now_s: int) -> None:
+        self._run_s = now_s
+        self._last = dict.fromkeys(self._last)  # what went on meanwhile is unknown
+
+    def _changes(
+        self, figures: dict[str, float], now_s: int
+    ) -> Iterator[tuple[int, int, float | None]]:
+        for key, value in figures.items():
+            rounded = _rounded(value)
+            if self._last.get(key, math.nan) != rounded:
+                self._last[key] = rounded
+                yield self._id(key), now_s, rounded
+        for key in [it for it, value in self._last.items() if it not in figures]:
+            if self._last.pop(key) is not None:
+                yield self._id(key), now_s, None
+
+    def _id(self, key: str) -> int:
+        assert self._database is not None
+        if key not in self._ids:
+            cursor = self._database.execute("INSERT INTO series (name) VALUES (?)", (key,))
+            self._ids[key] = int(cursor.lastrowid or 0)
+        return self._ids[key]
+
+    def _line(self, key: str, begin_s: int, end_s: int) -> Points:
+        assert self._database is not None, "not open"
+        number = self._ids.get(key)
+        if number is None:
+            return []
+        runs = self._database.execute(
+            "SELECT begin_s, end_s FROM runs WHERE end_s >= ? AND begin_s <= ? ORDER BY begin_s",
+            (begin_s, end_s),
+        ).fetchall()
+        points: Points = []
+        for run_begin_s, run_end_s in runs:
+            from_s = max(run_begin_s, begin_s)
+            rows = self._database.execute(
+                "SELECT at_s, value FROM points WHERE series = ? AND at_s BETWEEN"
+                " coalesce((SELECT max(at_s) FROM points WHERE series = ? AND at_s BETWEEN ? AND"
+                " ?), ?) AND ? ORDER BY at_s",
+                (number, number, run_begin_s, from_s, from_s, min(run_end_s, end_s)),
+            ).fetchall()
+            points += _steps(rows, from_s, min(run_end_s, end_s), self._interval_s)
+        return _thinned(points)
+
+    def _compact(self, now_s: int) -> None:
+        database = self._database
+        assert database is not None
+        with database:
+            database.execute("BEGIN")
+            for level in LEVELS:
+                self._reduce(database, level, now_s)
+            oldest_s = now_s - self._days * DAY_S
+            self._forget(database, oldest_s)
+        for _ in range(20):
+            if self._size(database) <= self._bytes_max:
+                break
+            first_s = database.execute("SELECT min(begin_s) FROM runs").fetchone()[0]
+            with database:
+                database.execute("BEGIN")
+                self._forget(database, first_s + max(1, (now_s - first_s) // 10))
+            database.execute("PRAGMA incremental_vacuum").fetchall()
+        database.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def _reduce(self, database: sqlite3.Connection, level: _Level, now_s: int) -> None:
+        """Keep the highest and the last point of each bucket."""
+        until_s = (now_s - level.older_than_s) // level.bucket_s * level.bucket_s
+        row = database.execute(
+            "SELECT until_s FROM marks WHERE bucket_s = ?", (level.bucket_s,)
+        ).fetchone()
+        begin_s = row[0] if row else 0
+        span = (level.bucket_s, begin_s, until_s)
+        groups = (
+            "SELECT series, at_s / ? AS bucket, min(at_s) AS first_s, max(at_s) AS last_s,"
+            " max(value) AS highest FROM points WHERE at_s >= ? AND at_s < ?"
+            " GROUP BY series, bucket HAVING count(*) > 2"
+        )
+        found = database.execute(groups, span).fetchall()
+        for series, _, first_s, last_s, highest in found:
+            database.execute(
+                "DELETE FROM points WHERE series = ? AND at_s >= ? AND at_s < ?",
+                (series, first_s, last_s),
+            )
+            database.execute("INSERT INTO points VALUES (?, ?, ?)", (series, first_s, highest))
+        database.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (level.bucket_s, until_s))
+
+    def _forget(self, database: sqlite3.Connection, before_s: int) -> None:
+        """Delete what is older, except the newest older point of a series that still holds."""
+        database.execute("DELETE FROM runs WHERE end_s < ?", (before_s,))
+        database.execute("UPDATE runs SET begin_s = ? WHERE begin_s < ?", (before_s, before_s))
+        if self._run_s is not None and self._run_s < before_s:
+            self._run_s = before_s
+        database.execute(
+            "INSERT OR IGNORE INTO points SELECT series, ?, value FROM points AS old"
+            " WHERE at_s < ? AND at_s = (SELECT max(at_s) FROM points WHERE series = old.series"
+            " AND at_s < ?)",
+            (before_s, before_s, before_s),
+        )
+        database.execute("DELETE FROM points WHERE at_s < ?", (before_s,))
+        database.execute("DELETE FROM series WHERE id NOT IN (SELECT series FROM points)")
+        self._ids = dict(database.execute("SELECT name, id FROM series"))
+
+    def _size(self, database: sqlite3.Connection) -> int:
+        used = [
+            database.execute(f"PRAGMA {it}").fetchone()[0] for it in ("page_count", "page_size")
+        ]
+        return int(used[0]) * int(used[1])
+
+
+def _rounded(value: float) -> float:
+    """Keep three digits of a figure, so that small changes of rates cost no point."""
+    return float(f"{value:.3g}") if abs(value) < 1e15 else value
+
+
+def _steps(
+    rows: Sequence[tuple[int, float | None]], begin_s: int, end_s: int, interval_s: int
+) -> Points:
+    """Return the points of one run; a value is drawn until shortly before the next."""
+    found: Points = []
+    for index, (at_s, value) in enumerate(rows):
+        from_s = max(at_s, begin_s)
+        found.append((from_s * 1_000, value))
+        is_last = index + 1 == len(rows)
+        until_s = end_s if is_last else rows[index + 1][0] - interval_s
+        if until_s > from_s and value is not None:
+            found.append((until_s * 1_000, value))
+    if found and found[-1][1] is not None:
+        found.append((end_s * 1_000 + 1, None))
+    return found
+
+
+def _thinned(points: Points) -> Points:
+    """Keep the highest point of each of POINTS_MAX / 2 parts, and interruptions."""
+    if len(points) <= POINTS_MAX:
+        return points
+    size = -(-len(points) * 2 // POINTS_MAX)
+    found: Points = []
+    for begin in range(0, len(points), size):
+        part = points[begin : begin + size]
+        known = [point for point in part if point[1] is not None]
+        if known:
+            found.append(max(known, key=lambda point: point[1] or 0.0))
+        if len(known) < len(part):
+            found.append((part[-1][0], None))
+    return found

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits failed logins per name, per address and in total."""
+
+from typing import Final
+
+from cometmq.runtime.clock import Clock
+
+PER_NAME_MAX: Final = 5
+PER_ADDRESS_MAX: Final = 20
+TOTAL_MAX: Final = 200
+PERIOD_MS: Final = 60_000
+KEYS_MAX: Final = 10_000
+
+
+class Attempts:
+    """Failed logins in the current period of each key.
+
+    A name is locked only for the addresses that fail with it, so that a stranger cannot lock its
+    owner out.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failures: dict[tuple[str, ...], tuple[int, int]] = {}
+        """The begin of the period and the count."""
+
+    def wait_s(self, name: str, address: str) -> int:
+        """Return the seconds until the next attempt may be made; 0 if it may be made now."""
+        waits = [self._wait_ms(key, limit) for key, limit in _keys(name, address)]
+        return -(-max(waits) // 1_000)
+
+    def failed(self, name: str, address: str) -> None:
+        """Count a failed attempt."""
+        now_ms = self._clock.monotonic_ms()
+        for key, _ in _keys(name, address):
+            begin_ms, count = self._failures.pop(key, (now_ms, 0))
+            if now_ms - begin_ms >= PERIOD_MS:
+                begin_ms, count = now_ms, 0
+            self._failures[key] = begin_ms, count + 1
+        while len(self._failures) > KEYS_MAX:  # the oldest keys; the total is always recent
+            del self._failures[next(iter(self._failures))]
+
+    def succeeded(self, name: str, address: str) -> None:
+        """Forget the failures of this name from this address."""
+        self._failures.pop(("name", name, address), None)
+
+    def _wait_ms(self, key: tuple[str, ...], limit: int) -> int:
+        begin_ms, count = self._failures.get(key, (0, 0))
+        if count < limit:
+            return 0
+        return max(0, begin_ms + PERIOD_MS - self._clock.monotonic_ms())
+
+
+def _keys(name: str, address: str) -> list[tuple[tuple[str, ...], int]]:
+    return [
+        (("name", name, address), PER_NAME_MAX),
+        (("address", address), PER_ADDRESS_MAX),
+        (("total",), TOTAL_MAX),
+    ]

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the user of a request, logs users in and out, and checks the tokens of forms."""
+
+import hmac
+import secrets
+from http import HTTPStatus
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cometmq.console.login.attempts import Attempts
+from cometmq.console.login.roles import Role, User, role_of
+from cometmq.console.login.sessions import Session, Sessions
+from cometmq.console.login.tokens import Tokens
+from cometmq.console.settings import ConsoleSettings
+from cometmq.console.web.guard import check_origin, is_secure
+from cometmq.console.web.problems import Problem
+from cometmq.remoting.log import Log
+from cometmq.remoting.signature import SessionCredentials
+from cometmq.runtime.clock import Clock
+
+_BEARER: Final = "bearer "
+
+
+class Gate:
+    """Decides who a user is."""
+
+    def __init__(
+        self, settings: ConsoleSettings, tokens: Tokens, *, clock: Clock, log: Log
+    ) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._log = log
+        self.attempts = Attempts(clock)
+        self.sessions = Sessions(
+            clock, idle_ms=settings.session_idle, life_ms=settings.session_life
+        )
+        self._anonymous = User("", role_of(settings.anonymous_role, "anonymousRole"), "")
+        name = f"cometmq_console_{settings.listen_port}"  # cookies do not distinguish ports
+        self._cookie, self._form_cookie = name, f"{name}_form"
+
+    def who(self, request: Request) -> tuple[User, Session | None]:
+        """Return the user of a request; raise Problem for an invalid bearer token."""
+        given = request.headers.get("authorization", "")
+        if given.lower().startswith(_BEARER):
+            return self._bearer(given[len(_BEARER) :].strip(), request), None
+        session = self.sessions.find(request.cookies.get(self._cookie, ""))
+        return (self._anonymous, None) if session is None else (session.user, session)
+
+    def check_form(
+        self, request: Request, session: Session | None, form: dict[str, list[str]]
+    ) -> None:
+        """Raise Problem unless the form is one that the console gave to this browser."""
+        if request.headers.get("authorization", "").lower().startswith(_BEARER):
+            return  # browsers do not add this header by themselves
+        check_origin(request, self._settings)
+        wanted = session.csrf if session is not None else self._form_token(request)
+        given = (form.get("csrf") or [""])[-1]
+        if not wanted or not hmac.compare_digest(given.encode(), wanted.encode()):
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                "the form has expired: go back, reload the page and try again",
+            )
+
+    def begin(
+        self, response: Response, user: User, credentials: SessionCredentials | None = None
+    ) -> None:
+        """Log a user in."""
+        token = self.sessions.begin(user, credentials)
+        self._set(response, self._cookie, token, self._settings.session_life // 1_000)
+        self._log.info("login.accepted", user=user.name, role=user.role.name.lower(), how=user.how)
+
+    def end(self, request: Request, response: Response) -> None:
+        """Log a user out."""
+        self.sessions.end(request.cookies.get(self._cookie, ""))
+        response.delete_cookie(self._cookie, path=self._path)
+
+    def refuse(self, name: str, request: Request) -> None:
+        """Count a failed login."""
+        address = address_of(request)
+        self.attempts.failed(name, address)
+        self._log.warning("login.refused", user=name[:100], address=address)
+
+    def check_attempts(self, name: str, request: Request) -> None:
+        """Raise Problem if there were too many failed logins."""
+        wait_s = self.attempts.wait_s(name, address_of(request))
+        if wait_s:
+            problem = Problem(
+                HTTPStatus.TOO_MANY_REQUESTS, f"too many failed logins: try again in {wait_s} s"
+            )
+            problem.headers["Retry-After"] = str(wait_s)
+            raise problem
+
+    def form_token(self, request: Request, response_cookies: dict[str, str]) -> str:
+        """Return the token for the login form; note the cookie that the answer must set."""
+        cookie = request.cookies.get(self._form_cookie, "")
+        if not cookie:
+            cookie = secrets.token_urlsafe(32)
+            response_cookies[self._form_cookie] = cookie
+        return self.sessions.form_token(cookie)
+
+    def set_short(self, response: Response, name: str, value: str, life_s: int = 3_600) -> None:
+        """Set a cookie for the time of a login."""
+        self._set(response, name, value, life_s)
+
+    def _form_token(self, request: Request) -> str:
+        cookie = request.cookies.get(self._form_cookie, "")
+        return self.sessions.form_token(cookie) if cookie else ""
+
+    def _bearer(self, token: str, request: Request) -> User:
+        self.check_attempts("", request)
+        user = self._tokens.find(token)
+        if user is None:
+            self.refuse("", request)
+            raise Problem(HTTPStatus.UNAUTHORIZED, "the token is not valid")
+        return user
+
+    def _set(self, response: Response, name: str, value: str, life_s: int) -> None:
+        response.set_cookie(
+            name,
+            value,
+            max_age=life_s,
+            path=self._path,
+            secure=is_secure(self._settings),
+            httponly=True,
+            samesite="lax",  # a login at an OpenID provider leads back from another site
+        )
+
+    @property
+    def _path(self) -> str:
+        return self._settings.prefix or "/"
+
+
+def address_of(request: Request) -> str:
+    """Return the address of the client."""
+    return request.client.host if request.client is not None else ""
+
+
+def may(user: User, role: Role) -> bool:
+    """Return whether a user has a role or a higher one."""
+    return user.role >= role

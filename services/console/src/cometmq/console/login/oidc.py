@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs in with an OpenID provider: authorization code flow with PKCE, state and nonce.
+
+The packages authlib and httpx2 come with the extra `oidc`.
+"""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from authlib.common.errors import AuthlibBaseError
+from authlib.integrations.httpx_client import AsyncOAuth2Client
+from httpx2 import HTTPError
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+
+from cometmq.console.login.accounts import Refused
+from cometmq.console.login.roles import Role, User, role_of
+from cometmq.console.settings import ConsoleSettings
+from cometmq.remoting.errors import SettingsError
+from cometmq.runtime.clock import Clock
+
+PENDING_MAX: Final = 1_000
+PENDING_MS: Final = 600_000
+TIMEOUT_S: Final = 10.0
+LEEWAY_S: Final = 60
+ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]
+"""No symmetric ones: a provider that signs with the client's secret is refused."""
+NAME_MAX: Final = 200
+
+
+class _Pending(NamedTuple):
+    """A login that is under way at the provider."""
+
+    verifier: str
+    nonce: str
+    there: str
+    begun_ms: int
+
+
+class Oidc:
+    """One provider."""
+
+    COOKIE: Final = "cometmq_console_oidc"
+
+    def __init__(self, settings: ConsoleSettings, *, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._roles = roles_of(settings.oidc_roles)
+        self._pending: dict[str, _Pending] = {}
+        self._metadata: Mapping[str, Any] = {}
+        self._client = AsyncOAuth2Client(
+            settings.oidc_client_id,
+            settings.oidc_client_secret or None,
+            scope=settings.oidc_scopes,
+            redirect_uri=f"{settings.public_url}{settings.prefix}/login/oidc/callback",
+            code_challenge_method="S256",
+            token_endpoint_auth_method="client_secret_basic"
+            if settings.oidc_client_secret
+            else "none",
+            timeout=TIMEOUT_S,
+        )
+
+    async def close(self) -> None:
+        """Close the connections to the provider."""
+        await self._client.aclose()
+
+    async def begin(self, there: str) -> tuple[str, str]:
+        """Return the provider's address to which the browser goes, and the state to keep there."""
+        metadata = await self._provider()
+        now_ms = self._clock.monotonic_ms()
+        for state, pending in list(self._pending.items()):
+            if now_ms - pending.begun_ms >= PENDING_MS or len(self._pending) >= PENDING_MAX:
+                del self._pending[state]
+        verifier, nonce = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
+        url, state = self._client.create_authorization_url(
+            metadata["authorization_endpoint"],
+            state=secrets.token_urlsafe(32),
+            code_verifier=verifier,
+            nonce=nonce,
+        )
+        self._pending[state] = _Pending(verifier, nonce, there, now_ms)
+        return url, state
+
+    async def end(self, answer: Mapping[str, str], cookie: str) -> tuple[User, str]:
+        """Return the user and the path to which the login leads; raise Refused for any fault."""
+        state = answer.get("state", "")
+        pending = self._pending.pop(state, None) if state and state == cookie else None
+        if pending is None or self._clock.monotonic_ms() - pending.begun_ms >= PENDING_MS:
+            raise Refused("the login has expired, or began in another browser: try again")
+        if "error" in answer:
+            raise Refused(f"the provider refuses the login: {answer['error'][:NAME_MAX]}")
+        claims = await self._claims(answer.get("code", ""), pending)
+        return self._user(claims), pending.there
+
+    async def _claims(self, code: str, pending: _Pending) -> dict[str, Any]:
+        metadata = await self._provider()
+        try:
+            token = await self._client.fetch_token(
+                metadata["token_endpoint"], code=code, code_verifier=pending.verifier
+            )
+            keys = await self._client.request("GET", metadata["jwks_uri"], withhold_token=True)
+            keys.raise_for_status()
+            decoded = jwt.decode(
+                token["id_token"], KeySet.import_key_set(keys.json()), algorithms=ALGORITHMS
+            )
+            jwt.JWTClaimsRegistry(
+                now=self._clock.now_ms() // 1_000,
+                leeway=LEEWAY_S,
+                iss={"essential": True, "value": metadata["issuer"]},
+                aud={"essential": True, "value": self._settings.oidc_client_id},
+                exp={"essential": True},
+                sub={"essential": True},
+                nonce={"essential": True, "value": pending.nonce},
+            ).validate(decoded.claims)
+        except (AuthlibBaseError, HTTPError, JoseError, KeyError, ValueError) as error:
+            raise Refused(
+                f"the provider's answer cannot be used: {type(error).__name__}"
+            ) from error
+        return dict(decoded.claims)
+
+    def _user(self, claims: Mapping[str, Any]) -> User:
+        name = claims.get(self._settings.oidc_name_claim) or claims["sub"]
+        found: Any = claims
+        for key in self._settings.oidc_role_claim.split("."):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        values = {found} if isinstance(found, str) else {it for it in found or () if it}
+        roles = [role for value, role in self._roles.items() if value == "*" or value in values]
+        role = max(roles, default=Role.NONE)
+        if role is Role.NONE:
+            raise Refused(f"{str(name)[:NAME_MAX]} has no role for the console")
+        return User(str(name)[:NAME_MAX], role, "oidc")
+
+    async def _provider(self) -> Mapping[str, Any]:
+        """Return the provider's metadata, fetched once."""
+        if self._metadata:
+            return self._metadata
+        issuer = self._settings.oidc_issuer.rstrip("/")
+        url = f"{issuer}/.well-known/openid-configuration"
+        try:
+            answer = await self._client.request("GET", url, withhold_token=True)
+            answer.raise_for_status()
+            metadata = answer.json()
+            is_own = metadata["issuer"].rstrip("/") == issuer
+        except (HTTPError, KeyError, ValueError) as error:
+            raise Refused(f"the OpenID provider does not answer: {type(error).__name__}") from error
+        if not is_own:
+            raise Refused("the OpenID provider names another issuer than oidcIssuer")
+        self._metadata = metadata
+        return self._metadata
+
+
+def roles_of(text: str) -> dict[str, Role]:
+    """Parse `value=role;value=role`."""
+    found: dict[str, Role] = {}
+    for part in filter(None, (it.strip() for it in text.split(";"))):
+        value, equals, role = part.rpartition("=")
+        if not equals or not value.strip():
+            raise SettingsError(f"oidcRoles={text}: give value=role;value=role")
+        found[value.strip()] = role_of(role, f"oidcRoles={text}")
+    return found

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of logging in and out."""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from cometmq.console.desk import Desk
+from cometmq.console.login.accounts import Refused, account_user
+from cometmq.console.login.gate import Gate
+from cometmq.console.login.roles import Role, User, role_of
+from cometmq.console.login.tokens import Tokens
+from cometmq.console.web.guard import form_of, local_path
+from cometmq.console.web.problems import Problem
+from cometmq.console.web.rendering import Renderer
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.signature import SessionCredentials
+
+if TYPE_CHECKING:
+    from cometmq.console.login.oidc import Oidc
+
+LENGTH_MAX = 1_000
+
+
+class LoginPages:
+    """Logs users in with a token, an account, or an OpenID provider."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        gate: Gate,
+        tokens: Tokens,
+        renderer: Renderer,
+        *,
+        oidc: "Oidc | None",
+        token_hint: str,
+    ) -> None:
+        self._desk = desk
+        self._gate = gate
+        self._tokens = tokens
+        self._renderer = renderer
+        self._oidc = oidc
+        self._token_hint = token_hint
+
+    def routes(self) -> Sequence[Route]:
+        """Return the routes, whose errors the frame turns into pages."""
+        found = [
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
+        ]
+        if self._oidc is not None:
+            found.append(Route("/login/oidc", self._oidc_begin))
+            found.append(Route("/login/oidc/callback", self._oidc_end))
+        return found
+
+    async def _login(self, request: Request) -> Response:
+        if request.method == "GET":
+            return self._form(request, local_path(request.query_params.get("next", "/")))
+        form = await form_of(request)
+        self._gate.check_form(request, None, form)
+        values = {name: items[-1][:LENGTH_MAX] for name, items in form.items() if items}
+        there = local_path((form.get("next") or ["/"])[-1])
+        name = values.get("access_key", "").strip()
+        self._gate.check_attempts(name, request)
+        try:
+            user, credentials = await self._user(values, name)
+        except Refused as error:
+            self._gate.refuse(name, request)
+            return self._form(request, there, fault=str(error))
+        except CometError as error:
+            return self._form(request, there, fault=str(error))
+        self._gate.attempts.succeeded(name, request.client.host if request.client else "")
+        response = RedirectResponse(self._desk.prefix + there, HTTPStatus.SEE_OTHER)
+        self._gate.begin(response, user, credentials)
+        return response
+
+    async def _user(
+        self, values: dict[str, str], name: str
+    ) -> tuple[User, SessionCredentials | None]:
+        if "token" in values:
+            user = self._tokens.find(values["token"].strip())
+            if user is None:
+                raise Refused("the token is not valid")
+            return user, None
+        settings = self._desk.settings
+        if not settings.account_login:
+            raise Refused("accounts of the cluster may not log in here")
+        credentials = SessionCredentials(name, values.get("secret_key", "").strip())
+        role = role_of(settings.account_role, "accountRole")
+        options = self._desk.admin.options
+        user = await account_user(options, credentials, role=role, log=self._desk.log)
+        if user.role is Role.NONE:
+            raise Refused(f"the account {name} may not use the console")
+        return user, credentials
+
+    def _form(self, request: Request, there: str, fault: str = "") -> Response:
+        cookies: dict[str, str] = {}
+        token = self._gate.form_token(request, cookies)
+        user, session = self._gate.who(request)
+        response = self._renderer.html(
+            "login.html",
+            user=user,
+            session=session,
+            status=HTTPStatus.UNAUTHORIZED if fault else HTTPStatus.OK,
+            title="Log in",
+            here=there,
+            there=there,
+            fault=fault,
+            form_token=token,
+            has_accounts=self._desk.settings.account_login,
+            has_oidc=self._oidc is not None,
+            token_hint=self._token_hint,
+        )
+        for name, value in cookies.items():
+            self._gate.set_short(response, name, value)
+        return response
+
+    async def _logout(self, request: Request) -> Response:
+        _, session = self._gate.who(request)
+        self._gate.check_form(request, session, await form_of(request))
+        response = RedirectResponse(self._desk.prefix + "/", HTTPStatus.SEE_OTHER)
+        self._gate.end(request, response)
+        return response
+
+    async def _oidc_begin(self, request: Request) -> Response:
+        assert self._oidc is not None
+        there = local_path(request.query_params.get("next", "/"))
+        try:
+            url, state = await self._oidc.begin(there)
+        except Refused as error:
+            raise Problem(HTTPStatus.BAD_GATEWAY, str(error)) from error
+        response = RedirectResponse(url, HTTPStatus.SEE_OTHER)
+        self._gate.set_short(response, self._oidc.COOKIE, state, life_s=600)
+        return response
+
+    async def _oidc_end(self, request: Request) -> Response:
+        assert self._oidc is not None
+        self._gate.check_attempts("", request)
+        try:
+            user, there = await self._oidc.end(
+                dict(request.query_params), request.cookies.get(self._oidc.COOKIE, "")
+            )
+        except Refused as error:
+            self._gate.refuse("", request)
+            raise Problem(HTTPStatus.FORBIDDEN, str(error), title="Login refused") from error
+        response = RedirectResponse(self._desk.prefix + local_path(there), HTTPStatus.SEE_OTHER)
+        response.delete_cookie(self._oidc.COOKIE, path=self._desk.prefix or "/")
+        self._gate.begin(response, user)
+        return response

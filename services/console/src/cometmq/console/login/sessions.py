@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of users who logged in: bounded in number, and expiring.
+
+A browser holds a random token; the console keeps only its digest. A restart ends all sessions.
+"""
+
+import hashlib
+import hmac
+import secrets
+from typing import Final
+
+from cometmq.console.login.roles import User
+from cometmq.remoting.signature import SessionCredentials
+from cometmq.runtime.clock import Clock
+
+SESSIONS_MAX: Final = 1_000
+SESSIONS_PER_USER_MAX: Final = 20
+"""One user cannot push the sessions of others out."""
+
+
+class Session:
+    """One login of a user in one browser."""
+
+    __slots__ = ("begun_ms", "credentials", "csrf", "notice", "seen_ms", "user")
+
+    def __init__(self, user: User, credentials: SessionCredentials | None, now_ms: int) -> None:
+        self.user = user
+        self.credentials = credentials
+        """The user's own account, with which changes are sent; None for the console's account."""
+        self.csrf = secrets.token_urlsafe(32)
+        self.begun_ms = now_ms
+        self.seen_ms = now_ms
+        self.notice = ""
+        """The outcome of the last change, shown once."""
+
+
+class Sessions:
+    """All sessions, the least recently used first."""
+
+    def __init__(self, clock: Clock, *, idle_ms: int, life_ms: int) -> None:
+        self._clock = clock
+        self._idle_ms = idle_ms
+        self._life_ms = life_ms
+        self._sessions: dict[bytes, Session] = {}
+        self._key = secrets.token_bytes(32)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, user: User, credentials: SessionCredentials | None = None) -> str:
+        """Return the token of a new session; the oldest of too many sessions ends."""
+        self._expire()
+        own = [key for key, it in self._sessions.items() if it.user.name == user.name]
+        for key in own[: max(0, len(own) + 1 - SESSIONS_PER_USER_MAX)]:
+            del self._sessions[key]
+        while len(self._sessions) >= SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        token = secrets.token_urlsafe(32)
+        self._sessions[_digest(token)] = Session(user, credentials, self._clock.monotonic_ms())
+        return token
+
+    def find(self, token: str) -> Session | None:
+        """Return the session of a token, and count the call as its use; None if it has expired."""
+        if not token:
+            return None
+        key = _digest(token)
+        session = self._sessions.get(key)
+        now_ms = self._clock.monotonic_ms()
+        if session is None:
+            return None
+        del self._sessions[key]
+        if self._has_expired(session, now_ms):
+            return None
+        session.seen_ms = now_ms
+        self._sessions[key] = session  # now the most recently used
+        return session
+
+    def end(self, token: str) -> None:
+        """End the session of a token, if there is one."""
+        self._sessions.pop(_digest(token), None)
+
+    def form_token(self, cookie: str) -> str:
+        """Return the token of a form for a browser without a session, bound to its cookie."""
+        return hmac.new(self._key, cookie.encode(), hashlib.sha256).hexdigest()
+
+    def _expire(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        expired = [key for key, it in self._sessions.items() if self._has_expired(it, now_ms)]
+        for key in expired:
+            del self._sessions[key]
+
+    def _has_expired(self, session: Session, now_ms: int) -> bool:
+        is_idle = now_ms - session.seen_ms >= self._idle_ms
+        return is_idle or now_ms - session.begun_ms >= self._life_ms
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Home: what is wrong now, since when, and what to do about it."""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from cometmq.console.web.page import Page, Shown, View, silent_brokers
+from cometmq.insight.findings import Severity, findings
+from cometmq.insight.model import BrokerState, Group, Snapshot, Unknown
+
+TONES: Final = {Severity.CRITICAL: "bad", Severity.WARNING: "warn", Severity.INFO: ""}
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """The cluster in a few numbers."""
+
+    brokers: int
+    answering: int
+    topics: int | Unknown
+    groups: int | Unknown
+    members: int | Unknown
+    in_per_s: float
+    out_per_s: float
+    lag: int | Unknown
+    dead_letters: int | Unknown
+
+
+async def view(view: View) -> Shown:
+    """Show the findings, worst first, and the totals."""
+    snapshot = await view.snapshot()
+    found = findings(snapshot, view.desk.looks)
+    totals = totals_of(snapshot)
+    return Shown(
+        {"findings": found, "totals": totals},
+        "cometmq doctor",
+        snapshot.taken_ms,
+        silent_brokers(snapshot),
+        extra={
+            "findings": found,
+            "totals": totals,
+            "tones": TONES,
+            "now_ms": snapshot.taken_ms,
+            "docs_url": view.desk.settings.docs_url,
+            "notes": snapshot.notes,
+        },
+    )
+
+
+def totals_of(snapshot: Snapshot) -> Totals:
+    """Sum up a snapshot; figures of brokers that do not answer are left out."""
+    states = [
+        (broker.is_master, broker.state)
+        for broker in snapshot.brokers
+        if isinstance(broker.state, BrokerState)
+    ]
+    masters = [state.figures for is_master, state in states if is_master]
+    topics = snapshot.topics
+
+    def of_groups(value: Callable[[Group], object]) -> int | Unknown:
+        if isinstance(snapshot.groups, Unknown):
+            return snapshot.groups
+        own = [value(group) for group in snapshot.groups if not group.is_system]
+        return sum(it for it in own if isinstance(it, int))
+
+    return Totals(
+        brokers=len(snapshot.brokers),
+        answering=len(states),
+        topics=topics if isinstance(topics, Unknown) else len(topics),
+        groups=of_groups(lambda _: 1),
+        members=of_groups(lambda it: None if isinstance(it.members, Unknown) else len(it.members)),
+        in_per_s=sum(figures.incoming.tps for figures in masters),
+        out_per_s=sum(figures.outgoing.tps for figures in masters),
+        lag=of_groups(lambda it: it.lag),
+        dead_letters=of_groups(lambda it: it.dead_letters),
+    )
+
+
+PAGES: Final = (Page("/", "Home", "home.html", view, menu="Home"),)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the parts of the web application together."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp
+
+from cometmq.console.desk import Desk
+from cometmq.console.login.gate import Gate
+from cometmq.console.login.routes import LoginPages
+from cometmq.console.login.tokens import Tokens
+from cometmq.console.pages import ACTIONS, PAGES
+from cometmq.console.web.action import Action
+from cometmq.console.web.frame import Frame
+from cometmq.console.web.page import Page
+from cometmq.console.web.rendering import Renderer
+
+if TYPE_CHECKING:
+    from cometmq.console.login.oidc import Oidc
+
+
+def site(
+    desk: Desk,
+    tokens: Tokens,
+    *,
+    oidc: "Oidc | None" = None,
+    token_hint: str = "",
+    pages: Sequence[Page] = PAGES,
+    actions: Sequence[Action] = ACTIONS,
+) -> ASGIApp:
+    """Return the application; `token_hint` is the path of the generated token."""
+    gate = Gate(desk.settings, tokens, clock=desk.clock, log=desk.log)
+    renderer = Renderer(
+        prefix=desk.prefix,
+        clock=desk.clock,
+        menu=[page for page in pages if page.menu],
+        version=version("cometmq-runtime"),
+        cluster=desk.settings.namesrv_addr,
+    )
+    login = LoginPages(desk, gate, tokens, renderer, oidc=oidc, token_hint=token_hint)
+    return Frame(desk, gate, renderer, pages=pages, actions=actions, login=login).app

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a change is: a form, a plan that shows its consequences, and the change itself.
+
+GET shows the form and, once it is filled in, the plan. POST makes the plan again and carries it
+out, if the state that it replaces is still the one that the user saw; otherwise the user is told,
+and nothing changes. Clients with a token do the same with JSON.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.console.login.roles import Role
+from cometmq.console.web.page import View
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=str, order="deterministic")
+
+
+class Risk(StrEnum):
+    """What a change can cost."""
+
+    LOW = "low"
+    """It can be undone by another change."""
+    MEDIUM = "medium"
+    """Messages are delivered again, or clients reconnect."""
+    HIGH = "high"
+    """Messages can be lost; the user types the subject's name."""
+
+
+class Field(NamedTuple):
+    """One input of a form."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    """`text`, `number`, `select`, `check`, `area` or `hidden`."""
+    value: str = ""
+    options: Sequence[tuple[str, str]] = ()
+    """The values and texts of a select."""
+    help: str = ""
+    is_needed: bool = False
+
+
+class Consequence(NamedTuple):
+    """One sentence about what a change does."""
+
+    text: str
+    tone: str = ""
+    """`good`, `warn`, `bad` or empty."""
+
+
+class Plan(NamedTuple):
+    """A change that is ready to be made."""
+
+    what: str
+    """What happens, in one sentence."""
+    subject: str
+    """The name of what changes."""
+    before: Any
+    """The state that the change replaces; it must be the same when the change is made."""
+    after: Any
+    consequences: Sequence[Consequence]
+    command: str
+    perform: Callable[[AdminClient], Awaitable[str]]
+    """Make the change and return its outcome in one sentence."""
+    leads_to: str
+    """The page that shows the outcome, as from `View.href`."""
+    refusal: str = ""
+    """Why the change cannot be made now."""
+    details: Any = None
+    """More for the template and for JSON, such as offsets per queue."""
+
+    def mark(self) -> str:
+        """Return a digest of what the user has seen, to notice that it has changed meanwhile."""
+        text = _ENCODER.encode([self.what, self.subject, self.before])
+        return hashlib.sha256(text).hexdigest()[:32]
+
+
+class Form(NamedTuple):
+    """The state of an action: its inputs, and the plan once they are filled in."""
+
+    fields: Sequence[Field]
+    plan: Plan | None = None
+    intro: str = ""
+
+
+class Action(NamedTuple):
+    """One kind of change."""
+
+    name: str
+    """The name in the audit log, such as `topic.delete`."""
+    path: str
+    title: str
+    role: Role
+    risk: Risk
+    prepare: Callable[[View], Awaitable[Form]]
+    section: str = ""
+    """The path of the menu entry to which it belongs."""
+    template: str = "action.html"

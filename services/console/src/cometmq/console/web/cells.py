@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values as people read them, as HTML. Unknown, empty and zero look different."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final
+
+from markupsafe import Markup, escape
+
+from cometmq.insight.model import Unknown, Unreachable
+
+_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL: Final = ("", "k", "M", "G")
+_YEAR_9999_MS: Final = 253_402_300_799_000
+
+
+def number(value: float) -> str:
+    """Write a count with separators."""
+    if value != int(value):
+        return f"{value:,.1f}"
+    return f"{int(value):,}"
+
+
+def rate(value: float) -> str:
+    """Write a rate per second."""
+    for unit in _DECIMAL[:-1]:
+        if abs(value) < 1_000 or (not unit and abs(value) < 10_000):
+            digits = 0 if value == int(value) or abs(value) >= 100 else 1
+            return f"{value:,.{digits}f}{unit and f' {unit}'}/s"
+        value /= 1_000
+    return f"{value:,.1f} {_DECIMAL[-1]}/s"
+
+
+def size(value: float) -> str:
+    """Write a number of bytes."""
+    for unit in _BINARY[:-1]:
+        if abs(value) < 1024:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} {_BINARY[-1]}"
+
+
+def percent(value: float) -> str:
+    """Write a share between 0 and 1."""
+    return f"{value * 100:.1f} %" if 0 < value < 0.1 else f"{value * 100:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration with its two largest units."""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 1:
+        return f"{seconds * 1_000:.0f} ms" if seconds else "0 s"
+    parts = []
+    rest = int(seconds)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def moment(ms: float) -> Markup:
+    """Write a time of the day in UTC, with its date unless it is recent."""
+    if not 0 < ms < _YEAR_9999_MS:
+        return Markup('<span class="none">never</span>')
+    at = datetime.fromtimestamp(ms / 1_000, UTC)
+    return Markup('<time datetime="{}">{} UTC</time>').format(
+        at.isoformat(timespec="milliseconds"), at.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def flag(value: object) -> str:
+    """Write a truth value."""
+    return "yes" if value else "no"
+
+
+def words(value: Any) -> str:
+    """Write a sequence, or anything else as it is."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(str(item) for item in value)
+    return str(value.value) if isinstance(value, Enum) else str(value)
+
+
+FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "text": words,
+    "number": number,
+    "rate": rate,
+    "size": size,
+    "percent": percent,
+    "duration": duration,
+    "moment": moment,
+    "flag": flag,
+}
+NUMERIC: Final = frozenset({"number", "rate", "size", "percent", "duration"})
+
+
+def cell(value: Any, kind: str = "text") -> Markup:
+    """Return a value as HTML: its text, or why there is none."""
+    if value is None:
+        return Markup('<span class="none" title="not reported">&ndash;</span>')
+    if isinstance(value, Unknown):
+        return Markup('<span class="unknown" title="{}">unknown</span>').format(value.reason)
+    if isinstance(value, Unreachable):
+        return Markup('<span class="bad" title="{}">no answer</span>').format(value.reason)
+    text = FORMATS[kind](value)
+    if not text:
+        return Markup('<span class="none">none</span>')
+    return escape(text)

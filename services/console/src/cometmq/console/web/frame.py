@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The application: one route per page and action, and the answers to errors."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
+from importlib import resources
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from cometmq.console.desk import Desk
+from cometmq.console.login.gate import Gate, address_of, may
+from cometmq.console.login.roles import Role, User
+from cometmq.console.login.routes import LoginPages
+from cometmq.console.web.action import Action
+from cometmq.console.web.carrying import carry_out
+from cometmq.console.web.guard import Guard, form_of
+from cometmq.console.web.page import Page, View
+from cometmq.console.web.problems import Problem, of_cluster
+from cometmq.console.web.rendering import Renderer, json_answer, wants_json
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.transport.tasks import describe
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Frame:
+    """Serves pages and actions."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        gate: Gate,
+        renderer: Renderer,
+        *,
+        pages: Sequence[Page],
+        actions: Sequence[Action],
+        login: LoginPages,
+    ) -> None:
+        self._desk = desk
+        self._gate = gate
+        self._renderer = renderer
+        self._sections = {page.path: page.section or page.path for page in pages}
+        static = resources.files("cometmq.console") / "web" / "static"
+        routes: list[BaseRoute] = [
+            *(Route(it.path, self._timed(partial(self._page, it))) for it in pages),
+            *(
+                Route(it.path, self._timed(partial(self._action, it)), methods=["GET", "POST"])
+                for it in actions
+            ),
+            *(
+                Route(it.path, self._timed(it.endpoint), methods=list(it.methods or ()))
+                for it in login.routes()
+            ),
+            Route("/healthz", _healthz),
+            Mount("/static", StaticFiles(directory=str(static)), name="static"),
+        ]
+        app = Starlette(
+            routes=routes,
+            exception_handlers={HTTPException: self._http_error, Exception: self._bug},
+        )
+        self.app: ASGIApp = Guard(app, desk.settings)
+
+    def _timed(self, handler: Handler) -> Handler:
+        async def timed(request: Request) -> Response:
+            begin = time.perf_counter()
+            try:
+                response = await handler(request)
+            except Problem as problem:
+                response = self._problem(request, problem)
+            except CometError as error:
+                response = self._problem(request, of_cluster(error))
+            passed_ms = (time.perf_counter() - begin) * 1_000
+            response.headers["Server-Timing"] = f"app;dur={passed_ms:.1f}"
+            response.headers["Vary"] = "Accept, Cookie"
+            return response
+
+        return timed
+
+    async def _page(self, page: Page, request: Request) -> Response:
+        user, session = self._gate.who(request)
+        if not may(user, page.role):
+            return self._forbidden(request, user, page.role)
+        args = _arguments(request)
+        view = View(self._desk, request, user, session, args)
+        shown = await page.view(view)
+        if wants_json(request):
+            return json_answer(
+                {
+                    "data": shown.data,
+                    "command": shown.command,
+                    "as_of_ms": shown.as_of_ms,
+                    "unanswered": shown.unanswered,
+                }
+            )
+        return self._renderer.html(
+            page.template,
+            user=user,
+            session=session,
+            data=shown.data,
+            title=shown.title or page.title,
+            section=self._sections[page.path],
+            command=shown.command,
+            as_of_ms=shown.as_of_ms,
+            unanswered=shown.unanswered,
+            refresh_s=shown.refresh_s or 10,
+            here=_here(request),
+            may=partial(may, user),
+            **shown.extra,
+        )
+
+    async def _action(self, action: Action, request: Request) -> Response:
+        user, session = self._gate.who(request)
+        if not may(user, action.role):
+            return self._forbidden(request, user, action.role)
+        if request.method == "POST":
+            args: Mapping[str, list[str]] = await form_of(request)
+            self._gate.check_form(request, session, dict(args))
+        else:
+            args = _arguments(request)
+        view = View(self._desk, request, user, session, args)
+        form = await action.prepare(view)
+        plan = form.plan
+        if request.method == "POST":
+            if plan is None:
+                raise Problem(HTTPStatus.BAD_REQUEST, "the form is not filled in")
+            return await carry_out(self._desk, action, plan, view, address_of(request))
+        if wants_json(request):
+            return json_answer(
+                {
+                    "action": action.name,
+                    "risk": action.risk,
+                    "fields": [field._asdict() for field in form.fields],
+                    "plan": None if plan is None else _plan_data(plan),
+                }
+            )
+        return self._renderer.html(
+            action.template,
+            user=user,
+            session=session,
+            action=action,
+            form=form,
+            plan=plan,
+            args=view.given(),
+            title=action.title,
+            section=action.section,
+            command=plan.command if plan is not None else "",
+            here=_here(request),
+        )
+
+    def _forbidden(self, request: Request, user: User, role: Role) -> Response:
+        needed = role.name.lower()
+        if user.is_anonymous and not wants_json(request) and request.method == "GET":
+            there = self._desk.prefix + "/login?" + urlencode({"next": _here(request)})
+            return RedirectResponse(there, HTTPStatus.SEE_OTHER)
+        status = HTTPStatus.UNAUTHORIZED if user.is_anonymous else HTTPStatus.FORBIDDEN
+        text = f"this needs the role {needed}; {user.name or 'an anonymous user'} is"
+        return self._problem(request, Problem(status, f"{text} {user.role.name.lower()}"))
+
+    def _problem(self, request: Request, problem: Problem) -> Response:
+        if problem.status == HTTPStatus.UNAUTHORIZED:
+            problem.headers.setdefault("WWW-Authenticate", "Bearer")
+        if wants_json(request):
+            body = {"error": problem.title, "text": problem.text}
+            return json_answer(body, problem.status, problem.headers)
+        user, session = User("", Role.NONE, ""), None
+        if problem.status != HTTPStatus.UNAUTHORIZED:
+            user, session = self._gate.who(request)
+        return self._renderer.html(
+            "problem.html",
+            user=user,
+            session=session,
+            status=problem.status,
+            headers=problem.headers,
+            problem=problem,
+            title=problem.title,
+            here=_here(request),
+        )
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        status = HTTPStatus(error.status_code)
+        texts = {
+            HTTPStatus.NOT_FOUND: "there is no page at this address",
+            HTTPStatus.METHOD_NOT_ALLOWED: "the page does not accept this method",
+        }
+        return self._problem(request, Problem(status, texts.get(status, error.detail)))
+
+    async def _bug(self, request: Request, error: Exception) -> Response:
+        """Answer a request that a bug has ended; the details are in the log only."""
+        self._desk.log.error(
+            "request.failed", path=request.url.path, error=describe(error), exc_info=error
+        )
+        text = "the console has a fault; its log has the details"
+        return self._problem(request, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text))
+
+
+def _plan_data(plan: Any) -> dict[str, Any]:
+    kept = ("what", "subject", "before", "after", "command", "refusal", "details")
+    return {
+        **{name: getattr(plan, name) for name in kept},
+        "consequences": [it.text for it in plan.consequences],
+        "mark": plan.mark(),
+    }
+
+
+def _arguments(request: Request) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in request.query_params.multi_items():
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _here(request: Request) -> str:
+    """Return the path and the arguments of a request, without the prefix."""
+    query = request.url.query
+    return request.url.path + (f"?{query}" if query else "")
+
+
+async def _healthz(_request: Request) -> Response:
+    return PlainTextResponse("ok\n")

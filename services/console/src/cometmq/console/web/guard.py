@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every request and answer passes: the prefix, host names, sizes, and security headers."""
+
+import ipaddress
+import re
+from collections.abc import MutableMapping
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cometmq.console.settings import ConsoleSettings
+from cometmq.console.web.problems import Problem, bad
+
+BODY_BYTES_MAX: Final = 8 << 20
+"""Message bodies have at most 4 MiB; forms encode them."""
+FIELDS_MAX: Final = 5_000
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+_TLS_HEADER: Final = ("Strict-Transport-Security", "max-age=31536000")
+_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]+)?")
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
+
+
+class Guard:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._hosts = _allowed(settings)
+        self._is_tls = is_secure(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; refuse host names that are not the console's."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        _strip_prefix(scope, self._settings.prefix)
+
+        is_static = scope["path"].startswith("/static/")
+        caching = "public, max-age=86400" if is_static else "no-store"
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", caching)
+                if self._is_tls:
+                    headers.setdefault(*_TLS_HEADER)
+            await send(message)
+
+        host = Headers(scope=scope).get("host", "")
+        if scope["path"] != "/healthz" and not self._is_allowed(host):
+            answer = PlainTextResponse(
+                "This console does not serve that host name; the setting allowedHosts names"
+                " those that it serves.\n",
+                421,
+            )
+            await answer(scope, receive, with_headers)
+            return
+        await self._app(scope, receive, with_headers)
+
+    def _is_allowed(self, host: str) -> bool:
+        name = _name_of(host)
+        if self._hosts is None or name in self._hosts or name in _LOOPBACK_NAMES:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def is_secure(settings: ConsoleSettings) -> bool:
+    """Return whether browsers reach the console over TLS only."""
+    if settings.public_url:
+        return settings.public_url.startswith("https:")
+    return settings.tls_server_mode == "enforcing"
+
+
+def _allowed(settings: ConsoleSettings) -> frozenset[str] | None:
+    """Return the host names that are served; None for all.
+
+    A page of a stranger can make a browser send requests to a loopback address under the
+    stranger's host name (DNS rebinding), so a console on loopback refuses other names.
+    """
+    given = {name.strip().lower() for name in settings.allowed_hosts.split(",") if name.strip()}
+    if "*" in given:
+        return None
+    public = _name_of(settings.public_url.partition("://")[2])
+    if not given and not settings.bind_address.startswith("127.") and not public:
+        return None
+    return frozenset(given | ({public} if public else set()))
+
+
+def _name_of(host: str) -> str:
+    """Return the name or address in a Host header; empty if it is malformed."""
+    found = _HOST.fullmatch(host.strip().lower())
+    return "" if found is None else found[1] or found[2]
+
+
+def _strip_prefix(scope: MutableMapping[str, Any], prefix: str) -> None:
+    """Remove the prefix, unless the proxy has done so."""
+    path: str = scope["path"]
+    if prefix and (path == prefix or path.startswith(f"{prefix}/")):
+        scope["path"] = path[len(prefix) :] or "/"
+
+
+async def form_of(request: Request) -> dict[str, list[str]]:
+    """Return the fields of a form; raise Problem if it is too large or something else."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise bad("send application/x-www-form-urlencoded")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_BYTES_MAX:
+            raise bad(f"the form is larger than {BODY_BYTES_MAX >> 20} MiB")
+    try:
+        return parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        raise bad("the form is malformed") from None
+
+
+def check_origin(request: Request, settings: ConsoleSettings) -> None:
+    """Raise Problem if another site makes a browser send this form.
+
+    The tokens of forms already prevent that; this is a second, independent check.
+    """
+    site = request.headers.get("sec-fetch-site", "")
+    origin = request.headers.get("origin", "")
+    own = {request.headers.get("host", ""), settings.public_url.partition("://")[2]}
+    is_foreign = origin not in ("", "null") and origin.partition("://")[2] not in own
+    if site in {"cross-site", "same-site"} or is_foreign:
+        raise Problem(HTTPStatus.FORBIDDEN, "this form comes from another site")
+
+
+def local_path(text: str) -> str:
+    """Return a path on this console to which a login may lead; `/` for anything else."""
+    is_path = text.startswith("/") and not text.startswith(("//", "/\\"))
+    is_plain = all(32 < ord(character) != 127 and character != "\\" for character in text)
+    return text if is_path and is_plain and len(text) <= 2_000 else "/"

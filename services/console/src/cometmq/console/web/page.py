@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a page is: a stable URL, data that is also JSON, the command that gives it, and its age."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from starlette.requests import Request
+
+from cometmq.client.admin import AdminClient
+from cometmq.console.desk import Desk
+from cometmq.console.login.roles import Role, User
+from cometmq.console.login.sessions import Session
+from cometmq.console.web.problems import bad
+from cometmq.console.web.tables import SIZE_DEFAULT, Column, Order, R, Table, table
+from cometmq.insight.model import Snapshot
+
+TEXT_MAX = 1_000
+_SAFE = "/:@,;+*$!~'()-._"
+
+
+class View:
+    """One request as a page sees it."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        request: Request,
+        user: User,
+        session: Session | None,
+        args: Mapping[str, list[str]],
+    ) -> None:
+        self.desk = desk
+        self.request = request
+        self.user = user
+        self.session = session
+        self._args = args
+
+    # -- arguments ----------------------------------------------------------------------------
+
+    def text(self, name: str, default: str = "", *, length_max: int = TEXT_MAX) -> str:
+        """Return an argument without surrounding spaces."""
+        text = (self._args.get(name) or [default])[-1].strip() or default
+        if len(text) > length_max:
+            raise bad(f"{name} is too long: give at most {length_max} characters")
+        return text
+
+    def raw(self, name: str) -> str:
+        """Return an argument as it was sent, of any length."""
+        return (self._args.get(name) or [""])[-1]
+
+    def needed(self, name: str) -> str:
+        """Return an argument that must be given."""
+        text = self.text(name)
+        if not text:
+            raise bad(f"{name} is missing in the address")
+        return text
+
+    def number(self, name: str, default: int, *, low: int = 0, high: int = 2**63 - 1) -> int:
+        """Return a whole number between the bounds."""
+        text = self.text(name)
+        if not text:
+            return default
+        try:
+            value = int(text)
+        except ValueError:
+            raise bad(f"{name} must be a whole number, not {text!r}") from None
+        if not low <= value <= high:
+            raise bad(f"{name} must be between {low} and {high}")
+        return value
+
+    def is_set(self, name: str) -> bool:
+        """Return whether a check box is ticked."""
+        return self.text(name) in {"1", "on", "true", "yes"}
+
+    def many(self, name: str, *, count_max: int = 1_000) -> list[str]:
+        """Return all values of an argument."""
+        found = list(self._args.get(name) or ())
+        if len(found) > count_max:
+            raise bad(f"at most {count_max} values of {name} at a time")
+        return found
+
+    def given(self) -> dict[str, str]:
+        """Return the last value of each argument."""
+        return {name: values[-1] for name, values in self._args.items() if values}
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def table(
+        self,
+        rows: Any,
+        columns: "list[Column[R]]",
+        *,
+        default: str,
+        search: Callable[[R], str],
+        keep: tuple[str, ...] = (),
+        name: str = "",
+    ) -> "Table[R]":
+        """Return the page of a table that the arguments ask for.
+
+        `keep` names further arguments of the page; `name` distinguishes several tables.
+        """
+        order = Order(
+            self.text(f"{name}sort"),
+            self.text(f"{name}find"),
+            self.number(f"{name}page", 1, high=1_000_000),
+            self.number(f"{name}size", SIZE_DEFAULT),
+        )
+        kept = {key: self.text(key) for key in keep if self.text(key)}
+        path = self.request.url.path
+        return table(rows, columns, order, default=default, search=search, path=path, args=kept)
+
+    def href(self, path: str, **args: object) -> str:
+        """Return the address of a page below the prefix."""
+        return address(self.desk.prefix, path, args)
+
+    async def snapshot(self) -> Snapshot:
+        """Return the newest look at the cluster; it is at most a few seconds old."""
+        return await self.desk.snapshot()
+
+    def admin(self) -> AdminClient:
+        """Return the admin client with the console's account, for reading."""
+        return self.desk.admin
+
+
+def address(prefix: str, path: str, args: Mapping[str, object]) -> str:
+    """Return a path with its arguments; None and empty ones are left out."""
+    given = {key: str(value) for key, value in args.items() if value not in (None, "")}
+    query = urlencode(given, quote_via=quote)
+    return prefix + quote(path, safe=_SAFE) + (f"?{query}" if query else "")
+
+
+class Shown(NamedTuple):
+    """The answer of a page."""
+
+    data: Any
+    """What JSON clients get: anything that msgspec encodes."""
+    command: str
+    """The `cometmq` command that gives the same."""
+    as_of_ms: int | None = None
+    """When the data was collected; None if it does not age."""
+    unanswered: Mapping[str, str] = {}
+    """Brokers whose data is missing, with the reasons."""
+    extra: Mapping[str, Any] = {}
+    """What only the template needs, such as tables and plots."""
+    title: str = ""
+    """The heading, if it differs from the page's title."""
+    refresh_s: int = 0
+    """How often the page renews itself if the user wants that; 0 stands for the usual."""
+
+
+class Page(NamedTuple):
+    """One page."""
+
+    path: str
+    title: str
+    template: str
+    view: Callable[[View], Awaitable[Shown]]
+    menu: str = ""
+    """The entry in the menu; empty for a page to which others lead."""
+    section: str = ""
+    """The path of the menu entry to which the page belongs, if it has none itself."""
+    role: Role = Role.VIEWER
+
+
+def silent_brokers(snapshot: Snapshot) -> dict[str, str]:
+    """Return the brokers without an answering master, with the reasons."""
+    found: dict[str, str] = {}
+    for broker in snapshot.brokers:
+        if broker.is_master and not hasattr(broker.state, "figures"):
+            found[broker.name] = broker.state.reason
+    for name in snapshot.missing_brokers:
+        found.setdefault(name, "no master is registered")
+    return found

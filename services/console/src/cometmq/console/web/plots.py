@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Line plots as SVG, drawn by the server: no script, and colours from the style sheet."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from markupsafe import Markup, escape
+
+WIDTH: Final = 720
+HEIGHT: Final = 200
+_LEFT: Final = 70
+_RIGHT: Final = 10
+_TOP: Final = 12
+_BOTTOM: Final = 24
+_MINUTE_MS: Final = 60_000
+_STEPS_MS: Final = tuple(
+    minutes * _MINUTE_MS
+    for minutes in (1, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 7200, 14400)
+)
+LINES_MAX: Final = 6
+"""There are as many colours."""
+
+
+class Line(NamedTuple):
+    """One line: its name, and points of time in ms and value; None interrupts the line."""
+
+    name: str
+    points: Sequence[tuple[int, float | None]]
+
+
+def line_plot(
+    lines: Sequence[Line],
+    begin_ms: int,
+    end_ms: int,
+    *,
+    title: str,
+    text: Callable[[float], str],
+) -> Markup:
+    """Draw lines over time; `text` writes a value of the vertical axis."""
+    lines = lines[:LINES_MAX]
+    values = [value for line in lines for _, value in line.points if value is not None]
+    top = _nice(max(values, default=0.0))
+    span_ms = max(1, end_ms - begin_ms)
+
+    def x(at_ms: int) -> float:
+        return _LEFT + (at_ms - begin_ms) / span_ms * (WIDTH - _LEFT - _RIGHT)
+
+    def y(value: float) -> float:
+        return HEIGHT - _BOTTOM - value / top * (HEIGHT - _TOP - _BOTTOM)
+
+    newest = "; ".join(f"{line.name}: {text(_newest(line))}" for line in lines if line.points)
+    label = f"{title}. Newest values: {newest}" if newest else f"{title}: no data yet"
+    parts = [
+        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
+    ]
+    for share in (0.0, 0.5, 1.0):
+        at = y(top * share)
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">'
+            f"{escape(text(top * share))}</text>"
+        )
+    parts += [
+        f'<text x="{x(at_ms):.1f}" y="{HEIGHT - 6}" text-anchor="middle">{label_}</text>'
+        for at_ms, label_ in _ticks(begin_ms, end_ms)
+    ]
+    for number, line in enumerate(lines):
+        path = _path(line.points, x, y)
+        parts.append(f'<path class="line line{number}" d="{path}"><title>{escape(line.name)}')
+        parts.append("</title></path>")
+    if not values:
+        parts.append(
+            f'<text class="nothing" x="{WIDTH / 2}" y="{HEIGHT / 2}" text-anchor="middle">'
+            "no data in this time</text>"
+        )
+    parts.append("</svg>")
+    return Markup("".join(parts))  # noqa: S704  # every text is escaped above
+
+
+def _path(
+    points: Sequence[tuple[int, float | None]],
+    x: Callable[[int], float],
+    y: Callable[[float], float],
+) -> str:
+    parts = []
+    is_drawn = False
+    for at_ms, value in points:
+        if value is not None:
+            parts.append(f"{'L' if is_drawn else 'M'}{x(at_ms):.1f} {y(value):.1f}")
+            if not is_drawn:
+                parts.append("h0.1")  # a lone point is visible too
+        is_drawn = value is not None
+    return "".join(parts)
+
+
+def _newest(line: Line) -> float:
+    return next((value for _, value in reversed(line.points) if value is not None), 0.0)
+
+
+def _nice(value: float) -> float:
+    """Round up to 1, 2 or 5 times a power of ten."""
+    scale = 1.0
+    if value <= 0:
+        return 1.0
+    while scale < value:
+        scale *= 10
+    while scale / 10 >= value:
+        scale /= 10
+    return next(scale * share for share in (0.1, 0.2, 0.5, 1.0) if scale * share >= value)
+
+
+def _ticks(begin_ms: int, end_ms: int) -> list[tuple[int, str]]:
+    span_ms = end_ms - begin_ms
+    step_ms = next((step for step in _STEPS_MS if span_ms / step <= 7), _STEPS_MS[-1])
+    form = "%H:%M" if span_ms <= 1440 * _MINUTE_MS else "%d %b %H:%M"
+    first_ms = -(-begin_ms // step_ms) * step_ms
+    return [
+        (at_ms, datetime.fromtimestamp(at_ms / 1_000, UTC).strftime(form))
+        for at_ms in range(first_ms, end_ms, step_ms)
+    ]

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors that end a request with a page, and the status of errors of the cluster."""
+
+from http import HTTPStatus
+
+from cometmq.client.errors import BrokerMissing, InvalidArgument, NoRoute
+from cometmq.remoting.errors import (
+    AccessDenied,
+    CometError,
+    CommandError,
+    Outage,
+    TopicNotExist,
+)
+
+
+class Problem(Exception):
+    """A request that cannot be served; the text says what to do."""
+
+    def __init__(self, status: HTTPStatus, text: str, *, title: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        self.title = title or _TITLES.get(status, status.phrase)
+        self.text = text
+        self.headers: dict[str, str] = {}
+
+
+def bad(text: str) -> Problem:
+    """Return the problem of a request with a wrong argument."""
+    return Problem(HTTPStatus.BAD_REQUEST, text)
+
+
+def missing(text: str) -> Problem:
+    """Return the problem of a request for something that does not exist."""
+    return Problem(HTTPStatus.NOT_FOUND, text)
+
+
+def of_cluster(error: CometError) -> Problem:
+    """Return the page for an error of the cluster."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, AccessDenied):
+        return Problem(HTTPStatus.FORBIDDEN, text, title="The cluster denies access")
+    if isinstance(error, NoRoute | TopicNotExist):
+        return missing(text)
+    if isinstance(error, InvalidArgument):
+        return bad(text)
+    if isinstance(error, BrokerMissing | Outage):
+        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, text, title="The cluster does not answer")
+    if isinstance(error, CommandError):
+        return Problem(HTTPStatus.BAD_GATEWAY, text, title="A broker refused the request")
+    return Problem(HTTPStatus.BAD_GATEWAY, text)
+
+
+_TITLES = {
+    HTTPStatus.BAD_REQUEST: "The request has a mistake",
+    HTTPStatus.FORBIDDEN: "You may not do this",
+    HTTPStatus.NOT_FOUND: "There is no such thing",
+    HTTPStatus.CONFLICT: "Somebody else was faster",
+    HTTPStatus.TOO_MANY_REQUESTS: "Too many attempts",
+    HTTPStatus.BAD_GATEWAY: "The cluster's answer is wrong",
+}

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Templates, and answers as HTML or JSON."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import jinja2
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cometmq.console.login.roles import Role, User
+from cometmq.console.login.sessions import Session
+from cometmq.console.web import cells
+from cometmq.console.web.page import Page, address
+from cometmq.runtime.clock import Clock
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
+STALE_MS: Final = 60_000
+"""Older data is marked."""
+
+
+class Renderer:
+    """Renders the templates of this package."""
+
+    def __init__(
+        self, *, prefix: str, clock: Clock, menu: Sequence[Page], version: str, cluster: str
+    ) -> None:
+        folder = resources.files("cometmq.console") / "web" / "templates"
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(str(folder)),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._clock = clock
+        self._prefix = prefix
+        self._templates.filters.update(cells.FORMATS)
+        self._templates.globals.update(
+            cell=cells.cell,
+            href=self._href,
+            query=_query,
+            prefixed=_prefixed,
+            ago=self.ago,
+            menu=menu,
+            version=version,
+            cluster=cluster,
+            Role=Role,
+        )
+
+    def ago(self, at_ms: float) -> str:
+        """Write how long ago something was."""
+        passed_s = (self._clock.now_ms() - at_ms) / 1_000
+        return "just now" if passed_s < 1 else f"{cells.duration(int(passed_s))} ago"
+
+    def html(  # everything that the frame of a page shows
+        self,
+        template: str,
+        *,
+        user: User,
+        session: Session | None,
+        status: HTTPStatus = HTTPStatus.OK,
+        headers: Mapping[str, str] | None = None,
+        **values: Any,
+    ) -> Response:
+        """Return a page; the notice of the session is shown once."""
+        notice = ""
+        if session is not None:
+            notice, session.notice = session.notice, ""
+        as_of_ms = values.get("as_of_ms")
+        body = self._templates.get_template(template).render(
+            user=user,
+            csrf=session.csrf if session is not None else "",
+            notice=notice,
+            is_stale=as_of_ms is not None and self._clock.now_ms() - as_of_ms > STALE_MS,
+            **{"section": "", "command": "", "unanswered": {}, "refresh_s": 0, **values},
+        )
+        return Response(body, status, headers, media_type="text/html")
+
+    def _href(self, path: str, **args: object) -> str:
+        return address(self._prefix, path, args)
+
+
+def _query(path: str, args: Mapping[str, str]) -> str:
+    return f"{path}?{urlencode(args, quote_via=quote)}" if args else path
+
+
+def _prefixed(prefix: str, args: Mapping[str, str]) -> dict[str, str]:
+    """Put a table's prefix before the names of its own arguments."""
+    own = {"sort", "find", "page", "size"}
+    return {f"{prefix}{key}" if key in own else key: text for key, text in args.items()}
+
+
+def json_answer(
+    data: Any, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return anything that msgspec encodes."""
+    return Response(_ENCODER.encode(data) + b"\n", status, headers, media_type="application/json")
+
+
+def wants_json(request: Request) -> bool:
+    """Return whether the client prefers JSON: it accepts it and not HTML, or asks with `json=1`."""
+    if request.query_params.get("json") == "1":
+        return True
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Comfort only: every page works without it.
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+
+// -- the theme ---------------------------------------------------------------------------------
+
+function themeButton() {
+  const button = byId("theme");
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const now = () => document.documentElement.dataset.theme || (system.matches ? "dark" : "light");
+  const name = () => { button.textContent = now() === "dark" ? "Light" : "Dark"; };
+  button.addEventListener("click", () => {
+    document.documentElement.dataset.theme = now() === "dark" ? "light" : "dark";
+    try { localStorage.setItem("cometmq-theme", now()); } catch { /* for this page only */ }
+    name();
+  });
+  system.addEventListener("change", name);
+  name();
+  button.hidden = false;
+}
+
+// -- live pages: fetch the same address, and replace the content ---------------------------------
+
+let timer = 0;
+
+function isBusy() {
+  const at = document.activeElement;
+  const isTyping = at && at.closest("main") && /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName);
+  return document.hidden || isTyping || String(getSelection()).length > 0
+    || document.querySelector("main input[type=checkbox]:checked");
+}
+
+async function renew() {
+  if (isBusy()) return;
+  try {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (!answer.ok || answer.redirected) throw new Error(answer.statusText);
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (isBusy()) return;
+    const focused = document.activeElement && document.activeElement.getAttribute("href");
+    const open = [...document.querySelectorAll("main details[open][id]")].map((it) => it.id);
+    for (const part of ["main", "footer"]) {
+      document.querySelector(part).innerHTML = fresh.querySelector(part).innerHTML;
+    }
+    for (const id of open) { if (byId(id)) byId(id).open = true; }
+    if (focused) {
+      const same = document.querySelector(`[href="${CSS.escape(focused)}"]`);
+      if (same) same.focus({ preventScroll: true });
+    }
+    document.body.classList.remove("lost");
+    bind();
+  } catch {
+    document.body.classList.add("lost");
+  }
+}
+
+function refreshButton() {
+  const seconds = Number(document.body.dataset.refresh);
+  if (!seconds) return;
+  const button = byId("refresh");
+  const key = "cometmq-live";
+  const set = (isOn) => {
+    clearInterval(timer);
+    if (isOn) timer = setInterval(renew, seconds * 1000);
+    button.setAttribute("aria-pressed", String(isOn));
+    button.title = `Renew this page every ${seconds} s (key r)`;
+    try { sessionStorage.setItem(key, isOn ? "1" : ""); } catch { /* for this page only */ }
+  };
+  button.addEventListener("click", () => set(button.getAttribute("aria-pressed") !== "true"));
+  let wasOn = "";
+  try { wasOn = sessionStorage.getItem(key) || ""; } catch { /* off */ }
+  set(wasOn === "1");
+  button.hidden = false;
+}
+
+// -- what the content of a page needs ------------------------------------------------------------
+
+function bind() {
+  for (const code of document.querySelectorAll("code.command")) {
+    if (!navigator.clipboard || code.nextElementSibling?.className === "copy") continue;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = "Copy";
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    });
+    code.after(button);
+  }
+  for (const box of document.querySelectorAll("input[data-all]")) {
+    box.addEventListener("change", () => {
+      for (const one of document.getElementsByName(box.dataset.all)) one.checked = box.checked;
+    });
+  }
+  for (const select of document.querySelectorAll("form.filter select")) {
+    select.addEventListener("change", () => select.form.requestSubmit());
+  }
+  for (const button of document.querySelectorAll("button[data-busy]")) {
+    button.form.addEventListener("submit", () => {
+      setTimeout(() => { button.disabled = true; button.textContent = button.dataset.busy; });
+    });
+  }
+}
+
+// -- keys ----------------------------------------------------------------------------------------
+
+document.addEventListener("keydown", (event) => {
+  const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") {
+    const field = document.querySelector("[data-key='/']");
+    if (field) { event.preventDefault(); field.focus(); field.select(); }
+  } else if (event.key === "r") {
+    byId("refresh").click();
+  }
+});
+
+themeButton();
+refreshButton();
+bind();

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that the server sorts, filters and divides into pages."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from cometmq.console.web.cells import NUMERIC
+from cometmq.insight.model import Unknown, Unreachable
+
+R = TypeVar("R")
+
+PAGE_SIZES: Final = (25, 50, 100, 250, 500)
+SIZE_DEFAULT: Final = 50
+
+
+class Column(NamedTuple, Generic[R]):
+    """One column: how to read it, and how to write it (a key of `cells.FORMATS`)."""
+
+    key: str
+    title: str
+    value: Callable[[R], Any]
+    kind: str = "text"
+    link: Callable[[R], str] | None = None
+    """The address to which the cell leads."""
+    tone: Callable[[R], str] | None = None
+    """`good`, `warn`, `bad` or empty."""
+    help: str = ""
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.kind in NUMERIC
+
+
+class Order(NamedTuple):
+    """What a request asks of a table; an empty sort key stands for the table's own."""
+
+    sort: str = ""
+    find: str = ""
+    page: int = 1
+    size: int = SIZE_DEFAULT
+
+
+class Table(NamedTuple, Generic[R]):
+    """One page of a table."""
+
+    columns: Sequence[Column[R]]
+    rows: Sequence[R]
+    total: int
+    """All rows, before filtering."""
+    found: int
+    """The rows that the filter leaves."""
+    page: int
+    pages: int
+    size: int
+    sort: str
+    """The key of a column; with `-` in front, descending."""
+    find: str
+    path: str
+    args: dict[str, str]
+    """The arguments of the request that are not the table's."""
+
+    @property
+    def first(self) -> int:
+        return (self.page - 1) * self.size
+
+    def heading_sort(self, column: Column[R]) -> str:
+        """Return the sort key that a click on the heading asks for."""
+        if self.sort == column.key:
+            return f"-{column.key}"
+        if self.sort == f"-{column.key}":
+            return column.key
+        return f"-{column.key}" if column.is_numeric else column.key
+
+    def direction(self, column: Column[R]) -> str:
+        """Return the value of `aria-sort`."""
+        if self.sort.removeprefix("-") != column.key:
+            return "none"
+        return "descending" if self.sort.startswith("-") else "ascending"
+
+    def with_args(self, **changes: str) -> dict[str, str]:
+        """Return the arguments of this table with changes."""
+        own = {"sort": self.sort, "find": self.find, "size": str(self.size), "page": "1"}
+        return {**self.args, **{key: text for key, text in {**own, **changes}.items() if text}}
+
+
+def table(
+    rows: Iterable[R],
+    columns: Sequence[Column[R]],
+    order: Order,
+    *,
+    default: str,
+    search: Callable[[R], str],
+    path: str = "",
+    args: dict[str, str] | None = None,
+) -> Table[R]:
+    """Sort, filter and cut rows; `search` returns the text in which the filter looks.
+
+    The filter's words must all occur, in any case. Unknown values come last, whatever the
+    direction; an unknown sort key counts as the default.
+    """
+    everything = list(rows)
+    needles = order.find.casefold().split()
+    kept = [row for row in everything if _matches(search(row), needles)] if needles else everything
+    keys = {column.key: column for column in columns}
+    sort = order.sort if order.sort.removeprefix("-") in keys else default
+    _sort(kept, keys[sort.removeprefix("-")].value, is_descending=sort.startswith("-"))
+    size = order.size if order.size in PAGE_SIZES else SIZE_DEFAULT
+    pages = max(1, -(-len(kept) // size))
+    page = min(max(1, order.page), pages)
+    return Table(
+        columns, kept[(page - 1) * size : page * size], len(everything), len(kept), page, pages,
+        size, sort, order.find, path, args or {},
+    )  # fmt: skip
+
+
+def _matches(text: str, needles: Sequence[str]) -> bool:
+    folded = text.casefold()
+    return all(needle in folded for needle in needles)
+
+
+def _sort(rows: list[R], value: Callable[[R], Any], *, is_descending: bool) -> None:
+    known, unknown = [], []
+    for row in rows:
+        found = value(row)
+        if found is None or isinstance(found, Unknown | Unreachable):
+            unknown.append(row)
+        else:
+            known.append((_comparable(found), row))
+    known.sort(key=lambda pair: pair[0], reverse=is_descending)
+    rows[:] = [row for _, row in known] + unknown
+
+
+def _comparable(value: Any) -> tuple[int, Any]:
+    if isinstance(value, int | float):
+        return 0, value
+    if isinstance(value, list | tuple):
+        return 1, ", ".join(map(str, value)).casefold()
+    return 1, str(value).casefold()

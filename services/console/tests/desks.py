@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A console without a network: a snapshot, a client that records changes, and a browser."""
+
+import re
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx2
+
+from cometmq.client.settings import ClientOptions
+from cometmq.console.audit import Audit
+from cometmq.console.desk import Desk
+from cometmq.console.login.tokens import Tokens, read_tokens
+from cometmq.console.settings import ConsoleSettings
+from cometmq.console.site import site
+from cometmq.insight.history import History as Looks
+from cometmq.insight.model import Snapshot, Unknown
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.settings import load
+
+TOKENS = """\
+boss admin admin-token-0123456789
+ops operator operator-token-0123456789
+eye viewer viewer-token-0123456789
+"""
+ADMIN, OPERATOR, VIEWER = (
+    {"authorization": f"Bearer {role}-token-0123456789"} for role in ("admin", "operator", "viewer")
+)
+JSON = {"accept": "application/json"}
+BASE = "http://localhost:8088"
+NOTHING = Unknown("not asked")
+
+
+def hidden(page, name):
+    """Return the value of a hidden input."""
+    return re.findall(rf'name="{name}" value="([^"]+)"', page.text)[0]
+
+
+class NoHistory:
+    async def lines(self, keys, begin_ms, end_ms):
+        return {key: [] for key in keys}
+
+
+class FakeAdmin:
+    """Stands for the console's client; changes must be made by the action that a test defines."""
+
+    options = ClientOptions(namesrv="n:9876")
+
+
+def snapshot(clock, **parts):
+    empty = dict.fromkeys(
+        ("topics", "groups", "producers", "half_messages", "delayed", "refusals"), NOTHING
+    )
+    given = {"brokers": [], **empty, **parts}
+    return Snapshot(namesrv="n:9876", taken_ms=clock.now_ms(), took_ms=3, **given)
+
+
+class Site:
+    """An application, and a browser with its cookies."""
+
+    def __init__(self, folder, stack, *, pages=None, actions=None, admin=None, **settings):
+        self.clock = FakeClock()
+        given = {"namesrvAddr": "n:9876", "storePathRootDir": str(folder), **settings}
+        loaded = load(ConsoleSettings, prefix="COMETMQ_TEST", env={}, cli=given)
+        self.snapshot = snapshot(self.clock)
+        self.audit = Audit(folder, mib_max=1, clock=self.clock, log=NO_LOG)
+        stack.callback(self.audit.close)
+        client: Any = admin or FakeAdmin()
+        self.desk = Desk(
+            loaded.value,
+            admin=client,
+            snapshot=self._snapshot,
+            looks=Looks(),
+            history=NoHistory(),
+            audit=self.audit,
+            clock=self.clock,
+            log=NO_LOG,
+        )
+        file = folder / "tokens"
+        file.write_text(TOKENS, encoding="utf-8")
+        tokens: Tokens = read_tokens(file, "tokenFile")
+        chosen = {
+            name: value
+            for name, value in (("pages", pages), ("actions", actions))
+            if value is not None
+        }
+        self.app = site(self.desk, tokens, **chosen)
+        transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
+        self.web = httpx2.AsyncClient(transport=transport, base_url=BASE)
+        stack.push_async_callback(self.web.aclose)
+
+    async def _snapshot(self):
+        return self.snapshot
+
+    async def log_in(self, role="admin"):
+        page = await self.web.get("/login")
+        form = {"csrf": hidden(page, "csrf"), "token": f"{role}-token-0123456789", "next": "/"}
+        return await self.web.post("/login", data=form)
+
+
+class Sites:
+    """Builds consoles that a test uses, and closes them."""
+
+    def __init__(self, folder, stack: AsyncExitStack):
+        self._folder = folder
+        self._stack = stack
+
+    def __call__(self, **given):
+        return Site(self._folder, self._stack, **given)
