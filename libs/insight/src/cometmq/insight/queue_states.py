@@ -147,12 +147,12 @@ async def _queue_state(master: BrokerAdmin, found: QueueLag) -> QueueState:
     lag_count = unread(committed, min_offset, end)
     behind_s: float | None = 0.0
     if lag_count:
-        stored_ms = await _stored_ms(master, queue, position(committed, min_offset))
+        stored_ms = await store_time_of(master, queue, position(committed, min_offset))
         behind_s = None if stored_ms is None else max(0, wall_ms() - stored_ms) / 1000
     return QueueState(queue, min_offset, committed, end, lag_count, behind_s)
 
 
-async def _stored_ms(master: BrokerAdmin, queue: MessageQueue, offset: int) -> int | None:
+async def store_time_of(master: BrokerAdmin, queue: MessageQueue, offset: int) -> int | None:
     """Return the store time of the message at an offset, or None if it cannot be read."""
     try:
         pulled = await master.pull(queue.topic, queue.queue_id, offset, count_max=1)

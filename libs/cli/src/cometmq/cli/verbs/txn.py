@@ -6,7 +6,6 @@ RocketMQ's brokers. `verify` compares a txn-checker's folder with these queues.
 """
 
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -19,10 +18,15 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import BrokerMissing, ClientError
-from cometmq.insight import message_json, times
-from cometmq.remoting.errors import RequestCodeNotSupported, TopicNotExist, TransportError
-from cometmq.remoting.message.properties import PropertyKey
+from cometmq.client.errors import ClientError
+from cometmq.insight import times
+from cometmq.insight.transactions import (
+    check_now,
+    facts_of,
+    find_transaction,
+    masters_of,
+    open_at,
+)
 from cometmq.txn_checker.verify import is_checker_folder, verify_folder
 
 app = typer.Typer(
@@ -79,7 +83,7 @@ def list_open(  # one parameter per option
 
     async def question(admin: AdminClient) -> list[HalfMessage]:
         found: list[HalfMessage] = []
-        for master in await _masters(admin, broker):
+        for master in await masters_of(admin, broker):
             async for half in open_at(admin, master):
                 if len(found) == count_max:
                     return found
@@ -101,7 +105,7 @@ def show(
 
     async def question(admin: AdminClient) -> dict[str, Any]:
         master, half = await _found(admin, transaction)
-        return _facts(half, is_open=await master.is_open(half))
+        return facts_of(half, is_open=await master.is_open(half))
 
     _print_facts(ask(namesrv, question), as_json=as_json)
 
@@ -116,19 +120,8 @@ def check(
     """
 
     async def question(admin: AdminClient) -> dict[str, Cell]:
-        master, half = await _found(admin, transaction)
-        try:
-            reply = await master.ask_transaction_state(half)
-        except RequestCodeNotSupported as error:
-            raise ClientError(
-                f"{half.broker} is a RocketMQ broker: it makes its checks by itself, not on request"
-            ) from error
-        return {
-            "transaction": half.message.message_id,
-            "group": half.group,
-            "ended": reply.is_ended,
-            "asked": reply.producer_address,
-        }
+        _check_form(transaction)
+        return {**await check_now(admin, transaction)}
 
     facts = ask(namesrv, question)
     print_facts(facts, as_json=as_json)
@@ -159,7 +152,7 @@ def resolve(
         master, half = await _found(admin, transaction)
         if not await master.is_open(half):
             raise ClientError(f"the transaction {transaction} has already ended")
-        facts = _facts(half, is_open=True)
+        facts = facts_of(half, is_open=True)
         if not yes and sys.stdin.isatty():
             _print_facts(facts, as_json=False)
         await confirm(f"{verb} this transaction?", is_confirmed=yes)
@@ -224,54 +217,15 @@ def _checker_folder(folder: Path) -> Path:
     return root
 
 
-async def _masters(admin: AdminClient, name: str | None) -> list[BrokerAdmin]:
-    masters = await admin.masters()
-    if name is None:
-        return list(masters.values())
-    if name not in masters:
-        known = ", ".join(masters)
-        raise BrokerMissing(f"there is no master {name}; the masters are: {known}")
-    return [masters[name]]
-
-
-async def open_at(admin: AdminClient, master: BrokerAdmin) -> AsyncIterator[HalfMessage]:
-    """Yield the open transactions of a broker; none if it does not answer."""
-    try:
-        async for half in master.open_transactions():
-            yield half
-    except TransportError as error:
-        admin.unreachable(master, error)
+def _check_form(transaction: str) -> None:
+    name, colon, offset = transaction.rpartition(":")
+    if colon and not (name and offset.isdecimal()):
+        raise wrong_usage(f"{transaction} is neither a message id nor BROKER:OFFSET")
 
 
 async def _found(admin: AdminClient, transaction: str) -> tuple[BrokerAdmin, HalfMessage]:
-    """Return a half message by its position, or an open one by its message id."""
-    name, colon, offset = transaction.rpartition(":")
-    if colon:
-        if not (name and offset.isdecimal()):
-            raise wrong_usage(f"{transaction} is neither a message id nor BROKER:OFFSET")
-        return await _half_at(admin, name, int(offset))
-    for master in await _masters(admin, None):
-        async for half in open_at(admin, master):
-            if half.message.message_id == transaction:
-                return master, half
-    raise ClientError(
-        f"no open transaction has the id {transaction}: it has ended, or the id is wrong; if it was"
-        f" committed, its message is found by cometmq message show {transaction} -t TOPIC"
-    )
-
-
-async def _half_at(admin: AdminClient, name: str, offset: int) -> tuple[BrokerAdmin, HalfMessage]:
-    (master,) = await _masters(admin, name)
-    try:
-        half = await master.half_message(offset)
-    except TopicNotExist:  # the broker has never had a transaction
-        half = None
-    if half is None:
-        raise ClientError(
-            f"{name} has no half message at the offset {offset}: it never had one, or it has"
-            " deleted it with old messages; cometmq txn list shows the open transactions"
-        )
-    return master, half
+    _check_form(transaction)
+    return await find_transaction(admin, transaction)
 
 
 def _row(half: HalfMessage) -> list[Cell]:
@@ -285,29 +239,6 @@ def _row(half: HalfMessage) -> list[Cell]:
         message.tag,
         [key for key in message.keys if key != message.message_id],
     ]
-
-
-def _facts(half: HalfMessage, *, is_open: bool) -> dict[str, Any]:
-    """Return everything about a transaction, for scripts."""
-    message = half.message
-    described: dict[str, Any] = msgspec.json.decode(message_json.render(message))
-    return {
-        "transaction": message.message_id,
-        "open": is_open,
-        "half": f"{half.broker}:{half.offset}",
-        "group": half.group,
-        "topic": half.topic,
-        "queue_id": half.queue_id,
-        "tag": message.tag,
-        "keys": described.get("keys", []),
-        "properties": described.get("properties", {}),
-        "stored": times.shown(message.store_timestamp),
-        "producer": message.born_host,
-        "asked_by_rocketmq": int(message.properties.get(PropertyKey.TRANSACTION_CHECK_TIMES, "0")),
-        "immunity_seconds": message.properties.get(PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS),
-        "offset_message_id": message.offset_message_id,
-        **{name: described[name] for name in ("body", "body_base64") if name in described},
-    }
 
 
 def _print_facts(facts: dict[str, Any], *, as_json: bool) -> None:

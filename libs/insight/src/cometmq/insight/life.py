@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of one message, as events on one line of time.
+
+Everything comes from the message's properties, the brokers' offsets, and the copies that retries,
+delays and dead letters have left under the message's unique key; it needs no tracing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Sequence
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+
+from cometmq.client.admin import AdminClient, MessageTrack, TrackType
+from cometmq.client.admin.dead_letters import origin_message_id
+from cometmq.client.admin.figures import read_figures
+from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.client.message import MessageExt
+from cometmq.insight.model import Unknown
+from cometmq.insight.words import counted
+from cometmq.remoting.errors import CometError, TopicNotExist
+from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.names import SCHEDULE_TOPIC, dead_letter_topic, retry_topic
+
+T = TypeVar("T")
+
+GROUPS_MAX: Final = 50
+"""Groups whose retries and dead letters are searched."""
+IN_FLIGHT_MAX: Final = 8
+
+
+class Happening(StrEnum):
+    """A kind of event."""
+
+    SENT = "sent"
+    HALF = "half message"
+    COMMITTED = "committed"
+    DELAYED = "delayed"
+    STORED = "stored"
+    COPIED = "copied"
+    READ = "read"
+    FILTERED = "filtered"
+    WAITS = "waits"
+    RETRIED = "retried"
+    DEAD = "dead letter"
+    REPLAYED = "replayed"
+    UNKNOWN = "unknown"
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened to a message, or is true of it now."""
+
+    happening: Happening
+    text: str
+    at_ms: int | None = None
+    """When; None for a state whose beginning nobody has noted."""
+    group: str = ""
+    place: str = ""
+    """The broker, queue and offset."""
+
+
+class Life(msgspec.Struct, frozen=True):
+    """The events of one message: those with a time in order, then the states of now."""
+
+    message_id: str
+    topic: str
+    events: Sequence[Event]
+    notes: Sequence[str] = ()
+
+
+async def life_of(admin: AdminClient, message: MessageExt) -> Life:
+    """Return the life of a stored message; what a broker does not tell becomes an UNKNOWN event."""
+    events = _birth(message)
+    notes: list[str] = []
+    events += await _copies(admin, message)
+    tracks = await _or_unknown(admin.message_tracks(message))
+    if isinstance(tracks, Unknown):
+        events.append(Event(Happening.UNKNOWN, f"who has read it is unknown: {tracks.reason}"))
+        tracks = []
+    if len(tracks) > GROUPS_MAX:
+        notes.append(
+            f"{counted(len(tracks), 'group')} read the topic; retries of the first {GROUPS_MAX}"
+            " are shown"
+        )
+    events += [_state(track, message) for track in tracks]
+    room = asyncio.Semaphore(IN_FLIGHT_MAX)
+    async with asyncio.TaskGroup() as tasks:
+        asked = [
+            tasks.create_task(_of_group(admin, message, track.consumer_group, room))
+            for track in tracks[:GROUPS_MAX]
+        ]
+    for task in asked:
+        events += task.result()
+    events.sort(key=lambda it: (it.at_ms is None, it.at_ms or 0))
+    return Life(message.message_id, message.topic, events, notes)
+
+
+def place_of(message: MessageExt) -> str:
+    """Return where a message is stored: broker, queue and offset."""
+    return f"{message.queue.broker_name}:{message.queue.queue_id}, offset {message.queue_offset}"
+
+
+def _birth(message: MessageExt) -> list[Event]:
+    found = message.properties
+    group = found.get(PropertyKey.PRODUCER_GROUP, "")
+    sender = f" by {group}" if group else ""
+    events = [
+        Event(Happening.SENT, f"sent from {message.born_host}{sender}", message.born_timestamp)
+    ]
+    place = place_of(message)
+    if message.queue.topic == SCHEDULE_TOPIC:
+        level = found.get(PropertyKey.DELAY, "?")
+        text = f"waits in delay level {level} for {found.get(PropertyKey.REAL_TOPIC, '?')}"
+        return [*events, Event(Happening.DELAYED, text, message.store_timestamp, place=place)]
+    if found.get(PropertyKey.TRANSACTION_PREPARED) == "true":
+        at = found.get(PropertyKey.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
+        text = "stored as a half message" + (f" at offset {at} of the half queue" if at else "")
+        events.append(Event(Happening.HALF, text, message.born_timestamp))
+        events.append(
+            Event(Happening.COMMITTED, "its transaction was committed", message.store_timestamp)
+        )
+    elif PropertyKey.DELAY in found:
+        text = f"was delayed by level {found[PropertyKey.DELAY]}"
+        events.append(Event(Happening.DELAYED, text, message.born_timestamp))
+    stored = Event(
+        Happening.STORED, f"stored by {message.store_host}", message.store_timestamp, place=place
+    )
+    return [*events, stored]
+
+
+async def _copies(admin: AdminClient, message: MessageExt) -> list[Event]:
+    groups = await _or_unknown(admin.broker_groups())
+    if isinstance(groups, Unknown):
+        return [Event(Happening.UNKNOWN, f"its copies are unknown: {groups.reason}")]
+    events = []
+    for broker_id, broker in groups.get(message.queue.broker_name, {}).items():
+        if broker_id == MASTER_ID:
+            continue
+        facts = await _or_unknown(broker.runtime_info())
+        place = f"{broker.name}, copy {broker_id}"
+        if isinstance(facts, Unknown):
+            text = f"copy {broker_id} does not answer: {facts.reason}"
+            events.append(Event(Happening.UNKNOWN, text, place=place))
+        elif read_figures(facts).log_max_offset > message.physical_offset:
+            text = f"copy {broker_id} at {broker.address} has it"
+            events.append(Event(Happening.COPIED, text, place=place))
+        else:
+            text = f"copy {broker_id} at {broker.address} does not have it yet"
+            events.append(Event(Happening.WAITS, text, place=place))
+    return events
+
+
+_STATES: Final = {
+    TrackType.CONSUMED: (Happening.READ, "has read it"),
+    TrackType.CONSUMED_BUT_FILTERED: (Happening.FILTERED, "has passed it: its filter skips it"),
+    TrackType.NOT_CONSUME_YET: (Happening.WAITS, "has not read it yet"),
+    TrackType.PULL: (Happening.UNKNOWN, "pulls, and keeps its own offsets"),
+    TrackType.CONSUME_BROADCASTING: (
+        Happening.UNKNOWN,
+        "broadcasts: each member keeps its own offsets",
+    ),
+    TrackType.UNKNOWN: (Happening.UNKNOWN, "is in an unknown state"),
+}
+
+
+def _state(track: MessageTrack, message: MessageExt) -> Event:
+    group = track.consumer_group
+    if track.track_type is TrackType.NOT_ONLINE:
+        return Event(Happening.WAITS, f"{group} has no connected member", group=group)
+    happening, text = _STATES[track.track_type]
+    reason = f" ({track.exception_desc})" if track.exception_desc else ""
+    place = place_of(message) if happening is Happening.WAITS else ""
+    return Event(happening, f"{group} {text}{reason}", group=group, place=place)
+
+
+async def _of_group(
+    admin: AdminClient, message: MessageExt, group: str, room: asyncio.Semaphore
+) -> list[Event]:
+    """Return the retries and dead letters of a message in one group."""
+    retry, dead = retry_topic(group), dead_letter_topic(group)
+
+    async def copies(topic: str) -> list[MessageExt] | Unknown:
+        async with room:
+            return await _or_unknown(_copies_in(admin, message, topic))
+
+    events: list[Event] = []
+    died_ms: int | None = None
+    for topic, event_of in ((dead, _dead_event), (retry, _retry_event)):
+        found = await copies(topic)
+        if isinstance(found, Unknown):
+            text = f"its copies in {topic} are unknown: {found.reason}"
+            events.append(Event(Happening.UNKNOWN, text, group=group))
+            continue
+        if topic == dead and found:
+            died_ms = min(it.store_timestamp for it in found)
+        events += event_of(found, group, died_ms)
+    return events
+
+
+async def _copies_in(admin: AdminClient, message: MessageExt, topic: str) -> list[MessageExt]:
+    if await admin.namesrv.route(topic) is None:  # brokers create it for the first failure
+        return []
+    try:
+        found = await admin.query_by_unique_key(topic, message.message_id)
+    except TopicNotExist:
+        return []
+    ids = {message.message_id, message.offset_message_id}
+    return [it for it in found if it.message_id in ids or origin_message_id(it) in ids]
+
+
+def _dead_event(found: Iterable[MessageExt], group: str, _died_ms: int | None) -> Sequence[Event]:
+    return [
+        Event(
+            Happening.DEAD,
+            f"{group} gave up on it after {counted(it.reconsume_times, 'attempt')}",
+            it.store_timestamp,
+            group,
+            place_of(it),
+        )
+        for it in found
+    ]
+
+
+def _retry_event(found: Iterable[MessageExt], group: str, died_ms: int | None) -> Sequence[Event]:
+    events = []
+    for it in found:
+        is_replay = died_ms is not None and not it.reconsume_times and it.store_timestamp > died_ms
+        happening = Happening.REPLAYED if is_replay else Happening.RETRIED
+        text = (
+            f"was replayed to {group}"
+            if is_replay
+            else (f"{group} got it back for attempt {it.reconsume_times + 1}")
+        )
+        events.append(Event(happening, text, it.store_timestamp, group, place_of(it)))
+    return events
+
+
+async def _or_unknown(question: Awaitable[T]) -> T | Unknown:
+    try:
+        return await question
+    except CometError as error:
+        return Unknown(str(error) or type(error).__name__)
