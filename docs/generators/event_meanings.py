@@ -16,10 +16,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     "member.master_unknown": "The record names a master that groupMembers does not contain.",
     "member.store_failed": "The replication stream of a broker group could not write to the store "
     "or to a file; a restart is needed.",
-    "member.tables_behind": "This broker won an election, but another broker has newer tables, "
-    "which cannot be fetched now; this broker keeps trying, and does not open until it has them.",
-    "member.tables_fetched": "The winner of an election has the newest tables and opens next.",
-    "tables.offered": "This broker sends its tables to the winner of an election.",
     "in_sync.changed": "The in-sync set of a broker group has changed; the numbers are brokerIds.",
     "hand_over.failed": "A master of a broker group could not hand over its role, and remains the "
     "master. If it was stopping, a failover follows.",
@@ -27,8 +23,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     "taking part.",
     "member.recovered": "A member of a broker group whose state did not fit on the disk has saved "
     "it, and takes part again.",
-    "member.policy_differs": "The replicationPolicy of this broker differs from the record's, "
-    "which takes precedence.",
     "member.epoch_unrecorded": "A follower, a master or another broker has named an epoch that the "
     "record does not have, also after a second read. It changes nothing; logged once a minute.",
     "role_hook.failed": "The program of roleHook failed, did not end in time or cannot be run; it "

@@ -38,7 +38,6 @@ def crashed(role=Role.SLAVE, **more):
 
 
 NO_CANDIDATE = ("NoCandidate", "no member of the in-sync set answers")
-NO_QUORUM = ("NoQuorum", "0 of 3 copies answer, 2 are needed")
 SUSPECT = ("SuspectCopy", "stores may have lost messages")
 MISSING = ("MembersMissing", "brokers [2] do not answer")
 CRASHED = crashed()
@@ -65,9 +64,6 @@ PLANS: dict[str, Any] = {
     "rebuild without a master": (REBUILD, "orders-2", CLOSED, "there is nothing to copy from"),
     "rebuild one of too few": (REBUILD, "orders-1", LAGGING, "1 copies are in sync, and minInSync"),
     "accept a crash of all hosts": (ACCEPT_LOSS, "4", CRASHED, AcceptLoss(4, RECORD, STORES)),
-    "accept the loss of a quorum": (
-        ACCEPT_LOSS, "4", crashed(election_fault=NO_QUORUM), AcceptLoss(4, RECORD, STORES),
-    ),
     "accept a loss without a record": (
         ACCEPT_LOSS, "8", crashed(record=None, election_fault=SUSPECT),
         AcceptLoss(8, None, STORES),

@@ -30,7 +30,7 @@ def test_a_broker_accepts_the_settings(tmp_path):
     one = group(
         brokerName="o-1",
         nameServers=["a:9876", "b.c:9876"],
-        replication={"policy": "AllInSync", "minInSync": 2},
+        replication={"minInSync": 2},
         config={"fileReservedTime": "48", "regionId": r"a\b=c: d"},
     )
     found = loaded(one, tmp_path)

@@ -89,7 +89,6 @@ def test_defaults_are_those_of_the_types():
     assert spec["replicas"]["default"] == 2
     assert spec["replication"]["default"]["minInSync"] == 1
     assert spec["image"]["default"] == {"pullPolicy": "IfNotPresent"}
-    assert spec["replication"]["properties"]["policy"]["default"] == "AllInSync"
     assert "default" not in spec["brokerName"]
     assert msgspec.convert({"nameServers": ["n:9876"]}, Spec).replication.min_in_sync == 1
 

@@ -159,7 +159,6 @@ def test_brokers_and_elector_of_a_group_agree(objects, tmp_path):
             assert one.group_record == elector.group_record
             assert one.broker_name == elector.broker_name
             assert one.min_in_sync == elector.min_in_sync
-            assert one.replication_policy == elector.replication_policy
             assert one.renew_deadline_mills == elector.renew_deadline_mills
         open_record(elector.group_record, tls=client_tls(elector))
 

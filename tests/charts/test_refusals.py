@@ -22,10 +22,6 @@ BAD_VALUES = [
     ('brokerGroups=[{"name": "a", "replicas": 2}]', "brokerGroups[0].replicas", "etcd.endpoints"),
     ('brokerGroups=[{"name": "a", "minInSync": 2}]', "brokerGroups[0].minInSync", "1 replicas"),
     (
-        'brokerGroups=[{"name": "a", "replicationPolicy": "majority"}]',
-        "brokerGroups[0].replicationPolicy", "3 replicas",
-    ),
-    (
         'brokerGroups=[{"name": "a", "flushDiskType": "SYNC"}]',
         "/brokerGroups/0/flushDiskType", "'SYNC_FLUSH'",
     ),

@@ -64,15 +64,6 @@ BAD = {
         {**GOOD, "clusterName": ""},
         "spec.clusterName in body should be at least 1 chars long",
     ),
-    "unknown policy": (
-        {**GOOD, "replication": {"policy": "Sync"}},
-        ('spec.replication.policy: Unsupported value: "Sync": supported values:'
-        ' "AllInSync", "Majority"'),
-    ),
-    "majority of two": (
-        {**GOOD, "replication": {"policy": "Majority"}},
-        "replication.policy Majority needs replicas of 3 or more: use AllInSync",
-    ),
     "more in sync than brokers": (
         {**GOOD, "replication": {"minInSync": 3}},
         "replication.minInSync must not exceed replicas: no message would ever be accepted",
@@ -219,10 +210,6 @@ CHANGES: dict[str, Any] = {
         {"brokerName": "other"},
         "cannot be changed: create another BrokerGroup",
     ),
-    "policy": (
-        {"replication": {"policy": "Majority"}},
-        "spec.replication.policy: Invalid value",
-    ),
     "smaller volumes": (
         {"storage": {"size": "19Gi"}},
         "volumes can grow but not shrink: keep the size or raise it",
@@ -246,13 +233,6 @@ def test_a_broker_name_cannot_be_added_later(kube, namespace):
     apply(kube, namespace, GOOD)
     said = apply(kube, namespace, {**GOOD, "brokerName": "orders"}, is_checked=False)
     assert "brokerName cannot be added or removed later" in said
-
-
-def test_a_majority_cannot_be_scaled(kube, namespace):
-    majority = {**GOOD, "replicas": 3, "replication": {"policy": "Majority"}}
-    apply(kube, namespace, majority)
-    said = apply(kube, namespace, {**majority, "replicas": 5}, is_checked=False)
-    assert "with replication.policy Majority the number of replicas cannot be changed" in said
 
 
 def test_volumes_may_grow_in_other_units(kube, namespace):
@@ -280,8 +260,7 @@ def test_defaults_are_visible(kube, namespace):
         "podDisruptionBudget": {"enabled": True},
         "replicas": 2,
         "replication": {
-            "heardWithinMs": 1500, "minInSync": 1, "policy": "AllInSync",
-            "renewDeadlineMs": 6000,
+            "heardWithinMs": 1500, "minInSync": 1, "renewDeadlineMs": 6000,
             "replicaLagTimeoutMs": 10000, "switchoverTimeoutMs": 2000,
         },
         "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}},

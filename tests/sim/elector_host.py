@@ -121,7 +121,7 @@ class ElectorHost:
 
     def _open(self, loop: ProcessLoop) -> None:
         world, plan = self.world, self.world.plan
-        group = partial(Group, name=GROUP, policy=plan.policy, min_in_sync=plan.min_in_sync)
+        group = partial(Group, name=GROUP, min_in_sync=plan.min_in_sync)
         members = tuple(sorted(host.ordinal for host in world.hosts.values()))
         staying = tuple(one for one in members if one not in world.leaving)
         the_plan = Plan(

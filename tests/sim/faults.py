@@ -18,7 +18,6 @@ from tests.sim.plan import FAULTS
 from cometmq.ha.actions import HandOver
 from cometmq.ha.member import Role as MemberRole
 from cometmq.ha.planned import switch_over
-from cometmq.ha.record import Policy, promise_quorum
 from cometmq.ha.state import Standing
 
 if TYPE_CHECKING:
@@ -267,47 +266,6 @@ class Nemesis:
         self._note(host.name, "loses its connections")
         self._world.network.cut(host.name)
 
-    def tear_fetch(self) -> None:
-        """Inject a fault at the winner or the source during the next fetch of tables."""
-        self._await_fetch(self._world.scheduler.now + 2.0)
-
-    def _await_fetch(self, until_s: float) -> None:
-        scheduler = self._world.scheduler
-        pair = self._fetching()
-        if pair is not None and not self._is_over:
-            delay_s = 4 * self._world.network.delay_s * self._random.random()
-            scheduler.after(delay_s, self._tear, *pair)
-        elif scheduler.now < until_s and not self._is_over:
-            scheduler.after(0.005, self._await_fetch, until_s)
-
-    def _fetching(self) -> tuple[Host, Host] | None:
-        """Return a winner that lacks tables, and their source."""
-        for host in self._hosts():
-            found = None if host.process is None else host.process.member.found
-            if found is None or found.record.tables is None or host.process is None:
-                continue
-            if len(host.process.grouping.fetcher._tasks):
-                return host, self._world.hosts[f"b{found.record.tables.copy.ordinal}"]
-        return None
-
-    def _tear(self, winner: Host, source: Host) -> None:
-        victim = self._random.choice((winner, source))
-        match self._random.choice(("kill", "crash", "cut", "part")):
-            case "crash" if self._may_crash(victim):
-                victim.crash()
-                self._later(victim.boot_again, 0.3)
-            case "cut":
-                self._note(victim.name, "loses its connections in a fetch of tables")
-                self._world.network.cut(victim.name)
-            case "part":
-                self._block([(winner.name, source.name), (source.name, winner.name)])
-            case _:
-                self._note(victim.name, "is killed in a fetch of tables")
-                victim.kill()
-                self._later(victim.start, self._random.choice((0.05, 0.5)))
-
-    # The record
-
     def hide_record(self) -> None:
         names = [host.name for host in self._hosts() if self._random.random() < 0.6]
         names += [elector.name for elector in self._world.electors if self._random.random() < 0.3]
@@ -430,15 +388,10 @@ class Nemesis:
         if found is None:
             return False
         record = found.record
-        intact = [
-            copy
+        return any(
+            copy.ordinal != host.ordinal and world._incarnation(copy.ordinal) == copy.incarnation
             for copy in record.in_sync
-            if copy.ordinal != host.ordinal and world._incarnation(copy.ordinal) == copy.incarnation
-        ]
-        needed = 1
-        if record.policy is Policy.MAJORITY:
-            needed = max(promise_quorum(record), record.copies // 2 + 1)
-        return len(intact) >= needed
+        )
 
     def _note(self, name: str, event: str, **facts: Any) -> None:
         self._world.note("nemesis", f"{name} {event}", **facts)

@@ -25,7 +25,7 @@ TURN_S: Final = 0.0001
 SLOW_TURN_S: Final = 0.02
 EVENTS_MAX: Final = 400_000
 """A run with more events is a livelock. Usual runs have 4,000, the longest 130,000, because in a
-group that has lost a majority, slaves forward requests again and again until these time out.
+group that waits for a lost store, slaves forward requests again and again until these time out.
 """
 
 

@@ -19,7 +19,6 @@ from cometmq.broker.tables import journal
 from cometmq.ha import actions, election, epochs, in_sync, member, missing_record
 from cometmq.ha import record as records
 from cometmq.ha import state as states
-from cometmq.ha.record import Policy
 from cometmq.store.journal import JournalContent, collect
 from cometmq.store.message_store import MessageStore
 
@@ -32,9 +31,8 @@ QUICK: Final[Changes] = {
     "slice_bytes": 256 << 10, "is_early": False, "kills_several": False, "send_share": 0.8,
     "chaos_bytes_s": 0,
 }  # fmt: skip
-PAIR: Final[Changes] = {**QUICK, "copies": 2, "policy": Policy.ALL_IN_SYNC}
-TRIO: Final[Changes] = {**QUICK, "copies": 3, "policy": Policy.ALL_IN_SYNC}
-MAJORITY: Final[Changes] = {**QUICK, "copies": 3, "policy": Policy.MAJORITY}
+PAIR: Final[Changes] = {**QUICK, "copies": 2}
+TRIO: Final[Changes] = {**QUICK, "copies": 3}
 
 
 class Mutation(NamedTuple):
@@ -176,15 +174,6 @@ def appends_at_a_failed_write() -> list[Patch]:
     return [(MessageStore, "append_raw", append_raw)]
 
 
-def saves_no_entry_at_its_start() -> list[Patch]:
-    reached = epochs.reached
-
-    def late(mine: epochs.History, masters: epochs.History, end: int) -> epochs.History:
-        return reached(mine, masters, end - 1)
-
-    return [(following, "reached", late)]
-
-
 def forgets_position() -> list[Patch]:
     def forgetful(*arguments: Any) -> JournalContent:
         found = collect(*arguments)
@@ -299,33 +288,6 @@ ALL: dict[str, Mutation] = {
         {"weights": {"delete": 4, "part": 4}, "unknown_chance": 0.4},
         seeds=1000,
     ),
-    "R11: the most complete log wins": Mutation(
-        drop(
-            election,
-            "rank",
-            lambda _record, status, _removing: (status.promised, -status.copy.ordinal),
-        ),
-        MAJORITY,
-        BREAKS,
-        seeds=300,
-    ),
-    "R11: members that lost their log do not vote": Mutation(
-        same_incarnation, MAJORITY, ("crash", "elect", "isolate"), seeds=60
-    ),
-    "R11: a restarted copy knows how recent its tables are": Mutation(
-        forgets_position,
-        MAJORITY,
-        ("kill", "part", "elect"),
-        {"kills_several": True, "send_share": 0.1, "think_s": 0.02},
-        seeds=150,
-    ),
-    "R11: the winner fetches the most complete tables": Mutation(
-        drop(records, "lacks_tables", lambda _position, _needed: False),
-        MAJORITY,
-        ("part", "elect", "kill"),
-        {"send_share": 0.5, "think_s": 0.02, "chaos_bytes_s": 3_000, "slice_bytes": 300},
-        seeds=200,
-    ),
     "a forwarded request is not forwarded again": Mutation(
         drop(gate, "is_forwarded", never),
         TRIO,
@@ -336,7 +298,11 @@ ALL: dict[str, Mutation] = {
     "a failed write is undone before replicated bytes are appended": Mutation(
         appends_at_a_failed_write, TRIO, ("full_disk", "elect"), {"think_s": 0.02}, seeds=100
     ),
-    "R11: an epoch's entry is saved when its start is reached": Mutation(
-        saves_no_entry_at_its_start, MAJORITY, BREAKS, {"delay_s": 0.03}, seeds=60
+    "R10: a restarted copy knows how recent its tables are": Mutation(
+        forgets_position,
+        PAIR,
+        ("kill", "part", "delete"),
+        {"weights": {"kill": 4, "part": 3, "delete": 2}, "send_share": 0.1, "think_s": 0.02},
+        seeds=300,
     ),
 }

@@ -89,12 +89,11 @@ class Oracle:
         """
         record = self._world.place.current
         least = process.host.settings.min_in_sync
-        if record is not None and record.record.epoch == process.broker.role.epoch:
-            is_set = record.record.policy == "all-in-sync"
-            if is_set and len(record.record.in_sync) < least:
-                self._world.violated(
-                    f"{process.name} acknowledges while the set has fewer than {least}"
-                )
+        is_current = record is not None and record.record.epoch == process.broker.role.epoch
+        if is_current and record is not None and len(record.record.in_sync) < least:
+            self._world.violated(
+                f"{process.name} acknowledges while the set has fewer than {least}"
+            )
         name = str(process.member.me.incarnation)
         self._copied[name] = max(offset, self._copied.get(name, 0))
         acknowledge(offset)

@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.ha.fencing import Timing
-from cometmq.ha.record import Policy
 from cometmq.store.settings import FlushDiskType
 
 FAULTS: Final[Mapping[str, float]] = {
@@ -40,33 +39,13 @@ FAULTS: Final[Mapping[str, float]] = {
     "resize": 1,
     "delete": 1,
     "empty_store": 1,
-    "tear_fetch": 3,
 }
 """Kind of fault (a method of `faults.Nemesis`) -> its relative frequency in runs that have it."""
 RARE: Final = {"delete": 0.08, "resize": 0.15, "bad_disk": 0.3, "fence": 0.3}
 """Kinds of faults that only few runs have, with their probability."""
-NOT_DRAWN: Final = frozenset({"empty_store", "tear_fetch"})
-"""Kinds that are not drawn: one is for tests of a dropped rule, one belongs to `DIVIDED`."""
+NOT_DRAWN: Final = frozenset({"empty_store"})
+"""Kinds that are only for tests of a dropped rule."""
 FAULT_FREE_CHANCE: Final = 0.02
-
-DIVIDED_CHANCE: Final = 0.4
-DIVIDED: Final[Mapping[str, Any]] = {
-    "faults": ("part", "elect", "kill", "tear_fetch"),
-    "weights": {"part": 3, "elect": 4, "kill": 2, "tear_fetch": 2},
-    "transfer_bytes_s": 0,
-    "chaos_bytes_s": 3_000,
-    "slice_bytes": 300,
-    "send_share": 0.5,
-    "think_s": 0.02,
-    "pause_s": 0.08,
-    "chaos_s": 4.0,
-    "delay_s": 0.005,
-}
-"""Majorities whose longest log and newest tables are often in different stores.
-
-Tables overtake the log on a slow stream: a copy that was cut off from the master for a while has
-the newest tables long before it has the newest log, which another copy has.
-"""
 
 KEY_CHANCE: Final = 0.8
 """The share of groups with a key."""
@@ -80,7 +59,6 @@ class Plan(msgspec.Struct, kw_only=True):
     """Everything that the seed of a run decides."""
 
     copies: int
-    policy: Policy = Policy.ALL_IN_SYNC
     min_in_sync: int = 1
     timing: Timing = FAST
     faults: tuple[str, ...] = ()
@@ -125,7 +103,6 @@ class Plan(msgspec.Struct, kw_only=True):
         timing = self.timing
         return {
             "min_in_sync": self.min_in_sync,
-            "replication_policy": self.policy,
             "renew_deadline_mills": timing.renew_deadline_ms,
             "heard_within_mills": timing.heard_within_ms,
             "replica_lag_timeout_mills": timing.lag_timeout_ms,
@@ -140,31 +117,21 @@ class Plan(msgspec.Struct, kw_only=True):
 def draw(random: Random) -> Plan:
     """Draw the plan of a run."""
     plan = draw_usual(random)
-    plan = msgspec.structs.replace(plan, has_key=random.random() < KEY_CHANCE)
-    is_majority = plan.policy is Policy.MAJORITY
-    is_divided = is_majority and bool(plan.faults) and random.random() < DIVIDED_CHANCE
-    return msgspec.structs.replace(plan, **DIVIDED) if is_divided else plan
+    return msgspec.structs.replace(plan, has_key=random.random() < KEY_CHANCE)
 
 
 def draw_usual(random: Random) -> Plan:
-    """Return a plan that is not designed to exercise the tables."""
+    """Return a plan of a group with a key."""
     copies = random.choice((2, 2, 3, 3, 3, 4, 5))
-    policy = Policy.ALL_IN_SYNC
-    if copies > 2 and random.random() < 0.4:
-        policy = Policy.MAJORITY
-    is_majority = policy is Policy.MAJORITY
-    least = 1 if is_majority else random.choice((1, 1, 2))
+    least = random.choice((1, 1, 2))
     share = random.choice((0.2, 0.4, 0.7))
     kinds = [kind for kind in FAULTS if kind not in NOT_DRAWN]
     chosen = [kind for kind in kinds if random.random() < RARE.get(kind, 1.0) * share]
     if random.random() < FAULT_FREE_CHANCE:
         chosen = []
-    if is_majority and "resize" in chosen:  # its number of copies is fixed
-        chosen.remove("resize")
     is_rough = bool(chosen) and random.random() < 0.5
     return Plan(
         copies=copies,
-        policy=policy,
         min_in_sync=least,
         faults=tuple(chosen),
         chaos_s=random.choice((1.5, 2.5, 4.0)),
@@ -179,7 +146,7 @@ def draw_usual(random: Random) -> Plan:
         twice_chance=random.choice((0.0, 0.05)) if is_rough else 0.0,
         slice_bytes=random.choice((256 << 10, 256 << 10, 300)),
         transfer_bytes_s=random.choice((0, 0, 0, 20_000)),
-        kills_several=is_majority and random.random() < 0.5,
-        send_share=random.choice((0.8, 0.3)) if is_majority else 0.8,
+        kills_several=copies > 2 and random.random() < 0.3,
+        send_share=random.choice((0.8, 0.8, 0.3)),
         only_fills_disks=random.random() < 0.5,
     )

@@ -24,7 +24,6 @@ from tests.sim.place import Place
 from tests.sim.plan import Plan
 
 from cometmq.broker.replication.group import follower_stream
-from cometmq.ha.record import Policy, promise_quorum
 from cometmq.ha.state import STATE_FILE, State
 
 FORM_S: Final = 1.0
@@ -235,9 +234,7 @@ class World:
         alive = [
             copy for copy in record.in_sync if self._incarnation(copy.ordinal) == copy.incarnation
         ]
-        if record.policy is Policy.ALL_IN_SYNC:
-            return "" if alive else "blocked: every copy in sync was lost"
-        return "blocked: a majority was lost" if len(alive) < promise_quorum(record) else ""
+        return "" if alive else "blocked: every copy in sync was lost"
 
     def _incarnation(self, ordinal: int) -> str:
         state = self.state_of(self.hosts[f"b{ordinal}"])

@@ -18,6 +18,7 @@ from cometmq.control.admission import (
     CONNECTION_CALLS_MAX,
 )
 from cometmq.control.client import MemberClient
+from cometmq.control.electors import Electors
 from cometmq.control.member import ConfigChange, MemberUnreachable, Target, WrongMember
 from cometmq.control.messages import ROLES, STANDINGS, from_message, to_message, to_target
 from cometmq.control.methods import ORDERS
@@ -180,6 +181,7 @@ async def test_the_watch_sends_changes_at_once_and_growth_at_intervals(member, c
 
 
 async def test_the_watch_ends_when_the_member_is_silent_or_gone(member, server, client):
+    server.electors = Electors(lambda: 0)  # that no elector calls would be news after 3 s
     reports = client.watch(interval_ms=60_000, silence_ms=5_000)
     await anext(reports)
     with pytest.raises(MemberUnreachable, match="silent for 5000 ms"):

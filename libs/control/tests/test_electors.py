@@ -43,10 +43,6 @@ def test_a_member_that_has_just_started_does_not_know(clock):
     assert electors.count is None
     clock.now_ms += 1
     assert electors.count == 0
-    electors.watch_opened()  # by an elector of an earlier release
-    assert electors.count == 1
-    electors.watch_closed()
-    assert electors.count == 0
 
 
 def test_malformed_and_many_marks_are_bounded(clock):

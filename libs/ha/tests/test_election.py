@@ -8,16 +8,14 @@ from cometmq.ha import election
 from cometmq.ha.actions import (
     Blocked,
     Elect,
-    Fence,
     Follow,
     Group,
     Promote,
     Status,
-    Wait,
 )
 from cometmq.ha.election import Loss, Watched
 from cometmq.ha.member import Role
-from cometmq.ha.record import Copy, Policy, TablesAt, Versioned
+from cometmq.ha.record import Copy, Versioned
 from cometmq.ha.testing.samples import (
     GROUP,
     TIMING,
@@ -25,7 +23,6 @@ from cometmq.ha.testing.samples import (
     M,
     X,
     Y,
-    fenced,
     master,
     only,
     recorded,
@@ -39,7 +36,6 @@ from cometmq.remoting.errors import SettingsError
     [
         ({"min_in_sync": 4}, "minInSync is 4, but group 'g' has 3 copies"),
         ({"min_in_sync": 0}, "minInSync is 0"),
-        ({"ordinals": (0, 1), "policy": Policy.MAJORITY}, "needs at least 3, use all-in-sync"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, words):
@@ -201,83 +197,6 @@ def test_a_lost_master_is_replaced_and_others_complete():
     assert election.decide(GROUP, found, statuses, is_master_lost=False) == ()
 
 
-# ---- majority --------------------------------------------------------------------------------
-
-
-def test_a_majority_is_fenced_before_its_logs_are_compared():
-    found = recorded(policy=Policy.MAJORITY)
-    assert election.elect(found, (slave(X), slave(Y))) == (Fence(1, 5), Fence(2, 5))
-    assert election.elect(found, (slave(X, promised=5), slave(Y))) == (Fence(2, 5),)
-
-
-def test_the_most_complete_log_of_a_majority_wins():
-    found = recorded(policy=Policy.MAJORITY)
-    statuses = (
-        slave(X, promised=5, last_log_epoch=2, max_offset=90),
-        slave(Y, promised=6, last_log_epoch=3, max_offset=10),
-    )
-    action = only(election.elect(found, statuses, removing={2}))
-    assert (action.record.holder, action.record.epoch) == (Y, 7)
-
-
-def test_the_votes_of_a_majority_count_without_that_of_a_fenced_holder():
-    found = recorded(policy=Policy.MAJORITY)
-    stopped = fenced(M, promised=5, last_log_epoch=4, max_offset=99, tables_epoch=4, tables=9)
-    others = (slave(X), slave(Y))
-    assert election.elect(found, (stopped, *others)) == (Fence(1, 5), Fence(2, 5))
-    others = (
-        slave(X, promised=5, max_offset=7, tables_epoch=4, tables=8),
-        slave(Y, promised=5, max_offset=8, tables_epoch=4, tables=7),
-    )
-    action = only(election.elect(found, (stopped, *others)))
-    assert (action.record.holder, action.record.epoch) == (Y, 6)
-    assert action.record.tables == TablesAt(X, 4, 8)
-
-
-def test_a_fenced_holders_tables_count_if_a_copy_does_not_know_its_own():
-    found = recorded(policy=Policy.MAJORITY)
-    stopped = fenced(M, promised=5, last_log_epoch=4, max_offset=99, tables_epoch=4, tables=9)
-    behind = slave(X, promised=5, max_offset=8, tables_epoch=4, tables=8)
-    damaged = slave(Y, promised=5, max_offset=7)
-    action = only(election.elect(found, (stopped, behind, damaged)))
-    assert (action.record.holder, action.record.tables) == (X, TablesAt(M, 4, 9))
-
-
-def test_a_fenced_holder_whose_vote_is_needed_wins_only_with_the_longer_log():
-    found = recorded(policy=Policy.MAJORITY)
-    stopped = fenced(M, promised=5, last_log_epoch=4, max_offset=9)
-    for max_offset, winner in [(8, M), (9, X), (10, X)]:
-        other = slave(X, promised=5, max_offset=max_offset)
-        assert only(election.elect(found, (stopped, other))).record.holder == winner
-
-
-def test_a_winner_that_does_not_open_is_asked_again():
-    found = recorded(policy=Policy.MAJORITY)
-    stuck = msgspec.structs.replace(master(X), role=Role.PROMOTING)
-    third = fenced(Y, promised=5)
-    assert election.elect(found, (stuck, third)) == (Fence(1, 5),)
-    action = only(election.elect(found, (fenced(X, promised=5), third)))
-    assert action.record.epoch == 6
-
-
-def test_the_winner_of_a_majority_is_told_where_the_tables_are():
-    found = recorded(policy=Policy.MAJORITY)
-    statuses = (
-        fenced(X, promised=5, last_log_epoch=4, max_offset=9, tables_epoch=4, tables=1),
-        fenced(Y, promised=5, last_log_epoch=4, max_offset=8, tables_epoch=4, tables=2),
-    )
-    action = only(election.elect(found, statuses))
-    assert (action.record.holder, action.record.tables) == (X, TablesAt(Y, 4, 2))
-
-
-def test_a_minority_elects_nobody():
-    found = recorded(policy=Policy.MAJORITY)
-    for statuses in [(slave(Y),), (slave(X2), slave(Y))]:
-        assert only(election.elect(found, statuses)) == Wait(
-            Blocked.NO_QUORUM, "1 of 3 copies answer, 2 are needed"
-        )
-
-
 # ---- completion ------------------------------------------------------------------------------
 
 
@@ -301,10 +220,9 @@ def test_members_that_cannot_follow_are_not_ordered_to(other):
     assert election.complete(recorded(epoch=5).record, (master(epoch=5), other)) == ()
 
 
-@pytest.mark.parametrize("policy", Policy)
 @pytest.mark.parametrize("role", [Role.SLAVE, Role.FENCED])
-def test_the_epoch_rises_above_a_promise_to_an_abandoned_election(policy, role):
-    found = recorded(policy=policy)
+def test_the_epoch_rises_above_a_promise_to_an_abandoned_election(role):
+    found = recorded()
     stuck = Status(copy=X, role=role, promised=6)
     action = only(election.decide(GROUP, found, (master(), stuck, slave(Y)), is_master_lost=False))
     assert action == Elect(found, found.record.elected(M, 7))

@@ -7,15 +7,15 @@ from cometmq.ha import fencing, in_sync
 from cometmq.ha.fencing import NEVER, Progress, Timing
 from cometmq.ha.in_sync import Ack
 from cometmq.ha.port import UNKNOWN
-from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.remoting.errors import SettingsError
 
 M, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
 TIMING = Timing()
 
 
-def leading(*members, policy=Policy.ALL_IN_SYNC):
-    record = Record(uid="u", group="g", epoch=1, holder=M, in_sync=members, copies=3, policy=policy)
+def leading(*members):
+    record = Record(uid="u", group="g", epoch=1, holder=M, in_sync=members, copies=3)
     return in_sync.lead(M, Versioned(record, "1"), start=0)
 
 
@@ -46,13 +46,6 @@ def test_a_master_that_may_be_alone_needs_its_lease():
     leadership = in_sync.written(leadership, record)
     leadership = in_sync.answered(leadership, UNKNOWN)
     assert fencing.heard_by_all_ms(leadership, {X: 90_000}) == NEVER
-
-
-@pytest.mark.parametrize(
-    ("heard", "latest"), [({}, NEVER), ({X: 5}, 5), ({X: 5, Y: 9}, 9), ({Y: 7}, 7)]
-)
-def test_a_majority_needs_one_other_of_three(heard, latest):
-    assert fencing.heard_by_all_ms(leading(M, X, Y, policy=Policy.MAJORITY), heard) == latest
 
 
 def unlogged(now_ms, members=(M, X), heard=None, is_predecessor_gone=False):

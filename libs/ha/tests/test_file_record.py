@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import sys
@@ -18,7 +17,7 @@ from cometmq.ha.durable import OsFiles
 from cometmq.ha.places.file import FileRecord
 from cometmq.ha.places.versions import KEPT
 from cometmq.ha.port import Answer, Outcome, RecordUnreachable
-from cometmq.ha.record import RecordDamaged, Versioned, encode_record
+from cometmq.ha.record import RecordDamaged, Versioned
 from cometmq.ha.testing.failing_disk import Crash, Disk, Process
 from cometmq.ha.testing.port_contract import FIRST, SECOND, new_record
 
@@ -236,68 +235,6 @@ def test_old_versions_that_could_not_be_removed_are_removed_in_ascending_order()
     assert removed == [1, 2, 3]
 
 
-# ---- the earlier format ---------------------------------------------------------------------
-
-
-def old_disk() -> Disk:
-    disk = Disk(PATH.parent)
-    disk.set(PATH, b"17\n" + encode_record(new_record()))
-    disk.sync(PATH.parent)
-    return disk
-
-
-@pytest.fixture
-def lock_folder(tmp_path, monkeypatch):
-    """Keep the lock of the earlier release, which is a real file, in a temporary folder."""
-    monkeypatch.setattr(f"{__name__}.PATH", tmp_path / "record")
-
-
-@pytest.mark.usefixtures("lock_folder")
-@pytest.mark.parametrize("is_power_lost", [False, True], ids=["kill", "power"])
-@pytest.mark.parametrize("step", range(STEPS_MAX))
-def test_a_crash_at_any_step_of_the_conversion_keeps_the_record(step, is_power_lost):
-    for seed in range(5):
-        group = Group()
-        group.disk = old_disk()
-        base = group.read()
-        assert base.record == new_record()
-        with contextlib.suppress(Crash):
-            group.write(at(step, crash))
-        if is_power_lost:
-            group.disk.lose_power(Random(f"{step} {seed}"))
-        assert group.read().record.serial in (0, 1)
-        assert group.write() is Answer.APPLIED
-
-
-@pytest.mark.usefixtures("lock_folder")
-def test_a_conversion_changes_no_version():
-    group = Group()
-    group.disk = old_disk()
-    base, late = group.read(), group.read()
-    with contextlib.suppress(Crash):  # after the conversion, before the write
-        group.write(at(11, crash))
-    assert not group.disk.folders[PATH.parent][PATH.name].startswith(b"17")
-    assert group.read() == base
-    assert group.write() is Answer.APPLIED
-    outcome = record_of(Process(group.disk)).replace_blocking(late, late.record.renewed())
-    assert outcome.answer is Answer.CONFLICT
-
-
-async def test_a_program_of_the_earlier_release_that_writes_is_not_overtaken(tmp_path):
-    path = tmp_path / "record"
-    path.write_bytes(b"17\n" + encode_record(new_record()))
-    port = FileRecord(path)
-    base = existing(await port.read())
-    with (tmp_path / "record.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        outcome = await port.replace(base, base.record.renewed())
-        assert outcome.answer is Answer.UNKNOWN
-        assert "cannot write the record" in outcome.reason
-    assert (await port.replace(base, base.record.renewed())).answer is Answer.APPLIED
-    first_line = path.read_bytes().partition(b"\n")[0]
-    assert not first_line.isdigit(), "the earlier release would go on writing"
-
-
 # ---- real files and processes ----------------------------------------------------------------
 
 WRITER = """
@@ -393,8 +330,7 @@ async def test_a_failing_disk_is_an_unknown_outcome_and_an_unreachable_record(tm
         (b'{"format":3,"versions":"0123456789abcdef"}', "format"),
         (b'{"format":2,"versions":"../../etc"}', "versions"),
         (b'{"format":2,"versions":"0123456789abcdef"}', "0123456789abcdef is missing"),
-        (b"1\n{", "cannot be read"),
-        (b'1\n{"uid":"u"}', "missing required field"),
+        (b'{"uid":"u"}', "missing required field"),
     ],
 )
 async def test_a_damaged_file_is_named(tmp_path, content, words):

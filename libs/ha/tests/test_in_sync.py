@@ -7,7 +7,7 @@ import pytest
 from cometmq.ha import in_sync
 from cometmq.ha.in_sync import Ack, AckRefused
 from cometmq.ha.port import CONFLICT, UNKNOWN, applied
-from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.ha.record import Copy, Record, Versioned
 
 M, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
 X2 = Copy(1, "x2")
@@ -234,57 +234,3 @@ def test_only_a_member_for_certain_takes_over():
     leadership = heard(leading(M), ack(X, 0))
     assert in_sync.hand_over(leadership, X) is None
     assert in_sync.hand_over(lost_write(leadership), X) is None
-
-
-def test_a_majority_waits_for_the_target_of_an_open_hand_over():
-    leadership = heard(leading(M, X, Y, end=10, policy=Policy.MAJORITY), ack(X, 10), ack(Y, 10))
-    record = in_sync.hand_over(leadership, X)
-    assert record
-    leadership = in_sync.answered(in_sync.written(leadership, record), UNKNOWN)
-    leadership = in_sync.found(leadership, leadership.base)
-    leadership = heard(in_sync.appended(leadership, 20), ack(Y, 20))
-    assert leadership.confirmed == 10
-    assert heard(leadership, ack(X, 15)).confirmed == 15
-    settled = in_sync.found(leadership, Versioned(leadership.base.record.renewed(), "2"))
-    assert settled.confirmed == 20
-
-
-# ---- majority --------------------------------------------------------------------------------
-
-
-def test_more_than_half_of_all_copies_confirm():
-    leadership = leading(M, X, Y, end=30, policy=Policy.MAJORITY)
-    assert leadership.confirmed == 0
-    leadership = heard(leadership, ack(X, 20))
-    assert leadership.confirmed == 20
-    assert heard(leadership, ack(Y, 30)).confirmed == 30
-
-
-def test_quorums_stay_with_a_set_that_is_not_full():
-    leadership = leading(M, end=30, policy=Policy.MAJORITY)
-    assert leadership.confirmed == 0
-    assert in_sync.wanted_set(heard(leadership, ack(X, 30)), ()) == (M, X)
-
-
-def test_copies_below_the_start_of_the_epoch_do_not_count():
-    leadership = heard(
-        leading(M, X, Y, start=20, end=30, policy=Policy.MAJORITY), ack(X, 19), ack(Y, 10)
-    )
-    assert leadership.confirmed == 0
-    assert heard(leadership, ack(X, 20)).confirmed == 20
-
-
-def test_a_copy_that_lost_its_log_counts_when_it_was_readmitted():
-    leadership = heard(leading(M, X, Y, end=30, policy=Policy.MAJORITY), ack(X2, 30))
-    assert leadership.confirmed == 0
-    assert in_sync.wanted_set(leadership, {X, Y}) == (M, X2, Y)
-    record = proposed(leadership)
-    leadership = in_sync.written(leadership, record)
-    assert leadership.confirmed == 0
-    assert in_sync.answered(leadership, applied(record, "2")).confirmed == 30
-
-
-def test_a_majority_loses_no_member_to_silence():
-    leadership = leading(M, X, Y, policy=Policy.MAJORITY, deposed=X)
-    assert not in_sync.wants_write(leadership, {X, Y})
-    assert in_sync.may_acknowledge(leadership, 3)

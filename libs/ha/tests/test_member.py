@@ -39,7 +39,7 @@ from cometmq.ha.member import (
     react,
 )
 from cometmq.ha.port import Answer
-from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.ha.record import Copy, Record, Versioned
 
 ME, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
 
@@ -49,10 +49,8 @@ def record(epoch, holder=ME, uid="u", in_sync=(ME, X)):
     return Versioned(content, str(epoch))
 
 
-MAJORITY = Versioned(msgspec.structs.replace(record(3).record, policy=Policy.MAJORITY), "3")
 RECOVERING = Member(me=ME, promised=3)
 SLAVE = Member(me=ME, promised=3, role=Role.SLAVE)
-UNSURE = Member(me=ME, promised=3, role=Role.SLAVE, knows_tables=False)
 FOLLOWING = Member(me=ME, promised=3, role=Role.SLAVE, epoch=3, master=1)
 PROMOTING = Member(me=ME, promised=4, role=Role.PROMOTING, epoch=4, found=record(4))
 MASTER = Member(me=ME, promised=4, role=Role.MASTER, epoch=4, found=record(4))
@@ -75,16 +73,11 @@ def failed(before):
 
 ROWS = [
     (RECOVERING, Recovered(), SLAVE, (READ,)),
-    (RECOVERING, Recovered(knows_tables=False), UNSURE, (READ,)),
     (RECOVERING, StoreFailed(), failed(RECOVERING), (CLOSE, STOP)),
     (FAILED, Recovered(), Member(me=ME, promised=4, role=Role.SLAVE), (READ,)),
     # a record read by a member that is not master
     (SLAVE, RecordRead(record(4)), PROMOTING, (STOP, SavePromise(4), BeginEpoch(4))),
     (SLAVE, RecordRead(None), SLAVE, ()),
-    # a restarted holder of a majority elects itself only if its tables are known to be recent
-    (SLAVE, RecordRead(MAJORITY), SLAVE, (Claim(MAJORITY, MAJORITY.record.elected(ME, 4)),)),
-    (UNSURE, RecordRead(MAJORITY), UNSURE, ()),
-    (UNSURE, RecordRead(record(3)), UNSURE, (Claim(record(3), record(3).record.elected(ME, 4)),)),
     (
         SLAVE,
         RecordRead(record(3)),  # burned: epoch 3 may have been opened before a restart (R4)

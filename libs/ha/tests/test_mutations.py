@@ -14,14 +14,12 @@ import pytest
 
 from cometmq.ha import actions, election, epochs, in_sync, member, missing_record
 from cometmq.ha import record as records
-from cometmq.ha.record import Policy
 from cometmq.ha.state import Standing
 from cometmq.ha.testing.explore import explore
 from cometmq.ha.testing.model import Model
 from cometmq.ha.testing.world import Bounds
 
 Patch = tuple[Any, str, Any]
-MAJORITY = Policy.MAJORITY
 
 
 class Case(NamedTuple):
@@ -101,31 +99,6 @@ class PassesOverSuspects(Model):
         )
         return missing_record.restore(self.group, tuple(passed_over), fence_epoch, "u2")
 
-
-class SavesNoEntryAtItsStart(Model):
-    def reach(self, history, stream, end):
-        return epochs.reached(history, stream.history, end - 1)
-
-
-FIGURE_8 = (
-    "0 appends",
-    "0 appends",
-    "1 is fenced with 2",
-    "2 is fenced with 2",
-    "elector makes 1 master of 3",
-    "1 reads the record",
-    "1 appends",
-    "0 reads the record",
-    "0 is fenced with 4",
-    "2 is fenced with 4",
-    "elector makes 0 master of 5",
-    "0 reads the record",
-    "2 follows 5",
-    "2 connects",
-    "2 copies",
-)
-"""The path to figure 8 of the Raft paper: broker 0 replicates messages from an epoch long before
-its own, while broker 1 has a different message from an epoch in between."""
 
 CASES = [
     Case(
@@ -338,66 +311,6 @@ CASES = [
                 lambda current, base, record: current is None or current.version == base.version,
             ),
         ),
-    ),
-    Case(
-        "R11: votes come with promises",
-        Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=2),
-        ((election, "has_promised", always),),
-    ),
-    Case(
-        "R11: the most complete log wins",
-        Bounds(nodes=3, in_sync=3, holder=2, policy=MAJORITY, messages=1, epochs=3),
-        (
-            (
-                election,
-                "rank",
-                lambda record, status, removing: (status.promised, -status.copy.ordinal),
-            ),
-        ),
-    ),
-    Case(
-        "R11: members that lost their log do not vote",
-        Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=3, host_crashes=1),
-        model=SameIncarnation,
-    ),
-    Case(
-        "R11: quorums follow the number of copies",
-        Bounds(nodes=3, in_sync=1, policy=MAJORITY, messages=1, epochs=3, writes=1, lost=1),
-        (
-            (in_sync, "ack_quorum", lambda record: len(record.in_sync) // 2 + 1),
-            (election, "promise_quorum", lambda record: (len(record.in_sync) + 1) // 2),
-        ),
-    ),
-    Case(
-        "R11: the winner has the most complete tables",
-        Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=0, tables=1, epochs=3),
-        (
-            (election, "most_complete_tables", lambda statuses: None),
-            (missing_record, "most_complete_tables", lambda statuses: None),
-        ),
-    ),
-    Case(
-        "R11: a majority waits for the target of an open hand-over",
-        Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=2, lost=1, hand_overs=1),
-        (
-            (
-                in_sync,
-                "written",
-                lambda leading, record: msgspec.structs.replace(
-                    leading, possible=(*leading.possible, record.in_sync)
-                ),
-            ),
-        ),
-    ),
-    Case(
-        "R11: copies below the start of the epoch do not count",
-        Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=3, epochs=7, script=FIGURE_8),
-        ((in_sync, "counts_in_majority", always),),
-    ),
-    Case(
-        "R11: an epoch's entry is saved when its start is reached",
-        Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=3, epochs=7, script=FIGURE_8),
-        model=SavesNoEntryAtItsStart,
     ),
 ]
 

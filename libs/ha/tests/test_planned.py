@@ -14,7 +14,6 @@ from cometmq.ha.actions import (
     Wait,
 )
 from cometmq.ha.member import Role
-from cometmq.ha.record import Policy
 from cometmq.ha.testing.samples import (
     GROUP,
     X2,
@@ -102,13 +101,6 @@ def test_another_number_of_copies_is_written_by_the_master():
     assert actions == (Drop(0, 2),)
 
 
-def test_a_majority_keeps_its_number_of_copies():
-    group = Group(name="orders", ordinals=(0, 1, 2, 3), policy=Policy.MAJORITY)
-    action = only(planned.resize(group, recorded(policy=Policy.MAJORITY).record))
-    assert action.reason is Blocked.COPIES_FIXED
-    assert "with 4 copies and recorded with 3" in action.text
-
-
 def test_a_master_that_is_to_go_hands_over_first():
     statuses = (master(), slave(X, lag_bytes=5), slave(Y))
     action = only(planned.retire(GROUP, recorded().record, statuses, {0, 2}))
@@ -140,13 +132,6 @@ def test_a_master_with_a_full_disk_hands_over_to_a_member_with_room():
 )
 def test_a_master_with_a_full_disk_stays_if_a_hand_over_would_not_help(statuses, record):
     assert relief(FULL, *statuses, record=record) == ()
-
-
-def test_a_majority_with_room_relieves_its_master():
-    record = recorded(policy=Policy.MAJORITY)
-    with_room = slave(X, has_room=True), slave(Y, has_room=True)
-    assert relief(FULL, *with_room, record=record) == (HandOver(0, 1, leaves=True),)
-    assert relief(FULL, with_room[0], record=record) == ()
 
 
 def test_a_member_that_leaves_relieves_no_master():

@@ -4,7 +4,6 @@ import pytest
 
 from cometmq.ha.record import (
     Copy,
-    Policy,
     Record,
     RecordDamaged,
     Versioned,
@@ -19,7 +18,7 @@ RECORD = Record(uid="u", group="orders", epoch=3, holder=M, in_sync=(M, X), copi
 
 def test_a_record_survives_its_text():
     assert decode_record(encode_record(RECORD), place="here") == RECORD
-    other = msgspec.structs.replace(RECORD, policy=Policy.MAJORITY, deposed=Y)
+    other = msgspec.structs.replace(RECORD, deposed=Y)
     assert decode_record(encode_record(other), place="here") == other
     assert b'"inSync":[[0,"m"],[1,"x"]]' in encode_record(RECORD)
 
@@ -65,8 +64,6 @@ def test_the_number_of_copies_follows_a_renewal():
     assert RECORD.renewed(copies=1).copies == 2
     assert RECORD.renewed([M], copies=1).copies == 1
     assert RECORD.renewed().copies == 3
-    majority = msgspec.structs.replace(RECORD, policy=Policy.MAJORITY)
-    assert majority.renewed(copies=5).copies == 3
 
 
 def test_members_are_found_by_ordinal():

@@ -12,7 +12,7 @@ from cometmq.elector.elector import ACCEPTANCE_MS
 from cometmq.ha.actions import Blocked
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.places.memory import Fault
-from cometmq.ha.record import Copy, Policy
+from cometmq.ha.record import Copy
 from cometmq.ha.state import Standing
 
 from .conftest import FakeGroup, Log
@@ -434,9 +434,8 @@ async def test_a_winner_that_never_heard_of_its_election_is_told_by_any_elector(
     assert not second.stats.elections.total()
 
 
-@pytest.mark.parametrize("policy", Policy)
-async def test_a_master_that_a_person_fenced_is_not_elected_again(trio, policy):
-    elector = await started(trio, replication_policy=policy)
+async def test_a_master_that_a_person_fenced_is_not_elected_again(trio):
+    elector = await started(trio)
     trio.members[0].becomes(max_offset=9)  # more than any other
     await trio.members[0].fence(trio.record.epoch + 1)
     await rounds(elector)
@@ -450,18 +449,6 @@ async def test_a_fenced_master_without_another_broker_is_elected_again(pair):
     await pair.members[0].fence(pair.record.epoch + 1)
     await rounds(elector)
     assert pair.roles()[0] == "master"
-
-
-async def test_a_majority_promises_before_it_elects(trio):
-    elector = await started(trio, replication_policy=Policy.MAJORITY)
-    for member in trio.members:
-        member.orders.clear()
-    trio.members[0].is_refusing_connections = True
-    trio.members[2].becomes(max_offset=8)
-    await rounds(elector)
-    assert trio.members[1].orders[0][0] == trio.members[2].orders[0][0] == "fence"
-    assert trio.record.holder == trio.copy(2)
-    assert trio.roles()[1:] == ["slave", "master"]
 
 
 # ---- the record ------------------------------------------------------------------------------

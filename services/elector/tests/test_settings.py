@@ -5,7 +5,6 @@ import pytest
 
 from cometmq.elector.plan import plan_of, timing_of
 from cometmq.elector.settings import ElectorSettings
-from cometmq.ha.record import Policy
 from cometmq.remoting.errors import SettingsError
 
 GIVEN = {"broker_name": "orders", "control_members": "0=a:1;1=[::1]:2; 2=c:3"}
@@ -43,10 +42,6 @@ def test_leaving_members_do_not_count_but_are_asked():
         ({"leaving_members": "4"}, r"leavingMembers names brokers \[4\], which are not in"),
         ({"leaving_members": "0;1;2"}, "one must stay"),
         ({"min_in_sync": 4}, "minInSync is 4, but group 'orders' has 3 copies"),
-        (
-            {"control_members": "0=a:1;1=b:1", "replication_policy": Policy.MAJORITY},
-            "needs at least 3, use all-in-sync",
-        ),
     ],
 )
 def test_contradictions_are_refused(changes, words):

@@ -44,9 +44,6 @@
 {{- if gt (int $group.minInSync) $replicas -}}
 {{- fail (printf "%s.minInSync: %d copies cannot be in sync with %d replicas" .path (int $group.minInSync) $replicas) -}}
 {{- end -}}
-{{- if and (eq $group.replicationPolicy "majority") (lt $replicas 3) -}}
-{{- fail (printf "%s.replicationPolicy: majority needs 3 replicas, not %d" .path $replicas) -}}
-{{- end -}}
 {{- range $group.elector.leavingMembers -}}
 {{- if ge (int .) $replicas -}}
 {{- fail (printf "%s.elector.leavingMembers: %d is not the id of one of %d replicas" $.path (int .) $replicas) -}}
@@ -83,7 +80,7 @@
 {{- end -}}
 
 {{- define "cometmq.ownedBroker" -}}
-brokerName brokerClusterName brokerId brokerRole brokerIP1 brokerIP2 advertisedAddresses listenPort haListenPort namesrvAddr storePathRootDir adminHttpPort flushDiskType groupRecord groupMembers minInSync replicationPolicy controlPort controlBindAddress etcdUser etcdPassword aclEnable aclFile tls.server.mode tls.server.certPath tls.server.keyPath tls.server.trustCertPath tls.server.need.client.auth tls.enable tls.client.certPath tls.client.keyPath tls.client.trustCertPath tls.client.authServer
+brokerName brokerClusterName brokerId brokerRole brokerIP1 brokerIP2 advertisedAddresses listenPort haListenPort namesrvAddr storePathRootDir adminHttpPort flushDiskType groupRecord groupMembers minInSync controlPort controlBindAddress etcdUser etcdPassword aclEnable aclFile tls.server.mode tls.server.certPath tls.server.keyPath tls.server.trustCertPath tls.server.need.client.auth tls.enable tls.client.certPath tls.client.keyPath tls.client.trustCertPath tls.client.authServer
 {{- end -}}
 
 {{- define "cometmq.ownedNamesrv" -}}

@@ -14,7 +14,7 @@ from cometmq.operator import decide
 from cometmq.operator.decide import Seen
 from cometmq.operator.group import ACCEPT_LOSS, FENCE, BrokerGroup
 
-WITH_RECORD: Final = frozenset({Blocked.NO_CANDIDATE, Blocked.NO_QUORUM})
+WITH_RECORD: Final = frozenset({Blocked.NO_CANDIDATE})
 """Reasons why the record's in-sync set elects no master, although there is a record."""
 
 

@@ -16,12 +16,11 @@ from cometmq.elector.settings import ElectorSettings
 from cometmq.ha.actions import Fence, HandOver, Statuses
 from cometmq.ha.group_key import Keys
 from cometmq.ha.port import RecordPort
-from cometmq.ha.record import Policy, Record
+from cometmq.ha.record import Record
 from cometmq.operator.access import PLAIN, Link
 from cometmq.operator.decide import Backlog
 from cometmq.operator.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
 from cometmq.operator.orders import AcceptLoss, Discard
-from cometmq.operator.sections import AckPolicy
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import SessionCredentials
@@ -29,7 +28,6 @@ from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.settings import Loaded
 
-POLICIES = {AckPolicy.ALL_IN_SYNC: Policy.ALL_IN_SYNC, AckPolicy.MAJORITY: Policy.MAJORITY}
 READ_ONLY = {"brokerPermission": "4"}
 
 
@@ -155,7 +153,6 @@ class Members:
             control_members=";".join(members),
             leaving_members=";".join(str(one) for one in sorted(leaving)),
             min_in_sync=min(replication.min_in_sync, len(ordinals) - len(leaving)),
-            replication_policy=POLICIES[replication.policy],
             renew_deadline_mills=replication.renew_deadline_ms,
             heard_within_mills=replication.heard_within_ms,
         )

@@ -35,7 +35,7 @@ OWNED_SETTINGS: Final = (
     "brokerId", "brokerName", "brokerRole", "controlBindAddress", "controlPort", "groupAddress",
     "groupKeyFile", "groupKeyRequired", "groupMembers", "groupRecord", "haListenPort",
     "haMasterAddress", "heardWithinMills", "listenPort", "minInSync", "namesrvAddr",
-    "renewDeadlineMills", "replicaLagTimeoutMills", "replicationPolicy", "roleHook",
+    "renewDeadlineMills", "replicaLagTimeoutMills", "roleHook",
     "storePathCommitLog", "storePathRootDir", "switchoverTimeoutMills",
 )  # fmt: skip
 """Settings of a broker that the operator derives from other fields."""
@@ -263,16 +263,6 @@ SPEC_RULES: Final = (
         "self.replication.minInSync <= self.replicas",
         "replication.minInSync must not exceed replicas: no message would ever be accepted",
         fieldPath=".replication.minInSync",
-    ),
-    rule(
-        "self.replication.policy != 'Majority' || self.replicas >= 3",
-        "replication.policy Majority needs replicas of 3 or more: use AllInSync",
-        fieldPath=".replication.policy",
-    ),
-    rule(
-        "self.replication.policy != 'Majority' || self.replicas == oldSelf.replicas",
-        "with replication.policy Majority the number of replicas cannot be changed",
-        fieldPath=".replicas",
     ),
     rule(
         "!has(self.external) || self.external.type != 'NodePort' ||"

@@ -35,7 +35,6 @@ from cometmq.operator.secret_keys import (
     TLS_KEY,
     TLS_TRUST,
 )
-from cometmq.operator.sections import AckPolicy
 from cometmq.runtime import properties
 
 Object = dict[str, Any]
@@ -49,7 +48,6 @@ REGISTER_MS: Final = 10_000
 """
 OPTIONAL: Final = ("PodDisruptionBudget", "Service")
 """Kinds of the objects that a group has only with certain specs."""
-POLICIES: Final = {AckPolicy.ALL_IN_SYNC: "all-in-sync", AckPolicy.MAJORITY: "majority"}
 
 
 def broker_conf(
@@ -82,7 +80,6 @@ def broker_conf(
         "groupRecord": f"kubernetes:{group.namespace}/{group.name}",
         "groupMembers": ";".join(members),
         "minInSync": str(replication.min_in_sync),
-        "replicationPolicy": POLICIES[replication.policy],
         "renewDeadlineMills": str(replication.renew_deadline_ms),
         "heardWithinMills": str(replication.heard_within_ms),
         "replicaLagTimeoutMills": str(replication.replica_lag_timeout_ms),

@@ -15,13 +15,6 @@ IMMUTABLE: Final = rule(
 )
 
 
-class AckPolicy(StrEnum):
-    """When a message counts as stored."""
-
-    ALL_IN_SYNC = "AllInSync"
-    MAJORITY = "Majority"
-
-
 class PullPolicy(StrEnum):
     """When a node pulls the image."""
 
@@ -81,15 +74,6 @@ class Image(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Replication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """When a message counts as stored, and how soon a lost master is replaced."""
 
-    policy: Annotated[
-        AckPolicy,
-        Meta(
-            description="When a send is acknowledged. AllInSync: once every copy in the in-sync"
-            " set has the message; copies that fall behind leave the set. Majority: once more"
-            " than half of all copies have it; this needs three replicas and cannot be changed.",
-            extra_json_schema=rules(IMMUTABLE),
-        ),
-    ] = AckPolicy.ALL_IN_SYNC
     min_in_sync: Annotated[
         int,
         Meta(

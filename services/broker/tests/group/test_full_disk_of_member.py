@@ -99,8 +99,8 @@ async def test_a_winner_whose_history_did_not_fit_on_the_disk_takes_part_again(
     async with running(tmp_path) as rig:
         begin = rig.duties.begin_epoch
 
-        async def begin_with_full_disk(epoch: int, tables: object) -> bool:
-            await begin(epoch, tables)
+        async def begin_with_full_disk(epoch: int) -> None:
+            await begin(epoch)
             raise FULL
 
         monkeypatch.setattr(rig.duties, "begin_epoch", begin_with_full_disk)

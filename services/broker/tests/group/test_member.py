@@ -14,10 +14,7 @@ from cometmq.ha import events
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.places.memory import Fault
 from cometmq.ha.port import Answer
-from cometmq.ha.record import TablesAt
 from cometmq.ha.state import Standing, State
-
-TABLES = TablesAt(X, 1, 5)
 
 
 @asynccontextmanager
@@ -154,53 +151,6 @@ async def test_a_disk_that_fails_ends_the_membership(tmp_path: Path):
         assert facts["error"] == "OSError: no space"
 
 
-@asynccontextmanager
-async def promoting(folder: Path) -> AsyncIterator[Rig]:
-    """Yield a member that has promised epoch 1 and cannot begin it yet."""
-    async with running(folder) as rig:
-        rig.duties.can_begin = False
-        rig.write(record(1))
-        await rig.until(lambda: rig.role is Role.PROMOTING)
-        yield rig
-
-
-async def test_an_epoch_that_cannot_begin_leaves_the_member_promoting(tmp_path: Path):
-    async with promoting(tmp_path) as rig:
-        await asyncio.sleep(0.02)
-        assert ("lead",) not in rig.duties.calls
-        rig.write(record(2, holder=X))
-        await rig.until(lambda: rig.member.status().epoch == 2)
-        assert rig.role is Role.SLAVE
-
-
-async def test_an_epoch_begins_once_its_tables_have_arrived(tmp_path: Path):
-    async with promoting(tmp_path) as rig:
-        await rig.member.begin_again(1, TABLES)
-        assert rig.role is Role.PROMOTING  # they were not enough
-        rig.duties.can_begin = True
-        await rig.member.begin_again(1, TABLES)
-        await rig.until(lambda: rig.role is Role.MASTER)
-        assert rig.duties.calls.count(("begin", 1)) == 3
-
-
-async def test_tables_that_arrive_after_a_fence_open_nothing(tmp_path: Path):
-    async with promoting(tmp_path) as rig:
-        await rig.member.fence(2)
-        rig.duties.can_begin = True
-        await rig.member.begin_again(1, TABLES)
-        assert rig.role is Role.FENCED
-        assert rig.duties.calls.count(("begin", 1)) == 1
-        assert ("lead",) not in rig.duties.calls
-
-
-async def test_a_disk_that_fails_at_the_second_beginning_ends_the_membership(tmp_path: Path):
-    async with promoting(tmp_path) as rig:
-        rig.duties.error = OSError("no space")
-        with pytest.raises(OrderRefused, match="no space"):
-            await rig.member.begin_again(1, TABLES)
-        await rig.until(lambda: rig.role is Role.FAILED)
-
-
 async def test_a_hand_over_parks_and_then_follows(tmp_path: Path):
     async with leading(tmp_path) as rig:
         rig.duties.result = (Answer.APPLIED, 2)
@@ -278,10 +228,9 @@ async def test_a_status_never_mixes_two_states(tmp_path: Path, monkeypatch: pyte
     async with running(tmp_path) as rig:
         begun, may_open = asyncio.Event(), asyncio.Event()
 
-        async def begin(epoch: int, tables: object) -> bool:
+        async def begin(epoch: int) -> None:
             begun.set()
             await may_open.wait()
-            return True
 
         monkeypatch.setattr(rig.duties, "begin_epoch", begin)
         rig.write(record(5))

@@ -92,7 +92,7 @@ async def test_etcd_is_asked_as_the_user_of_the_settings():
 
 def test_settings_that_agree_pass():
     check_group(settings())
-    check_group(settings(groupMembers="0=a:1;1=b:1;2=c:1", replicationPolicy="majority"))
+    check_group(settings(groupMembers="0=a:1;1=b:1;2=c:1"))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,6 @@ def test_settings_that_agree_pass():
         ({"brokerId": "2"}, "brokerId=2 is not in groupMembers"),
         ({"groupMembers": ""}, "brokerId=1 is not in groupMembers"),
         ({"minInSync": "3"}, "minInSync=3 is more than the 2 copies"),
-        ({"replicationPolicy": "majority"}, "majority needs three members, groupMembers has 2"),
         ({"heardWithinMills": "6000"}, "heardWithinMills=6000 must be below"),
     ],
 )

@@ -61,8 +61,7 @@ def status(
     """Show the master, epoch and members; exit status 1 if the group is incomplete.
 
     A group is complete if its master is open, every broker answers and is in sync, and electors
-    look after every broker. Brokers of earlier releases do not know whether electors do; query
-    /readyz of each elector instead.
+    look after every broker.
     """
 
     async def show(open_group: OpenGroup) -> None:

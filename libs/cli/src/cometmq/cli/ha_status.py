@@ -11,7 +11,7 @@ from cometmq.control.member import Report
 from cometmq.ha import missing_record
 from cometmq.ha.actions import Wait
 from cometmq.ha.member import Role
-from cometmq.ha.record import Policy, Record
+from cometmq.ha.record import Record
 
 COLUMNS: Final = ("Broker", "Role", "Epoch", "In sync", "Behind", "Address", "State")
 UNKNOWN: Final = "unknown"
@@ -22,16 +22,14 @@ def facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
     """Return the facts about the whole group."""
     group = {"group": open_group.plan.group.name, "record": open_group.place}
     if record is None:
-        missing = dict.fromkeys(("epoch", "master"))
-        rest = dict.fromkeys(("copies", "policy"))
-        return {**group, **missing, "in_sync": [], **rest, **_known(open_group)}
+        missing: dict[str, Cell] = {"epoch": None, "master": None, "in_sync": [], "copies": None}
+        return {**group, **missing, **_known(open_group)}
     return {
         **group,
         "epoch": record.epoch,
         "master": record.holder.ordinal,
         "in_sync": [copy.ordinal for copy in record.in_sync],
         "copies": record.copies,
-        "policy": str(record.policy),
         **_known(open_group),
     }
 
@@ -159,7 +157,7 @@ def _why_without_master(open_group: OpenGroup, record: Record) -> str:
         f" {record.epoch}, but {state}"
     )
     in_sync = [copy.ordinal for copy in record.in_sync]
-    if record.policy is Policy.MAJORITY or any(it not in open_group.faults for it in in_sync):
+    if any(it not in open_group.faults for it in in_sync):
         return (
             f"{text}; an elector replaces a lost one within seconds if a broker in sync answers: if"
             " this lasts, start one (cometmq elector), or see the event group.blocked in its log"

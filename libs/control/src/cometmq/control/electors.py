@@ -2,8 +2,7 @@
 """Whether electors look after a member, from the calls that they make to it (pure).
 
 An elector asks every member for its status at an interval and says so in the metadata of its calls;
-commands of administrators do not. Electors of earlier releases say nothing, but only they watch a
-member without saying so.
+commands of administrators do not.
 """
 
 from collections.abc import Callable
@@ -34,7 +33,6 @@ class Electors:
         self._started_ms = now_ms()
         self._until_ms: dict[str, int] = {}
         """When each elector counts as gone, by its id."""
-        self._unnamed_count = 0
 
     def heard(self, mark: str) -> None:
         """Note a call of an elector; ignore a malformed mark."""
@@ -47,18 +45,9 @@ class Electors:
         while len(self._until_ms) > ELECTORS_MAX:
             del self._until_ms[next(iter(self._until_ms))]
 
-    def watch_opened(self) -> None:
-        """Note a watch of an elector without a name."""
-        self._unnamed_count += 1
-
-    def watch_closed(self) -> None:
-        """Note the end of such a watch."""
-        self._unnamed_count -= 1
-
     @property
     def count(self) -> int | None:
         """The number of electors; None while the member has run for too short a time to know."""
         now_ms = self._now_ms()
-        live = sum(until_ms > now_ms for until_ms in self._until_ms.values())
-        found = live + self._unnamed_count
-        return None if not found and now_ms - self._started_ms < FIRST_MS else found
+        count = sum(until_ms > now_ms for until_ms in self._until_ms.values())
+        return None if not count and now_ms - self._started_ms < FIRST_MS else count

@@ -74,8 +74,6 @@ class Admitted(NamedTuple):
     caller: Caller
     seal: Seal | None = None
     """Proves the answers; None if the call has no proof."""
-    is_elector: bool = False
-    """The caller says that it is an elector."""
 
     def sealed(self, message: bytes) -> bytes:
         """Return a message of the answer, with a proof if the call has one."""
@@ -175,8 +173,6 @@ class ControlServer:
         sent: Report | None = None
         waited_ms = 0
         stream = self.streams.enter(admitted.caller)
-        if not admitted.is_elector:
-            self.electors.watch_opened()
         try:
             while True:
                 report = self._report(admitted)
@@ -191,8 +187,6 @@ class ControlServer:
                     await self._challenge(context, "the key of this watch was removed")
         finally:
             self.streams.leave(stream)
-            if not admitted.is_elector:
-                self.electors.watch_closed()
 
     async def order(
         self, name: str, request: Any, context: Any, admitted: Admitted = UNKNOWN
@@ -235,7 +229,7 @@ class ControlServer:
         mark = metadata.get(ELECTOR_KEY)
         if mark is not None:
             self.electors.heard(str(mark))
-        return Admitted(caller, seal, is_elector=mark is not None)
+        return Admitted(caller, seal)
 
     async def _proven(
         self, name: str, raw: bytes, context: Any, proof: object

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from cometmq.ha.member import Role
-from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.ha.state import Standing
 from cometmq.remoting.errors import SettingsError
 
@@ -48,7 +48,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ordinals: tuple[int, ...]
     """The ordinals of all brokers that should exist."""
-    policy: Policy = Policy.ALL_IN_SYNC
     min_in_sync: int = 1
 
     def __post_init__(self) -> None:
@@ -56,11 +55,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(
                 f"minInSync is {self.min_in_sync}, but group {self.name!r} has {self.copies}"
                 " copies: give it a value from 1 to the number of copies"
-            )
-        if self.policy is Policy.MAJORITY and self.copies < 3:
-            raise SettingsError(
-                f"group {self.name!r} has {self.copies} copies: the policy {self.policy} needs at"
-                f" least 3, use {Policy.ALL_IN_SYNC}"
             )
 
     @property
@@ -130,7 +124,6 @@ class Blocked(StrEnum):
     """Reasons why the elector must wait, as shown in events and conditions."""
 
     NO_CANDIDATE = "NoCandidate"
-    NO_QUORUM = "NoQuorum"
     MEMBERS_MISSING = "MembersMissing"
     SUSPECT_COPY = "SuspectCopy"
     NO_PROVEN_COPY = "NoProvenCopy"
@@ -138,7 +131,6 @@ class Blocked(StrEnum):
     NO_MASTER = "NoMaster"
     TARGET_UNFIT = "TargetUnfit"
     TOO_FEW_IN_SYNC = "TooFewInSync"
-    COPIES_FIXED = "CopiesFixed"
     WRONG_GROUP = "WrongGroup"
     RECORD_ELSEWHERE = "RecordElsewhere"
     RECORD_OLD = "RecordOld"

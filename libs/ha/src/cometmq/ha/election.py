@@ -21,7 +21,6 @@ from cometmq.ha.actions import (
     Actions,
     Blocked,
     Elect,
-    Fence,
     Follow,
     Group,
     Promote,
@@ -33,7 +32,7 @@ from cometmq.ha.actions import (
 from cometmq.ha.fencing import Timing
 from cometmq.ha.member import Role
 from cometmq.ha.planned import relieve, resize, retire
-from cometmq.ha.record import Policy, Record, TablesAt, Versioned, promise_quorum
+from cometmq.ha.record import Record, Versioned
 
 # ---- is the master lost? ---------------------------------------------------------------------
 
@@ -164,9 +163,8 @@ def promises_beyond(record: Record, statuses: Statuses) -> int:
 def renew_epoch(found: Versioned, statuses: Statuses) -> Actions:
     """Return the action that gives the acting master an epoch above all promises.
 
-    It needs no promises from other members, whatever the policy: this master has confirmed
-    everything that was confirmed in its epoch, and it holds everything that was confirmed in
-    earlier epochs.
+    It needs no promises from other members: this master has confirmed everything that was confirmed
+    in its epoch, and it holds everything that was confirmed in earlier epochs.
     """
     record = found.record
     epoch = promises_beyond(record, statuses) + 1
@@ -195,28 +193,14 @@ def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = (
     """Return the actions that elect a new holder, or the conditions that are still unmet."""
     record = found.record
     voters = tuple(one for one in statuses if may_vote(record, one))
-    if record.policy is Policy.MAJORITY:
-        needed = promise_quorum(record)
-        reached = tuple(one for one in statuses if may_promise(record, one))
-        voters = tuple(one for one in voters if has_promised(record, one))
-        if len(reached) < needed:
-            text = f"{len(reached)} of {record.copies} copies answer, {needed} are needed"
-            return (Wait(Blocked.NO_QUORUM, text),)
-        if len(voters) < needed:
-            return tuple(
-                Fence(one.copy.ordinal, record.epoch + 1) for one in reached if one not in voters
-            )
-    elif not voters:
+    if not voters:
         copies = ", ".join(str(copy.ordinal) for copy in record.in_sync)
         text = f"no member of the in-sync set (brokers {copies}) answers with the recorded store"
         return (Wait(Blocked.NO_CANDIDATE, text),)
     epoch = max([record.epoch, *(one.promised for one in voters)]) + 1
     candidates = without_fenced_holder(record, voters)
-    winner = max(candidates, key=lambda one: rank(record, one, removing))
-    tables = None
-    if record.policy is Policy.MAJORITY:
-        tables = most_complete_tables(sources_of_tables(record, voters))
-    return (Elect(found, record.elected(winner.copy, epoch, tables=tables)),)
+    winner = max(candidates, key=lambda one: rank(one, removing))
+    return (Elect(found, record.elected(winner.copy, epoch)),)
 
 
 def may_vote(record: Record, status: Status) -> bool:
@@ -224,30 +208,9 @@ def may_vote(record: Record, status: Status) -> bool:
     return status.copy in record.in_sync and status.role in CANDIDATE_ROLES
 
 
-def may_promise(record: Record, status: Status) -> bool:
-    """Return whether a member can be asked for a promise, even while it is master (R11).
-
-    This includes a winner that cannot fetch its tables: it remains in `Role.PROMOTING`, and its
-    vote is needed again.
-    """
-    return may_vote(record, status) or (status.copy in record.in_sync and status.role in LIVE_ROLES)
-
-
-def has_promised(record: Record, status: Status) -> bool:
-    """Return whether a member can no longer acknowledge to the current master (R11)."""
-    return status.promised > record.epoch
-
-
 def without_fenced_holder(record: Record, voters: Statuses) -> Statuses:
-    """Return the voters that may win, including a fenced holder only if it is needed.
-
-    A recorded holder that promised a later epoch was stopped by an order of an administrator, or of
-    an elector under `Policy.MAJORITY`. Under that policy, it is left out only if the other votes
-    still form a quorum (R11).
-    """
-    others = tuple(one for one in voters if not is_fenced_holder(record, one))
-    needed = promise_quorum(record) if record.policy is Policy.MAJORITY else 1
-    return others if len(others) >= needed else voters
+    """Return the voters that may win: a holder that an administrator fenced only if it is alone."""
+    return tuple(one for one in voters if not is_fenced_holder(record, one)) or voters
 
 
 def is_fenced_holder(record: Record, status: Status) -> bool:
@@ -255,41 +218,13 @@ def is_fenced_holder(record: Record, status: Status) -> bool:
 
     A holder that restarted or fenced itself has promised no epoch later than its own.
     """
-    return status.copy == record.holder and has_promised(record, status)
+    return status.copy == record.holder and status.promised > record.epoch
 
 
-def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tuple[bool | int, ...]:
+def rank(status: Status, removing: Collection[int] = ()) -> tuple[bool | int, ...]:
     """Return a candidate's sort key; with equal logs, the lower ordinal is preferred.
 
-    Under `Policy.MAJORITY` the log comes first (R11). Under `Policy.ALL_IN_SYNC` every member of
-    the set is safe, so a member that is being removed comes last, whatever its log.
+    Every member of the set is safe, so a member that is being removed comes last, whatever its log.
     """
     stays = status.copy.ordinal not in removing
-    log = (status.last_log_epoch, status.max_offset)
-    if record.policy is Policy.ALL_IN_SYNC:
-        return (stays, *log, -status.copy.ordinal)
-    return (*log, not is_fenced_holder(record, status), stays, -status.copy.ordinal)
-
-
-def sources_of_tables(record: Record, voters: Statuses) -> Statuses:
-    """Return voters, at least one of which has every acknowledged change to the tables (R11).
-
-    These are the voters that may win, provided that a quorum of them knows how recent its tables
-    are. A copy keeps this information in its journal. The information is missing if the journal was
-    damaged or removed, if the tables were changed outside the group, or if the copy ran a version
-    that did not keep it. In that case, such a copy and the fenced holder may be the only voters
-    that confirmed a change, so the holder's tables are included.
-    """
-    candidates = without_fenced_holder(record, voters)
-    known_count = sum(one.tables_epoch > 0 for one in candidates)
-    return candidates if known_count >= promise_quorum(record) else voters
-
-
-def most_complete_tables(statuses: Statuses) -> TablesAt:
-    """Return the location of the tables that contain every acknowledged change (R11).
-
-    Tables are confirmed separately from the log, so the winner's own tables may lack a change that
-    another majority has confirmed.
-    """
-    best = max(statuses, key=lambda one: (one.tables_epoch, one.tables, -one.copy.ordinal))
-    return TablesAt(best.copy, best.tables_epoch, best.tables)
+    return (stays, status.last_log_epoch, status.max_offset, -status.copy.ordinal)

@@ -112,7 +112,7 @@ def reached(mine: History, masters: History, end: int) -> History:
 
     The master's entries are adopted when the log reaches their start, not before, and are saved
     before the next byte is appended. An acknowledgement at or above the start of an epoch implies
-    that the epoch's entry is saved (R11).
+    that the epoch's entry is saved.
     """
     newer = bisect_right(masters, last_epoch(mine), key=_epoch)
     added = masters[newer : bisect_right(masters, end, key=_start)]

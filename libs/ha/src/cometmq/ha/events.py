@@ -10,8 +10,6 @@ from cometmq.ha.record import Versioned
 class Recovered(msgspec.Struct, frozen=True):
     """Recovery at startup or from a full disk is complete; history and state are saved (R2, R5)."""
 
-    knows_tables: bool = True
-
 
 class RecordRead(msgspec.Struct, frozen=True):
     """The member has read the record; `found` is None if there is none."""

@@ -16,7 +16,7 @@ import msgspec
 
 from cometmq.ha import in_sync
 from cometmq.ha.in_sync import Ack, Leadership
-from cometmq.ha.record import Copy, Policy, ack_quorum
+from cometmq.ha.record import Copy
 from cometmq.remoting.errors import SettingsError
 
 NEVER = -(1 << 62)
@@ -96,21 +96,12 @@ def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
     """Return the time since which the master has heard from every copy that an election needs.
 
     If the master has never heard from one of these copies, or may be alone in its set, the result
-    is NEVER, a time far in the past. Under `Policy.MAJORITY`, the other members of a majority
-    suffice.
+    is NEVER, a time far in the past.
     """
-    record = leadership.base.record
-    if record.policy is Policy.MAJORITY:
-        others = [copy for copy in in_sync.voters(leadership) if copy != leadership.me]
-        times = sorted((heard.get(copy, NEVER) for copy in others), reverse=True)
-        needed = ack_quorum(record) - 1
-    else:
-        if len(in_sync.certain_set(leadership)) < 2:
-            return NEVER
-        others = [copy for copy in in_sync.maximal_set(leadership) if copy != leadership.me]
-        times = sorted((heard.get(copy, NEVER) for copy in others), reverse=True)
-        needed = len(others)
-    return times[needed - 1] if 0 < needed <= len(times) else NEVER
+    if len(in_sync.certain_set(leadership)) < 2:
+        return NEVER
+    others = (copy for copy in in_sync.maximal_set(leadership) if copy != leadership.me)
+    return min((heard.get(copy, NEVER) for copy in others), default=NEVER)
 
 
 class Progress(msgspec.Struct, frozen=True):

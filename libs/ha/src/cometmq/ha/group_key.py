@@ -43,8 +43,6 @@ class Purpose(StrEnum):
 
     STREAM = "stream"
     """A follower's connection to its master."""
-    TABLES = "tables"
-    """A winner's connection to the source of its tables."""
     CONTROL = "control"
     """Calls of an elector, an operator or the command line to a member."""
 

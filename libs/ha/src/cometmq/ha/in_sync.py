@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from cometmq.ha.port import Answer, Outcome
-from cometmq.ha.record import Copy, Policy, Record, Versioned, ack_quorum
+from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.remoting.errors import CometError
 
 Copies = tuple[Copy, ...]
@@ -61,8 +61,6 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     tables: int = 0
     confirmed_tables: int = 0
     acks: tuple[Ack, ...] = ()
-    successors: Copies = ()
-    """Copies that an unsettled hand-over may have made master."""
     must_read: bool = False
     """The last write met a conflict or went unanswered: read the record before writing again."""
 
@@ -143,12 +141,7 @@ def certain_set(leadership: Leadership) -> Copies:
 
 
 def may_acknowledge(leadership: Leadership, min_in_sync: int) -> bool:
-    """Return whether enough copies are in sync to accept and acknowledge messages.
-
-    Under `Policy.MAJORITY` the confirm offset alone decides.
-    """
-    if leadership.base.record.policy is Policy.MAJORITY:
-        return True
+    """Return whether enough copies are in sync to accept and acknowledge messages."""
     return len(certain_set(leadership)) >= min_in_sync
 
 
@@ -198,17 +191,14 @@ def wanted_set(leadership: Leadership, unfit: Collection[Copy]) -> Copies:
     """Return the set that the record should hold.
 
     `unfit` contains copies that are silent, too far behind, being removed, or replaced by a new
-    incarnation. Under `Policy.MAJORITY` a member is replaced only by the same broker's new
     incarnation.
     """
     record = leadership.base.record
-    wanted = list(record.in_sync)
-    if record.policy is Policy.ALL_IN_SYNC:
-        wanted = [
-            copy
-            for copy in wanted
-            if copy == leadership.me or not (copy in unfit or is_deposed_holder(leadership, copy))
-        ]
+    wanted = [
+        copy
+        for copy in record.in_sync
+        if copy == leadership.me or not (copy in unfit or is_deposed_holder(leadership, copy))
+    ]
     for ack in leadership.acks:
         if ack.copy in (*record.in_sync, *unfit) or ack.copy.ordinal == leadership.me.ordinal:
             continue
@@ -261,17 +251,11 @@ def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> 
 
 
 def written(leadership: Leadership, record: Record) -> Leadership:
-    """Record that `record` is about to be written: its set is possible from now on.
-
-    If the write is a hand-over, its holder is a possible master. If the hand-over goes unanswered,
-    a majority without the new master must not confirm what the old master appends afterwards.
-    """
-    possible, successors = leadership.possible, leadership.successors
-    if record.in_sync not in possible:
-        possible = (*possible, record.in_sync)
-    if record.holder != leadership.me and record.holder not in successors:
-        successors = (*successors, record.holder)
-    return msgspec.structs.replace(leadership, possible=possible, successors=successors)
+    """Record that `record` is about to be written: its set is possible from now on."""
+    possible = leadership.possible
+    if record.in_sync in possible:
+        return leadership
+    return msgspec.structs.replace(leadership, possible=(*possible, record.in_sync))
 
 
 def answered(leadership: Leadership, outcome: Outcome) -> Leadership:
@@ -317,7 +301,6 @@ def _adopted(leadership: Leadership, base: Versioned) -> Leadership:
             leadership,
             base=base,
             possible=(base.record.in_sync,),
-            successors=(),
             must_read=False,
         )
     )
@@ -327,9 +310,7 @@ def _adopted(leadership: Leadership, base: Versioned) -> Leadership:
 
 
 def _advanced(leadership: Leadership) -> Leadership:
-    record = leadership.base.record
-    confirm = _of_majority if record.policy is Policy.MAJORITY else _of_all
-    offset, tables = confirm(leadership)
+    offset, tables = _of_all(leadership)
     offset = max(leadership.confirmed, offset)
     tables = max(leadership.confirmed_tables, tables)
     if (offset, tables) == (leadership.confirmed, leadership.confirmed_tables):
@@ -347,41 +328,6 @@ def _of_all(leadership: Leadership) -> tuple[int, int]:
                 return 0, 0
             offset, tables = min(offset, ack.offset), min(tables, ack.tables)
     return offset, tables
-
-
-def _of_majority(leadership: Leadership) -> tuple[int, int]:
-    """Return the offset and table changes that a majority of certain members has (R11)."""
-    counted = [
-        ack
-        for ack in leadership.acks
-        if ack.copy in voters(leadership) and counts_in_majority(leadership, ack)
-    ]
-    offsets = sorted([leadership.end, *(ack.offset for ack in counted)], reverse=True)
-    tables = sorted([leadership.tables, *(ack.tables for ack in counted)], reverse=True)
-    quorum = ack_quorum(leadership.base.record)
-    if len(offsets) < quorum:
-        return 0, 0
-    offset, changes = offsets[quorum - 1], tables[quorum - 1]
-    for copy in leadership.successors:
-        ack = _ack_of(leadership, copy)
-        if ack is None:
-            return 0, 0
-        offset, changes = min(offset, ack.offset), min(changes, ack.tables)
-    return offset, changes
-
-
-def voters(leadership: Leadership) -> Copies:
-    """Return the copies that count towards a majority; copies that lost data do not."""
-    return certain_set(leadership)
-
-
-def counts_in_majority(leadership: Leadership, ack: Ack) -> bool:
-    """Return whether an acknowledgement counts towards a majority (R11).
-
-    A copy whose log has not reached the start of the epoch could still lose an election to a log of
-    an older epoch.
-    """
-    return ack.offset >= leadership.start
 
 
 def _ack_of(leadership: Leadership, copy: Copy) -> Ack | None:

@@ -35,7 +35,7 @@ from cometmq.ha.events import (
     Unparked,
 )
 from cometmq.ha.port import Answer
-from cometmq.ha.record import Copy, Policy, Record, TablesAt, Versioned
+from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.remoting.errors import CometError
 
 
@@ -92,11 +92,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the record that made the member master."""
     is_held: bool = False
     """Whether an order fenced the member, which therefore may not elect itself."""
-    knows_tables: bool = True
-    """Whether the member knows how recent its tables are. If not, it may not elect itself under
-    `Policy.MAJORITY`, because older tables of another copy would replace changes that it
-    acknowledged (R11).
-    """
 
 
 # ---- actions ---------------------------------------------------------------------------------
@@ -124,15 +119,12 @@ class StartFollowing(msgspec.Struct, frozen=True):
 
 
 class BeginEpoch(msgspec.Struct, frozen=True):
-    """Fetch tables, begin the epoch at the end of the log, save tables and epoch, dispatch the log.
+    """Begin the epoch at the end of the log, save it with the tables, dispatch the log.
 
-    `Opened` follows. Tables are fetched if `tables` is ahead of the member's own, and only from
-    that incarnation. Other events are handled meanwhile; an event that ends `Role.PROMOTING` also
-    ends the action.
+    `Opened` follows.
     """
 
     epoch: int
-    tables: TablesAt | None = None
 
 
 class Lead(msgspec.Struct, frozen=True):
@@ -229,8 +221,7 @@ def promise_of_follower(member: Member, epoch: int) -> int:
 
 
 def _recovered(member: Member, event: Recovered) -> Reaction:
-    after = msgspec.structs.replace(member, knows_tables=event.knows_tables)
-    return _changed(after, Role.SLAVE), (ReadRecord(),)
+    return _changed(member, Role.SLAVE), (ReadRecord(),)
 
 
 def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
@@ -243,13 +234,10 @@ def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
         after = _changed(
             member, Role.PROMOTING, epoch=record.epoch, promised=record.epoch, found=found
         )
-        begin = BeginEpoch(record.epoch, record.tables)
-        return after, (StopFollowing(), SavePromise(record.epoch), begin)
-    may_claim = member.knows_tables or record.policy is Policy.ALL_IN_SYNC
-    if is_named(member, record) and not member.is_held and may_claim:
+        return after, (StopFollowing(), SavePromise(record.epoch), BeginEpoch(record.epoch))
+    if is_named(member, record) and not member.is_held:
         epoch = max(member.promised, record.epoch) + 1
-        claim = record.elected(member.me, epoch, tables=record.tables)
-        return member, (Claim(found, claim),)
+        return member, (Claim(found, record.elected(member.me, epoch)),)
     if record.holder.ordinal == member.me.ordinal or not accepts(member, record.epoch):
         return member, ()  # the holder is an earlier incarnation, or a promise is newer
     return _follow(member, FollowOrder(record.epoch, record.holder.ordinal))
@@ -354,7 +342,7 @@ def _epoch_seen(member: Member, event: EpochSeen) -> Reaction:
 def _opened(member: Member, event: Opened) -> Reaction:
     if event.epoch != member.epoch or member.found is None:
         return member, ()
-    after = msgspec.structs.replace(member, role=Role.MASTER, knows_tables=True)
+    after = msgspec.structs.replace(member, role=Role.MASTER)
     return after, (Lead(member.found),)
 
 
@@ -403,7 +391,6 @@ def _changed(
         master=master,
         found=found,
         is_held=is_held,
-        knows_tables=member.knows_tables,
     )
 
 

@@ -13,9 +13,8 @@ from cometmq.ha.actions import (
     Statuses,
     Wait,
 )
-from cometmq.ha.election import most_complete_tables
 from cometmq.ha.member import Role
-from cometmq.ha.record import Copy, Policy, Record
+from cometmq.ha.record import Copy, Record
 from cometmq.ha.state import Standing
 
 ACCEPTANCE: Final = "a person has to accept that"
@@ -85,9 +84,7 @@ def restore(
         epoch=max(one.promised for one in members) + (EPOCHS_LEFT_OUT if accept_loss else 1),
         holder=best.copy,
         in_sync=(best.copy,),
-        policy=group.policy,
         copies=group.copies,
-        tables=most_complete_tables(members) if group.policy is Policy.MAJORITY else None,
     )
     return (Create(record),)
 

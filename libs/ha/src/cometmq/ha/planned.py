@@ -18,7 +18,7 @@ from cometmq.ha.actions import (
     status_of,
 )
 from cometmq.ha.member import Role
-from cometmq.ha.record import Policy, Record, ack_quorum
+from cometmq.ha.record import Record
 
 SWITCHOVER_LAG_BYTES_MAX: Final = 1 << 20
 
@@ -61,7 +61,7 @@ def retire(group: Group, record: Record, statuses: Statuses, removing: Collectio
     leaving = [copy for copy in record.in_sync if copy.ordinal in removing]
     if not leaving:
         return ()
-    is_full = len(record.in_sync) == record.copies and record.policy is Policy.ALL_IN_SYNC
+    is_full = len(record.in_sync) == record.copies
     if record.holder in leaving:
         if is_full and len(leaving) == record.copies:  # no successor could join
             return (Resize(record.holder.ordinal, record.copies + 1),)
@@ -80,12 +80,6 @@ def resize(group: Group, record: Record) -> Actions:
     """Return the step towards the configured number of copies; empty if it is recorded already."""
     if group.copies == record.copies:
         return ()
-    if record.policy is Policy.MAJORITY:
-        text = (
-            f"the group is configured with {group.copies} copies and recorded with"
-            f" {record.copies}: with the policy {record.policy} that cannot be changed"
-        )
-        return (Wait(Blocked.COPIES_FIXED, text),)
     return (Resize(record.holder.ordinal, group.copies),)
 
 
@@ -101,8 +95,7 @@ def relieve(
     if holder is None or not holder.is_full:
         return ()
     others = [one for one in statuses if one.copy in record.in_sync and not one.is_full]
-    is_majority = record.policy is Policy.MAJORITY
-    if len(others) < (ack_quorum(record) if is_majority else group.min_in_sync):
+    if len(others) < group.min_in_sync:
         return ()
     fit = tuple(one for one in others if one.has_room and one.copy.ordinal not in removing)
     action = switch_over(record, (*fit, holder), leaves=True)

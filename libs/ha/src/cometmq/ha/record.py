@@ -10,7 +10,6 @@ decide which records may be written are in `cometmq.ha.in_sync`, `election` and 
 """
 
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Self
 
 import msgspec
@@ -33,25 +32,6 @@ class Copy(msgspec.Struct, frozen=True, order=True, array_like=True):
     incarnation: str
 
 
-class Policy(StrEnum):
-    """When a message is considered stored."""
-
-    ALL_IN_SYNC = "all-in-sync"
-    """Every member of the in-sync set has the message; any member may become master."""
-    MAJORITY = "majority"
-    """More than half of `copies` have the message; see `promise_quorum` for elections."""
-
-
-class TablesAt(msgspec.Struct, frozen=True, array_like=True):
-    """The most complete tables of any voter: their copy, epoch and change count."""
-
-    copy: Copy
-    epoch: int
-    """The epoch of the master that these tables come from."""
-    changes: int
-    """Number of table changes made in that epoch that these tables contain."""
-
-
 class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     """The state of a broker group on which all its members agree."""
 
@@ -63,30 +43,20 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     """Incremented by each election and hand-over; each epoch has one holder."""
     holder: Copy
     in_sync: tuple[Copy, ...]
-    """Sorted, including the holder. With `Policy.MAJORITY`, the members that may vote."""
-    policy: Policy = Policy.ALL_IN_SYNC
+    """Sorted, including the holder. Each member has every acknowledged message, so that any of them
+    may become master.
+    """
     copies: int = 2
-    """Number of stores that the group should have; quorums are based on it (R11)."""
+    """Number of stores that the group should have: the largest size of the set."""
     deposed: Copy | None = None
     """The previous epoch's holder, which the winner removes from the set (R9).
 
     None after a hand-over, and after a member elected itself.
     """
-    tables: TablesAt | None = None
-    """With `Policy.MAJORITY`: the tables that the winner fetches before it opens, unless its own
-    are as complete. The longest log and the most complete tables may be in different stores.
-    """
     serial: int = 0
     """Incremented by every write, so that every write changes the content and thus the version."""
 
-    def elected(
-        self,
-        winner: Copy,
-        epoch: int,
-        *,
-        deposes: bool = True,
-        tables: TablesAt | None = None,
-    ) -> Self:
+    def elected(self, winner: Copy, epoch: int, *, deposes: bool = True) -> Self:
         """Return the record that makes `winner` the holder of `epoch`; the set is unchanged (R9).
 
         A hand-over passes `deposes=False`: the old holder follows and remains in the set.
@@ -95,23 +65,16 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
             raise ValueError(f"epoch {epoch} is not above {self.epoch}, the epoch of the record")
         deposed = self.holder if deposes and winner != self.holder else None
         return msgspec.structs.replace(
-            self,
-            holder=winner,
-            epoch=epoch,
-            deposed=deposed,
-            tables=tables,
-            serial=self.serial + 1,
+            self, holder=winner, epoch=epoch, deposed=deposed, serial=self.serial + 1
         )
 
     def renewed(self, in_sync: Iterable[Copy] | None = None, copies: int | None = None) -> Self:
         """Return the record that the holder writes next, with this set or the current one.
 
-        If `copies` is less than the size of the set, the set shrinks as members leave. Only
-        `Policy.ALL_IN_SYNC` permits a different number, because quorums based on different numbers
-        need not overlap.
+        If `copies` is less than the size of the set, the set shrinks as members leave.
         """
         members = self.in_sync if in_sync is None else tuple(sorted(in_sync))
-        if copies is None or self.policy is Policy.MAJORITY:
+        if copies is None:
             copies = self.copies
         return msgspec.structs.replace(
             self, in_sync=members, copies=max(copies, len(members)), serial=self.serial + 1
@@ -130,28 +93,6 @@ class Versioned(msgspec.Struct, frozen=True):
 
     record: Record
     version: str
-
-
-def lacks_tables(position: tuple[int, int], needed: TablesAt | None) -> bool:
-    """Return whether tables at a position (an epoch and a number of changes) are older than needed.
-
-    A winner with such tables may lack a change that a majority has confirmed (R11).
-    """
-    return needed is not None and position < (needed.epoch, needed.changes)
-
-
-def ack_quorum(record: Record) -> int:
-    """Return how many copies, including the master, form a majority (R11).
-
-    The result is based on the number of copies, not on the size of the set: while a set changes, it
-    has two sizes, and majorities of different sizes need not overlap.
-    """
-    return record.copies // 2 + 1
-
-
-def promise_quorum(record: Record) -> int:
-    """Return how many promises an election needs, so that every majority includes one (R11)."""
-    return record.copies - record.copies // 2
 
 
 def may_replace(current: Versioned | None, base: Versioned, record: Record) -> bool:

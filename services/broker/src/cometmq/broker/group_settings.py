@@ -6,7 +6,6 @@ from typing import Annotated
 from msgspec import Meta
 
 from cometmq.broker.accepted_settings import AcceptedSettings
-from cometmq.ha.record import Policy
 
 
 class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"):
@@ -79,14 +78,6 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
             " master to accept messages.",
         ),
     ] = 1
-    replication_policy: Annotated[
-        Policy,
-        Meta(
-            description="When a message counts as stored: all-in-sync, or majority, which needs"
-            " three members. It has to match the record's policy. With majority, the winner"
-            " of an election fetches the newest tables from another copy before it opens."
-        ),
-    ] = Policy.ALL_IN_SYNC
     renew_deadline_mills: Annotated[
         int,
         Meta(

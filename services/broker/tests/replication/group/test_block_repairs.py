@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.replication.group import block_exchange, follower_stream, following, frames
-from cometmq.broker.replication.group.handshake import Hello, Welcome
+from cometmq.broker.replication.group import block_exchange, frames
 from cometmq.broker.replication.state import FollowState
 from cometmq.broker.testing.group_members import GroupNode, is_equal
 from cometmq.broker.testing.replicas import DEADLINE_S
@@ -221,29 +220,6 @@ async def test_wrong_bytes_change_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(frames, "encode_block", encode)
         monkeypatch.setattr(block_exchange, "AGAIN_MS", 0)
         await until(lambda: repaired(slave), master, slave)
-
-
-@pytest.mark.parametrize("is_master", [True, False], ids=["master", "follower"])
-async def test_a_peer_of_the_previous_version_is_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_master: bool
-) -> None:
-    def old(struct: Any) -> Any:
-        return lambda *args, **options: struct(*args)
-
-    if is_master:
-        monkeypatch.setattr(following, "Hello", old(Hello))
-    else:
-        monkeypatch.setattr(follower_stream, "Welcome", old(Welcome))
-    async with pair(tmp_path) as (master, slave):
-        hurt = master if is_master else slave
-        flip(hurt, PLACE)
-        left = bodies(hurt)
-        await until(lambda: damaged(hurt), master, slave)
-        for _ in range(20):
-            await work(master, slave)
-        assert bodies(hurt) == left
-        assert repaired(hurt) == 0
-        assert slave.state.following.connect_count == 1
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -17,18 +17,15 @@ from cometmq.broker.replication.group.handshake import (
     Identity,
     LogExtent,
     Refused,
-    TablesWanted,
     decode_handshake,
 )
-from cometmq.broker.replication.group.proving import Answer, Challenge, Proof, Proving
-from cometmq.broker.replication.group.table_fetch import TableFetcher
+from cometmq.broker.replication.group.proving import Answer, Challenge, Proof
 from cometmq.broker.replication.state import FollowState
 from cometmq.broker.replication.unfit import Unfit
 from cometmq.broker.testing.group_members import CLUSTER, KEY, GroupNode, is_equal
-from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.replicas import DEADLINE_S, HOST, until
 from cometmq.ha.group_key import Initiator, Keys, NotProven, Purpose
-from cometmq.ha.record import Copy, TablesAt
+from cometmq.ha.record import Copy
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.testing.builders import make_message
 
@@ -38,7 +35,6 @@ NAME = f"{CLUSTER}/broker-a"
 HELLO = Hello(
     Identity(CLUSTER, "broker-a", Copy(1, "i1")), HUGE, HUGE, 0, LogExtent(0, 0, 4096, ())
 )
-FETCH = TablesWanted(HELLO.identity, HUGE, TablesAt(Copy(0, "i0"), 0, 0))
 SECRETS = ('"i0"', '"i1"')
 
 
@@ -72,10 +68,10 @@ class Stranger:
                     assert found is kind
                     return body
 
-    async def prove(self, key: bytes, purpose: Purpose = Purpose.STREAM, name: int = 1) -> bytes:
+    async def prove(self, key: bytes, name: int = 1) -> bytes:
         """Prove a key to the member with ordinal 0; return the ANSWER."""
-        one = Initiator((key,), purpose, f"{NAME}/{name}", responder=f"{NAME}/0")
-        challenge = frame(Kind.CHALLENGE, Challenge(purpose, one.name, one.nonce))
+        one = Initiator((key,), Purpose.STREAM, f"{NAME}/{name}", responder=f"{NAME}/0")
+        challenge = frame(Kind.CHALLENGE, Challenge(Purpose.STREAM, one.name, one.nonce))
         self.writer.write(frames.encode_opening(frames.PROVEN_VERSION) + challenge)
         proof = msgspec.json.decode(await self.frame(Kind.PROOF), type=Proof)
         try:
@@ -120,10 +116,6 @@ async def send(master: GroupNode) -> PutResult:
 
 async def _hello(stranger: Stranger) -> None:
     stranger.writer.write(frames.encode_opening() + frame(Kind.HELLO, HELLO))
-
-
-async def _fetch(stranger: Stranger) -> None:
-    stranger.writer.write(frames.encode_opening() + frame(Kind.FETCH, FETCH))
 
 
 async def _refused(stranger: Stranger) -> None:
@@ -174,7 +166,7 @@ async def _large_frame(stranger: Stranger) -> None:
 
 
 ATTACKS = [
-    _hello, _fetch, _refused, _hello_instead_of_a_proof, _refused_instead_of_a_proof, _wrong_key,
+    _hello, _refused, _hello_instead_of_a_proof, _refused_instead_of_a_proof, _wrong_key,
     _refused_after_the_proof_of_the_member, _reflection, _wrong_purpose, _large_frame,
 ]  # fmt: skip
 
@@ -214,22 +206,11 @@ async def test_an_answer_is_worthless_on_another_connection(tmp_path: Path) -> N
         first.writer.close()
 
 
-@pytest.mark.parametrize(
-    ("purpose", "number", "kind", "body"),
-    [
-        (Purpose.TABLES, 1, Kind.HELLO, HELLO),
-        (Purpose.STREAM, 1, Kind.FETCH, FETCH),
-        (Purpose.STREAM, 2, Kind.HELLO, HELLO),
-        (Purpose.TABLES, 2, Kind.FETCH, FETCH),
-    ],
-)
-async def test_a_proof_counts_for_one_member_and_one_purpose(
-    tmp_path: Path, purpose: Purpose, number: int, kind: Kind, body: msgspec.Struct
-) -> None:
+async def test_a_proof_counts_for_one_member(tmp_path: Path) -> None:
     async with pair(tmp_path) as (master, _):
         member = await Stranger.connect(master)
-        await member.prove(KEY, purpose, number)
-        member.writer.write(frame(kind, body))
+        await member.prove(KEY, 2)
+        member.writer.write(frame(Kind.HELLO, HELLO))
         refused = decode_handshake(await member.frame(Kind.REFUSED), Refused)
         assert refused.reason == Unfit.UNPROVEN.value
         assert not master.epochs_seen
@@ -420,35 +401,6 @@ async def test_a_member_of_the_previous_release_is_admitted_on_request(tmp_path:
         await until(lambda: b'"i1"' in b"".join(one.received for one in seen))
         assert versions[:2] == [2, 1]
         assert not slave.epochs_seen
-
-
-# Tables for winners
-
-
-@pytest.mark.parametrize(("key", "is_proven"), [(KEY, True), (OTHER, False)])
-async def test_tables_go_to_proven_winners_only(
-    tmp_path: Path, key: bytes, is_proven: bool
-) -> None:
-    async with GroupNode(tmp_path, 0) as node:
-        await node.lead(1)
-        await node.depose()
-        node.promised_epoch = 5
-        log = RecordingLog()
-        proving = Proving(
-            identity=Identity(CLUSTER, "broker-a", Copy(1, "i1")), keys=lambda: (key,)
-        )
-        fetcher = TableFetcher(proving, {0: node.address}, log=log)
-        arrived: list[object] = []
-
-        async def begin_again(_epoch: int, _tables: TablesAt) -> None:
-            arrived.append(fetcher.take())
-
-        fetcher.begin_again = begin_again
-        fetcher.start(5, TablesAt(node.copy, 1, 0), lambda: not arrived)
-        await until(lambda: arrived or log.named("member.tables_behind"))
-        await fetcher.stop()
-        assert bool(arrived) is is_proven
-        assert node.state.slaves.refused_counts[Unfit.UNPROVEN] == (not is_proven)
 
 
 # The port under strangers

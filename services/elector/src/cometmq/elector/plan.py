@@ -50,7 +50,6 @@ def plan_of(settings: ElectorSettings) -> Plan:
         return Group(
             name=settings.broker_name,
             ordinals=ordinals,
-            policy=settings.replication_policy,
             min_in_sync=settings.min_in_sync,
         )
 

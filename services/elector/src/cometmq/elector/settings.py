@@ -7,7 +7,6 @@ import msgspec
 from msgspec import Meta
 
 from cometmq.ha.places.choice import FORMS
-from cometmq.ha.record import Policy
 from cometmq.runtime import tls_keys
 
 PREFIX: Final = "COMETMQ_ELECTOR"
@@ -47,12 +46,6 @@ class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         int,
         Meta(ge=1, description="Number of copies that must stay in sync when a broker is removed."),
     ] = 1
-    replication_policy: Annotated[
-        Policy,
-        Meta(
-            description="Policy of a new record: all-in-sync, or majority (three copies or more)."
-        ),
-    ] = Policy.ALL_IN_SYNC
     renew_deadline_mills: Annotated[
         int,
         Meta(

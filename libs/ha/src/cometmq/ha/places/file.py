@@ -5,19 +5,13 @@
 Removing `FILE` deletes the record atomically. The next record gets a new folder, so a late write to
 a deleted record never reaches its successor (R10). The folder must be on a local file system with
 hard links: network file systems may answer link(2) from caches, or perform it more than once.
-
-An earlier release kept the record itself in `FILE`, written under a lock. The first write converts
-this format under the same lock. Programs of the earlier release then reject the file as damaged, so
-the two releases never write two different records.
 """
 
 import asyncio
-import fcntl
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -25,10 +19,7 @@ from cometmq.ha.durable import OsFiles, SharedFiles
 from cometmq.ha.places.polling import Sleep, poll
 from cometmq.ha.places.versions import Versions
 from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
-from cometmq.ha.record import Record, RecordDamaged, Versioned, decode_record
-
-OLD_NONCE: Final = "0"
-"""Completes a version of the old format, so that versions survive the conversion."""
+from cometmq.ha.record import Record, RecordDamaged, Versioned
 
 Nonce = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 
@@ -92,7 +83,8 @@ class FileRecord:
     def read_blocking(self) -> Versioned | None:
         """Return the record; raise OSError, RecordUnreachable or RecordDamaged."""
         data = self._files.read(self._path)
-        while data is not None and (head := self._head(data)):
+        while data is not None:
+            head = self._head(data)
             try:
                 return self._versions(head).current()
             except FileNotFoundError:
@@ -102,16 +94,14 @@ class FileRecord:
                         f"the record in {self._path} cannot be read:"
                         f" the folder {self._versions(head).folder} is missing"
                     ) from None
-        return None if data is None else self._old(data)
+        return None
 
     def replace_blocking(self, base: Versioned, record: Record) -> Outcome:
         """Replace the record; raise OSError if the outcome is unknown."""
         data = self._files.read(self._path)
         if data is None:
             return CONFLICT
-        head = self._head(data) or self._converted()
-        if head is None:
-            return CONFLICT
+        head = self._head(data)
         outcome = self._versions(head).append(base, record)
         if outcome.written and self._files.read(self._path) != _encoded(head):
             return unknown(f"the record {self._path} was deleted during a write")
@@ -134,13 +124,13 @@ class FileRecord:
         self._files.sync(self._path.parent)
         return applied(record, first.version)
 
-    def _begun(self, record: Record, number: int = 1, nonce: str = "") -> tuple[_Head, Versioned]:
-        """Create and sync a folder that holds this version; no other process knows of it yet."""
+    def _begun(self, record: Record) -> tuple[_Head, Versioned]:
+        """Create and sync a folder that holds a first version; no other process knows of it yet."""
         head = _Head(2, self._new_nonce())
         versions = Versions(self._root / head.versions, self._files, self._new_nonce)
         self._files.make_folder(self._root)
         self._files.make_folder(versions.folder)
-        first = versions.begin(record, number, nonce)
+        first = versions.begin(record)
         self._files.sync(self._root)
         return head, first
 
@@ -158,52 +148,13 @@ class FileRecord:
             self._last = last = Versions(folder, self._files, self._new_nonce)
         return last
 
-    def _head(self, data: bytes) -> _Head | None:
-        """Parse the content of `FILE`; return None if the file has the old format."""
-        if _is_old(data):
-            return None
+    def _head(self, data: bytes) -> _Head:
+        """Parse the content of `FILE`; raise RecordDamaged."""
         try:
             return msgspec.json.decode(data, type=_Head)
         except msgspec.MsgspecError as error:
             raise RecordDamaged(f"the record in {self._path} cannot be read: {error}") from error
 
-    def _old(self, data: bytes) -> Versioned:
-        number, _, content = data.partition(b"\n")
-        record = decode_record(content, place=str(self._path))
-        return Versioned(record, f"{number.decode()}-{OLD_NONCE}")
-
-    def _converted(self) -> _Head | None:
-        """Convert the old format; return None if the record was deleted.
-
-        Raise BlockingIOError while a program of the earlier release is writing.
-        """
-        with _old_lock(self._path):
-            data = self._files.read(self._path)
-            if data is None:
-                return None
-            head = self._head(data)
-            if head is None:
-                old = self._old(data)
-                number = int(old.version.partition("-")[0])
-                head, _ = self._begun(old.record, number, OLD_NONCE)
-                self._files.replace(self._path, _encoded(head))
-            return head
-
 
 def _encoded(head: _Head) -> bytes:
     return msgspec.json.encode(head) + b"\n"
-
-
-def _is_old(data: bytes) -> bool:
-    return data.partition(b"\n")[0].isdigit()
-
-
-@contextmanager
-def _old_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of the earlier release's writers; raise BlockingIOError if it is taken."""
-    descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)  # releases the lock

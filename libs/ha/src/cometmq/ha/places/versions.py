@@ -66,10 +66,10 @@ class Versions:
             return found
         raise RecordUnreachable(f"the record in {self.folder} changes faster than it can be read")
 
-    def begin(self, record: Record, number: int = 1, nonce: str = "") -> Versioned:
+    def begin(self, record: Record) -> Versioned:
         """Write the first version into an empty folder that no other process knows about yet."""
-        first = Versioned(record, f"{number}-{nonce or self._new_nonce()}")
-        self._files.create(self.folder / str(number), _encoded(first))
+        first = Versioned(record, f"1-{self._new_nonce()}")
+        self._files.create(self.folder / "1", _encoded(first))
         self._files.sync(self.folder)
         return first
 

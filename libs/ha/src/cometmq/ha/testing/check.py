@@ -13,12 +13,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from cometmq.ha.record import Policy
 from cometmq.ha.testing.explore import Report, explore, wander
 from cometmq.ha.testing.model import Model
 from cometmq.ha.testing.world import Bounds, World
-
-MAJORITY: Final = Policy.MAJORITY
 
 SHORT: Final = (
     Bounds(in_sync=2, messages=1, epochs=2, writes=2, lost=1),
@@ -30,7 +27,6 @@ SHORT: Final = (
     Bounds(in_sync=1, messages=1, epochs=3, writes=1, lost=1, lapses=1),
     Bounds(in_sync=2, messages=1, epochs=3, writes=1, deletions=1),
     Bounds(nodes=3, in_sync=3, messages=1, epochs=2, writes=1),
-    Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=3),
 )
 """Bounds that are explored completely within seconds, as part of `make test`."""
 
@@ -45,17 +41,11 @@ LONG: Final = (
     Bounds(nodes=3, in_sync=3, messages=1, epochs=3, writes=2, lost=1, crashes=1),
     Bounds(nodes=3, in_sync=2, messages=1, epochs=3, writes=2, host_crashes=1, hand_overs=1),
     Bounds(nodes=3, in_sync=3, messages=1, epochs=4, writes=1, lost=1, deletions=1),
-    Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=2, epochs=5, crashes=1),
-    Bounds(
-        nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=5, crashes=1, host_crashes=1,
-        writes=1, lost=1,
-    ),
-)  # fmt: skip
+)
 
 CALM: Final = (
     Bounds(in_sync=2, messages=2, epochs=3, writes=3),
     Bounds(nodes=3, in_sync=3, messages=1, epochs=2, writes=1),
-    Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=3),
 )
 """Bounds without faults: from every state, a master can still confirm its whole log."""
 
@@ -66,11 +56,9 @@ STEPS_OF_A_WALK: Final = 150
 def random_bounds(random: Random) -> Bounds:
     """Return random bounds, with up to four copies, that are too large to explore fully."""
     nodes = random.choice([2, 3, 3, 4])
-    is_majority = nodes > 2 and random.random() < 0.35
     return Bounds(
         nodes=nodes,
-        in_sync=nodes if is_majority else random.randint(1, nodes),
-        policy=MAJORITY if is_majority else Policy.ALL_IN_SYNC,
+        in_sync=random.randint(1, nodes),
         min_in_sync=random.choice([1, 1, 2]),
         epochs=random.choice([4, 7, 12]),
         messages=4,

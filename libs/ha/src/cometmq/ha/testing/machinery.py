@@ -16,7 +16,7 @@ from cometmq.ha import state as states
 from cometmq.ha.actions import Status
 from cometmq.ha.member import Member
 from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, applied
-from cometmq.ha.record import Copy, Record, TablesAt, Versioned
+from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.ha.state import Boot, State
 from cometmq.ha.testing import invariants
 from cometmq.ha.testing.world import Bounds, Node, Stream, World, Write
@@ -32,7 +32,6 @@ class Machinery:
         self.group = actions.Group(
             name="g",
             ordinals=tuple(range(bounds.nodes)),
-            policy=bounds.policy,
             min_in_sync=bounds.min_in_sync,
         )
 
@@ -66,8 +65,8 @@ class Machinery:
                 return self._with_node(world, ordinal, is_connected=False)
             case members.CloseToClients() | members.ForwardParked():
                 return self._with_node(world, ordinal, leading=None)
-            case members.BeginEpoch(epoch=epoch, tables=at):
-                return self._begun(world, ordinal, epoch, at)
+            case members.BeginEpoch(epoch=epoch):
+                return self._begun(world, ordinal, epoch)
             case members.Lead(found=found):
                 return self.open(world, ordinal, found)
             case members.Claim(base=base, record=record) if record.epoch <= world.left.epochs:
@@ -75,27 +74,16 @@ class Machinery:
             case _:
                 return world
 
-    def _begun(self, world: World, ordinal: int, epoch: int, at: TablesAt | None) -> World:
-        """Fetch tables if necessary, and begin the epoch; do nothing if they are unavailable."""
+    def _begun(self, world: World, ordinal: int, epoch: int) -> World:
         node = world.nodes[ordinal]
-        tables = node.tables
-        if at and records.lacks_tables(self._tables_position(node), at):
-            source = world.nodes[at.copy.ordinal]
-            if source.state.copy != at.copy:
-                return world
-            tables = source.tables
         world = self._with_node(
             world,
             ordinal,
             history=self.begin(node.history, epoch, len(node.log)),
-            tables=tables,
             tables_epoch=epoch,
-            tables_start=len(tables),
+            tables_start=len(node.tables),
         )
         return self.react(world, ordinal, events.Opened(epoch))
-
-    def _tables_position(self, node: Node) -> tuple[int, int]:
-        return node.tables_epoch, len(node.tables) - node.tables_start
 
     def begin(self, history: epochs.History, epoch: int, end: int) -> epochs.History:
         """Return the history of a log after an epoch has begun in it."""
@@ -156,8 +144,7 @@ class Machinery:
         fresh = Member(me=node.state.copy, promised=node.state.promised)
         node = replace(node, member=fresh, leading=None, is_connected=False)
         world = self._with_node(world, ordinal, node)
-        knows_tables = node.tables_epoch > 0
-        return self.react(world, ordinal, events.Recovered(knows_tables))
+        return self.react(world, ordinal, events.Recovered())
 
     def write(
         self, world: World, base: Versioned | None, record: Record, *, is_counted: bool = True
@@ -195,7 +182,6 @@ class Machinery:
 
     def status(self, node: Node) -> Status:
         """Return a member's answer to an elector."""
-        tables_epoch, changes = self._tables_position(node)
         return Status(
             copy=node.member.me,
             role=node.member.role,
@@ -203,8 +189,8 @@ class Machinery:
             epoch=node.member.epoch,
             last_log_epoch=epochs.last_epoch(node.history),
             max_offset=len(node.log),
-            tables_epoch=tables_epoch,
-            tables=changes,
+            tables_epoch=node.tables_epoch,
+            tables=len(node.tables) - node.tables_start,
             standing=node.state.standing,
         )
 
@@ -212,8 +198,7 @@ class Machinery:
         name = "mxyz"[ordinal]
         state = states.created("g", ordinal, "b", lambda: name)
         fresh = Member(me=Copy(ordinal, name), promised=0)
-        recovered = events.Recovered(knows_tables=False)
-        return Node(state=state, member=members.react(fresh, recovered)[0])
+        return Node(state=state, member=members.react(fresh, events.Recovered())[0])
 
     def _with_node(
         self, world: World, ordinal: int, node: Node | None = None, **changes: object

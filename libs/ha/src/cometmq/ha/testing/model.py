@@ -16,7 +16,7 @@ from cometmq.ha import state as states
 from cometmq.ha.in_sync import Ack, AckRefused
 from cometmq.ha.member import OrderRefused, Role
 from cometmq.ha.port import Answer
-from cometmq.ha.record import Policy, Record, Versioned
+from cometmq.ha.record import Record, Versioned
 from cometmq.ha.state import Standing
 from cometmq.ha.testing.machinery import Machinery
 from cometmq.ha.testing.world import Stream, World
@@ -48,7 +48,6 @@ class Model(Machinery):
             epoch=1,
             holder=in_sync_set[bounds.holder],
             in_sync=in_sync_set,
-            policy=bounds.policy,
             copies=bounds.nodes,
         )
         world = World(nodes=nodes, cell=Versioned(record, "1"), left=bounds)
@@ -286,23 +285,11 @@ class Model(Machinery):
         else:
             actions = dict.fromkeys(
                 action
-                for answers in self._views(statuses)
-                for action in election.elect(world.cell, answers)
+                for status in statuses  # an elector may reach a single member
+                for action in election.elect(world.cell, (status,))
             )
         for action in actions:
             yield from self._elector_action(world, action)
-
-    def _views(self, statuses: actions.Statuses) -> Iterable[actions.Statuses]:
-        """Return the possible sets of members that answer an elector."""
-        if self.bounds.policy is Policy.ALL_IN_SYNC:
-            return [(status,) for status in statuses]
-        pairs = [
-            (one, other)
-            for one in statuses
-            for other in statuses
-            if one.copy.ordinal < other.copy.ordinal
-        ]
-        return [*pairs, statuses]
 
     def _restore(self, world: World, statuses: actions.Statuses) -> Iterable[actions.Action]:
         fence = world.fence_epoch or missing_record.restore_epoch(statuses)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from cometmq.ha.actions import Group, Status
 from cometmq.ha.fencing import Timing
 from cometmq.ha.member import Role
-from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.ha.record import Copy, Record, Versioned
 
 M: Final = Copy(0, "m")
 X: Final = Copy(1, "x")
@@ -17,9 +17,7 @@ GROUP: Final = Group(name="orders", ordinals=(0, 1, 2), min_in_sync=2)
 TIMING: Final = Timing()
 
 
-def recorded(
-    *in_sync: Copy, epoch: int = 4, holder: Copy = M, policy: Policy = Policy.ALL_IN_SYNC
-) -> Versioned:
+def recorded(*in_sync: Copy, epoch: int = 4, holder: Copy = M) -> Versioned:
     """Build the group's record; without `in_sync`, all three copies are in sync."""
     record = Record(
         uid="u",
@@ -27,7 +25,6 @@ def recorded(
         epoch=epoch,
         holder=holder,
         in_sync=in_sync or (M, X, Y),
-        policy=policy,
         copies=3,
     )
     return Versioned(record, "7")

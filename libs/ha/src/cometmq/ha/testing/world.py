@@ -11,7 +11,7 @@ import msgspec
 from cometmq.ha.epochs import History
 from cometmq.ha.in_sync import Ack, Leadership
 from cometmq.ha.member import Member
-from cometmq.ha.record import Policy, Record, Versioned
+from cometmq.ha.record import Record, Versioned
 from cometmq.ha.state import State
 
 
@@ -22,7 +22,6 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     in_sync: int = 1
     """Number of members in the first set, counted from ordinal 0."""
     holder: int = 0
-    policy: Policy = Policy.ALL_IN_SYNC
     min_in_sync: int = 1
     epochs: int = 1
     messages: int = 1

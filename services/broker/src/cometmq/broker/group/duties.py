@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from cometmq.ha.port import Answer
-from cometmq.ha.record import TablesAt, Versioned
+from cometmq.ha.record import Versioned
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +40,8 @@ class Duties(Protocol):
     async def stop_following(self) -> None:
         """Close the connection to the master; data received from it is no longer appended."""
 
-    async def begin_epoch(self, epoch: int, tables: TablesAt | None) -> bool:
-        """Begin an epoch at the end of the log and save its entry.
-
-        Return False if tables that the epoch needs have to be fetched first; when they have
-        arrived, `GroupMember.begin_again` triggers another call.
-        """
+    async def begin_epoch(self, epoch: int) -> None:
+        """Begin an epoch at the end of the log and save its entry."""
 
     async def repair_history(self) -> None:
         """Save the history of the log, without epochs that begin beyond its end (R5).

@@ -5,7 +5,6 @@ import asyncio
 from typing import NamedTuple
 
 from cometmq.ha import events
-from cometmq.ha import member as rules
 from cometmq.ha.member import Member
 from cometmq.ha.record import Record, Versioned
 
@@ -23,16 +22,10 @@ class Seen(NamedTuple):
     record: Record
 
 
-class Again(NamedTuple):
-    """The tables that an epoch needs have arrived, so the step that begins it can be retried."""
-
-    action: rules.BeginEpoch
-
-
 class Retry(NamedTuple):
     """A request to retry saving the state, which did not fit on the disk."""
 
 
 class Job(NamedTuple):
-    event: events.Event | Read | Seen | Again | Retry
+    event: events.Event | Read | Seen | Retry
     done: asyncio.Future[None] | None

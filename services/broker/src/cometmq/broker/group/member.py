@@ -23,7 +23,7 @@ from typing import Final
 
 from cometmq.broker.group.claims import EpochClaims
 from cometmq.broker.group.duties import Duties
-from cometmq.broker.group.jobs import Again, Job, Read, Retry, Seen
+from cometmq.broker.group.jobs import Job, Read, Retry, Seen
 from cometmq.broker.group.swap import swap
 from cometmq.ha import events
 from cometmq.ha import member as rules
@@ -33,7 +33,7 @@ from cometmq.ha.durable import DISK_FULL
 from cometmq.ha.epochs import HistoryUnsaved
 from cometmq.ha.member import Member, OrderRefused, Refusal, Role
 from cometmq.ha.port import Answer, RecordPort, RecordUnreachable
-from cometmq.ha.record import RecordDamaged, TablesAt, Versioned
+from cometmq.ha.record import RecordDamaged, Versioned
 from cometmq.ha.state import State, StateFile
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
@@ -142,17 +142,6 @@ class GroupMember:
         self._jobs.put_nowait(Job(events.StoreFailed(), None))
         self._is_full.set()
 
-    async def begin_again(self, epoch: int, tables: TablesAt) -> None:
-        """Retry the step that begins an epoch, unless the epoch was abandoned.
-
-        Raise OrderRefused, with the membership ended, if the step fails.
-        """
-        await self._done(Again(rules.BeginEpoch(epoch, tables)))
-
-    def is_preparing(self, epoch: int) -> bool:
-        """Return whether this member has promised an epoch and has not begun it yet."""
-        return (self._member.role, self._member.epoch) == (Role.PROMOTING, epoch)
-
     def want_read(self) -> None:
         """Request a read of the record."""
         self._is_read_wanted.set()
@@ -163,7 +152,7 @@ class GroupMember:
 
     def begin(self) -> None:
         """Take part in the group, after the broker has recovered."""
-        self.observe(events.Recovered(knows_tables=self._duties.position().tables_epoch > 0))
+        self.observe(events.Recovered())
 
     # For electors and operators. A call that raises OrderRefused has changed nothing.
 
@@ -263,13 +252,10 @@ class GroupMember:
     # Events
 
     async def _obey(self, event: events.Event) -> Status:
-        await self._done(event)
-        return self.status()
-
-    async def _done(self, event: events.Event | Again) -> None:
         done = asyncio.get_running_loop().create_future()
         self._jobs.put_nowait(Job(event, done))
         await done
+        return self.status()
 
     async def _keep_working(self) -> None:
         while True:
@@ -288,13 +274,9 @@ class GroupMember:
                     job.done.set_result(None)
             self._settle()
 
-    async def _work(self, event: events.Event | Read | Seen | Again | Retry) -> None:
+    async def _work(self, event: events.Event | Read | Seen | Retry) -> None:
         if isinstance(event, Retry):
             await self._recover()
-            return
-        if isinstance(event, Again):
-            if self.is_preparing(event.action.epoch):
-                await self._perform_step("BeginEpoch", self._perform(event.action))
             return
         if isinstance(event, Seen):
             if self._member.role is not Role.FAILED:
@@ -382,9 +364,9 @@ class GroupMember:
                 if outcome.answer is Answer.UNKNOWN:
                     await self._sleep(RETRY_MS / 1000)
                 self._is_read_wanted.set()
-            case rules.BeginEpoch(epoch=epoch, tables=tables):
-                if await duties.begin_epoch(epoch, tables):
-                    self.observe(events.Opened(epoch))
+            case rules.BeginEpoch(epoch=epoch):
+                await duties.begin_epoch(epoch)
+                self.observe(events.Opened(epoch))
             case rules.StartFollowing(master=master, epoch=epoch):
                 await duties.start_following(master, epoch)
             case rules.StopFollowing():

@@ -9,7 +9,6 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.ha.fencing import Timing
 from cometmq.ha.places.choice import open_record
 from cometmq.ha.port import RecordPort
-from cometmq.ha.record import Policy
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.runtime.settings_faults import Faults
@@ -106,9 +105,4 @@ def _check_members(settings: BrokerSettings, members: Collection[int], faults: F
         faults.add(
             f"minInSync={settings.min_in_sync} is more than the {copies} copies of groupMembers:"
             " no message would ever be accepted"
-        )
-    if settings.replication_policy is Policy.MAJORITY and copies < 3:
-        faults.add(
-            f"replicationPolicy=majority needs three members, groupMembers has {copies}: use"
-            " all-in-sync"
         )

@@ -26,16 +26,14 @@ from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.following import GroupFollower
 from cometmq.broker.replication.group.reports import Heard
 from cometmq.broker.replication.group.sending import GroupSender
-from cometmq.broker.replication.group.table_feed import TableFeed, TablesLost
-from cometmq.broker.replication.group.table_fetch import TableFetcher
+from cometmq.broker.replication.group.table_feed import TableFeed
 from cometmq.broker.replication.state import FollowState
 from cometmq.broker.role import Role
 from cometmq.ha import epochs, events, in_sync
 from cometmq.ha import member as rules
-from cometmq.ha import record as records
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.port import Answer
-from cometmq.ha.record import Copy, TablesAt, Versioned
+from cometmq.ha.record import Copy, Versioned
 from cometmq.remoting.errors import ServiceNotAvailable
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.tasks import describe
@@ -64,7 +62,6 @@ class BrokerDuties:
         members: Members,
         epoch_log: EpochLog,
         feed: TableFeed,
-        fetcher: TableFetcher,
         gate: Gate,
         new_leader: NewLeader,
         boottime_ms: Callable[[], int],
@@ -81,7 +78,6 @@ class BrokerDuties:
         self._members = members
         self._epochs = epoch_log
         self._feed = feed
-        self._fetcher = fetcher
         self._gate = gate
         self._new_leader = new_leader
         self._boottime_ms = boottime_ms
@@ -226,57 +222,23 @@ class BrokerDuties:
 
     async def stop_following(self) -> None:
         self._confirmed_before = self.follower.confirmed
-        await self._fetcher.stop()
         await self.follower.stop()
 
-    async def begin_epoch(self, epoch: int, tables: TablesAt | None) -> bool:
-        if tables is not None and self._lacks(tables) and not self._adopt_fetched(epoch, tables):
-            return False
+    async def begin_epoch(self, epoch: int) -> None:
         store = self._broker.store
         store.confirm(None)  # dispatches everything; the gate hides it until it is confirmed
         store.confirm(store.commit_log.end)
         end = store.commit_log.end
         await self._epochs.save(epochs.begun(self._epochs.history, epoch, end))
         self._feed.begin(epoch)
-        return True
 
     async def repair_history(self) -> None:
         # A save that failed may have followed a truncation of the log.
         end = self._broker.store.commit_log.end
         await self._epochs.save(epochs.truncated(self._epochs.history, end))
 
-    def _lacks(self, tables: TablesAt) -> bool:
-        return records.lacks_tables(self._feed.position, tables)
-
-    def _adopt_fetched(self, epoch: int, tables: TablesAt) -> bool:
-        """If tables have arrived, adopt them; otherwise, start fetching them and return False."""
-        fetched = self._fetcher.take()
-        if fetched is None:
-
-            def is_wanted() -> bool:
-                return self.member.is_preparing(epoch) and self._lacks(tables)
-
-            self._fetcher.start(epoch, tables, is_wanted)
-            return False
-        try:
-            self._feed.adopt(fetched.epoch, fetched.changes, fetched.pieces)
-        except TablesLost as error:
-            self._fetcher.report(epoch, tables, error)
-            return False
-        self._broker.log.info(
-            "member.tables_fetched", broker=tables.copy.ordinal, epoch=epoch,
-            tables_epoch=fetched.epoch, changes=fetched.changes, bytes=fetched.byte_count,
-        )  # fmt: skip
-        return True
-
     async def lead(self, found: Versioned) -> None:
         record, broker = found.record, self._broker
-        if record.policy is not broker.settings.replication_policy:
-            broker.log.warning(
-                "member.policy_differs", policy=record.policy.value,
-                configured=broker.settings.replication_policy.value,
-                action="set replicationPolicy to the policy of the record",
-            )  # fmt: skip
         leadership = in_sync.lead(
             self.member.member.me,
             found,
@@ -439,9 +401,6 @@ class BrokerDuties:
     def left(self, copy: Copy) -> None:
         if self._leader is not None:
             self._leader.note_left(copy)
-
-    def promised(self) -> int:
-        return self.member.member.promised
 
     def epoch_seen(self, epoch: int) -> None:
         self.member.observe(events.EpochSeen(epoch))

@@ -24,7 +24,6 @@ from cometmq.broker.replication.group.proving import Proving
 from cometmq.broker.replication.group.reports import FollowerView
 from cometmq.broker.replication.group.sending import GroupSender
 from cometmq.broker.replication.group.table_feed import Replicated, TableFeed
-from cometmq.broker.replication.group.table_fetch import TableFetcher
 from cometmq.broker.replication.group.tails import keep_tail
 from cometmq.broker.replication.serving import TICK_INTERVAL_MS, LogServer
 from cometmq.broker.settings import BrokerSettings
@@ -114,7 +113,6 @@ class Grouping:
     gate: Gate
     follower: GroupFollower
     sender: GroupSender
-    fetcher: TableFetcher
     record: RecordPort
     linger_ms: int = 0
     hook: RoleHook | None = None
@@ -176,7 +174,6 @@ class Grouping:
 
     async def close(self) -> None:
         """Stop following and leading; call this when the loops have ended."""
-        await self.fetcher.stop()
         await self.follower.leave()
         self.sender.stop()
         if self.hook is not None:
@@ -225,7 +222,6 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         log_server.close_slaves()
 
     members = parse_members(settings.group_members)
-    addresses = {ordinal: one.replication for ordinal, one in members.items()}
     proving = Proving(
         identity=identity,
         keys=broker.group_keys.current,
@@ -233,13 +229,11 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         shown=f"{broker.loaded.label('groupKeyFile')}={settings.group_key_file}",
         new_nonce=host.new_nonce,
     )
-    fetcher = TableFetcher(proving, addresses, log=broker.log)
     duties = BrokerDuties(
         broker,
         members=members,
         epoch_log=epoch_log,
         feed=feed,
-        fetcher=fetcher,
         gate=gate,
         new_leader=partial(_leader, broker, place, host),
         boottime_ms=host.boottime_ms,
@@ -256,7 +250,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     if settings.role_hook:
         hook = RoleHook(settings.role_hook, settings.broker_name, broker.role, log=broker.log)
         broker.role_changed = hook.tell
-    joined = Grouping(member, duties, gate, follower, sender, fetcher, place, linger_ms, hook)
+    joined = Grouping(member, duties, gate, follower, sender, place, linger_ms, hook)
     _connect(joined, broker, log_server, feed)
     return joined
 
@@ -295,7 +289,6 @@ def _connect(joined: Grouping, broker: Broker, log_server: LogServer, feed: Tabl
         duties.log_grew()
 
     duties.member, duties.follower, duties.sender = joined.member, joined.follower, joined.sender
-    joined.fetcher.begin_again = joined.member.begin_again
     feed.changed = duties.tables_changed
     log_server.group = joined.sender
     broker.driver.log_grew = log_grew

@@ -21,7 +21,7 @@ PLAIN_COUNT_MAX: Final = 32
 """Maximum number among them that may send HELLO without a proof, which takes up to 1 MiB."""
 
 MEMBER_MS: Final = 5_000
-"""How long a member may take to prove itself and to send HELLO or FETCH."""
+"""How long a member may take to prove itself and to send HELLO."""
 
 
 @dataclass(slots=True, eq=False)

@@ -28,7 +28,6 @@ class Unfit(StrEnum):
     DIVERGED = "diverged"
     DAMAGED = "damaged"
     STOPPING = "stopping"
-    TABLES = "tables"
     UNPROVEN = "unproven"
     ADDRESS = "address"
 
@@ -56,8 +55,6 @@ ACTIONS: Final[Mapping[Unfit, str]] = {
     Unfit.DIVERGED: f"each log has messages that the other lacks; {_REBUILD}",
     Unfit.DAMAGED: "the master cannot read a part of its log: make another copy the master, or"
     " repair its store (cometmq store verify)",
-    Unfit.TABLES: "none if it ends soon: the next election names another source; otherwise start"
-    " the brokers that were in sync (docs/runbooks/group-degraded.md)",
     Unfit.UNPROVEN: "give every broker of the group the same groupKeyFile; if it is none of them,"
     " keep it away from haListenPort",
     Unfit.ADDRESS: "if it is a slave of this broker, add its address to haSlaveAddresses; if not,"

@@ -86,7 +86,6 @@ class GroupNode(Node):
         self._open_streams(self.proving.identity)
         self.driver.log_grew = self._log_grew
         self.leading: Leadership | None = None
-        self.promised_epoch = 0
         self.reports: list[Heard] = []
         self.epochs_seen: list[int] = []
         self.copies_left: list[Copy] = []
@@ -215,9 +214,6 @@ class GroupNode(Node):
 
     def left(self, copy: Copy) -> None:
         self.copies_left.append(copy)
-
-    def promised(self) -> int:
-        return self.promised_epoch
 
     def epoch_seen(self, epoch: int) -> None:
         self.epochs_seen.append(epoch)

@@ -26,7 +26,7 @@ from cometmq.ha.actions import Group, Status
 from cometmq.ha.group_key import KeyFile, Keys
 from cometmq.ha.member import OrderRefused, Role
 from cometmq.ha.places.memory import MemoryPlace, MemoryRecord
-from cometmq.ha.record import Policy, Record
+from cometmq.ha.record import Record
 from cometmq.remoting.transport.server import Server
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
@@ -108,7 +108,6 @@ class BrokerGroup:
         self.group = Group(
             name="broker-a",
             ordinals=tuple(range(count)),
-            policy=Policy(settings.get("replicationPolicy", Policy.ALL_IN_SYNC)),
             min_in_sync=int(settings.get("minInSync", "1")),
         )
 

@@ -34,7 +34,6 @@ class Duties:
         self.file = file
         self.calls: list[tuple[object, ...]] = []
         self.promises: list[int] = []
-        self.can_begin = True
         self.error: OSError | None = None
         self.result: tuple[Answer, int] | None = None
         self.answered = asyncio.Event()
@@ -59,9 +58,8 @@ class Duties:
         await self.waiting.wait()
         self.note("stop")
 
-    async def begin_epoch(self, epoch: int, tables: object) -> bool:
+    async def begin_epoch(self, epoch: int) -> None:
         self.note("begin", epoch)
-        return self.can_begin
 
     async def repair_history(self) -> None:
         self.note("repair")

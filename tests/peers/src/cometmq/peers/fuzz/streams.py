@@ -16,8 +16,6 @@ from cometmq.broker.replication.group.frames import FrameReader, Kind
 from cometmq.broker.replication.group.handshake import (
     Hello,
     Refused,
-    TablesOffered,
-    TablesWanted,
     Welcome,
     decode_handshake,
 )
@@ -43,8 +41,6 @@ _BODIES: Final[Mapping[Kind, Callable[[memoryview], Any]]] = {
             (Kind.HELLO, Hello),
             (Kind.WELCOME, Welcome),
             (Kind.REFUSED, Refused),
-            (Kind.FETCH, TablesWanted),
-            (Kind.OFFER, TablesOffered),
         )
     },
     **{

@@ -23,7 +23,6 @@ from cometmq.broker.replication.group.handshake import (
     Identity,
     Leading,
     Refused,
-    TablesWanted,
     Welcome,
     check_hello,
     decode_handshake,
@@ -38,7 +37,6 @@ from cometmq.broker.replication.group.table_stream import TableStream
 from cometmq.broker.replication.pump import SLICE_BYTES, LogPump, close_soon
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.ha.epochs import History
-from cometmq.ha.group_key import Purpose
 from cometmq.ha.in_sync import Ack
 from cometmq.ha.record import Copy
 from cometmq.remoting.errors import RemoteProtocolError
@@ -63,9 +61,7 @@ class FollowerStream(asyncio.Protocol):
         self.proven = proven
         self.transport = self._transport = transport
         self._commit_log = sender.store.commit_log
-        self._frames = FrameReader(
-            Kind.HELLO, Kind.ACK, Kind.REFUSED, Kind.FETCH, Kind.WANT_BLOCK, Kind.BLOCK
-        )
+        self._frames = FrameReader(Kind.HELLO, Kind.ACK, Kind.REFUSED, Kind.WANT_BLOCK, Kind.BLOCK)
         self._epoch = sender.epoch
         self._history: History = ()
         self._welcome: Welcome | None = None
@@ -82,7 +78,6 @@ class FollowerStream(asyncio.Protocol):
         self.copy: Copy | None = None
         self.is_following = False
         self.heard_ms = self.confirm_ms = sender.now_ms()
-        self._may_ask = False  # the follower answers WANT_BLOCK
         self._blocks = BlockExchange(
             sender.store, sender.turn, worker=sender.worker, now_ms=sender.now_ms, peer=address,
             log=sender.log,
@@ -108,9 +103,6 @@ class FollowerStream(asyncio.Protocol):
                     self._greet(decode_handshake(body, Hello))
                 elif kind is Kind.ACK:
                     self._take_report(frames.decode_report(body))
-                elif kind is Kind.FETCH:
-                    self._want_tables(decode_handshake(body, TablesWanted))
-                    return
                 elif kind is Kind.WANT_BLOCK or kind is Kind.BLOCK:
                     self._exchange(kind, body)
                 else:
@@ -165,7 +157,7 @@ class FollowerStream(asyncio.Protocol):
         if self._welcome is not None or self.copy is not None:
             raise UnfitLog(Unfit.PROTOCOL, "a second HELLO on one connection")
         sender = self._sender
-        self._check_proven(Purpose.STREAM, hello.identity)
+        self._check_proven(hello.identity)
         if hello.promised > sender.epoch:
             sender.events.epoch_seen(hello.promised)
         leading = sender.leading()
@@ -174,7 +166,6 @@ class FollowerStream(asyncio.Protocol):
         sender.replace(self, hello.identity.copy)
         sender.establish(self)
         self.copy = hello.identity.copy
-        self._may_ask = hello.blocks
         self._epoch, self._history = leading.epoch, leading.log.history
         if hello.tables <= sender.tables.position.changes:
             self._tables.sent = hello.tables
@@ -188,20 +179,12 @@ class FollowerStream(asyncio.Protocol):
         else:
             welcome(b"")
 
-    def _want_tables(self, wanted: TablesWanted) -> None:
-        if self.copy is not None:
-            raise UnfitLog(Unfit.PROTOCOL, "a FETCH after a HELLO on one connection")
-        self._check_proven(Purpose.TABLES, wanted.identity)
-        self._sender.offer(self, wanted)
-
-    def _check_proven(self, purpose: Purpose, identity: Identity) -> None:
-        """Raise UnfitLog if the connection was proven for another member or another purpose."""
-        proven = self.proven
-        if proven is not None and (proven.purpose, proven.name) != (purpose, name_of(identity)):
+    def _check_proven(self, identity: Identity) -> None:
+        """Raise UnfitLog if the connection was proven for another member."""
+        if self.proven is not None and self.proven.name != name_of(identity):
             raise UnfitLog(
                 Unfit.UNPROVEN,
-                f"{name_of(identity)} speaks on a connection that is proven for {proven.name} and"
-                f" for {proven.purpose}",
+                f"{name_of(identity)} speaks on a connection that is proven for {self.proven.name}",
             )
 
     def _send_welcome(self, leading: Leading, point: int, start: int, data: Buffer) -> None:
@@ -213,7 +196,6 @@ class FollowerStream(asyncio.Protocol):
             point,
             Digest(start, digest(data)),
             min(sender.confirmed, leading.log.end),
-            blocks=True,
         )
         body = msgspec.json.encode(welcome)
         self._transport.write(frames.encode_body(Kind.WELCOME, body))
@@ -265,8 +247,7 @@ class FollowerStream(asyncio.Protocol):
         self.is_following = True
         self._sender.log.info("follower.connected", slave=self.address, offset=start)
         self._sender.served(self.address)
-        if self._may_ask:
-            self._blocks.begin(self._transport)
+        self._blocks.begin(self._transport)
         self.send_confirm()
         self.wake()
 

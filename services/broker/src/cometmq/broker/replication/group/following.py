@@ -38,7 +38,6 @@ from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver
 from cometmq.ha.epochs import last_epoch, reached
-from cometmq.ha.group_key import Purpose
 from cometmq.remoting.errors import CometError, ConnectionLost
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.addresses import parse_address
@@ -113,7 +112,7 @@ class GroupFollower:
         self._identity = identity
         self._events = events
         self._keeps_tail = keep_tail
-        self._attempts = Attempts(proving, Purpose.STREAM)
+        self._attempts = Attempts(proving)
         self.worker = worker
         self._settings = settings
         self.log = log
@@ -271,9 +270,7 @@ class GroupFollower:
     def _hello(self, epoch: int, master: int) -> Hello:
         extent, tables = self.epochs.extent(), self.tables.received(epoch)
         damage = tuple(self.commit_log.damage[-DAMAGE_COUNT_MAX:])
-        return Hello(
-            self._identity, epoch, epoch, master, extent, tables, blocks=True, damage=damage
-        )
+        return Hello(self._identity, epoch, epoch, master, extent, tables, damage)
 
     async def _prepare(
         self,

@@ -21,7 +21,7 @@ from cometmq.store.journal import encode_changes
 
 MAGIC: Final = b"\x8bComet"
 VERSION: Final = 1
-"""A stream that begins with HELLO or FETCH."""
+"""A stream that begins with HELLO."""
 
 PROVEN_VERSION: Final = 2
 """A stream that begins with the proof (`proving.py`) and then continues as version 1."""
@@ -67,10 +67,6 @@ class Kind(IntEnum):
     """Master: the same number; all pieces of the snapshot were sent."""
     ACK = 9
     """Follower: `Report`."""
-    FETCH = 10
-    """Winner of an election, instead of HELLO: `handshake.TablesWanted` in JSON."""
-    OFFER = 11
-    """Source of the tables, before TABLES: `handshake.TablesOffered` in JSON."""
     CHALLENGE = 12
     """First frame of the side that connects: `proving.Challenge` in JSON."""
     PROOF = 13
@@ -93,8 +89,6 @@ BODY_BYTES_MAX: Final[Mapping[Kind, int]] = {
     Kind.TABLES: CHANGES_BYTES_MAX,
     Kind.TABLES_END: _NUMBER.size,
     Kind.ACK: _ACK.size,
-    Kind.FETCH: 1 << 16,
-    Kind.OFFER: 1 << 16,
     Kind.CHALLENGE: 1 << 10,
     Kind.PROOF: 1 << 10,
     Kind.ANSWER: 1 << 10,

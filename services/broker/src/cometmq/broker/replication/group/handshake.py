@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handshakes of a follower with its master, and of a winner with its source of tables (pure).
+"""The handshake of a follower with its master (pure).
 
 The follower sends its identity, its promise, the epoch that it wants to follow, and the extent of
 its log. The master answers with its own log's extent, and with the offset at which it will
@@ -16,7 +16,7 @@ import msgspec
 
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.ha.epochs import CommonPoint, Entry, History, common_point
-from cometmq.ha.record import Copy, TablesAt, lacks_tables
+from cometmq.ha.record import Copy
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.types import Buffer
 from cometmq.store.log.damage import DamagedRange, clipped, merged
@@ -59,8 +59,6 @@ class Hello(msgspec.Struct, frozen=True, rename="camel"):
     """The number of table changes of this epoch that the follower has; -1 if it needs the complete
     tables.
     """
-    blocks: bool = False
-    """Whether the sender answers WANT_BLOCK; earlier releases do not know the frame."""
     damage: tuple[DamagedRange, ...] = ()
     """The last damaged ranges of the follower's log, which are not compared in the handshake."""
 
@@ -82,8 +80,6 @@ class Welcome(msgspec.Struct, frozen=True, rename="camel"):
     """Where the follower truncates its log, and where the master continues."""
     digest: Digest
     confirmed: int
-    blocks: bool = False
-    """As in `Hello`."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -96,25 +92,6 @@ class Refused(msgspec.Struct, frozen=True):
     """The highest epoch that the sender knows."""
 
 
-class TablesWanted(msgspec.Struct, frozen=True):
-    """The first frame of an election's winner: it asks for the tables that the record names."""
-
-    identity: Identity
-    epoch: int
-    """The epoch that the winner has promised and prepares to open."""
-    tables: TablesAt
-
-
-class TablesOffered(msgspec.Struct, frozen=True):
-    """The tables that a source sends next."""
-
-    identity: Identity
-    promised: int
-    epoch: int
-    """The epoch of the master that these tables come from."""
-    changes: int
-
-
 class Leading(msgspec.Struct, frozen=True):
     """A master's offer to its followers."""
 
@@ -123,7 +100,7 @@ class Leading(msgspec.Struct, frozen=True):
     log: LogExtent
 
 
-BodyT = TypeVar("BodyT", Hello, Welcome, Refused, TablesWanted, TablesOffered)
+BodyT = TypeVar("BodyT", Hello, Welcome, Refused)
 
 
 def decode_handshake(body: memoryview, body_type: type[BodyT]) -> BodyT:
@@ -202,35 +179,6 @@ def check_welcome(welcome: Welcome, hello: Hello) -> CommonPoint:
     if not digest_start(point.offset, welcome.log, hello.log) <= start <= point.offset:
         raise UnfitLog(Unfit.PROTOCOL, f"the master compares from {start} to {point.offset}")
     return point
-
-
-def check_tables(wanted: TablesWanted, offered: TablesOffered) -> None:
-    """Raise UnfitLog unless the offered tables have every change that the winner needs.
-
-    Both sides call this. Any later state of the named copy will do, as long as no master that the
-    winner replaces can still change it (R11).
-    """
-    _check_place(wanted.identity, offered.identity)
-    source, at = offered.identity.copy, wanted.tables
-    if source != at.copy:
-        raise UnfitLog(
-            Unfit.TABLES,
-            f"the store of broker {source.ordinal} is not the store of broker {at.copy.ordinal}"
-            " that the record names",
-        )
-    position = (offered.epoch, offered.changes)
-    if lacks_tables(position, at):
-        raise UnfitLog(
-            Unfit.TABLES,
-            f"the tables of broker {source.ordinal} are those of {position}, an epoch and a number"
-            f" of changes; {(at.epoch, at.changes)} is needed",
-        )
-    if not at.epoch < offered.promised or not offered.epoch < wanted.epoch:
-        raise UnfitLog(
-            Unfit.STALE_EPOCH,
-            f"broker {source.ordinal} has promised epoch {offered.promised} and has tables of epoch"
-            f" {offered.epoch}: they do not precede epoch {wanted.epoch}, or may still change",
-        )
 
 
 def meeting_point(follower: LogExtent, master: LogExtent) -> CommonPoint:

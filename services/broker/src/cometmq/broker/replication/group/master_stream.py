@@ -202,7 +202,7 @@ class MasterStream(asyncio.Protocol):
         )
         self._find_next_start()
         self._report()
-        if welcome.blocks and self._transport is not None:
+        if self._transport is not None:
             self._blocks.begin(self._transport)
 
     def _find_next_start(self) -> None:

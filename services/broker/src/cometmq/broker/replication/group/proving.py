@@ -2,8 +2,8 @@
 """The proof that comes before anything else on a connection between members of a group.
 
 The member that connects opens version 2 of the stream and sends CHALLENGE; the other one answers
-with PROOF, the first one with ANSWER (`cometmq.ha.group_key`). Only then do HELLO, FETCH and their
-refusals follow, and only then does either side believe, reveal or change anything. A REFUSED frame
+with PROOF, the first one with ANSWER (`cometmq.ha.group_key`). Only then do HELLO and its
+refusal follow, and only then does either side believe, reveal or change anything. A REFUSED frame
 before the proof is a text for the log.
 
 Members with a key and `groupKeyRequired=false` also connect to, and accept, members without one:
@@ -29,7 +29,7 @@ REFUSED_CHARS_MAX: Final = 200
 """Characters of a refusal before the proof that are logged."""
 
 UNPROVABLE: Final = frozenset({Unfit.VERSION.value, Unfit.UNPROVEN.value})
-"""Reasons with which a member refuses the proof that has no key, or runs an earlier release."""
+"""Reasons with which a member without a key refuses the proof."""
 
 
 class Challenge(msgspec.Struct, frozen=True):
@@ -60,7 +60,6 @@ MessageT = TypeVar("MessageT", Challenge, Proof, Answer, Refused)
 class Proven(msgspec.Struct, frozen=True):
     """What a connection has proven."""
 
-    purpose: Purpose
     name: str
     key: bytes
 
@@ -114,13 +113,12 @@ class Stream(Protocol):
 class ProofInitiator(asyncio.Protocol):
     """Proves this member to the one it connects to, then starts the stream."""
 
-    def __init__(self, proving: Proving, purpose: Purpose, ordinal: int, stream: Stream) -> None:
+    def __init__(self, proving: Proving, ordinal: int, stream: Stream) -> None:
         """`ordinal` is the broker that is wanted."""
         self._proving = proving
-        self._purpose = purpose
         self._stream = stream
         self._pass = Initiator(
-            proving.keys(), purpose, proving.name(),
+            proving.keys(), Purpose.STREAM, proving.name(),
             responder=proving.name(ordinal), new_nonce=proving.new_nonce,
         )  # fmt: skip
         self._transport: asyncio.Transport | None = None
@@ -128,7 +126,7 @@ class ProofInitiator(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has no common base
-        challenge = Challenge(self._purpose, self._pass.name, self._pass.nonce)
+        challenge = Challenge(Purpose.STREAM, self._pass.name, self._pass.nonce)
         opening = frames.encode_opening(frames.PROVEN_VERSION)
         self._transport.write(opening + _encode(Kind.CHALLENGE, challenge))
 
@@ -196,9 +194,8 @@ class Attempts:
     other side has just declared that it cannot prove itself.
     """
 
-    def __init__(self, proving: Proving, purpose: Purpose) -> None:
+    def __init__(self, proving: Proving) -> None:
         self._proving = proving
-        self._purpose = purpose
         self._is_declined = False
 
     def next(self, ordinal: int) -> Attempt:
@@ -207,7 +204,7 @@ class Attempts:
         is_declined, self._is_declined = self._is_declined, False
         if not proving.keys() or (is_declined and proving.admits_unproven):
             return Attempt(frames.encode_opening(), lambda stream: cast("asyncio.Protocol", stream))
-        return Attempt(b"", lambda stream: ProofInitiator(proving, self._purpose, ordinal, stream))
+        return Attempt(b"", lambda stream: ProofInitiator(proving, ordinal, stream))
 
     def declined(self, error: ProofDeclined) -> CometError:
         """Return what to report about a connection that the other side ended before the proof."""
@@ -274,11 +271,11 @@ class ProofResponder(asyncio.Protocol):
 
     def _respond(self, challenge: Challenge) -> None:
         proving = self._acceptor.proving
-        if challenge.purpose not in (Purpose.STREAM, Purpose.TABLES):
+        if challenge.purpose is not Purpose.STREAM:
             raise RemoteProtocolError(f"{challenge.purpose} is no purpose of this port")
         self._challenge = challenge
         self._pass = Responder(
-            proving.keys(), challenge.purpose, proving.name(),
+            proving.keys(), Purpose.STREAM, proving.name(),
             initiator=challenge.initiator, initiator_nonce=challenge.nonce,
             new_nonce=proving.new_nonce,
         )  # fmt: skip
@@ -291,7 +288,7 @@ class ProofResponder(asyncio.Protocol):
         if frame.kind is Kind.REFUSED:
             raise NotProven("it does not accept the proof of this broker")
         key = self._pass.check(_decode(frame.body, Answer).mac)
-        proven = Proven(self._challenge.purpose, self._challenge.initiator, key)
+        proven = Proven(self._challenge.initiator, key)
         rest = self._received[end:]
         self._acceptor.proven(self._transport, self._address, proven, rest)
 

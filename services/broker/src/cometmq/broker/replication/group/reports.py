@@ -33,10 +33,7 @@ class FollowerEvents(Protocol):
         """Handle a follower's notice that it is stopping; it sends no report until it is back."""
 
     def epoch_seen(self, epoch: int) -> None:
-        """Handle a later epoch than this broker's, named by a follower or a winner."""
-
-    def promised(self) -> int:
-        """Return the epoch that this broker has promised."""
+        """Handle a later epoch than this broker's, named by a follower."""
 
 
 class FollowerView(NamedTuple):

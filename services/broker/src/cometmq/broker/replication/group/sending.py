@@ -16,7 +16,7 @@ from cometmq.broker.replication.group import frames
 from cometmq.broker.replication.group.block_exchange import Turn
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.follower_stream import FollowerStream
-from cometmq.broker.replication.group.handshake import Identity, Leading, TablesWanted
+from cometmq.broker.replication.group.handshake import Identity, Leading
 from cometmq.broker.replication.group.proving import (
     ProofResponder,
     Proven,
@@ -25,7 +25,6 @@ from cometmq.broker.replication.group.proving import (
 )
 from cometmq.broker.replication.group.reports import FollowerEvents, FollowerView, Heard
 from cometmq.broker.replication.group.table_feed import TableFeed
-from cometmq.broker.replication.group.table_offer import TableOffers
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.settings import BrokerSettings
 from cometmq.ha.record import Copy
@@ -95,7 +94,6 @@ class GroupSender:
         self._reports: dict[Copy, Heard] = {}
         self._report = OncePerTurn(self._pass_reports)
         self._is_confirm_due = False
-        self.offers = TableOffers(identity, tables, now_ms=now_ms, log=log)
         tables.sent = OncePerTurn(self.wake)
 
     def lead(self, epoch: int, *, confirmed: int) -> None:
@@ -114,7 +112,6 @@ class GroupSender:
         """Close all connections, because this broker is no longer the master."""
         self.epoch = 0
         self._reports.clear()
-        self.offers.close()
         for stream in tuple(self._streams):
             stream.close()
 
@@ -124,8 +121,7 @@ class GroupSender:
 
     @property
     def connection_count(self) -> int:
-        established = sum(stream.copy is not None for stream in self._streams)
-        return established + len(self.offers)
+        return sum(stream.copy is not None for stream in self._streams)
 
     # Called by the server and the streams
 
@@ -178,7 +174,6 @@ class GroupSender:
 
     def tick(self) -> None:
         """Send the heartbeats that are due, and close silent connections."""
-        self.offers.tick()
         now_ms = self.now_ms()
         keys = self.proving.keys()
         heartbeat_ms = min(HEARTBEAT_MS, self.settings().heard_within_mills // 3)
@@ -198,18 +193,6 @@ class GroupSender:
         if not self.epoch:
             raise UnfitLog(Unfit.NOT_MASTER, "this broker is not the master now")
         return Leading(self.identity, self.epoch, self.epochs.extent())
-
-    def offer(self, stream: FollowerStream, wanted: TablesWanted) -> None:
-        """Send a winner the tables instead of the log; raise UnfitLog while this broker leads."""
-        promised = self.events.promised()
-        if wanted.epoch > promised:
-            self.events.epoch_seen(wanted.epoch)
-        if self.epoch:
-            text = f"this broker is the master of epoch {self.epoch}, and sends its tables itself"
-            raise UnfitLog(Unfit.TABLES, text)
-        self.establish(stream)
-        self.offers.begin(stream.transport, stream.address, wanted, promised)
-        self.ended(stream)
 
     def establish(self, stream: FollowerStream) -> None:
         """Count a stream among the members; raise UnfitLog if there are too many."""
