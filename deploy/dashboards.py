@@ -9,7 +9,7 @@ from typing import Final
 from monitoring.boards import BOARDS
 from monitoring.panels import as_json
 
-FOLDER: Final = Path(__file__).parent / "monitoring" / "dashboards"
+FOLDER: Final = Path(__file__).parents[1] / "libs/cli/src/cometmq/cli/templates/dashboards"
 
 
 def files() -> dict[Path, str]:

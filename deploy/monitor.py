@@ -36,7 +36,7 @@ def text(address: str, targets: list[str]) -> str:
         f"  targets     http://{address}/targets",
         f"  alerts      http://{address}/alerts",
         f"  data        {FOLDER}",
-        "  dashboards  import deploy/monitoring/dashboards/*.json into Grafana, with a Prometheus",
+        "  dashboards  import those of `cometmq generate grafana` into Grafana, with a Prometheus",
         f"              data source at http://{address}",
     ]
     lines += [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dashboards: their panels, and the queries behind them.
 
-`make dashboards` writes them to `dashboards/`. Every query must return data from a running suite:
-`make monitoring-test` executes each of them.
+`make dashboards` writes them to the templates of the command line. Every query must return data
+from a running suite: `make monitoring-test` executes each of them.
 """
 
 from typing import Final

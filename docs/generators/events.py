@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from .event_meanings import MEANINGS
+from cometmq.runtime.event_meanings import MEANINGS
+
 from .markdown import code, notice, table
 
 ROOT: Final = Path(__file__).parents[2]
