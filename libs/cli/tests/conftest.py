@@ -21,6 +21,12 @@ START_TIMEOUT_S = 180
 COMMAND_TIMEOUT_S = 180
 
 
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path, monkeypatch):
+    """Keep the contexts of the user who runs the tests out of them."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
 class Suite(NamedTuple):
     namesrv: str
     broker: str
@@ -102,6 +108,8 @@ class Cluster:
 @pytest.fixture(scope="session")
 def suite(tmp_path_factory):
     folder = tmp_path_factory.mktemp("suite")
+    (folder / "data").mkdir()
+    (folder / "data" / "broker.conf").write_text("enablePropertyFilter=true\n")
     namesrv_port, broker_port = free_port(), free_broker_port()
     options = [
         *("--data", str(folder / "data"), "--namesrv-port", str(namesrv_port)),

@@ -10,8 +10,9 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from cometmq.cli.verbs.lines import Line
 from cometmq.cli.verbs.patience import MaybeStored, Patience
-from cometmq.cli.verbs.produce import Line, _send_all
+from cometmq.cli.verbs.produce import _send_all
 from cometmq.cli.verbs.sent import Sent, failure_notes, print_sent
 from cometmq.cli.verbs.store import RecordLine
 from cometmq.client import InvalidArgument, Message, MessageQueue, SendResult

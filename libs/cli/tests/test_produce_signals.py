@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from cometmq.cli.verbs.lines import Line
 from cometmq.cli.verbs.patience import Patience
-from cometmq.cli.verbs.produce import Line, _send_all
+from cometmq.cli.verbs.produce import _send_all
 from cometmq.cli.verbs.sent import Sent
 from cometmq.client import Message
 from cometmq.client.errors import BrokerMissing

@@ -8,20 +8,15 @@ nothing on the broker.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from shlex import quote
 from time import monotonic
 from typing import Annotated, Final
 
 import typer
 
-from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
     Namesrv,
     run,
-    with_access,
     wrong_usage,
 )
 from cometmq.cli.lookup import check_not_reserved
@@ -29,47 +24,19 @@ from cometmq.cli.meter import is_terminal, live, rate
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import print_notes
 from cometmq.cli.streams import fail_if_output_closes
-from cometmq.cli.verbs.observer import FIRST, LAST, PLACES, as_observer, begin_of
-from cometmq.cli.verbs.source import Ends, Faults, Printed, Source, queues_to_read, readable
-from cometmq.client import (
-    ClientOptions,
-    ConsumeFrom,
-    MessageExt,
-    MessageQueue,
-    PushConsumer,
-    PushOptions,
-)
-from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.cli.verbs.member_source import as_member
+from cometmq.cli.verbs.message_format import HEADERS_FORMAT, HELP, Piece, compiled
+from cometmq.cli.verbs.observer import LAST, as_observer
+from cometmq.cli.verbs.source import Printed, Source
+from cometmq.cli.verbs.spans import LAST_MAX, Span, as_reader, parse_span
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError
-from cometmq.insight import message_json, times
-from cometmq.remoting import remarks
-from cometmq.remoting.errors import (
-    AccessDenied,
-    CometError,
-    CommandError,
-    ConsumerNotOnline,
-    NoPermission,
-    ServerError,
-    SubscriptionGroupNotExist,
-    SubscriptionParseFailed,
-    TransportError,
-)
-from cometmq.remoting.log import NO_LOG
+from cometmq.client.subscriptions import MessageSelector, subscription
+from cometmq.insight import message_json
 from cometmq.remoting.names import ALL_TAGS
 from cometmq.runtime.service import new_event_loop
 
-DRAIN_MS: Final = 500
-"""Time to acknowledge the last printed message."""
-
 HINT_S: Final = 1.0
 """Idle time after which a terminal shows that the command is waiting."""
-
-_REFUSALS: Final = frozenset(
-    {AccessDenied, NoPermission, SubscriptionGroupNotExist, SubscriptionParseFailed}
-)
-"""Pull refusals that do not go away with time."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -81,15 +48,38 @@ Group = Annotated[
     ),
 ]
 Tag = Annotated[str, typer.Option("--tag", help="Only messages with these tags: 'A || B'.")]
+Filter = Annotated[
+    str | None,
+    typer.Option("--filter", help="Only messages that meet this SQL92 condition: 'price > 5'."),
+]
 From = Annotated[
     str | None,
     typer.Option(
         "--from",
         show_default="last",
-        help="first, last or a time (2026-11-20T10:00Z, 90m ago). With -g, this is where a group"
-        " without offsets starts; by default the brokers decide (a young topic is read from its"
-        " beginning).",
+        help="first, last, a time (2026-11-20T10:00Z, 90m ago) or a range @TIME:TIME. With -g, it"
+        " places a group without offsets; by default, brokers decide.",
     ),
+]
+Until = Annotated[
+    str | None, typer.Option("--until", help="Only messages stored before this time; then exit.")
+]
+Last = Annotated[
+    int | None,
+    typer.Option("--last", min=1, max=LAST_MAX, help="Only the N newest messages; then exit."),
+]
+Follow = Annotated[
+    bool | None,
+    typer.Option("--follow/--no-follow", help="Wait for more, or exit at the present end."),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format", help="Print '%k: %v\\n', for example; `--format help` lists the escapes."
+    ),
+]
+Headers = Annotated[
+    bool, typer.Option("--headers", help="Print position, times, keys and properties, too.")
 ]
 Queue = Annotated[
     str | None, typer.Option("--queue", help="Only this queue, BROKER:NUMBER; not with -g.")
@@ -111,64 +101,118 @@ def consume(  # noqa: PLR0913  # one parameter per option
     *,
     group: Group = None,
     tag: Tag = ALL_TAGS,
+    condition: Filter = None,
     start: From = None,
+    until: Until = None,
+    last: Last = None,
+    follow: Follow = None,
     queue: Queue = None,
     offset: Offset = None,
     count_max: Max = None,
     timeout: Timeout = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
+    format_: Format = None,
+    headers: Headers = False,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Print messages until Ctrl-C, or until --max or --timeout is reached.
+    """Print messages until Ctrl-C, --max, --timeout or the end of --last, --until and --no-follow.
 
     The exit status is 1 if the timeout expires before --max messages have arrived, or while a
     broker is not answering; the queues of that broker are then named.
-    """
-    if queue is not None and group is not None:
-        raise wrong_usage(
-            "--queue cannot be combined with --group: a group shares its queues among its members"
-        )
-    if offset is not None and queue is None:
-        raise wrong_usage("--offset needs --queue")
-    if offset is not None and start is not None:
-        raise wrong_usage("--offset cannot be combined with --from: both say where to start")
-    if start is not None and start not in PLACES:
-        now_ms = wall_ms()
-        if times.parsed(start, now_ms=now_ms, words=PLACES) > now_ms:
-            print_notes([f"{start} is in the future: the last message of each queue is read"])
 
-    if group is not None:
-        check_not_reserved(group)
+    \b
+    EXAMPLES
+      cometmq consume orders --last 10 --headers
+      cometmq consume orders --from @90m:60m --filter "price > 5" --json
+      cometmq consume orders -g billing --format '%o %k: %v\\n'
+    """
+    if format_ == "help":
+        typer.echo(HELP, nl=False)
+        return
+    render = _renderer(format_, has_headers=headers, as_json=as_json)
+    selector = _selector(tag, condition)
+    span = _checked_span(parse_span(start, until, last, follow), start, group, queue, offset)
 
     async def main() -> int:
         if group is not None:
-            source = _as_member(namesrv, topic, group, tag, start)
+            source = as_member(namesrv, topic, group, selector, span.start)
+        elif span.is_bounded:
+            source = as_reader(namesrv, topic, selector, span, queue, offset)
         else:
-            source = as_observer(namesrv, topic, tag, start or LAST, queue, offset)
+            source = as_observer(
+                namesrv, topic, selector, span.start or LAST, span.last, queue, offset
+            )
         async with source as messages, asyncio.TaskGroup() as tasks:
             watch = tasks.create_task(fail_if_output_closes())
-            printer = Printer(messages, topic, as_json=as_json)
+            printer = Printer(messages, topic, render)
             async with live(printer.progress, beside_output=True):
                 count = await printer.print_all(count_max, timeout)
             watch.cancel()
         return count
 
     printed = run(main(), loop_factory=new_event_loop)
-    if count_max is not None and printed < count_max:
+    if count_max is not None and printed < count_max and not span.is_bounded:
         typer.echo(f"cometmq: only {printed} of {count_max} messages arrived in time", err=True)
         raise typer.Exit(1)
+
+
+def _checked_span(
+    span: Span, start: str | None, group: str | None, queue: str | None, offset: int | None
+) -> Span:
+    """Return the part of the topic to read, unless it contradicts the other options."""
+    if offset is not None and start is not None:
+        raise wrong_usage("--offset cannot be combined with --from: both say where to start")
+    if offset is not None and span.last is not None:
+        raise wrong_usage("--offset cannot be combined with --last: both say where to start")
+    if group is not None and (span.is_bounded or span.last is not None):
+        raise wrong_usage(
+            "--until, --last, --no-follow and ranges cannot be combined with --group: they read a"
+            " part of the topic without changing offsets"
+        )
+    if queue is not None and group is not None:
+        raise wrong_usage(
+            "--queue cannot be combined with --group: a group shares its queues among its members"
+        )
+    if offset is not None and queue is None:
+        raise wrong_usage("--offset needs --queue")
+    if span.begin_ms > wall_ms():
+        print_notes([f"{start} is in the future: the last message of each queue is read"])
+    if group is not None:
+        check_not_reserved(group)
+    return span
+
+
+def _selector(tag: str, condition: str | None) -> str | MessageSelector:
+    """Return what to select."""
+    if condition is not None and tag != ALL_TAGS:
+        raise wrong_usage("--tag and --filter are two filters: give TAGS = 'A' in the condition")
+    selector = tag if condition is None else MessageSelector.by_sql(condition)
+    subscription("-", selector, version_ms=0)  # raises if it is wrong
+    return selector
 
 
 # -- printing ---------------------------------------------------------------------------------
 
 
+def _renderer(format_: str | None, *, has_headers: bool, as_json: bool) -> Piece:
+    """Return the function that renders a message with its number."""
+    if (format_ is not None) + has_headers + as_json > 1:
+        raise wrong_usage("--format, --headers and --json are three forms: give one of them")
+    is_shown = is_terminal(sys.stdout)
+    if as_json:
+        return lambda message, _: message_json.render(message) + b"\n"
+    if format_ is None:
+        format_ = HEADERS_FORMAT if has_headers else "%v\\n"
+    return compiled(format_, for_terminal=is_shown)
+
+
 class Printer:
     """Prints messages and, on a terminal, a hint when there are none."""
 
-    def __init__(self, source: Source, topic: str, *, as_json: bool) -> None:
+    def __init__(self, source: Source, topic: str, render: Piece) -> None:
         self._source = source
         self._topic = topic
-        self._as_json = as_json
+        self._render = render
         self._begin = monotonic()
         self._is_waiting = False
         self._is_hint_due = is_terminal(sys.stderr)
@@ -176,11 +220,13 @@ class Printer:
 
     async def print_all(self, count_max: int | None, timeout_s: float | None) -> int:
         """Print until the count is reached or the timeout passes; return the count."""
-        out, source, as_json = sys.stdout.buffer, self._source, self._as_json
+        out, source = sys.stdout.buffer, self._source
         is_last_wait = False
         while self.count != count_max:
             printed = await self._next(timeout_s)
             if printed is None:
+                if source.is_finished:
+                    break
                 unread = await source.unread()
                 if source.empty() and (is_last_wait or not unread.is_coming):
                     MISSING.update(unread.lines)
@@ -188,8 +234,7 @@ class Printer:
                 is_last_wait = True
                 continue
             is_last_wait = False
-            message = printed.message
-            out.write((message_json.render(message) if as_json else message.body) + b"\n")
+            out.write(self._render(printed.message, self.count + 1))
             if source.empty() or self.count + 1 == count_max:
                 out.flush()
             printed.is_printed = True
@@ -226,190 +271,3 @@ class Printer:
         """Return the text shown on a terminal while the output is redirected."""
         shown = rate(self.count, self._begin)
         return f"{shown}; {self._waiting()}" if self._is_waiting else shown
-
-
-# -- sources ----------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _as_member(
-    namesrv: str, topic: str, group: str, tag: str, start: str | None
-) -> AsyncIterator[Source]:
-    """Consume for a group; messages not printed at the end are redelivered to the next member."""
-    ends = Ends(namesrv, topic)
-    faults = Faults(topic)
-    source = Source(1, ends, faults.positions, faults)
-    is_leaving = False
-
-    async def listen(messages: list[MessageExt]) -> None:
-        for message in messages:
-            printed = Printed(message)
-            faults.passed(message)
-            if not is_leaving:
-                await source.put(printed)
-                await printed.done.wait()
-            if not printed.is_printed:
-                await _abandon()
-
-    consume_from, moment_ms = _group_start(start or LAST)
-    options = PushOptions(
-        consume_from=consume_from, consume_timestamp_ms=moment_ms, concurrency=1, drain_ms=DRAIN_MS
-    )
-    log = MemberComplaints(group, faults)
-    consumer = PushConsumer(group, namesrv, listener=listen, options=with_access(options), log=log)
-    consumer.subscribe(topic, tag)
-    async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
-        queues, brokers = await queues_to_read(admin, topic), await readable(admin, topic)
-        ends.begin(queues, brokers)
-        await _try_to_pull(brokers, group, queues, tag)
-        if start is not None:
-            await _place_group(admin, group, topic, start)
-    async with consumer, asyncio.TaskGroup() as tasks:
-        watch = tasks.create_task(log.fail_if_refused())
-        try:
-            yield source
-        finally:
-            watch.cancel()
-            is_leaving = True
-            while not source.empty():
-                source.get_nowait().done.set()
-
-
-async def _try_to_pull(
-    brokers: Mapping[str, BrokerAdmin], group: str, queues: Sequence[MessageQueue], tag: str
-) -> None:
-    """Raise a broker's refusal before the group joins or gets offsets there, so that a refused
-    command leaves nothing behind.
-    """
-
-    async def attempt(broker: BrokerAdmin) -> None:
-        queue = next((it for it in queues if it.broker_name == broker.name), None)
-        if queue is None:
-            return
-        place = (queue.topic, queue.queue_id)
-        with suppress(TransportError):  # the consumer reports it, and reads the other brokers
-            try:
-                end = await broker.max_offset(*place)
-                await broker.pull(*place, end, count_max=1, expression=tag, group=group)
-            except CommandError as error:
-                if type(error) in _REFUSALS:
-                    raise _refusal(group, broker.name, error) from error
-
-    async with asyncio.TaskGroup() as tasks:
-        for broker in brokers.values():
-            tasks.create_task(attempt(broker))
-
-
-def _refusal(group: str, broker: str, error: CommandError) -> CometError:
-    """Return the error for a refused pull, with a remedy if there is one."""
-    if remarks.group_pull_forbidden(group) in str(error):
-        return ClientError(_disabled_text(group))
-    if isinstance(error, SubscriptionGroupNotExist):
-        return ClientError(
-            f"broker {broker} does not know the consumer group {group}, and does not create groups"
-            f" itself (autoCreateSubscriptionGroup): cometmq group create {group}"
-        )
-    return error
-
-
-def _disabled_text(group: str) -> str:
-    """Return the error for a group that may not consume."""
-    return (
-        f"the consumer group {group} is disabled: nothing is delivered to it; to enable it: cometmq"
-        f" group alter {group} --enabled"
-    )
-
-
-class MemberComplaints(Complaints):
-    """Remembers failing pulls, and ends the command if a broker refuses the group's pulls, because
-    retrying would not help.
-    """
-
-    def __init__(self, group: str, faults: Faults) -> None:
-        super().__init__()
-        self._group = group
-        self._faults = faults
-        self._refusal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def warning(self, event: str, /, **facts: object) -> None:
-        """Print the event, unless it is a refusal, which becomes the command's error."""
-        if event == "task.cancelled":  # by `_abandon`
-            return
-        kind, _, text = str(facts.get("error", "")).partition(": ")
-        if remarks.group_pull_forbidden(self._group) in text:
-            text = _disabled_text(self._group)
-        elif kind != AccessDenied.__name__:
-            self._faults.note(facts)
-            super().warning(event, **facts)
-            return
-        if not self._refusal.done():
-            self._refusal.set_result(text)
-
-    async def fail_if_refused(self) -> None:
-        """Wait for a refusal and raise it."""
-        raise ClientError(await self._refusal)
-
-
-async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -> None:
-    """Store the start offsets of a group that has neither members nor offsets.
-
-    Otherwise brokers would start the group at offset 0 of a young queue, regardless of the group's
-    request (youngQueueStartsAtZero).
-    """
-    queues = await admin.queues(topic)
-    placed: list[bool] = []
-    silent: list[str] = []
-    for broker in (await readable(admin, topic)).values():
-        here = [queue for queue in queues if queue.broker_name == broker.name]
-        try:
-            placed.append(await _place_at(broker, group, here, start))
-        except TransportError:
-            silent.append(broker.name)  # the consumer reports it, and reads the other brokers
-    if placed and not any(placed):
-        typer.echo(
-            f"cometmq: {group} has members or offsets in {topic}: it goes on there, whatever --from"
-            f" says; to move it: cometmq group reset {group} {topic} --to {quote(start)}",
-            err=True,
-        )
-    if silent:
-        typer.echo(
-            f"cometmq: {' and '.join(silent)} did not answer: if {group} is new there, the broker"
-            " decides where it starts, whatever --from says",
-            err=True,
-        )
-
-
-async def _place_at(
-    broker: BrokerAdmin, group: str, queues: Sequence[MessageQueue], start: str
-) -> bool:
-    """Store the start offsets of a group on a broker; return False if the broker knows the
-    group.
-    """
-    try:
-        await broker.consumer_connections(group)
-    except (ConsumerNotOnline, ServerError):
-        stats = await broker.consume_stats(group)
-    else:
-        return False
-    if any(queue.topic == queues[0].topic for queue in stats.offset_table):
-        return False
-    for queue in queues:
-        begin = await begin_of(broker, queue, start, None)
-        await broker.commit_offset(group, queue.topic, queue.queue_id, begin)
-    return True
-
-
-async def _abandon() -> None:
-    """End this listener call without a result, so that the next member gets its message."""
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    await asyncio.sleep(0)
-
-
-def _group_start(start: str) -> tuple[ConsumeFrom, int]:
-    if start == FIRST:
-        return ConsumeFrom.FIRST_OFFSET, 0
-    if start == LAST:
-        return ConsumeFrom.LAST_OFFSET, 0
-    return ConsumeFrom.TIMESTAMP, times.parsed(start, now_ms=wall_ms(), words=PLACES)

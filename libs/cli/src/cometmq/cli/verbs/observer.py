@@ -33,6 +33,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, broker_missing
+from cometmq.client.subscriptions import MessageSelector
 from cometmq.insight import times
 from cometmq.remoting.errors import TransportError
 from cometmq.remoting.log import NO_LOG
@@ -46,22 +47,32 @@ WAITING_MAX: Final = 1_000
 
 
 @asynccontextmanager
-async def as_observer(
-    namesrv: str, topic: str, tag: str, start: str, queue: str | None, offset: int | None
+async def as_observer(  # one parameter per option
+    namesrv: str,
+    topic: str,
+    selector: str | MessageSelector,
+    start: str,
+    last: int | None,
+    queue: str | None,
+    offset: int | None,
 ) -> AsyncIterator[Source]:
-    """Read queues without committing any offset."""
+    """Read queues without committing any offset; `last` begins so many messages before each end."""
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
         queues = chosen_queues(await queues_to_read(admin, topic), topic, queue)
         brokers = await readable(admin, topic)
 
         async def begin(chosen: MessageQueue) -> int:
-            return await begin_of(brokers.get(chosen.broker_name), chosen, start, offset)
+            broker = brokers.get(chosen.broker_name)
+            if last is None or broker is None:
+                return await begin_of(broker, chosen, start, offset)
+            place = (chosen.topic, chosen.queue_id)
+            return max(await broker.min_offset(*place), await broker.max_offset(*place) - last)
 
         offsets = GivenOffsets(queues, begin)
         await _find_begins(offsets, queues, brokers)
         ends = Ends(namesrv, topic)
         ends.begin(queues, brokers)
-        async with _read(namesrv, topic, tag, offsets, ends) as source:
+        async with _read(namesrv, topic, selector, offsets, ends) as source:
             yield source
 
 
@@ -91,7 +102,7 @@ async def _find_begins(
 
 @asynccontextmanager
 async def _read(
-    namesrv: str, topic: str, tag: str, offsets: "GivenOffsets", ends: Ends
+    namesrv: str, topic: str, selector: str | MessageSelector, offsets: "GivenOffsets", ends: Ends
 ) -> AsyncIterator[Source]:
     faults = Faults(topic)
     consumer = LitePullConsumer(
@@ -101,7 +112,7 @@ async def _read(
         offsets=offsets,
         log=ObserverComplaints(faults),
     )
-    consumer.assign(offsets.positions, tag)
+    consumer.assign(offsets.positions, selector)
 
     async def positions() -> Positions:
         await consumer.commit()  # moves only `offsets`

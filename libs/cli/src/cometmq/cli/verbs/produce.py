@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
-import msgspec
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, wrong_usage
@@ -19,6 +18,7 @@ from cometmq.cli.input import read_lines
 from cometmq.cli.meter import is_terminal, live
 from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.output import AsJson, print_notes
+from cometmq.cli.verbs.lines import Line, line_form, message_of_line, pairs
 from cometmq.cli.verbs.patience import MaybeStored, Patience
 from cometmq.cli.verbs.sent import Sent, delay_texts, failure_notes, report
 from cometmq.cli.verbs.write_access import explained
@@ -32,12 +32,8 @@ from cometmq.client import (
 )
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, NoRoute
-from cometmq.client.message import check_message, wire_properties
-from cometmq.insight import message_json
-from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.errors import CometError, CommandError
+from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_PRODUCER"
@@ -47,32 +43,7 @@ SEND_TIMEOUT_MS: Final = 4_000
 """Longer than slaveTimeout (3 s), after which a master answers without its slave."""
 """Time limit for learning whether the topic exists; the sends do not depend on it."""
 
-_OWN_OPTIONS: Final = {"TAGS": "--tag", "KEYS": "--key", "DELAY": "--delay-level"}
-"""The option that sets each of these properties."""
-
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-
-class Line(NamedTuple):
-    """A body, or a line of the input, with its place for error messages."""
-
-    number: int
-    text: bytes
-    noun: str = "line"
-    file: Path | None = None
-
-    @property
-    def place(self) -> str:
-        """Return the place: `body 3`, `line 3` or `line 3 of FILE`."""
-        inside = "" if self.file is None else f" of {self.file}"
-        return f"{self.noun} {self.number}{inside}"
-
-    def named_in(self, error: CometError) -> CometError:
-        """Return the error, prefixed with the line's place if it concerns this message."""
-        if isinstance(error, InvalidArgument):
-            return type(error)(f"{self.place}: {error}")
-        is_illegal = isinstance(error, CommandError) and error.code == ResponseCode.MESSAGE_ILLEGAL
-        return ClientError(f"{self.place}: {error}") if is_illegal else error
 
 
 Bodies = Annotated[
@@ -136,6 +107,22 @@ Timeout = Annotated[
         help="Retry a message for this many seconds while servers are down, hanging or busy.",
     ),
 ]
+KeyDelimiter = Annotated[
+    str | None,
+    typer.Option(
+        "-K",
+        "--key-delimiter",
+        help="Text that separates the key at the beginning of each line from its body, as in kcat.",
+    ),
+]
+Template = Annotated[
+    bool,
+    typer.Option(
+        "--template",
+        help="Replace {{Count}}, {{Unix}} (ms), {{TimeStamp}}, {{ID}} and {{Random 5 20}} in"
+        " bodies, keys, tags and properties.",
+    ),
+]
 JsonLines = Annotated[
     bool,
     typer.Option(
@@ -160,19 +147,27 @@ def produce(  # noqa: PLR0913  # one parameter per option
     in_flight: InFlight = 64,
     timeout: Timeout = 30,
     namesrv: Namesrv = DEFAULT_NAMESRV,
+    key_delimiter: KeyDelimiter = None,
+    template: Template = False,
     json_lines: JsonLines = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages; exit with status 1 at the first one that is not stored."""
+    """Send messages; exit with status 1 at the first one that is not stored.
+
+    \b
+    EXAMPLES
+      cometmq produce orders 'order 17' --tag paid --key order-17
+      cometmq produce orders -K : < keyed-lines.txt
+      cometmq produce orders '{"n": {{Count}}}' --template --count 1000 --rate 50
+    """
     if body and file:
         raise wrong_usage("give bodies or --file, not both")
     if str(file) == STDIN:
         file = None
     keys = " ".join(key or ())
-    defaults = Message(topic, b"-", tag, keys, _pairs(properties or ()), 0, delay_level)
-    check_message(defaults, 1)
-    wire_properties(defaults)
-    message_of = partial(_message, defaults=defaults, is_json=json_lines)
+    defaults = Message(topic, b"-", tag, keys, pairs(properties or ()), 0, delay_level)
+    form = line_form(defaults, key_delimiter or "", is_json=json_lines, has_templates=template)
+    message_of = partial(message_of_line, form=form)
 
     is_keyboard = not body and file is None and is_terminal(sys.stdin)
 
@@ -230,30 +225,6 @@ async def _to_report(error: CometError, topic: str, namesrv: str, sent: Sent) ->
     return error
 
 
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    for name, equals, value in pairs:
-        if not name or not equals:
-            raise wrong_usage(f"--property {name}: must be name=value")
-        if name in _OWN_OPTIONS:
-            raise wrong_usage(f"--property {name}={value}: give {_OWN_OPTIONS[name]} {value}")
-        if name in RESERVED_KEYS:
-            raise wrong_usage(
-                f"--property {name}={value}: RocketMQ sets this property itself; choose a different"
-                " name"
-            )
-    return {name: value for name, _, value in pairs}
-
-
-def _message(line: Line, *, defaults: Message, is_json: bool) -> Message:
-    if not is_json:
-        return msgspec.structs.replace(defaults, body=line.text)
-    try:
-        return message_json.parse(line.text, defaults=defaults)
-    except InvalidArgument as error:
-        raise line.named_in(error) from error
-
-
 # -- sources ----------------------------------------------------------------------------------
 
 
@@ -291,7 +262,7 @@ def _without_cr(line: bytes, stripped: Sent | None) -> bytes:
 
 async def _messages(
     lines: AsyncIterator[Line],
-    message_of: Callable[[Line], Message],
+    message_of: Callable[[Line, int], Message],
     sent: Sent,
     count: int | None,
 ) -> AsyncIterator[tuple[Line, Message]]:
@@ -300,8 +271,8 @@ async def _messages(
         if not line.text:
             sent.skipped_count += 1
             continue
-        yield line, message_of(line)
         made += 1
+        yield line, message_of(line, made)
         if made == count:
             return
 

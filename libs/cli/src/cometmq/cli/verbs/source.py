@@ -185,8 +185,11 @@ async def _unknown() -> Positions:
     return {}
 
 
-class Source(asyncio.Queue[Printed]):
-    """The messages to print."""
+class Source(asyncio.Queue[Printed | None]):
+    """The messages to print; None only wakes the printer at the end."""
+
+    is_finished = False
+    """Whether no further message will come."""
 
     def __init__(
         self,

@@ -82,9 +82,13 @@ class BrokerMessages(BrokerCalls):
         *,
         count_max: int = PULL_COUNT_MAX,
         expression: str = ALL_TAGS,
+        expression_type: str | None = None,
         group: str = TOOLS_GROUP,
     ) -> Pulled:
         """Read a queue from an offset without committing anything.
+
+        Brokers select by the hash of a tag, so messages with another tag of the same hash are
+        returned, too. `expression_type` is SQL92 for a condition.
 
         A message whose body cannot be decompressed is returned as an `UnreadableMessage`. After
         `PLAIN_BYTES_MAX` bytes of decompressed bodies, the rest of the answer is left out;
@@ -101,6 +105,7 @@ class BrokerMessages(BrokerCalls):
             suspend_timeout_millis=0,
             sub_version=0,
             subscription=expression,
+            expression_type=expression_type,
         )
         response = await self.invoke(Code.PULL_MESSAGE, header, ok=_PULLED)
         reply = response.header

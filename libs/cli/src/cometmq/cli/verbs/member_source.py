@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The member of a group in `cometmq consume`: printed messages are committed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from shlex import quote
+from typing import Final
+
+import typer
+
+from cometmq.cli.complaints import Complaints
+from cometmq.cli.connecting import (
+    with_access,
+)
+from cometmq.cli.verbs.observer import FIRST, LAST, PLACES, begin_of
+from cometmq.cli.verbs.source import Ends, Faults, Printed, Source, queues_to_read, readable
+from cometmq.client import (
+    ClientOptions,
+    ConsumeFrom,
+    MessageExt,
+    MessageQueue,
+    PushConsumer,
+    PushOptions,
+)
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import ClientError
+from cometmq.client.subscriptions import MessageSelector, subscription
+from cometmq.insight import times
+from cometmq.remoting import remarks
+from cometmq.remoting.errors import (
+    AccessDenied,
+    CometError,
+    CommandError,
+    ConsumerNotOnline,
+    NoPermission,
+    ServerError,
+    SubscriptionGroupNotExist,
+    SubscriptionParseFailed,
+    TransportError,
+)
+from cometmq.remoting.log import NO_LOG
+
+DRAIN_MS: Final = 500
+"""Time to acknowledge the last printed message."""
+
+_REFUSALS: Final = frozenset(
+    {AccessDenied, NoPermission, SubscriptionGroupNotExist, SubscriptionParseFailed}
+)
+"""Pull refusals that do not go away with time."""
+
+
+@asynccontextmanager
+async def as_member(
+    namesrv: str, topic: str, group: str, selector: str | MessageSelector, start: str | None
+) -> AsyncIterator[Source]:
+    """Consume for a group; messages not printed at the end are redelivered to the next member."""
+    ends = Ends(namesrv, topic)
+    faults = Faults(topic)
+    source = Source(1, ends, faults.positions, faults)
+    is_leaving = False
+
+    async def listen(messages: list[MessageExt]) -> None:
+        for message in messages:
+            printed = Printed(message)
+            faults.passed(message)
+            if not is_leaving:
+                await source.put(printed)
+                await printed.done.wait()
+            if not printed.is_printed:
+                await _abandon()
+
+    consume_from, moment_ms = _group_start(start or LAST)
+    options = PushOptions(
+        consume_from=consume_from, consume_timestamp_ms=moment_ms, concurrency=1, drain_ms=DRAIN_MS
+    )
+    log = MemberComplaints(group, faults)
+    consumer = PushConsumer(group, namesrv, listener=listen, options=with_access(options), log=log)
+    consumer.subscribe(topic, selector)
+    async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
+        queues, brokers = await queues_to_read(admin, topic), await readable(admin, topic)
+        ends.begin(queues, brokers)
+        await _try_to_pull(brokers, group, queues, selector)
+        if start is not None:
+            await _place_group(admin, group, topic, start)
+    async with consumer, asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(log.fail_if_refused())
+        try:
+            yield source
+        finally:
+            watch.cancel()
+            is_leaving = True
+            while not source.empty():
+                if (printed := source.get_nowait()) is not None:
+                    printed.done.set()
+
+
+async def _try_to_pull(
+    brokers: Mapping[str, BrokerAdmin],
+    group: str,
+    queues: Sequence[MessageQueue],
+    selector: str | MessageSelector,
+) -> None:
+    """Raise a broker's refusal before the group joins or gets offsets there, so that a refused
+    command leaves nothing behind.
+    """
+
+    wanted = subscription("-", selector, version_ms=0)
+
+    async def attempt(broker: BrokerAdmin) -> None:
+        queue = next((it for it in queues if it.broker_name == broker.name), None)
+        if queue is None:
+            return
+        place = (queue.topic, queue.queue_id)
+        with suppress(TransportError):  # the consumer reports it, and reads the other brokers
+            try:
+                end = await broker.max_offset(*place)
+                await broker.pull(
+                    *place, end, count_max=1, group=group,
+                    expression=wanted.sub_string, expression_type=str(wanted.expression_type),
+                )  # fmt: skip
+            except CommandError as error:
+                if type(error) in _REFUSALS:
+                    raise _refusal(group, broker.name, error) from error
+
+    async with asyncio.TaskGroup() as tasks:
+        for broker in brokers.values():
+            tasks.create_task(attempt(broker))
+
+
+def _refusal(group: str, broker: str, error: CommandError) -> CometError:
+    """Return the error for a refused pull, with a remedy if there is one."""
+    if remarks.group_pull_forbidden(group) in str(error):
+        return ClientError(_disabled_text(group))
+    if isinstance(error, SubscriptionGroupNotExist):
+        return ClientError(
+            f"broker {broker} does not know the consumer group {group}, and does not create groups"
+            f" itself (autoCreateSubscriptionGroup): cometmq group create {group}"
+        )
+    return error
+
+
+def _disabled_text(group: str) -> str:
+    """Return the error for a group that may not consume."""
+    return (
+        f"the consumer group {group} is disabled: nothing is delivered to it; to enable it: cometmq"
+        f" group alter {group} --enabled"
+    )
+
+
+class MemberComplaints(Complaints):
+    """Remembers failing pulls, and ends the command if a broker refuses the group's pulls, because
+    retrying would not help.
+    """
+
+    def __init__(self, group: str, faults: Faults) -> None:
+        super().__init__()
+        self._group = group
+        self._faults = faults
+        self._refusal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def warning(self, event: str, /, **facts: object) -> None:
+        """Print the event, unless it is a refusal, which becomes the command's error."""
+        if event == "task.cancelled":  # by `_abandon`
+            return
+        kind, _, text = str(facts.get("error", "")).partition(": ")
+        if remarks.group_pull_forbidden(self._group) in text:
+            text = _disabled_text(self._group)
+        elif kind != AccessDenied.__name__:
+            self._faults.note(facts)
+            super().warning(event, **facts)
+            return
+        if not self._refusal.done():
+            self._refusal.set_result(text)
+
+    async def fail_if_refused(self) -> None:
+        """Wait for a refusal and raise it."""
+        raise ClientError(await self._refusal)
+
+
+async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -> None:
+    """Store the start offsets of a group that has neither members nor offsets.
+
+    Otherwise brokers would start the group at offset 0 of a young queue, regardless of the group's
+    request (youngQueueStartsAtZero).
+    """
+    queues = await admin.queues(topic)
+    placed: list[bool] = []
+    silent: list[str] = []
+    for broker in (await readable(admin, topic)).values():
+        here = [queue for queue in queues if queue.broker_name == broker.name]
+        try:
+            placed.append(await _place_at(broker, group, here, start))
+        except TransportError:
+            silent.append(broker.name)  # the consumer reports it, and reads the other brokers
+    if placed and not any(placed):
+        typer.echo(
+            f"cometmq: {group} has members or offsets in {topic}: it goes on there, whatever --from"
+            f" says; to move it: cometmq group reset {group} {topic} --to {quote(start)}",
+            err=True,
+        )
+    if silent:
+        typer.echo(
+            f"cometmq: {' and '.join(silent)} did not answer: if {group} is new there, the broker"
+            " decides where it starts, whatever --from says",
+            err=True,
+        )
+
+
+async def _place_at(
+    broker: BrokerAdmin, group: str, queues: Sequence[MessageQueue], start: str
+) -> bool:
+    """Store the start offsets of a group on a broker; return False if the broker knows the
+    group.
+    """
+    try:
+        await broker.consumer_connections(group)
+    except (ConsumerNotOnline, ServerError):
+        stats = await broker.consume_stats(group)
+    else:
+        return False
+    if any(queue.topic == queues[0].topic for queue in stats.offset_table):
+        return False
+    for queue in queues:
+        begin = await begin_of(broker, queue, start, None)
+        await broker.commit_offset(group, queue.topic, queue.queue_id, begin)
+    return True
+
+
+async def _abandon() -> None:
+    """End this listener call without a result, so that the next member gets its message."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+def _group_start(start: str) -> tuple[ConsumeFrom, int]:
+    if start == FIRST:
+        return ConsumeFrom.FIRST_OFFSET, 0
+    if start == LAST:
+        return ConsumeFrom.LAST_OFFSET, 0
+    return ConsumeFrom.TIMESTAMP, times.parsed(start, now_ms=wall_ms(), words=PLACES)

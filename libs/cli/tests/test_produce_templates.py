@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys at the beginning of lines, and templates."""
+
+import re
+
+import pytest
+
+from cometmq.cli.verbs.templates import expanded
+from cometmq.client import InvalidArgument
+
+
+def test_the_key_is_split_from_each_line(pipe, ask, topic):
+    sent = pipe("produce", topic, "-K", "::", stdin=b"k1::one\nk2::two::three\n")
+    assert sent.status == 0, sent.err
+    lines = ask("consume", topic, "--last", 2, "--json").lines
+    assert sorted((it["keys"], it["body"]) for it in lines) == [
+        (["k1"], "one"),
+        (["k2"], "two::three"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"), [(b"no key\n", "has no ':' between"), (b"\xff:x\n", "its key is not UTF-8")]
+)
+def test_a_line_without_a_key_is_refused_with_its_number(pipe, topic, line, why):
+    refused = pipe("produce", topic, "-K", ":", "--in-flight", 1, stdin=b"a:1\n" + line)
+    assert refused.status == 1
+    assert f"line 2: {why}" in refused.err
+    assert "1 message stored before the error" in refused.err
+
+
+def test_templates_are_replaced_in_bodies_keys_and_properties(ask, topic):
+    sent = ask(
+        *("produce", topic, '{"n": {{Count}}}', "--template", "--count", 3),
+        *("-k", "order-{{ .Count }}", "-p", "at={{TimeStamp}}"),
+    )
+    assert sent.status == 0, sent.err
+    lines = sorted(ask("consume", topic, "--last", 3, "--json").lines, key=lambda it: it["body"])
+    assert [it["body"] for it in lines] == ['{"n": 1}', '{"n": 2}', '{"n": 3}']
+    assert [it["keys"] for it in lines] == [["order-1"], ["order-2"], ["order-3"]]
+    assert all(re.fullmatch(r"20\d\d-.*Z", it["properties"]["at"]) for it in lines)
+
+
+def test_without_the_option_braces_are_sent_as_they_are(ask, topic):
+    assert ask("produce", topic, "{{Count}} {{x}}").status == 0
+    assert ask("consume", topic, "--last", 1).out == "{{Count}} {{x}}\n"
+
+
+@pytest.mark.parametrize(
+    "body", ["{{Cuont}}", "{{Count 5}}", "{{Random 1 2 3}}", "{{Random 9999999}}"]
+)
+def test_a_wrong_template_is_refused_before_anything_is_sent(call, body):
+    refused = call("produce", "T", "-k", body, "x", "--template", "-n", "127.0.0.1:1")
+    assert (refused.status, refused.out) == (2, "")
+    assert "emplate" in refused.err or "only Random takes numbers" in refused.err
+
+
+def test_random_texts_have_the_lengths_that_were_asked_for():
+    assert re.fullmatch(rb"\w{10}", expanded(b"{{Random}}", 1))
+    assert {len(expanded(b"{{Random 3 5}}", 1)) for _ in range(200)} == {3, 4, 5}
+    assert expanded(b"{{ID}}", 1) != expanded(b"{{ID}}", 1)
+    with pytest.raises(InvalidArgument):
+        expanded(b"{{}}", 1)
