@@ -131,8 +131,10 @@ def test_help_of_nothing_is_the_page_of_all_and_of_a_wrong_word_a_line():
 
     assert say("help").stdout == say("--help").stdout
     assert say("version").stdout == say("--version").stdout
-    version = json.loads(say("version", "--json").stdout)["version"]
-    assert say("version").stdout == f"cometmq {version}\n"
+    found = json.loads(say("version", "--json").stdout)
+    line = f"cometmq {found['version']}, wire {found['wire_version']}\n"
+    assert say("version").stdout == say("--version").stdout == line
+    assert found["wire_version"] == "V4_9_4"
     wrong = say("help", "brokr")
     assert wrong.returncode == 2
     assert "broker" in wrong.stderr
@@ -145,13 +147,16 @@ def test_help_of_nothing_is_the_page_of_all_and_of_a_wrong_word_a_line():
         (("topic", "list", "--access-key", "a"), Access("a", is_account_said=True)),
         (
             ("topic", "--tls", "list", "--secret-key=s"),
-            Access("", "s", is_tls=True, is_account_said=True),
+            Access("", "s", is_tls=True, is_account_said=True, is_tls_said=True),
         ),
         (
             ("--access-key", "a", "topicList", "--access-key", "b"),
             Access("b", is_account_said=True),
         ),
-        (("mqadmin", "topicList", "--tls-config", "x"), Access(tls_config=Path("x"))),
+        (
+            ("mqadmin", "topicList", "--tls-config", "x"),
+            Access(tls_config=Path("x"), is_tls_said=True),
+        ),
         (("-n", "h:1", "--json", "topic", "list"), Access(namesrv="h:1", as_json=True)),
     ],
 )
@@ -166,7 +171,7 @@ def test_options_of_cometmq_stand_before_or_after_the_command(monkeypatch, args,
     env = {"NAMESRV_ADDR": "env:1", "COMETMQ_ACCESS_KEY": None}
     result = invoke(*args, env=env)
     assert result.exit_code == 0, result.output
-    assert ACCESS.get() == expected
+    assert ACCESS.get() == expected._replace(is_resolved=True)
     assert seen == [expected.namesrv or "env:1"]
     assert (result.output == "[]\n") == ("--json" in args)
 
@@ -440,7 +445,7 @@ def test_every_number_of_our_commands_has_a_lower_bound():
                 assert param.type.min is not None, f"{path} {param.opts}"
 
 
-@pytest.mark.parametrize("args", [("acl",), ("ACL", "list"), ("config", "get"), ("offsets",)])
+@pytest.mark.parametrize("args", [("acl",), ("ACL", "list"), ("configs", "get"), ("offsets",)])
 def test_words_of_other_tools_lead_to_our_commands(args):
     done = invoke(*args)
     assert done.exit_code == 2

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of `cometmq` itself: account, TLS, name servers and JSON.
+"""Options of `cometmq` itself: context, account, TLS, name servers and JSON.
 
 They apply to every command and may be given before or after it. The files they name are read only
 when a client is created, because commands without a client do not need them.
+
+An option wins over the context that --context or COMETMQ_CONTEXT names, this context over other
+variables, these over the context of `cometmq context use`, and that over the default. An account
+always comes from one of them as a whole.
 """
 
 import os
@@ -16,6 +20,8 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 TLS_CONFIG_VARIABLE: Final = "COMETMQ_TLS_CONFIG"
+CONTEXTS_FILE: Final = "cometmq/contexts.json"
+"""The file of `cometmq.runtime.contexts` in the user's folder of settings."""
 
 AccessKey = Annotated[
     str,
@@ -58,6 +64,15 @@ TlsConfig = Annotated[
     ),
 ]
 
+ContextName = Annotated[
+    str,
+    typer.Option(
+        "--context",
+        envvar="COMETMQ_CONTEXT",
+        help="Named cluster and account, as made by `cometmq context add`.",
+    ),
+]
+
 EXIT_USAGE: Final = 2
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 NAMESRV_HELP: Final = "Name servers, HOST:PORT;HOST:PORT; the default port is 9876."
@@ -79,13 +94,26 @@ class Access(NamedTuple):
     as_json: bool = False
     is_account_said: bool = False
     """Whether the account comes from options, not from the environment."""
+    context: str = ""
+    """The context that --context or COMETMQ_CONTEXT names."""
+    is_tls_said: bool = False
+    """Whether the TLS options are given on the command line."""
+    is_resolved: bool = False
+    """Whether the values of the context are filled in."""
+    account_from: str = ""
+    """The context with the account, if it comes from one."""
+    tls_from: str = ""
+    """The context with the TLS settings, if they come from one."""
+    context_namesrv: str = ""
+    namespace: str = ""
+    """The namespace in which our own commands look for topics and groups."""
 
     def with_account(self, said: Mapping[str, Any]) -> "Access":
         """Add account options; the first one replaces the whole account from the environment."""
         if not said:
             return self
         before = {} if self.is_account_said else ACCOUNT_DEFAULTS
-        return self._replace(**{**before, **said, "is_account_said": True})
+        return self._replace(**{**before, **said, "is_account_said": True, "account_from": ""})
 
 
 ACCOUNT_DEFAULTS: Final[Mapping[str, Any]] = {
@@ -115,8 +143,70 @@ def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: A
     return namesrv
 
 
+def namesrv_in_use(ctx: typer.Context, param: typer.CallbackParam, namesrv: Any) -> Any:
+    """Return the name servers as `namesrv_or_global` does, or those of the context."""
+    access = resolved_access()
+    found = namesrv_or_global(ctx, param, namesrv)
+    if is_said(ctx, param.name) or access.namesrv or not access.context_namesrv:
+        return found
+    is_variable = bool(os.environ.get(NAMESRV_VARIABLE))  # noqa: TID251  # as above
+    return found if is_variable and not access.context else access.context_namesrv
+
+
+def resolved_access() -> Access:
+    """Return the options, with the values of the context where no option is given."""
+    access = ACCESS.get()
+    if not access.is_resolved:
+        name, context = _chosen_context(access.context)
+        access = access._replace(is_resolved=True)
+        if context is not None:
+            access = with_context(access, name, context)
+        ACCESS.set(access)
+    return access
+
+
+def _chosen_context(name: str) -> tuple[str, Any]:
+    """Return the name and the values of the context that applies, or None.
+
+    Raise SettingsError if its file is wrong.
+    """
+    config = os.environ.get("XDG_CONFIG_HOME", "")  # noqa: TID251  # a stat instead of imports
+    folder = config if config.startswith("/") else os.path.expanduser("~/.config")  # noqa: PTH111
+    if not (name or os.path.exists(f"{folder}/{CONTEXTS_FILE}")):  # noqa: PTH110
+        return "", None
+    module = import_module("cometmq.runtime.contexts")  # most users have no file
+    found = module.read_contexts(module.contexts_path())
+    name = name or found.current
+    return (name, found.named(name)) if name else ("", None)
+
+
+def with_context(access: Access, name: str, context: Any) -> Access:
+    """Fill in the values of a context that neither an option nor a stronger variable gives."""
+    is_named = bool(access.context)
+    changes: dict[str, Any] = {
+        "context_namesrv": context.namesrv, "namespace": context.namespace,
+    }  # fmt: skip
+    has_account = any(getattr(access, field) for field in ACCOUNT_DEFAULTS)
+    if not access.is_account_said and (is_named or not has_account):
+        changes |= {field: getattr(context, field) for field in ACCOUNT_DEFAULTS}
+        changes["credentials"] = _path(context.credentials)
+        changes["account_from"] = name
+    has_tls = access.is_tls or access.tls_config is not None
+    if not access.is_tls_said and (is_named or not has_tls):
+        changes |= {
+            "is_tls": context.tls, "tls_config": _path(context.tls_config), "tls_from": name,
+        }  # fmt: skip
+    return access._replace(**changes)
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
 def tls_config_name(path: Path) -> str:
-    """Return the option or variable that names the file with the TLS settings."""
+    """Return the option, variable or context that names the file with the TLS settings."""
+    if context := ACCESS.get().tls_from:
+        return f"tls_config of the context {context}"
     variable = os.environ.get(TLS_CONFIG_VARIABLE)  # noqa: TID251  # click does not tell which
     return TLS_CONFIG_VARIABLE if variable == str(path) else "--tls-config"
 
@@ -154,6 +244,7 @@ def _after_command(option: Any) -> Any:
     after = copy(option)
     after.hidden, after.expose_value, after.envvar = True, False, None
     after.name = _PREFIX + option.name  # commands have parameters of the same names
+    after.is_eager = option.name == "context"  # -n depends on it
     after.callback = _take_after_command
     return after
 
@@ -162,12 +253,38 @@ def _take_after_command(ctx: typer.Context, param: Any, value: Any) -> None:
     if is_said(ctx, param.name):
         field, convert = _FIELDS[param.name.removeprefix(_PREFIX)]
         access, change = ACCESS.get(), {field: convert(value)}
+        if field in _TLS_FIELDS:
+            change |= {"is_tls_said": True, "tls_from": ""}
         is_account = field in ACCOUNT_DEFAULTS
         ACCESS.set(access.with_account(change) if is_account else access._replace(**change))
 
 
+def use_namespace(command: Any) -> None:
+    """Make the names of topics and groups that a command takes relative to the namespace of the
+    context; a command without name servers is left as it is.
+    """
+    if any(param.name == "namesrv" for param in command.params):
+        for param in command.params:
+            if param.name in _NAMESPACED:
+                param.callback = _in_namespace(param.callback)
+    for child in getattr(command, "commands", {}).values():
+        use_namespace(child)
+
+
+def _in_namespace(before: Any) -> Any:
+    def full_name(ctx: Any, param: Any, value: Any) -> Any:
+        if value and (name := resolved_access().namespace):
+            value = import_module("cometmq.client.namespace").Namespace(name).wrap(value)
+        return value if before is None else before(ctx, param, value)
+
+    return full_name
+
+
+_NAMESPACED: Final = frozenset({"topic", "group", "source", "destination"})
 _PREFIX: Final = "global_"
+_TLS_FIELDS: Final = frozenset({"is_tls", "tls_config"})
 _FIELDS: Final[dict[str, tuple[str, type[Any]]]] = {
+    "context": ("context", str),
     "access_key": ("access_key", str),
     "secret_key": ("secret_key", str),
     "security_token": ("security_token", str),

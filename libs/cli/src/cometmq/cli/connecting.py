@@ -12,11 +12,12 @@ import msgspec
 import typer
 
 from cometmq.cli.access import (
-    ACCESS,
+    ACCOUNT_DEFAULTS,
     NAMESRV_HELP,
     NAMESRV_VARIABLE,
     Access,
-    namesrv_or_global,
+    namesrv_in_use,
+    resolved_access,
     tls_config_name,
 )
 from cometmq.cli.admin import CommandAdmin
@@ -41,7 +42,7 @@ Namesrv = Annotated[
         "--namesrv",
         envvar=NAMESRV_VARIABLE,
         help=NAMESRV_HELP,
-        callback=namesrv_or_global,
+        callback=namesrv_in_use,
     ),
 ]
 Cluster = Annotated[
@@ -73,7 +74,7 @@ def with_access(options: OptionsT) -> OptionsT:
 
     Every command passes its client options through this function.
     """
-    access = ACCESS.get()
+    access = resolved_access()
     changes: dict[str, Any] = {}
     credentials = _credentials(access)
     if credentials is not None:
@@ -94,6 +95,9 @@ def _credentials(access: Access) -> SessionCredentials | None:
         key, secret, token, file = (
             f"COMETMQ_{name[2:].upper().replace('-', '_')}" for name in (key, secret, token, file)
         )
+    if access.account_from:
+        place = f"of the context {access.account_from}"
+        key, secret, token, file = (f"{name} {place}" for name in ACCOUNT_DEFAULTS)
     has_pair = bool(access.access_key and access.secret_key)
     if not has_pair and (access.access_key or access.secret_key):
         raise InvalidArgument(f"{key} and {secret} belong together: give both")

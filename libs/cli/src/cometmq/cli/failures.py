@@ -34,6 +34,8 @@ def _access_hint(text: str) -> str:
     access = ACCESS.get()
     if not is_access_text(text):
         return ""
+    if access.account_from:
+        return f"; the account is that of the context {access.account_from}"
     if access.credentials is not None:
         return f"; the account is that of {access.credentials}"
     return f"; the account is {access.access_key}" if access.access_key else NO_ACCOUNT_HINT

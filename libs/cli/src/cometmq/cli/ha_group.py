@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cometmq.cli.access import ACCESS, tls_config_name
+from cometmq.cli.access import resolved_access, tls_config_name
 from cometmq.cli.option_sets import OptionSet
 from cometmq.client.errors import InvalidArgument
 from cometmq.control.client import MemberClient
@@ -190,7 +190,7 @@ async def opened(options: GroupOptions) -> AsyncIterator[OpenGroup]:
 
 def _tls(settings: ElectorSettings) -> TlsSettings:
     """Return the TLS settings of the --tls-config file, or else the elector's client settings."""
-    access = ACCESS.get()
+    access = resolved_access()
     if access.tls_config is not None:
         return client_tls_of_file(access.tls_config, tls_config_name(access.tls_config))
     return msgspec.structs.replace(

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cometmq.cli.access import add_global_options
+from cometmq.cli.access import add_global_options, use_namespace
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 from cometmq.runtime.imports import no_collections
 
@@ -206,4 +206,6 @@ class LazyGroup(TyperGroup):
                 refuse_empty(called, rest)
             if info.takes_global_options:
                 add_global_options(command, ctx.find_root().command.params)
+                if info.panel not in self.hidden_panels:  # mqadmin's commands take full names
+                    use_namespace(command)
         return called, command, rest

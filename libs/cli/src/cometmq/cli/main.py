@@ -17,6 +17,7 @@ from cometmq.cli.access import (
     NAMESRV_HELP,
     Access,
     AccessKey,
+    ContextName,
     CredentialsFile,
     SecretKey,
     SecurityToken,
@@ -36,7 +37,9 @@ from cometmq.cli.suggestions import SUGGESTIONS
 from cometmq.remoting.errors import CometError, SettingsError
 
 PROGRAMS: Final = "Programs"
-TOOLS: Final = "Messages, groups and operations"  # more panels would not fit on 80 x 24
+MESSAGES: Final = "Messages"
+CLUSTER: Final = "Topics, groups and brokers"
+OWN: Final = "This command line"
 
 
 def _program(module: str, help_line: str) -> CommandInfo:
@@ -66,45 +69,53 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "cometmq.cli.programs.exporter", "Run an exporter, which shows statistics of consumers."
     ),
     "console": _program("cometmq.cli.programs.console", "Run the console: pages for operators."),
-    "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", TOOLS),
-    "consume": CommandInfo("cometmq.cli.verbs.consume", "Receive and print messages.", TOOLS),
+    "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", MESSAGES),
+    "consume": CommandInfo("cometmq.cli.verbs.consume", "Receive and print messages.", MESSAGES),
     "message": CommandInfo(
-        "cometmq.cli.verbs.messages", "Show a message, or find messages by key.", TOOLS
+        "cometmq.cli.verbs.messages", "Show a message, or find messages by key.", MESSAGES
+    ),
+    "dlq": CommandInfo("cometmq.cli.verbs.dlq", "List, export and replay dead letters.", MESSAGES),
+    "txn": CommandInfo(
+        "cometmq.cli.verbs.txn", "List, check and resolve open transactions.", MESSAGES
     ),
     "topic": CommandInfo(
-        "cometmq.cli.verbs.topics", "List, create, alter, delete and describe topics.", TOOLS
+        "cometmq.cli.verbs.topics", "List, create, alter, delete and describe topics.", CLUSTER
     ),
     "group": CommandInfo(
-        "cometmq.cli.verbs.groups",
-        "List, create, alter, delete and reset consumer groups.",
-        TOOLS,
+        "cometmq.cli.verbs.groups", "List, create, alter, delete and move consumer groups.", CLUSTER
     ),
-    "lag": CommandInfo("cometmq.cli.verbs.lag", "Show the lag of consumer groups.", TOOLS),
+    "lag": CommandInfo("cometmq.cli.verbs.lag", "Show the lag of consumer groups.", CLUSTER),
     "cluster": CommandInfo(
-        "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.", TOOLS
+        "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.", CLUSTER
     ),
-    "dlq": CommandInfo("cometmq.cli.verbs.dlq", "List, export and replay dead letters.", TOOLS),
-    "txn": CommandInfo(
-        "cometmq.cli.verbs.txn", "List, check and resolve open transactions.", TOOLS
-    ),
-    "ha": CommandInfo("cometmq.cli.ha", "Show and control a broker group with failover.", TOOLS),
+    "ha": CommandInfo("cometmq.cli.ha", "Show and control a broker group with failover.", CLUSTER),
     "k8s": CommandInfo(
         "cometmq.cli.k8s",
         "Control a Kubernetes BrokerGroup.",
-        TOOLS,
+        CLUSTER,
         takes_global_options=False,
     ),
     "store": CommandInfo(
-        "cometmq.cli.verbs.store", "Inspect, verify and dump a store offline.", TOOLS
+        "cometmq.cli.verbs.store", "Inspect, verify and dump a store offline.", CLUSTER
+    ),
+    "context": CommandInfo(
+        "cometmq.cli.verbs.context", "Name clusters and accounts, and choose one of them.", OWN
+    ),
+    "config": CommandInfo("cometmq.cli.verbs.config", "Check the settings files of programs.", OWN),
+    "explain": CommandInfo(
+        "cometmq.cli.verbs.explain", "Say what a code, an event or a remark means.", OWN
+    ),
+    "generate": CommandInfo(
+        "cometmq.cli.verbs.generate", "Print files for Grafana, Prometheus, KEDA, systemd.", OWN
     ),
     "mqadmin": CommandInfo(
         "cometmq.cli.mqadmin.listing",
         "Run one of RocketMQ's mqadmin commands.",
-        TOOLS,
+        OWN,
         accepts_empty=True,
     ),
-    "help": CommandInfo("cometmq.cli.verbs.about", "Show help for a command.", TOOLS, True),
-    "version": CommandInfo("cometmq.cli.verbs.about", "Print the version.", TOOLS, True),
+    "help": CommandInfo("cometmq.cli.verbs.about", "Show help for a command.", OWN, True),
+    "version": CommandInfo("cometmq.cli.verbs.about", "Print the version.", OWN, True),
     **MQADMIN_COMMANDS,
 }
 
@@ -152,6 +163,7 @@ GlobalJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts
 @app.callback()
 def cometmq(  # noqa: PLR0913  # one parameter per option
     ctx: typer.Context,
+    context: ContextName = "",
     access_key: AccessKey = "",
     secret_key: SecretKey = "",
     security_token: SecurityToken = "",
@@ -177,7 +189,10 @@ def cometmq(  # noqa: PLR0913  # one parameter per option
             raise typer.Exit(EXIT_USAGE)
     account = (access_key, secret_key, security_token, credentials)
     said = {name: ctx.params[name] for name in ACCOUNT_DEFAULTS if is_said(ctx, name)}
-    ACCESS.set(Access(*account, tls, tls_config, namesrv, as_json).with_account(said))
+    is_tls_said = is_said(ctx, "tls") or is_said(ctx, "tls_config")
+    access = Access(*account, tls, tls_config, namesrv, as_json)
+    access = access._replace(context=context, is_tls_said=is_tls_said)
+    ACCESS.set(access.with_account(said))
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 _ACCOUNTS: Final = ("getAclConfig", "updateAclConfig", "deleteAclConfig", "updateGlobalWhiteAddr")
 _CONFIG: Final = (
+    "config check",
     "getBrokerConfig",
     "updateBrokerConfig",
     "getNamesrvConfig",
@@ -26,7 +27,7 @@ _TRACES: Final = ("queryMsgTraceById",)
 
 SUGGESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("acl", "account", "accounts", "user", "users", "permission"), _ACCOUNTS),
-    **dict.fromkeys(("config", "configs", "settings", "setting"), _CONFIG),
+    **dict.fromkeys(("configs", "settings", "setting"), _CONFIG),
     **dict.fromkeys(("messages", "msg", "browse", "query", "find"), _MESSAGES),
     **dict.fromkeys(("offset", "offsets", "reset"), _OFFSETS),
     **dict.fromkeys(("trace", "traces"), _TRACES),
@@ -46,5 +47,8 @@ SUGGESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("start", "run", "server", "serve"), ("standalone", "namesrv", "broker")),
     **dict.fromkeys(("failover", "switchover"), ("ha status", "ha switchover")),
     **dict.fromkeys(("verify", "inspect", "dump"), ("store",)),
+    **dict.fromkeys(("contexts", "profile", "profiles", "use"), ("context",)),
+    **dict.fromkeys(("error", "errors", "code", "codes", "event"), ("explain",)),
+    **dict.fromkeys(("grafana", "prometheus", "keda", "systemd"), ("generate",)),
 }
 """The commands to suggest, by word in lower case."""

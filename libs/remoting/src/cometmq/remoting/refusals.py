@@ -6,6 +6,7 @@ omit both; `CommandError.remark` keeps the whole text.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from cometmq.remoting.codes import ResponseCode
@@ -24,7 +25,7 @@ _QUOTED_TWICE: Final = re.compile(r"''(?! )([^']+)(?<! )''")
 """A quoted string from an SQL92 condition, as in `Value ''5'' cannot be compared.`"""
 
 _ACCESS_DENIED: Final = "access denied"
-_MEANINGS: Final[dict[int, str]] = {
+MEANINGS: Final[Mapping[int, str]] = {
     ResponseCode.SYSTEM_ERROR: "the server failed or refused the request",
     ResponseCode.SYSTEM_BUSY: "the server is overloaded, try again later",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server does not serve this kind of request",
@@ -48,6 +49,7 @@ _MEANINGS: Final[dict[int, str]] = {
     ResponseCode.FLOW_CONTROL: "the broker throttles this client",
     ResponseCode.GO_AWAY: "the server is stopping",
 }
+"""The meaning of each code that a client can do something about."""
 
 
 _MEANINGS_OF_REMARKS: Final = (
@@ -89,7 +91,7 @@ def is_access_text(text: str) -> bool:
 def explained(code: int, remark: str, address: str, *, is_access: bool) -> str:
     """Return the meaning of an answer, then the server's remark, the code and the address."""
     name = code_name(code)
-    meaning = _MEANINGS.get(code, "the server refused the request")
+    meaning = MEANINGS.get(code, "the server refused the request")
     if is_access:
         meaning = _ACCESS_DENIED
     said = plain_remark(remark)

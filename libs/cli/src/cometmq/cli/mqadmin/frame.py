@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVa
 import typer
 from typer.core import TyperCommand
 
-from cometmq.cli.access import NAMESRV_HELP, namesrv_or_global
+from cometmq.cli.access import NAMESRV_HELP, namesrv_in_use
 from cometmq.cli.connecting import ask, wrong_usage
 from cometmq.cli.output import print_json
 from cometmq.client.admin import AdminClient
@@ -45,7 +45,7 @@ Namesrv = Annotated[
         "--namesrv",
         envvar="NAMESRV_ADDR",
         help=NAMESRV_HELP,
-        callback=namesrv_or_global,
+        callback=namesrv_in_use,
     ),
 ]
 BrokerAddr = Annotated[

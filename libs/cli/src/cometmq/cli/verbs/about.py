@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cometmq.cli.output import AsJson, print_json
+from cometmq.remoting.versions import CURRENT_VERSION, version_name
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -18,23 +19,38 @@ def show_help(
         list[str] | None, typer.Argument(help="Command and subcommand, as in: topic create.")
     ] = None,
 ) -> None:
-    """Show help for a command, or list all commands."""
+    """Show help for a command, or list all commands.
+
+    \b
+    EXAMPLE
+      cometmq help topic create
+    """
     args = [*(command or ()), "--help"]
     ctx.find_root().command.main(args, prog_name="cometmq", standalone_mode=False)
 
 
 @app.command("version")
 def show_version(*, as_json: AsJson = False) -> None:
-    """Print the version."""
+    """Print the version of this program, and of RocketMQ's protocol as it speaks it.
+
+    \b
+    EXAMPLE
+      cometmq version --json
+    """
     if as_json:
-        print_json({"version": version()})
+        print_json({"version": version(), "wire_version": wire_version()})
     else:
         typer.echo(version_line())
 
 
 def version_line() -> str:
     """Return the program and its version."""
-    return f"cometmq {version()}"
+    return f"cometmq {version()}, wire {wire_version()}"
+
+
+def wire_version() -> str:
+    """Return the version that peers see; 5.x clients of the remoting protocol accept it, too."""
+    return version_name(CURRENT_VERSION)
 
 
 def version() -> str:

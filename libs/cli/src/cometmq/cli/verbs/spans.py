@@ -194,16 +194,17 @@ class _Reader:
                 async for message in self._read(queue):
                     yield message
             return
-        newest: list[tuple[int, int, MessageExt]] = []
+        newest: list[tuple[int, int, int, MessageExt]] = []
         number = held_bytes = 0
         for queue in self._spans:
             async for message in self._read(queue):
                 number += 1
-                heapq.heappush(newest, (message.store_timestamp, number, message))
+                place = (message.store_timestamp, message.physical_offset, number)
+                heapq.heappush(newest, (*place, message))
                 held_bytes += len(message.body)
                 while len(newest) > self._span.last or held_bytes > BYTES_MAX:
-                    held_bytes -= len(heapq.heappop(newest)[2].body)
-        for _, _, message in sorted(newest):
+                    held_bytes -= len(heapq.heappop(newest)[-1].body)
+        for *_, message in sorted(newest):
             yield message
 
     async def _read(self, queue: MessageQueue) -> AsyncIterator[MessageExt]:

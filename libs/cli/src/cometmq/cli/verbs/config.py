@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq config check`: find the mistakes in a settings file before a program reads it."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from cometmq.cli.connecting import wrong_usage
+from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.spelling import did_you_mean
+from cometmq.runtime.settings import Loaded, load
+from cometmq.runtime.settings_fields import fields_of
+from cometmq.runtime.wrong_file import OWN_KEYS, refuse_wrong_file
+
+PROGRAMS: Final = {
+    "broker": ("cometmq.broker.settings", "BrokerSettings"),
+    "namesrv": ("cometmq.namesrv.settings", "NamesrvSettings"),
+    "txn-checker": ("cometmq.txn_checker.settings", "TxnCheckerSettings"),
+    "elector": ("cometmq.elector.settings", "ElectorSettings"),
+    "exporter": ("cometmq.exporter.settings", "ExporterSettings"),
+    "console": ("cometmq.console.settings", "ConsoleSettings"),
+}
+COLUMNS: Final = ("Level", "Finding")
+ERROR: Final = "error"
+WARNING: Final = "warning"
+NOTE: Final = "note"
+_FOR_OTHERS: Final = 0o077
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Check the settings files of programs.",
+)
+
+
+@app.callback()
+def config() -> None:
+    """Check the settings files of programs."""
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="Settings file.", exists=True, dir_okay=False)],
+    program: Annotated[
+        str | None,
+        typer.Option(
+            "--program", help="broker, namesrv, txn-checker, elector, exporter or console."
+        ),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Check a settings file: wrong values, unknown or repeated keys, secrets that others can read.
+
+    The program is the one that most keys belong to, unless it is given. Errors keep the program
+    from starting (exit status 2); warnings are probably mistakes (1); notes are harmless (0).
+
+    \b
+    EXAMPLES
+      cometmq config check /etc/cometmq/broker.conf
+      cometmq config check my.conf --program namesrv --json
+    """
+    if program is not None and program not in PROGRAMS:
+        raise wrong_usage(f"--program {program!r}: must be one of {', '.join(PROGRAMS)}")
+    name = program or _program_of(file)
+    rows = _findings(name, file)
+    if as_json:
+        facts = {"file": str(file), "program": name}
+        print_json({**facts, "findings": as_objects(COLUMNS, rows)})
+    else:
+        print_rows(COLUMNS, rows, as_json=False, title=f"{file}: settings of cometmq {name}")
+        if not rows:
+            typer.echo("Nothing is wrong.")
+    levels = {row[0] for row in rows}
+    if ERROR in levels:
+        raise typer.Exit(2)
+    if WARNING in levels:
+        raise typer.Exit(1)
+
+
+def _settings_of(program: str) -> Any:
+    module, name = PROGRAMS[program]
+    return getattr(import_module(module), name)
+
+
+def _keys(file: Path) -> frozenset[str]:
+    """Return the keys of a file; the struct of any program reads all of them."""
+    try:
+        loaded = load(_settings_of("exporter"), prefix="", file=file, env={}, is_part=True)
+    except SettingsError:
+        return frozenset()
+    given = {name for name, origin in loaded.origins.items() if origin.kind == "file"}
+    return frozenset(given | loaded.unknown.keys())
+
+
+def _program_of(file: Path) -> str:
+    """Return the program that most keys of a file belong to; the broker if none does."""
+    keys = _keys(file)
+    counts = {
+        name: (len(keys & OWN_KEYS.get(name, frozenset())), len(keys & _known(name)))
+        for name in PROGRAMS
+        if _is_installed(name)
+    }
+    return max(counts, key=lambda name: counts[name])
+
+
+def _is_installed(program: str) -> bool:
+    try:
+        _settings_of(program)
+    except ModuleNotFoundError:  # the elector needs the extra [ha]
+        return False
+    return True
+
+
+def _known(program: str) -> frozenset[str]:
+    settings: type[msgspec.Struct] = _settings_of(program)
+    return frozenset(fields_of(settings))
+
+
+def _findings(program: str, file: Path) -> list[list[Cell]]:
+    settings: type[msgspec.Struct] = _settings_of(program)
+    prefix = f"COMETMQ_{program.upper().replace('-', '_')}"
+    try:
+        loaded = load(settings, prefix=prefix, file=file, env={})
+        refuse_wrong_file(program, loaded, file)
+    except SettingsError as error:
+        return [[ERROR, line] for line in str(error).splitlines()]
+    rows: list[list[Cell]] = [[WARNING, line] for line in loaded.mistakes.lines()]
+    rows += _unknown(program, loaded)
+    rows += [
+        [NOTE, f"{name} has no effect: {reason}"] for name, reason in loaded.ineffective().items()
+    ]
+    secrets = [
+        field.name
+        for field in fields_of(settings).values()
+        if field.is_secret and loaded.origins[field.name].kind == "file"
+    ]
+    mode = file.stat().st_mode & 0o777
+    if secrets and mode & _FOR_OTHERS:
+        rows.append([
+            WARNING,
+            f"other users can read {', '.join(secrets)} (mode {mode:04o}): chmod 600 {file}",
+        ])  # fmt: skip
+    return rows
+
+
+def _unknown(program: str, loaded: Loaded[Any]) -> list[list[Cell]]:
+    """Return the unknown keys that `mistakes` does not name, each with a program that has it."""
+    mistakes = loaded.mistakes
+    rows: list[list[Cell]] = []
+    for name in loaded.unknown.keys() - mistakes.misspelt.keys() - mistakes.prose.keys():
+        owners = [
+            it for it in PROGRAMS if it != program and _is_installed(it) and name in _known(it)
+        ]
+        whose = f"; it is a setting of cometmq {owners[0]}" if owners else ""
+        hint = "" if owners else did_you_mean(name, _known(program))
+        rows.append([NOTE, f"{name} is no setting of cometmq {program}, and is kept{whose}{hint}"])
+    return sorted(rows, key=str)

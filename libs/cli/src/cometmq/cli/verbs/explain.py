@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq explain`: what a code, an event or a server's remark means, and what to do."""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import typer
+
+from cometmq.cli.output import AsJson, Cell, print_facts, print_json
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.refusals import plain_remark
+from cometmq.remoting.spelling import did_you_mean
+from cometmq.runtime.answer_meanings import answer, remark
+from cometmq.runtime.event_meanings import MEANINGS
+from cometmq.runtime.event_runbooks import runbooks_of
+
+_CODE_OF_JAVA: Final = re.compile(r"CODE: *(\d+)")
+_STATUSES: Final = {"SEND_OK": "SUCCESS"}
+"""Names of a send's outcome that differ from those of the codes."""
+
+_ANSWERS: Final = frozenset(map(int, ResponseCode))
+_REQUESTS: Final = frozenset(map(int, RequestCode))
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+Facts = dict[str, Cell]
+
+
+class NotExplained(CometError):
+    """Nothing of this name is known."""
+
+
+@app.command()
+def explain(
+    text: Annotated[
+        list[str], typer.Argument(help="A code, its name, an event of a log, or a remark.")
+    ],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a code, an event or a remark means, and what to do about it.
+
+    \b
+    EXAMPLES
+      cometmq explain 14
+      cometmq explain SYSTEM_BUSY
+      cometmq explain disk.full
+      cometmq explain 'CODE: 2  DESC: [TIMEOUT_CLEAN_QUEUE]broker busy, start flow control'
+    """
+    words = " ".join(text).strip()
+    found = list(_explained(words))
+    if not found:
+        names = [*ResponseCode.__members__, *RequestCode.__members__, *MEANINGS]
+        spelt = words if words in MEANINGS else words.upper()
+        hint = did_you_mean(spelt, names) or did_you_mean(words.lower(), names)
+        raise NotExplained(
+            f"no code, event or remark {words[:80]!r} is known{hint}; info and debug events have no"
+            " further meaning"
+        )
+    if as_json:
+        print_json(found)
+        return
+    for number, facts in enumerate(found):
+        if number:
+            typer.echo()
+        print_facts({name: value for name, value in facts.items() if value}, as_json=False)
+
+
+def _explained(words: str) -> Iterator[Facts]:
+    if words in MEANINGS:
+        pages: Cell = [f"docs/runbooks/{page}" for page in runbooks_of(words)]
+        yield {"event": words, "meaning": MEANINGS[words].replace("`", ""), "runbooks": pages}
+        return
+    if words.lstrip("-").isdecimal():
+        yield from _of_code(int(words))
+        return
+    name = _STATUSES.get(words.upper(), words.upper())
+    if name in ResponseCode.__members__:
+        yield _answer(ResponseCode[name], name)
+        return
+    if name in RequestCode.__members__:
+        yield _request(RequestCode[name])
+        return
+    known = remark(plain_remark(words))
+    if known is not None:
+        yield {"remark": words, "meaning": known.meaning, "advice": known.advice}
+    code = _CODE_OF_JAVA.search(words)
+    if code is not None and int(code[1]) in _ANSWERS:
+        yield _answer(ResponseCode(int(code[1])))
+
+
+def _of_code(code: int) -> Iterator[Facts]:
+    """Yield the answer and the request of a number, which may be both."""
+    if code in _ANSWERS:
+        for name, one in ResponseCode.__members__.items():
+            if one == code:
+                yield _answer(one, name)
+                break
+    if code in _REQUESTS:
+        yield _request(RequestCode(code))
+
+
+def _answer(code: ResponseCode, name: str = "") -> Facts:
+    meaning, advice = answer(code)
+    return {
+        "answer": f"{int(code)} {name or code.name}",
+        "meaning": f"{meaning[0].upper()}{meaning[1:]}.",
+        "advice": advice.replace("`", ""),
+    }
+
+
+def _request(code: RequestCode) -> Facts:
+    words = code.name.lower().replace("_", " ")
+    return {"request": f"{int(code)} {code.name}", "meaning": f"The request to {words}."}

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explanations of codes, events and remarks."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cometmq.remoting import remarks
+from cometmq.remoting.codes import ResponseCode
+from cometmq.runtime.answer_meanings import answer
+from cometmq.runtime.event_meanings import MEANINGS
+from cometmq.runtime.event_runbooks import RUNBOOKS
+
+PAGES = Path(__file__).resolve().parents[3] / "docs/runbooks"
+
+
+def test_every_answer_has_a_meaning():
+    assert all(answer(code).meaning for code in ResponseCode)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("2", "overloaded"),
+        ("SYSTEM_BUSY", "overloaded"),
+        ("system_busy", "overloaded"),
+        ("slave_not_available", "would store it twice"),
+        ("disk.full", "docs/runbooks/disk-full.md"),
+        ("CODE: 2  DESC: [TIMEOUT_CLEAN_QUEUE]broker busy, start flow", "waitTimeMillsInSend"),
+        (remarks.rejected(in_flight=5, waited_ms=7), "in flight"),
+        (remarks.no_route("orders"), "No name server".lower()),
+        (remarks.send_topic_not_exist("orders"), "cometmq topic create"),
+        (remarks.pull_group_not_exist("billing"), "cometmq group create"),
+        (remarks.group_pull_forbidden("billing"), "--enabled"),
+        (remarks.request_not_supported(-5), "does not serve"),
+        ("org.apache.rocketmq.acl.common.AclException: Check signature failed", "secret key"),
+    ],
+)
+def test_codes_events_and_remarks_are_explained_with_advice(call, text, words):
+    done = call("explain", text)
+    assert done.status == 0, done.err
+    assert words in " ".join(done.out.split())
+
+
+def test_a_number_is_explained_as_an_answer_and_as_a_request(call):
+    found = call("explain", "17", "--json").json
+    assert [next(iter(facts.values())) for facts in found] == [
+        "17 TOPIC_NOT_EXIST",
+        "17 UPDATE_AND_CREATE_TOPIC",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("disk.ful", "did you mean disk.full?"), ("SYSTEM_BUZY", "SYSTEM_BUSY"), ("9999", "")],
+)
+def test_what_is_not_known_is_refused_with_a_similar_name(call, text, hint):
+    refused = call("explain", text)
+    refused.assert_refused(1, f"no code, event or remark '{text}' is known")
+    assert hint in refused.err
+
+
+def test_an_unknown_remark_is_printed_without_its_escapes(call):
+    assert "\x1b" not in call("explain", "\x1b]0;title\x07 <b>").err
+
+
+def test_the_table_of_runbooks_is_that_of_the_pages():
+    found = {}
+    for page in sorted(PAGES.glob("*.md")):
+        if page.name not in {"README.md", "failures.md"}:
+            quoted = set(re.findall(r"`([a-z_]+\.[a-z_]+)`", page.read_text(encoding="utf-8")))
+            if events := quoted & MEANINGS.keys():
+                found[page.name] = events
+    assert {page: set(events) for page, events in RUNBOOKS.items()} == found

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server's answer means, and what to do about it: by response code and by remark."""
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.refusals import MEANINGS
+
+
+class Answer(NamedTuple):
+    """The meaning of an answer, and what the reader can do."""
+
+    meaning: str
+    advice: str = ""
+
+
+ADVICE: Final[Mapping[int, str]] = {
+    ResponseCode.SYSTEM_ERROR: "Read the remark: `cometmq explain 'REMARK'`; without one, read the"
+    " server's log at that time.",
+    ResponseCode.SYSTEM_BUSY: "Send again after a pause, as clients do by themselves; if it lasts:"
+    " runbook system-busy.md, and `cometmq cluster`.",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The server is older than the client, or does not"
+    " have the feature; `cometmq cluster` shows its version.",
+    ResponseCode.FLUSH_DISK_TIMEOUT: "The message is stored: sending again would store it twice."
+    " Look at the disk of the broker: runbook slow.md.",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "The message is stored once: sending again would store it"
+    " twice. Start the slave: `cometmq cluster`.",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "The message is stored once: sending again would store it"
+    " twice. See how far the slave is behind: `cometmq cluster`.",
+    ResponseCode.MESSAGE_ILLEGAL: "Shorten the body or the properties, or raise maxMessageSize at"
+    " every broker and in the clients.",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "A full disk, missing copies, or a broker that starts or"
+    " stops: `cometmq check broker`, and runbook writes-refused.md.",
+    ResponseCode.NO_PERMISSION: "`cometmq topic list` shows the permission of the topic, `cometmq"
+    " group describe GROUP` whether the group may consume.",
+    ResponseCode.TOPIC_NOT_EXIST: "`cometmq topic create TOPIC`, or correct the name; brokers that"
+    " create topics by themselves have autoCreateTopicEnable=true.",
+    ResponseCode.PULL_NOT_FOUND: "Nothing is wrong: the pull waits for the next message.",
+    ResponseCode.PULL_RETRY_IMMEDIATELY: "Nothing is wrong: the filter selects none of the"
+    " messages that were read, and the client pulls again.",
+    ResponseCode.PULL_OFFSET_MOVED: "The group's offset is outside the queue: messages were"
+    " deleted before they were read, or the topic was created again: `cometmq lag GROUP`.",
+    ResponseCode.QUERY_NOT_FOUND: "Check the id, key and time; messages are deleted after"
+    " fileReservedTime hours.",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Correct the filter: the remark names the place; see"
+    " the guide filters.md.",
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: "Give every member of the group the same subscriptions:"
+    " `cometmq group describe GROUP`.",
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: "It passes by itself with the next heartbeat (30 s).",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "`cometmq group create GROUP`, or correct the name.",
+    ResponseCode.INVALID_PARAMETER: "Correct the parameter that the remark names.",
+    ResponseCode.CONSUMER_NOT_ONLINE: "Start a member of the group; members of proxies of 5.x are"
+    " not visible to brokers.",
+    ResponseCode.CONSUME_MSG_TIMEOUT: "Look at the member that was asked: `cometmq group describe"
+    " GROUP`, and its thread stacks: `cometmq consumerStatus -g GROUP -s`.",
+    ResponseCode.BROADCAST_CONSUMPTION: "Members of such a group keep their own offsets; brokers"
+    " have none to show or move.",
+    ResponseCode.FLOW_CONTROL: "Send more slowly, or raise the limit that the remark names.",
+    ResponseCode.GO_AWAY: "Nothing to do: clients connect to another broker, or again.",
+}
+"""What to do about an answer, by code."""
+
+_OTHERS: Final[Mapping[int, str]] = {
+    ResponseCode.SUCCESS: "the request was served",
+    ResponseCode.TRANSACTION_FAILED: "the local transaction could not be ended",
+    ResponseCode.VERSION_NOT_SUPPORTED: "the server does not support the client's version",
+    ResponseCode.TOPIC_EXIST_ALREADY: "a topic of this name exists",
+    ResponseCode.PULL_NOT_FOUND: "the queue has no message at this offset yet",
+    ResponseCode.PULL_RETRY_IMMEDIATELY: "no message was selected; pull again",
+    ResponseCode.PULL_OFFSET_MOVED: "the offset is outside the queue; the answer has a valid one",
+    ResponseCode.FILTER_DATA_NOT_EXIST: "the broker has no compiled filter of the group",
+    ResponseCode.FILTER_DATA_NOT_LATEST: "the broker has an older compiled filter of the group",
+    ResponseCode.TRANSACTION_SHOULD_COMMIT: "the transaction should be committed",
+    ResponseCode.TRANSACTION_SHOULD_ROLLBACK: "the transaction should be rolled back",
+    ResponseCode.TRANSACTION_STATE_UNKNOW: "the producer does not know the transaction's outcome",
+    ResponseCode.TRANSACTION_STATE_GROUP_WRONG: "another producer group owns the transaction",
+    ResponseCode.NO_BUYER_ID: "a property of RocketMQ's own operator is missing",
+    ResponseCode.NOT_IN_CURRENT_UNIT: "the message belongs to another unit",
+    ResponseCode.NO_MESSAGE: "there is no message",
+    ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED: "the account could not be stored",
+    ResponseCode.DELETE_ACL_CONFIG_FAILED: "the account could not be deleted",
+    ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED: "the white list could not be stored",
+    ResponseCode.BROKER_DISPATCH_NOT_COMPLETE: "the broker has not indexed its log yet",
+    ResponseCode.NOT_LEADER_FOR_QUEUE: "another broker leads this queue",
+    ResponseCode.ILLEGAL_OPERATION: "the operation is not allowed in this state",
+}
+
+REMARKS: Final = (
+    (
+        r"\[TIMEOUT_CLEAN_QUEUE\]broker busy",
+        Answer(
+            "the request waited longer than the broker allows before its turn came",
+            "The broker is overloaded: send more slowly, spread the topic over more brokers, or"
+            " raise waitTimeMillsInSendQueue; runbook system-busy.md.",
+        ),
+    ),
+    (
+        r"\[OVERLOAD\]system busy",
+        Answer(
+            "more requests were in flight at the broker than it allows",
+            "Send more slowly, or with fewer connections; runbook system-busy.md.",
+        ),
+    ),
+    (
+        r"\[PC_SYNCHRONIZED\]broker busy|\[PCBUSY_CLEAN_QUEUE\]",
+        Answer(
+            "the disk of the broker took too long to accept the last write",
+            "Look at the disk of the broker; runbook slow.md.",
+        ),
+    ),
+    (
+        r"No topic route info in name server",
+        Answer(
+            "no name server knows a broker with this topic",
+            "Check the name with `cometmq topic list`; create it with `cometmq topic create"
+            " TOPIC`; if it exists, its brokers are down: `cometmq cluster`.",
+        ),
+    ),
+    (
+        r"topic\[.*\] not exist",
+        Answer("the broker does not have the topic", ADVICE[ResponseCode.TOPIC_NOT_EXIST]),
+    ),
+    (
+        r"subscription group .*not exist|consumer's group info not exist",
+        Answer(
+            "the broker does not know the consumer group",
+            ADVICE[ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST],
+        ),
+    ),
+    (
+        r"subscription group no permission",
+        Answer("the group is disabled", "`cometmq group alter GROUP --enabled`"),
+    ),
+    (
+        r"consumer's subscription not exist",
+        Answer(
+            "the members of the group subscribe to different topics",
+            ADVICE[ResponseCode.SUBSCRIPTION_NOT_EXIST],
+        ),
+    ),
+    (
+        r"[Nn]o accessKey is configured|not found the ak|No acl config",
+        Answer(
+            "the broker has access control, and does not know this account",
+            "Give an account: `cometmq context add`, --credentials FILE, or the client's keys.",
+        ),
+    ),
+    (
+        r"[Cc]heck signature failed",
+        Answer(
+            "the secret key of the client differs from the broker's",
+            "Correct the secret key, in the client or in the broker's account file.",
+        ),
+    ),
+    (
+        r"[Nn]eed admin permission|No default permission|[Nn]o permission for|topic.*acl",
+        Answer(
+            "the account does not have the right to do this",
+            "An administrator grants it: `cometmq updateAclConfig`, or the account file.",
+        ),
+    ),
+    (
+        r"crc32 not match|string2Properties error",
+        Answer(
+            "a stored message differs from the one that was sent",
+            "Runbook store-damaged.md; `cometmq store verify DIR`.",
+        ),
+    ),
+    (
+        r"the message is illegal",
+        Answer(MEANINGS[ResponseCode.MESSAGE_ILLEGAL], ADVICE[ResponseCode.MESSAGE_ILLEGAL]),
+    ),
+    (
+        r"does not support consumer to filter message by",
+        Answer(
+            "SQL92 filters are off at this broker",
+            "Set enablePropertyFilter=true at every broker.",
+        ),
+    ),
+    (
+        r"sending message is forbidden",
+        Answer(
+            "the broker does not accept messages from producers (brokerPermission)",
+            "`cometmq cluster` shows the brokers that are read-only, and how to undo it.",
+        ),
+    ),
+    (
+        r"pulling message is forbidden",
+        Answer(
+            "the topic or the broker may not be read",
+            "`cometmq topic alter TOPIC --perm rw`; for a broker, its setting brokerPermission.",
+        ),
+    ),
+    (
+        r"not online|no consumer for this group|No Any Consumer online",
+        Answer(
+            MEANINGS[ResponseCode.CONSUMER_NOT_ONLINE], ADVICE[ResponseCode.CONSUMER_NOT_ONLINE]
+        ),
+    ),
+    (
+        r"request type -?\d+ not supported",
+        Answer(
+            MEANINGS[ResponseCode.REQUEST_CODE_NOT_SUPPORTED],
+            ADVICE[ResponseCode.REQUEST_CODE_NOT_SUPPORTED],
+        ),
+    ),
+    (
+        r"Can't modify topic or subscription group from slave|this broker is not the master",
+        Answer("the request went to a slave", "Send it to the master: `cometmq cluster`."),
+    ),
+    (
+        r"stale epoch|no proof of the group's key",
+        Answer(
+            "the broker is not, or no longer, a valid member of its group",
+            "Runbook group-degraded.md; `cometmq ha status`.",
+        ),
+    ),
+)  # fmt: skip
+"""The meaning of a remark, by a pattern that it contains; the first match counts."""
+
+
+def answer(code: ResponseCode) -> Answer:
+    """Return the meaning of a code."""
+    return Answer(MEANINGS.get(code) or _OTHERS[code], ADVICE.get(code, ""))
+
+
+def remark(text: str) -> Answer | None:
+    """Return the meaning of a server's remark, which may be part of a client's error message."""
+    return next((found for pattern, found in REMARKS if re.search(pattern, text)), None)

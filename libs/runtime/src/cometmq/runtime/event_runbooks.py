@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runbook of each event that has one; a test compares the table with docs/runbooks."""
+
+from collections.abc import Mapping
+from typing import Final
+
+RUNBOOKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "accounts-broken.md": ("accounts.unreadable",),
+    "dead-letters.md": ("listener.failed",),
+    "disk-full.md": (
+        "disk.filling",
+        "disk.freed",
+        "disk.full",
+        "files.sacrificed",
+        "member.failed",
+        "member.recovered",
+        "queues.write_failed",
+        "replica.failed",
+        "replica.lost",
+    ),
+    "fsync-failed.md": ("log.truncated", "record.dropped", "store.failed"),
+    "group-degraded.md": (
+        "control.unproven",
+        "group.blocked",
+        "member.tables_behind",
+        "program.failed",
+        "store.failed",
+    ),
+    "half-messages-pile-up.md": (
+        "broker.unfollowed",
+        "transaction.check_failed",
+        "transaction.set_aside",
+        "transaction.untold",
+    ),
+    "handler-fails.md": ("handler.failed",),
+    "lag-grows.md": (
+        "delay.level_missing",
+        "group.disabled",
+        "listener.failed",
+        "message.late",
+        "pull.failed",
+    ),
+    "namesrv-unreachable.md": (
+        "broker.disconnected",
+        "broker.expired",
+        "namesrv.lookup_failed",
+        "namesrv.lost",
+        "namesrv.unreachable",
+        "route.unknown",
+    ),
+    "operator.md": ("declared.unattended", "group.unattended", "leader.lost"),
+    "parked-messages.md": ("message.parked",),
+    "program-down.md": ("program.failed",),
+    "slave-does-not-follow.md": (
+        "replica.copy_failed",
+        "replica.failed",
+        "replica.unfit",
+        "slave.refused",
+    ),
+    "store-damaged.md": (
+        "log.damaged",
+        "log.repaired",
+        "log.shortened",
+        "log.truncated",
+        "log.unrepaired",
+        "message.damaged",
+        "message.unreadable",
+        "messages.missing",
+        "pull.failed",
+        "queue.repaired",
+        "records.damaged",
+    ),
+    "tables-not-saved.md": (
+        "config.save_failed",
+        "journal.damaged",
+        "journal.left_out",
+        "journal.sync_failed",
+        "journal.write_failed",
+        "topic.adopted",
+    ),
+    "writes-refused.md": ("log.write_failed", "queues.write_failed", "store.job_failed"),
+}
+"""The events that each page explains."""
+
+
+def runbooks_of(event: str) -> list[str]:
+    """Return the names of the pages that explain an event."""
+    return [page for page, events in RUNBOOKS.items() if event in events]
