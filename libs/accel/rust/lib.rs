@@ -36,6 +36,8 @@ mod python;
 #[cfg(feature = "python")]
 mod python_access;
 #[cfg(feature = "python")]
+mod python_answering;
+#[cfg(feature = "python")]
 mod python_answers;
 #[cfg(feature = "python")]
 mod python_checksums;

@@ -2,6 +2,7 @@
 //! The class `PullLane` of the module `cometmq.accel._native`.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyIndexError;
@@ -58,10 +59,11 @@ struct Total {
 }
 
 /// One call that answers requests, and what Python has to count and to store after it.
-struct Work<'a, 'py> {
+pub(crate) struct Work<'py> {
     py: Python<'py>,
-    view: &'a Bound<'py, PyAny>,
-    out: Vec<u8>,
+    view: Bound<'py, PyAny>,
+    pub(crate) out: Vec<u8>,
+    begun: Instant,
     /// Number of steps that filters may still take.
     budget: i64,
     totals: Bound<'py, PyList>,
@@ -114,10 +116,10 @@ impl Source for PythonSource<'_, '_> {
     }
 }
 
-/// Totals of the readers, offsets to commit, renewed locks, and the rest of the budget.
-type Effects<'py> = (Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>, i64);
+/// Totals of the readers, offsets to commit, renewed locks, the rest of the budget, and the seconds.
+pub(crate) type Effects<'py> =
+    (Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>, i64, f64);
 type Answers<'py> = (Bound<'py, PyBytes>, usize, usize, usize, bool, Effects<'py>);
-type AnsweredRows<'py> = (Bound<'py, PyList>, usize, usize, isize, Effects<'py>);
 
 #[pymethods]
 impl PullLane {
@@ -264,70 +266,35 @@ impl PullLane {
     ) -> PyResult<Answers<'py>> {
         let end = first.checked_add(count).filter(|&end| end <= self.pulls.staged.len());
         let end = end.ok_or_else(|| PyIndexError::new_err("more requests than are staged"))?;
-        let mut work = self.begin(py, view, budget)?;
+        let out = std::mem::take(&mut self.out);
+        let mut work = self.begin(view, budget, out)?;
         let (at, is_odd) = self.answer_staged(&mut work, first, end, room)?;
         let frames = PyBytes::new(py, &work.out);
         let next = if at < end { self.frame(at)? } else { (0, 0) };
-        Ok((frames, at - first, next.0, next.1, is_odd, self.finish(work)?))
-    }
-
-    /// Answers chunks of several connections, from a given row on, and stops at a request that
-    /// Python must answer, at a chunk that contains anything but plain requests, when the answers
-    /// to a chunk exceed `room` bytes, or when all answers exceed `bytes_max`.
-    #[allow(clippy::too_many_arguments)] // once per call: an object for them costs time
-    fn answer_rows<'py>(
-        &mut self,
-        py: Python<'py>,
-        rows: &Bound<'py, PyList>,
-        first: usize,
-        count_max: usize,
-        room: isize,
-        bytes_max: usize,
-        view: &Bound<'py, PyAny>,
-        budget: i64,
-    ) -> PyResult<AnsweredRows<'py>> {
-        let mut work = self.begin(py, view, budget)?;
-        let answers = PyList::empty(py);
-        let (mut row, mut received, mut sent, mut rest) = (first, 0, 0, -1);
-        while row < rows.len() && sent <= bytes_max {
-            let item = rows.get_item(row)?;
-            let item = item.cast::<PyTuple>()?;
-            let data = item.get_item(1)?;
-            let data = data.cast::<PyBytes>()?.as_bytes();
-            work.out.clear();
-            let count = self.pulls.stage_chunk(data, count_max, self.frame_bytes_max);
-            let (at, _) = self.answer_staged(&mut work, 0, count, room)?;
-            if at > 0 {
-                sent += work.out.len();
-                answers.append((item.get_item(0)?, PyBytes::new(py, &work.out), at))?;
-            }
-            if at < count || count == 0 {
-                let start = if at < count { self.frame(at)?.0 } else { 0 };
-                received += start;
-                rest = start as isize;
-                break;
-            }
-            received += data.len();
-            row += 1;
+        let (mut out, effects) = self.finish(work)?;
+        if out.capacity() <= KEPT_BYTES_MAX {
+            out.clear();
+            self.out = out;
         }
-        Ok((answers, received, row, rest, self.finish(work)?))
+        Ok((frames, at - first, next.0, next.1, is_odd, effects))
     }
 }
 
 impl PullLane {
-    fn begin<'a, 'py>(
+    /// Starts a call, which appends its answers to `out`.
+    pub(crate) fn begin<'py>(
         &mut self,
-        py: Python<'py>,
-        view: &'a Bound<'py, PyAny>,
+        view: &Bound<'py, PyAny>,
         budget: i64,
-    ) -> PyResult<Work<'a, 'py>> {
+        out: Vec<u8>,
+    ) -> PyResult<Work<'py>> {
+        let py = view.py();
         self.look_at(py, view)?;
-        let mut out = std::mem::take(&mut self.out);
-        out.clear();
         Ok(Work {
             py,
-            view,
+            view: view.clone(),
             out,
+            begun: Instant::now(),
             budget,
             totals: PyList::empty(py),
             commits: PyList::empty(py),
@@ -338,20 +305,40 @@ impl PullLane {
         })
     }
 
-    fn finish<'py>(&mut self, mut work: Work<'_, 'py>) -> PyResult<Effects<'py>> {
+    /// Returns the answers of a call, and its effects.
+    pub(crate) fn finish<'py>(&self, mut work: Work<'py>) -> PyResult<(Vec<u8>, Effects<'py>)> {
         self.add_total(&mut work)?;
-        let Work { out, totals, commits, renewed, budget, .. } = work;
-        if out.capacity() <= KEPT_BYTES_MAX {
-            self.out = out;
-        }
-        Ok((totals, commits, renewed, budget))
+        let Work { out, begun, totals, commits, renewed, budget, .. } = work;
+        Ok((out, (totals, commits, renewed, budget, begun.elapsed().as_secs_f64())))
+    }
+
+    /// Answers a chunk of at most `count_max` plain requests, and stops at one that Python must
+    /// answer or when its answers exceed `room` bytes. Returns the number of answers, and where the
+    /// bytes begin that are not answered.
+    pub(crate) fn answer_chunk(
+        &mut self,
+        work: &mut Work<'_>,
+        data: &[u8],
+        count_max: usize,
+        room: isize,
+    ) -> PyResult<(usize, usize)> {
+        let count = self.pulls.stage_chunk(data, count_max, self.frame_bytes_max);
+        let room = (work.out.len() as isize).saturating_add(room);
+        let (at, _) = self.answer_staged(work, 0, count, room)?;
+        let is_whole = at == count && count > 0;
+        let rest = if is_whole {
+            data.len()
+        } else {
+            self.pulls.staged.get(at).map_or(0, |one| one.frame().0)
+        };
+        Ok((at, rest))
     }
 
     /// Answers staged requests; returns the index of the first that is not answered, and whether
     /// Python must answer it.
     fn answer_staged(
         &mut self,
-        work: &mut Work<'_, '_>,
+        work: &mut Work<'_>,
         first: usize,
         end: usize,
         room: isize,
@@ -370,7 +357,7 @@ impl PullLane {
         Ok((at, false))
     }
 
-    fn answer_renewal(&self, work: &mut Work<'_, '_>, renewal: &Renewal) -> PyResult<bool> {
+    fn answer_renewal(&self, work: &mut Work<'_>, renewal: &Renewal) -> PyResult<bool> {
         let Some(body) = self.pulls.renewals.answer(renewal.number) else {
             return Ok(false);
         };
@@ -379,13 +366,13 @@ impl PullLane {
         Ok(true)
     }
 
-    fn answer_pull(&mut self, work: &mut Work<'_, '_>, pull: &Pull) -> PyResult<bool> {
+    fn answer_pull(&mut self, work: &mut Work<'_>, pull: &Pull) -> PyResult<bool> {
         let Some((object, queue)) = self.queue_of(work, pull)? else {
             return Ok(false);
         };
         let mut source = PythonSource {
             py: work.py,
-            view: work.view,
+            view: &work.view,
             queue: &object,
             read_log: &self.read_log,
             read_entries: &self.read_entries,
@@ -417,7 +404,7 @@ impl PullLane {
     /// Returns the queue that a pull reads, or `None` if its reader or the queue is unknown.
     fn queue_of<'py>(
         &mut self,
-        work: &mut Work<'_, 'py>,
+        work: &mut Work<'py>,
         pull: &Pull,
     ) -> PyResult<Option<(Bound<'py, PyAny>, Queue)>> {
         let (py, queue_id) = (work.py, pull.asked.queue_id);
@@ -486,7 +473,7 @@ impl PullLane {
     }
 
     /// Adds an answered pull to the effects.
-    fn note(&self, work: &mut Work<'_, '_>, pull: &Pull, found: Found) -> PyResult<()> {
+    fn note(&self, work: &mut Work<'_>, pull: &Pull, found: Found) -> PyResult<()> {
         if pull.reader != work.reader {
             self.add_total(work)?;
             work.reader = pull.reader;
@@ -501,7 +488,7 @@ impl PullLane {
         Ok(())
     }
 
-    fn add_total(&self, work: &mut Work<'_, '_>) -> PyResult<()> {
+    fn add_total(&self, work: &mut Work<'_>) -> PyResult<()> {
         let total = std::mem::take(&mut work.total);
         if total.pulls == 0 {
             return Ok(());

@@ -14,6 +14,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
+use crate::python_answering::{Answered, Answering, Answers, Pulling};
 use crate::python_tls::TlsSession;
 
 /// Size of one read; a longer input takes several turns of the loop.
@@ -33,12 +34,17 @@ pub(crate) struct Sockets {
     sealed: Vec<u8>,
     /// Number of bytes that encryption has added to those received since the last question.
     overhead: isize,
+    answers: Answers,
 }
 
 /// The index of a row, and the bytes that are still to be sent; `None` if the row was not touched,
 /// because its connection no longer has a socket.
 type Rest<'py> = (usize, Option<Bound<'py, PyBytes>>);
-type Received<'py> = (Bound<'py, PyList>, Bound<'py, PyList>);
+/// A connection, the bytes that are still to be sent to it, and whether they are encrypted already;
+/// `None` if its other output has to be sent before.
+type RestOf<'py> = (Bound<'py, PyAny>, Bound<'py, PyBytes>, Option<bool>);
+type Received<'py> = (Bound<'py, PyList>, Bound<'py, PyList>, Option<Answered<'py>>);
+type Taken<'py> = (usize, Bound<'py, PyList>, Option<Answered<'py>>);
 
 #[pymethods]
 impl Sockets {
@@ -50,6 +56,7 @@ impl Sockets {
             plain: vec![],
             sealed: vec![],
             overhead: 0,
+            answers: Answers::default(),
         }
     }
 
@@ -69,50 +76,117 @@ impl Sockets {
         std::mem::take(&mut self.overhead)
     }
 
-    /// Reads once from each readable socket of an epoll object. Returns the connections with what
-    /// they sent, and those whose sockets have ended or failed.
+    /// Reads once from each readable socket of an epoll object, and answers the pulls. Returns the
+    /// connections with what they sent and is not answered, and those whose sockets have ended or
+    /// failed. An unfinished chunk ends the call: the next one reads the other sockets.
+    #[pyo3(signature = (epoll, peers, count_max, pulling=None))]
     fn receive<'py>(
         &mut self,
         py: Python<'py>,
         epoll: RawFd,
         peers: &Bound<'py, PyDict>,
         count_max: usize,
+        pulling: Option<Pulling<'py>>,
     ) -> PyResult<Received<'py>> {
+        let Self { buffer, secured, plain, overhead, answers, .. } = self;
         let (chunks, ended) = (PyList::empty(py), PyList::empty(py));
         let mut events = [MaybeUninit::uninit(); EVENTS_MAX];
         let events = poll(epoll, &mut events[..count_max.min(EVENTS_MAX)])?;
         let share = (TURN_BYTES / events.len().max(1)).clamp(1, READ_BYTES_MAX);
-        let buffer = &mut self.buffer[..share];
+        let buffer = &mut buffer[..share];
+        let mut answering = pulling.map(|pulling| Answering::new(pulling, answers));
         for &Event { flags, data } in events {
             let fd = fd_of(data);
             let peer = peers.as_any().get_item(fd)?;
             let result =
                 if flags == EventFlags::IN { retry(|| borrowed(fd)?.read(buffer)) } else { Ok(0) };
-            match result {
-                Ok(0) => ended.append(peer)?,
-                Ok(count) => match self.secured.get(&fd) {
-                    None => chunks.append((peer, PyBytes::new(py, &buffer[..count])))?,
+            let data = match result {
+                Ok(0) => {
+                    ended.append(peer)?;
+                    continue;
+                }
+                Ok(count) => match secured.get(&fd) {
+                    None => &buffer[..count],
                     Some(session) => {
-                        let plain = &mut self.plain;
                         plain.clear();
                         // The connection asks the session for its last bytes and for the reason.
                         if session.borrow_mut(py).receive(&buffer[..count], plain) {
                             ended.append(peer)?;
-                            self.overhead += count as isize;
-                        } else {
-                            // Plain bytes may have been received earlier than their last record.
-                            self.overhead += count as isize - plain.len() as isize;
-                            if !plain.is_empty() {
-                                chunks.append((peer, PyBytes::new(py, plain)))?;
-                            }
+                            *overhead += count as isize;
+                            continue;
                         }
+                        // Plain bytes may have been received earlier than their last record.
+                        *overhead += count as isize - plain.len() as isize;
+                        &*plain
                     }
                 },
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => ended.append(peer)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(_) => {
+                    ended.append(peer)?;
+                    continue;
+                }
+            };
+            if !take(answering.as_mut(), &peer, data, &chunks)? {
+                break;
             }
         }
-        Ok((chunks, ended))
+        let answered = answering.map_or(Ok(None), Answering::finish)?;
+        Ok((chunks, ended, answered))
+    }
+
+    /// Answers chunks that were received otherwise, from a given row on, as `receive` does. Returns
+    /// the number of the next row, and what is not answered.
+    #[pyo3(signature = (rows, first, pulling=None))]
+    fn take_rows<'py>(
+        &mut self,
+        rows: &Bound<'py, PyList>,
+        first: usize,
+        pulling: Option<Pulling<'py>>,
+    ) -> PyResult<Taken<'py>> {
+        let chunks = PyList::empty(rows.py());
+        let mut answering = pulling.map(|pulling| Answering::new(pulling, &mut self.answers));
+        let mut next = first;
+        while next < rows.len() {
+            let (peer, data) =
+                rows.get_item(next)?.extract::<(Bound<'_, _>, Bound<'_, PyBytes>)>()?;
+            next += 1;
+            if !take(answering.as_mut(), &peer, data.as_bytes(), &chunks)? {
+                break;
+            }
+        }
+        let answered = answering.map_or(Ok(None), Answering::finish)?;
+        Ok((next, chunks, answered))
+    }
+
+    /// Writes the answers to pulls. Returns the number of bytes that the kernel has taken, and those
+    /// that the connections must send.
+    fn send_answers<'py>(&mut self, py: Python<'py>) -> PyResult<(usize, Vec<RestOf<'py>>)> {
+        let Self { answers, secured, sealed, .. } = self;
+        let names = [
+            pyo3::intern!(py, "direct_fd"),
+            pyo3::intern!(py, "is_dirty"),
+            pyo3::intern!(py, "direct_bytes"),
+            pyo3::intern!(py, "has_received"),
+        ];
+        let (mut total, mut unsent) = (0, vec![]);
+        answers.take(py, |peer, data| {
+            peer.setattr(names[3], true)?;
+            let fd: RawFd = peer.getattr(names[0])?.extract()?;
+            if fd < 0 || peer.getattr(names[1])?.is_truthy()? {
+                unsent.push((peer, PyBytes::new(py, data), None));
+                return Ok(());
+            }
+            let data = seal(py, secured, fd, data, sealed);
+            let sent = write(fd, data);
+            total += sent;
+            peer.setattr(names[2], peer.getattr(names[2])?.extract::<usize>()? + sent)?;
+            if sent < data.len() {
+                unsent.push((peer, PyBytes::new(py, &data[sent..]), Some(true)));
+            }
+            Ok(())
+        })?;
+        self.shrink();
+        Ok((total, unsent))
     }
 
     /// Writes to a socket; returns the number of bytes that the kernel has taken.
@@ -138,12 +212,7 @@ impl Sockets {
                 unsent.push((index, None));
                 continue;
             }
-            let mut data = plain.as_bytes();
-            if let Some(session) = self.secured.get(&fd) {
-                self.sealed.clear();
-                session.borrow_mut(py).seal(data, &mut self.sealed);
-                data = &self.sealed;
-            }
+            let data = seal(py, &self.secured, fd, plain.as_bytes(), &mut self.sealed);
             // Later bytes for a socket must not overtake bytes that it has not taken.
             let sent = if full.contains(&fd) { 0 } else { write(fd, data) };
             total += sent;
@@ -153,11 +222,50 @@ impl Sockets {
                 unsent.push((index, Some(rest)));
             }
         }
+        self.shrink();
+        Ok((total, unsent))
+    }
+}
+
+impl Sockets {
+    fn shrink(&mut self) {
         for buffer in [&mut self.plain, &mut self.sealed] {
             buffer.shrink_to(READ_BYTES_MAX);
         }
-        Ok((total, unsent))
     }
+}
+
+/// Answers a chunk, or adds what is not answered to the chunks; returns whether more may be taken.
+fn take<'py>(
+    answering: Option<&mut Answering<'_, 'py>>,
+    peer: &Bound<'py, PyAny>,
+    data: &[u8],
+    chunks: &Bound<'py, PyList>,
+) -> PyResult<bool> {
+    let (begin, is_done) = match answering {
+        None => (0, false),
+        Some(answering) => (answering.answer(peer, data)?, answering.is_done()),
+    };
+    if begin < data.len() {
+        chunks.append((peer, PyBytes::new(peer.py(), &data[begin..])))?;
+    }
+    Ok(!is_done)
+}
+
+/// Returns the bytes to write to a socket: encrypted ones, in a buffer, if it is secured.
+fn seal<'a>(
+    py: Python<'_>,
+    secured: &HashMap<RawFd, Py<TlsSession>>,
+    fd: RawFd,
+    data: &'a [u8],
+    sealed: &'a mut Vec<u8>,
+) -> &'a [u8] {
+    let Some(session) = secured.get(&fd) else {
+        return data;
+    };
+    sealed.clear();
+    session.borrow_mut(py).seal(data, sealed);
+    sealed
 }
 
 /// Finds the readable sockets, without waiting for any.

@@ -50,7 +50,8 @@ class Readers:
             self.epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP)
 
     def receive(self, count_max: int = 128) -> tuple[dict[str, bytes], list[str]]:
-        chunks, ended = self.sockets.receive(self.epoll.fileno(), self.peers, count_max)
+        chunks, ended, answered = self.sockets.receive(self.epoll.fileno(), self.peers, count_max)
+        assert answered is None
         return dict(chunks), ended
 
 

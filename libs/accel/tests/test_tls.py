@@ -388,10 +388,8 @@ class Secured:
         self.epoll.register(self.direct_fd, select.EPOLLIN | select.EPOLLRDHUP)
 
     def receive(self) -> tuple[list[Any], list[Any]]:
-        found: tuple[list[Any], list[Any]] = self.sockets.receive(
-            self.epoll.fileno(), {self.direct_fd: self}, 128
-        )
-        return found
+        chunks, ended, _ = self.sockets.receive(self.epoll.fileno(), {self.direct_fd: self}, 128)
+        return chunks, ended
 
     def send(self, *texts: bytes) -> None:
         for text in texts:

@@ -13,7 +13,8 @@ from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
-from cometmq.remoting.transport.lane import Answered, AnsweredRows, Part, StagedRows
+from cometmq.remoting.transport.lane import Answered, Part, StagedRows
+from cometmq.remoting.transport.lane_peer import PULLS
 
 PLAIN = 9001
 """The code of the requests that `PlainLane` takes."""
@@ -24,15 +25,20 @@ def plain(opaque: int, body: bytes = b"") -> bytes:
 
 
 class PythonSockets:
-    """A slow equivalent of `cometmq.accel.Sockets`; `bytes_max` bounds each write."""
+    """A slow equivalent of `cometmq.accel.Sockets`; `bytes_max` bounds each write.
+
+    The lane's part is an object with a method `answer_chunk`, which returns the frames of the
+    answers, their number, and where the rest of the chunk begins.
+    """
 
     def __init__(self, bytes_max: int = 1 << 30) -> None:
         self.bytes_max = bytes_max
         self.received_count = 0
+        self._answers: list[tuple[Any, bytes]] = []
 
     def receive(
-        self, epoll: int, peers: dict[int, Any], count_max: int
-    ) -> tuple[list[tuple[Any, bytes]], list[Any]]:
+        self, epoll: int, peers: dict[int, Any], count_max: int, pulling: Any
+    ) -> tuple[list[tuple[Any, bytes]], list[Any], Any]:
         chunks, ended = [], []
         poll = select.epoll.fromfd(os.dup(epoll))
         with poll:
@@ -43,7 +49,44 @@ class PythonSockets:
                 chunks.append((peers[fd], data))
             elif data is None:
                 ended.append(peers[fd])
-        return chunks, ended
+        next_row, left, answered = self.take_rows(chunks, 0, pulling)
+        return left + chunks[next_row:], ended, answered
+
+    def take_rows(
+        self, rows: list[tuple[Any, bytes]], first: int, pulling: Any
+    ) -> tuple[int, list[tuple[Any, bytes]], Any]:
+        if pulling is None:
+            return len(rows), rows[first:], None
+        lane, _, _, count_max, in_flight_max, room = pulling
+        left: list[tuple[Any, bytes]] = []
+        received = count = 0
+        for row, (peer, data) in enumerate(rows[first:], first + 1):
+            if peer.habit != PULLS or peer.in_flight > in_flight_max:
+                left.append((peer, data))
+                continue
+            frames, done, rest = lane.answer_chunk(peer, data, count_max, room)
+            if done:
+                self._answers.append((peer, frames))
+            received, count = received + rest, count + done
+            if rest < len(data):
+                left.append((peer, data[rest:]))
+                return row, left, (count, received, None, None)
+        return len(rows), left, (count, received, None, None) if count else None
+
+    def send_answers(self) -> tuple[int, list[tuple[Any, bytes, bool | None]]]:
+        total, answers, self._answers = 0, self._answers, []
+        unsent: list[tuple[Any, bytes, bool | None]] = []
+        for peer, data in answers:
+            peer.has_received = True
+            if peer.direct_fd < 0 or peer.is_dirty:
+                unsent.append((peer, data, None))
+                continue
+            sent = self.send(peer.direct_fd, data)
+            total += sent
+            peer.direct_bytes += sent
+            if sent < len(data):
+                unsent.append((peer, data[sent:], True))
+        return total, unsent
 
     def _receive(self, fd: int) -> bytes | None:
         try:
@@ -105,10 +148,11 @@ class NoLane:
     def frame(self, _index: int) -> tuple[int, int]:
         raise AssertionError("nothing is staged")
 
-    def answer_rows(
-        self, _rows: list[tuple[Any, bytes]], _first: int, _count_max: int, _room: int
-    ) -> AnsweredRows | None:
+    def pulls(self, _count_max: int) -> tuple[Any, Any, int] | None:
         return None
+
+    def pulled(self, effects: Any, fault: BaseException | None) -> None:
+        assert effects is fault is None
 
     def drop(self) -> None:
         return

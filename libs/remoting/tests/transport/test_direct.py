@@ -16,7 +16,7 @@ from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.transport import Server, ServerSettings
 from cometmq.remoting.transport.direct import EVENTS_MAX, READ_ON_MAX
-from cometmq.remoting.transport.lane import Answered, AnsweredRows, Part
+from cometmq.remoting.transport.lane import Answered, Part
 from cometmq.remoting.transport.lane_peer import LanePeer
 
 from .plain_lane import PLAIN, PlainLane, PythonSockets, plain
@@ -184,15 +184,15 @@ class _PullLane(PlainLane):
             self._encode(out, 0, opaque, Reply(body=body))
         return b"".join(out), count, 0, 0, False
 
-    def answer_rows(
-        self, rows: list[tuple[Any, bytes]], first: int, count_max: int, room: int
-    ) -> AnsweredRows:
-        answers = []
-        for peer, data in rows[first:]:
-            count = self._stage(peer, data, count_max)
-            self.row_count += count
-            answers.append((peer, self.answer(0, count, room)[0], count))
-        return answers, sum(len(data) for _, data in rows[first:]), len(rows), -1
+    def pulls(self, _count_max: int) -> tuple[Any, Any, int]:
+        return self, None, 0
+
+    def answer_chunk(
+        self, peer: Any, data: bytes, count_max: int, room: int
+    ) -> tuple[bytes, int, int]:
+        count = self._stage(peer, data, count_max)
+        self.row_count += count
+        return self.answer(0, count, room)[0], count, len(data)
 
 
 class _BusySockets(PythonSockets):
@@ -204,15 +204,17 @@ class _BusySockets(PythonSockets):
         self.counts = [0]  # requests read in each turn of the loop
         self.left = 0
 
-    def receive(self, epoll: int, peers: Any, count_max: int) -> Any:
+    def receive(self, epoll: int, peers: Any, count_max: int, pulling: Any) -> Any:
         if not self.counts[-1]:
             asyncio.get_running_loop().call_soon(self.counts.append, 0)
-        chunks, ended = super().receive(epoll, peers, count_max)
-        self.counts[-1] += len(chunks)
-        if chunks and self.left:
-            self.left -= 1
-            self.client.send(plain(self.left, b"next"))
-        return chunks, ended
+        chunks, ended, answered = super().receive(epoll, peers, count_max, pulling)
+        assert not chunks
+        if answered is not None:
+            self.counts[-1] += answered[0]
+            if self.left:
+                self.left -= 1
+                self.client.send(plain(self.left, b"next"))
+        return chunks, ended, answered
 
 
 async def test_pulls_that_arrive_meanwhile_are_served_in_the_same_turn(

@@ -19,7 +19,7 @@ from cometmq.remoting.transport import dispatch, turns
 from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.lane import Answered, AnsweredRows, Part, StagedRows
+from cometmq.remoting.transport.lane import Answered, Part, StagedRows
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
@@ -86,7 +86,7 @@ class World:
         self.staged: list[tuple[LanePeer, int]] = []
         self.quick: list[tuple[int, int, int]] = []
         self.quick_count = 0
-        self.row_count = 0  # QUICK requests that `answer_rows` has answered
+        self.row_count = 0  # QUICK requests that `answer_chunk` has answered
         self.taken_count = 0
         self.drop_count = 0
         self.has_changed = False
@@ -202,25 +202,23 @@ class World:
         _, start, end = self.quick[index]
         return start, end
 
-    def answer_rows(
-        self, rows: Sequence[tuple[Any, bytes]], first: int, count_max: int, room: int
-    ) -> AnsweredRows:
-        answers: list[tuple[Any, bytes, int]] = []
-        received = 0
-        for index, (peer, data) in enumerate(rows[first:], first):
-            before = len(self.staged)
-            (count, _, _, end), *_ = self.stage(peer, data, count_max) or [(0, 0, 0, 0)]
-            del self.staged[before:]
-            if count >= 0 or end < len(data):
-                return answers, received, index, 0
-            frames, done, start, _, _ = self.answer(0, -count, room)
-            self.row_count += done
-            if done:
-                answers.append((peer, frames, done))
-            if done < -count:
-                return answers, received + start, index, start
-            received += len(data)
-        return answers, received, len(rows), -1
+    def pulls(self, _count_max: int) -> tuple[Any, Any, int]:
+        return self, None, 0
+
+    def pulled(self, effects: Any, fault: BaseException | None) -> None:
+        assert effects is fault is None
+
+    def answer_chunk(
+        self, peer: Any, data: bytes, count_max: int, room: int
+    ) -> tuple[bytes, int, int]:
+        before = len(self.staged)
+        (count, _, _, end), *_ = self.stage(peer, data, count_max) or [(0, 0, 0, 0)]
+        del self.staged[before:]
+        if count >= 0 or end < len(data):
+            return b"", 0, 0
+        frames, done, start, _, _ = self.answer(0, -count, room)
+        self.row_count += done
+        return frames, done, start if done < -count else len(data)
 
     def drop(self) -> None:
         self.drop_count += bool(self.staged)

@@ -142,10 +142,10 @@ class SendLane:
         """Return answers to sends that will not be stored."""
 
 PullEffects: TypeAlias = tuple[
-    list[tuple[str, str, int, int, int]], list[tuple[str, str, int, int]], list[Any], int
+    list[tuple[str, str, int, int, int]], list[tuple[str, str, int, int]], list[Any], int, float
 ]
 """Topic, group, pulls, messages and bytes of each reader; group, topic, queue id and offset of each
-commit; the locks of each renewal; what is left of the filters' budget.
+commit; the locks of each renewal; what is left of the filters' budget; the seconds that it took.
 """
 
 _Place: TypeAlias = tuple[Any, int, int, Sequence[tuple[int, int, int]]]
@@ -259,22 +259,8 @@ class PullLane:
         frame (0: none), whether that request is for Python, and the effects.
         """
 
-    def answer_rows(
-        self,
-        rows: list[tuple[Any, bytes]],
-        first: int,
-        count_max: int,
-        room: int,
-        bytes_max: int,
-        view: _View,
-        budget: int,
-    ) -> tuple[list[tuple[Any, bytes, int]], int, int, int, PullEffects]:
-        """Answer chunks of several connections, as `cometmq.remoting.transport.lane` describes;
-        begin no other chunk once all answers together exceed `bytes_max`. For `budget`, see
-        `answer`.
-
-        What was staged before is forgotten.
-        """
+_Pulling: TypeAlias = tuple[PullLane, _View, int, int, int, int]
+_Answered: TypeAlias = tuple[int, int, PullEffects | None, BaseException | None]
 
 def file_crcs(fd: int, parts: Sequence[tuple[int, int, int]]) -> list[int] | None:
     """Return the CRC-32 of each part of an open file, computed without the interpreter lock.
@@ -449,13 +435,42 @@ class Sockets:
 
     def __new__(cls) -> Sockets: ...
     def receive(
-        self, epoll: int, peers: dict[int, _PeerT], count_max: int
-    ) -> tuple[list[tuple[_PeerT, bytes]], list[_PeerT]]:
+        self,
+        epoll: int,
+        peers: dict[int, _PeerT],
+        count_max: int,
+        pulling: _Pulling | None = None,
+    ) -> tuple[list[tuple[_PeerT, bytes]], list[_PeerT], _Answered | None]:
         """Read once from each socket that an epoll object reports as readable, at most `count_max`.
 
         `epoll` is its descriptor; `peers` holds the connection of each registered socket. Return
         the connections with what they have sent, and the connections whose sockets have ended or
         failed. A read takes at most 256 KiB, and all reads together at most 4 MiB, in equal shares.
+
+        `pulling` is a lane, the view and budget of its `answer`, the maximum number of requests in
+        a chunk, the maximum of a connection's attribute `in_flight`, and the size above which the
+        answers to a chunk end. With it, chunks of pulls and renewals are answered if their
+        connection's attribute `habit` is 2; the rest of a chunk that is not answered is returned.
+        After such a chunk, or once all answers exceed 128 KiB, no other socket is read.
+
+        Return also None if no chunk could be answered, or the number of requests, the bytes of
+        their chunks, the effects, and the error that left the last chunk to Python.
+        """
+
+    def take_rows(
+        self, rows: list[tuple[_PeerT, bytes]], first: int, pulling: _Pulling | None = None
+    ) -> tuple[int, list[tuple[_PeerT, bytes]], _Answered | None]:
+        """Answer chunks as `receive` does, from a row on; return the number of the next row, what
+        is not answered, and what `receive` returns for the answers.
+        """
+
+    def send_answers(self) -> tuple[int, list[tuple[Any, bytes, bool | None]]]:
+        """Write the answers of `receive` and `take_rows` to the sockets in the attribute
+        `direct_fd`, add what is taken to `direct_bytes`, and set `has_received`.
+
+        Return the number of bytes taken in total, and the connections to which not everything is
+        sent, with the bytes not taken, and whether they are encrypted: None, if there is no socket,
+        or the attribute `is_dirty` is true.
         """
 
     def send(self, fd: int, data: bytes) -> int:

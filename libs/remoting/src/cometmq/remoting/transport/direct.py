@@ -2,8 +2,8 @@
 """Direct input and output: the loop reads and writes many sockets with one call each.
 
 With one request in flight per connection, each message would take a read, a write and more than
-twenty Python calls around them. Direct input reads from all readable sockets with one call, stages
-their plain sends with another, and answers their plain pulls with a third; direct output sends all
+twenty Python calls around them. Direct input reads from all readable sockets and answers their
+plain pulls with one call, and stages their plain sends with another; direct output sends all
 answers of a commit, or all answers to these pulls, with one call.
 
 Invariants
@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from cometmq.remoting.transport.budget import LARGE_BYTES
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
-from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, PULLS, SENDS, LanePeer
+from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, SENDS, LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
 
@@ -39,21 +39,52 @@ EVENTS_MAX: Final = 128
 READ_ON_MAX: Final = 16
 """After this many requests, further reads wait for the next turn of the loop."""
 
+PULL_READS: Final = 64
+"""After this many reads without pulls, the next ones do not expect any, which saves a lone sender
+1 us.
+"""
+
 Chunk: TypeAlias = tuple[LanePeer, bytes]
 Answers: TypeAlias = tuple[LanePeer, bytes, int]
 """A connection, the frames of its answers, and their number."""
+
+Pulling: TypeAlias = tuple[Any, Any, int, int, int, int]
+"""The lane's part, the maximum number of requests in a chunk, the maximum number of requests in
+flight on a connection, and the size above which the answers to a chunk end."""
+
+Answered: TypeAlias = tuple[int, int, Any, BaseException | None]
+"""The number of answered requests, the size of the chunks, or of their beginnings, that contain
+them, what the lane has to count and to store, and what went wrong in native code."""
 
 
 class Sockets(Protocol):
     """System calls on nonblocking sockets."""
 
     def receive(
-        self, epoll: int, peers: dict[int, LanePeer], count_max: int
-    ) -> tuple[list[Chunk], list[LanePeer]]:
+        self, epoll: int, peers: dict[int, LanePeer], count_max: int, pulling: Pulling | None
+    ) -> tuple[list[Chunk], list[LanePeer], Answered | None]:
         """Read once from each socket that an epoll object reports as readable, at most `count_max`.
 
         `epoll` is its descriptor. Return what has arrived, and the connections whose sockets have
-        ended or failed.
+        ended or failed. With `pulling`, answer the chunks of connections with the habit PULLS; what
+        is not answered has arrived like the others. After an unfinished chunk, or if the answers
+        are large, the remaining sockets are not read.
+        """
+
+    def take_rows(
+        self, rows: list[Chunk], first: int, pulling: Pulling | None
+    ) -> tuple[int, list[Chunk], Answered | None]:
+        """Do the same with what was received otherwise, starting with the row `first`.
+
+        Return the number of the next row, and what has arrived.
+        """
+
+    def send_answers(self) -> tuple[int, list[tuple[LanePeer, bytes, bool | None]]]:
+        """Write the answers that `receive` and `take_rows` have made.
+
+        Return the total number of bytes that the kernel has taken and, for each connection that is
+        not sent everything, the bytes that were not taken, and whether they are encrypted already;
+        None, if they have to be sent after its other output.
         """
 
     def send(self, fd: int, data: bytes) -> int:
@@ -98,6 +129,7 @@ class DirectIO:
         self._answers: list[Answers] = []
         self._is_in_turn = False  # while `_read` serves sends, and ends with a commit
         self._secured_count = 0
+        self._pull_reads = 0  # further reads in which pulls are expected
 
     # Connections
 
@@ -192,51 +224,91 @@ class DirectIO:
         stats = self._hub.stats
         last = stats.requests + READ_ON_MAX
         while self._epoll is not None and stats.requests <= last:
-            chunks, ended = self.sockets.receive(epoll, self._peers, EVENTS_MAX)
+            chunks, ended, answered = self.sockets.receive(
+                epoll, self._peers, EVENTS_MAX, self._pulling() if self._pull_reads else None
+            )
             if self._secured_count:
                 stats.bytes_received += self.sockets.take_overhead()
+            if answered is not None:
+                self._send_answers(answered)
             for peer in ended:
                 peer.input_ended()
-            if not chunks:
-                return
-            sends, others = self._answer_pulls(chunks)
-            if not (sends or others):
-                continue
-            self._is_in_turn = True
-            self._lane.begin_turn()
-            try:
-                self._serve(sends, others)
-            finally:
+            if chunks:
+                self._is_in_turn = True
+                self._lane.begin_turn()
                 try:
-                    self._lane.end_turn()
+                    self._serve(chunks)
                 finally:
-                    self._is_in_turn = False
-            return
+                    try:
+                        self._lane.end_turn()
+                    finally:
+                        self._is_in_turn = False
+                return
+            if answered is None:
+                return
 
     def serve(self, chunks: list[Chunk]) -> None:
-        """Serve what has arrived on several connections, one chunk each."""
-        self._serve(*self._answer_pulls(chunks))
+        """Serve what has arrived on several connections, one chunk each, without their sockets."""
+        first = 0
+        while first < len(chunks):
+            first, left, answered = self.sockets.take_rows(chunks, first, self._pulling())
+            if answered is not None:
+                self._send_answers(answered)
+            self._serve(left)
 
-    def _answer_pulls(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[Chunk]]:
-        """Let the lane answer pulls; return the chunks of sends, and those it did not answer."""
-        sends: list[Chunk] = []
-        pulls: list[Chunk] = []
-        others: list[Chunk] = []
-        frames_max = self._hub.calls_max * FRAMES_PER_CALL
-        in_flight_max = self._settings.in_flight_per_connection_max - frames_max
-        for chunk in chunks:
-            peer = chunk[0]
-            if peer.habit == SENDS:
-                sends.append(chunk)
-            elif peer.habit == PULLS and peer.in_flight <= in_flight_max:
-                pulls.append(chunk)
+    def expect_pulls(self) -> None:
+        """Answer pulls while reading, until they have been missing for a while."""
+        self._pull_reads = PULL_READS
+
+    def _pulling(self) -> Pulling | None:
+        """Return what is needed to answer pulls; None if the connections must serve them."""
+        self._pull_reads -= 1
+        hub, settings = self._hub, self._settings
+        budget = hub.budget
+        room = min(settings.write_high_water_bytes, budget.left - budget.plenty, budget.turn_left)
+        if room <= 0:
+            return None
+        frames_max = hub.calls_max * FRAMES_PER_CALL
+        pulls = self._lane.pulls(EVENTS_MAX * frames_max)
+        if pulls is None:
+            return None
+        return (
+            *pulls,
+            max(0, min(frames_max, settings.in_flight_max - hub.stats.in_flight)),
+            settings.in_flight_per_connection_max - frames_max,
+            room,
+        )
+
+    def _send_answers(self, answered: Answered) -> None:
+        """Send answers to requests that were never counted as in flight."""
+        hub, stats = self._hub, self._hub.stats
+        count, received_bytes, effects, fault = answered
+        self._pull_reads = PULL_READS
+        stats.requests += count
+        stats.bytes_received += received_bytes
+        try:
+            self._lane.pulled(effects, fault)
+        except Exception as error:  # noqa: BLE001  # the answers must be sent
+            hub.loop.call_exception_handler(
+                {"message": "answered pulls cannot be counted", "exception": error}
+            )
+        if self._answers:
+            self.flush()
+        else:
+            hub.prepare_write()
+        sent_bytes, unsent = self.sockets.send_answers()
+        stats.bytes_sent += sent_bytes
+        for peer, data, is_sealed in unsent:
+            if is_sealed is None:
+                peer.append_output(data)
             else:
-                others.append(chunk)
-        if pulls:
-            others += self._safely(self._answer, pulls)
-        return sends, others
+                peer.write_rest(data, is_sealed=is_sealed)
+        if sent_bytes > LARGE_BYTES:
+            hub.note_large(sent_bytes)
 
-    def _serve(self, sends: list[Chunk], others: list[Chunk]) -> None:
+    def _serve(self, chunks: list[Chunk]) -> None:
+        sends = [chunk for chunk in chunks if chunk[0].habit == SENDS]
+        others = [chunk for chunk in chunks if chunk[0].habit != SENDS] if sends else chunks
         if sends:
             others += self._safely(self._stage, sends)
         for peer, data in others:
@@ -288,50 +360,6 @@ class DirectIO:
                 peer.has_received = True
                 stats.bytes_received += len(data)
         return left
-
-    def _answer(self, chunks: list[Chunk]) -> list[Chunk]:
-        """Let the lane answer the chunks, in order; return those that the connections must serve.
-
-        A chunk that the lane leaves unfinished is served before the next one.
-        """
-        hub, stats, settings, first = self._hub, self._hub.stats, self._settings, 0
-        budget = hub.budget
-        while first < len(chunks) and budget.left > budget.plenty and budget.turn_left > 0:
-            room = settings.in_flight_max - stats.in_flight
-            answered = self._lane.answer_rows(
-                chunks,
-                first,
-                max(0, min(hub.calls_max * FRAMES_PER_CALL, room)),
-                min(settings.write_high_water_bytes, budget.left - budget.plenty, budget.turn_left),
-            )
-            if answered is None:
-                break
-            rows, received_bytes, first, start = answered
-            stats.bytes_received += received_bytes
-            before = stats.bytes_sent
-            self._reply_now(rows)
-            if stats.bytes_sent - before > LARGE_BYTES:
-                hub.note_large(stats.bytes_sent - before)
-            if start >= 0:
-                peer, data = chunks[first]
-                first += 1
-                self._serve_one(peer, data[start:])
-        return chunks[first:]
-
-    def _reply_now(self, rows: Sequence[Answers]) -> None:
-        """Send answers to requests that were never counted as in flight."""
-        count = 0
-        for row in rows:
-            peer = row[0]
-            peer.has_received = True
-            peer.direct_bytes += len(row[1])
-            count += row[2]
-            if peer.direct_fd < 0 or peer.is_dirty:
-                peer.append_output(row[1])
-            else:
-                self._answers.append(row)
-        self._hub.stats.requests += count
-        self.flush()
 
     def _abort(self, peer: LanePeer, error: Exception) -> None:
         """End a connection after a bug, as its transport would."""

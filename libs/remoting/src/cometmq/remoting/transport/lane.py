@@ -26,13 +26,6 @@ StagedRows: TypeAlias = tuple[int, int, Sequence[int]]
 answers that it will get, or -1 if no part of it is staged.
 """
 
-AnsweredRows: TypeAlias = tuple[Sequence[tuple[Any, bytes, int]], int, int, int]
-"""The connections, each with the frames and the number of its answers; the number of received bytes
-whose requests are answered; the index of the first chunk that is not answered completely; and where
-that chunk's first unanswered request begins: -1 if `answer_rows` stopped because the answers
-exceeded `room` bytes, or if all chunks are answered.
-"""
-
 
 class Staging(Protocol):
     """The part of a connection that a lane uses."""
@@ -90,14 +83,17 @@ class Lane(Protocol):
     def frame(self, index: int) -> tuple[int, int]:
         """Return where the frame of a request begins and ends in the chunk, as `answer` does."""
 
-    def answer_rows(
-        self, rows: list[tuple[Any, bytes]], first: int, count_max: int, room: int
-    ) -> AnsweredRows | None:
-        """Answer the chunks of several connections in order, beginning with the row `first`.
+    def pulls(self, count_max: int) -> tuple[Any, Any, int] | None:
+        """Return what `Sockets` needs to answer at most `count_max` requests of several
+        connections, in the turn in which it is called.
 
-        Stop at a chunk with requests that `answer` does not serve, or with more than `count_max`
-        requests; at a request that a handler must serve; or in a chunk whose answers exceed `room`
-        bytes. Return None, with nothing answered, if handlers must serve all chunks.
+        Return None if handlers must serve them.
+        """
+
+    def pulled(self, effects: Any, fault: BaseException | None) -> None:
+        """Count and store what `Sockets` has answered, before the answers are sent.
+
+        After a `fault`, leave all such requests to the handlers.
         """
 
     def drop(self) -> None:

@@ -309,6 +309,8 @@ class LanePeer(RoomPeer):
     def _note_habit(self, habit: int) -> None:
         if not (self.is_limited or self._pauses) and self.pace.rank != SLOW:
             self.habit = habit
+            if habit == PULLS and self._hub.direct is not None:
+                self._hub.direct.expect_pulls()
 
     def charge(self, spent_s: float) -> None:
         """Note time that the program has spent on requests after they were served."""

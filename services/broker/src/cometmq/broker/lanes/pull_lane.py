@@ -30,7 +30,6 @@ results.
 """
 
 import asyncio
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.broker import Broker
@@ -48,8 +47,9 @@ from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import plain_pieces, pulled_pieces
-from cometmq.remoting.transport.lane import Answered, AnsweredRows, Staging
+from cometmq.remoting.transport.lane import Answered
 from cometmq.remoting.transport.tasks import describe
+from cometmq.store.log.commit_log import LogView
 from cometmq.store.queues.pulls import read_entries, read_log
 from cometmq.store.results import GetStatus
 
@@ -64,15 +64,8 @@ it has found so far. If it has found nothing, it is left to the handler, which s
 several turns.
 """
 
-CALL_BYTES_MAX: Final = 128 << 10
-"""A call stops answering chunks once its answers exceed this size, so that they are sent before
-more are made.
-"""
-
 TIMED_MASK: Final = 7
-"""One chunk in eight is timed and stands for all chunks since the last timed one; timing every
-chunk would add 5 % to the cost of a pull (bench/micro/bench_pull_lane.py).
-"""
+"""The time of one call in eight is counted and stands for all calls since the last counted one."""
 
 
 class BrokerPulls:
@@ -101,15 +94,8 @@ class BrokerPulls:
             return None
         if broker.may_read is not None and not broker.may_read():
             return None
-        if self._is_outdated():
-            self._native = _build(broker, self._access)
-            self._settings = broker.settings
-            self._note_versions()
-        elif self._has_changed():
-            self._native.forget()
-            self._note_versions()
-        self._follow_locks()
-        self._follow_store()
+        if not self._is_current():
+            self._adopt()
         return self._native
 
     def learn(
@@ -169,7 +155,6 @@ class BrokerPulls:
             return b"", 0, *native.frame(first), True
         self._follow_locks()
         self._follow_store()
-        started_s = self._start_s()
         try:
             data, done, start, end, is_odd, effects = native.answer(
                 first, count, room, self._log.view(), self._budget
@@ -177,39 +162,33 @@ class BrokerPulls:
         except accel.PanicException as error:
             self.fail(error)
             return b"", 0, *native.frame(first), True
-        self._apply(effects, started_s)
+        self._apply(effects)
         return data, done, start, end, is_odd
 
     def frame(self, index: int) -> tuple[int, int]:
         """Return the place of a staged request; see `cometmq.remoting.transport.lane`."""
         return self._native.frame(index)
 
-    def answer_rows(
-        self, rows: list[tuple[Staging, bytes]], first: int, count_max: int, room: int
-    ) -> AnsweredRows | None:
-        """Answer the requests of several connections; see `cometmq.remoting.transport.lane`."""
+    def pulls(self, count_max: int) -> "tuple[PullLane, LogView, int] | None":
+        """Return the native lane, the log and the budget of filters, or None if handlers must serve
+        all pulls.
+        """
         native = self.staging()
-        if native is None or not self._broker.offsets.has_room((len(rows) - first) * count_max):
+        if native is None or not self._broker.offsets.has_room(count_max):
             return None
-        started_s = self._start_s()
-        try:
-            answers, received_bytes, end, start, effects = native.answer_rows(
-                rows, first, count_max, room, CALL_BYTES_MAX, self._log.view(), self._budget
-            )
-        except accel.PanicException as error:
-            self.fail(error)
-            return None
-        self._apply(effects, started_s)
-        return answers, received_bytes, end, start
+        return native, self._log.view(), self._budget
 
-    def _start_s(self) -> float:
-        """Return the time if the next chunk is to be timed, otherwise 0."""
-        return 0.0 if self._chunk_count & TIMED_MASK else perf_counter()
+    def pulled(self, effects: "PullEffects | None", fault: BaseException | None) -> None:
+        """Store and count the effects of answered requests; fail after a bug in native code."""
+        if fault is not None:
+            self.fail(fault)
+        if effects is not None:
+            self._apply(effects)
 
-    def _apply(self, effects: "PullEffects", started_s: float) -> None:
+    def _apply(self, effects: "PullEffects") -> None:
         """Store and count the effects of answered requests."""
         broker = self._broker
-        totals, commits, renewed, left = effects
+        totals, commits, renewed, left, spent_s = effects
         if left < self._budget == TURN_STEPS_MAX:
             asyncio.get_running_loop().call_soon(self._refill)
         self._budget = left
@@ -221,11 +200,11 @@ class BrokerPulls:
             broker.locks.renew(locks, now_ms=broker.clock.monotonic_ms())
         if totals:
             count, message_count = broker.stats.count_gets(totals)
-            self._chunk_count += 1
             self._untimed_count += count
-            if started_s:
-                broker.stats.pull_seconds.observe(perf_counter() - started_s, self._untimed_count)
+            if not self._chunk_count & TIMED_MASK:
+                broker.stats.pull_seconds.observe(spent_s, self._untimed_count)
                 self._untimed_count = 0
+            self._chunk_count += 1
             self._store.count(count, message_count)
             self.request_count += count
 
@@ -239,13 +218,37 @@ class BrokerPulls:
         self._has_failed = True
         self._broker.log.error("lane.failed", error=describe(error), action="report this bug")
 
+    def _is_current(self) -> bool:
+        """Return whether nothing has changed that the native lane depends on."""
+        # One function without calls: it runs in each turn (bench/micro/bench_pull_lane.py).
+        broker, control = self._broker, self._access.control
+        return (
+            self._settings is broker.settings
+            and self._topics_version is broker.topics.version
+            and self._groups_version is broker.groups.version
+            and self._consumers_version == broker.consumers.version
+            and self._filters_version == broker.filters.version
+            and self._locks_version == broker.locks.version
+            and self._store_version == self._store.version
+            and (control is None or self._accounts is control.accounts)
+        )
+
+    def _adopt(self) -> None:
+        """Adopt what has changed."""
+        if self._is_outdated():
+            self._native = _build(self._broker, self._access)
+            self._settings = self._broker.settings
+            self._note_versions()
+        elif self._has_changed():
+            self._native.forget()
+            self._note_versions()
+        self._follow_locks()
+        self._follow_store()
+
     def _is_outdated(self) -> bool:
         """Return whether the settings or the accounts have changed."""
-        # Not `LaneAccess.accounts`: this runs in each turn, and costs 1 % of a pull with that call.
-        control = self._access.control
-        return self._settings is not self._broker.settings or (
-            control is not None and self._accounts is not control.accounts
-        )
+        is_same = self._accounts is self._access.accounts
+        return not is_same or self._settings is not self._broker.settings
 
     def _has_changed(self) -> bool:
         broker = self._broker

@@ -37,15 +37,17 @@ from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
-from cometmq.remoting.transport.lane import Answered, AnsweredRows, Part, StagedRows, Staging
+from cometmq.remoting.transport.lane import Answered, Part, StagedRows, Staging
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.layout import is_topic
+from cometmq.store.log.commit_log import LogView
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
 
 if TYPE_CHECKING:
-    from cometmq.accel import LaneAnswers, SendLane
+    from cometmq.accel import LaneAnswers, PullLane, SendLane
+    from cometmq.accel._native import PullEffects
 
 _PUT_OK: Final = PutStatus.PUT_OK
 DELAY_MS_MAX: Final = 1 << 53  # of any level; Python refuses the sends of longer ones
@@ -154,10 +156,11 @@ class BrokerLane:
     def frame(self, index: int) -> tuple[int, int]:
         return self._pulls.frame(index)
 
-    def answer_rows(
-        self, rows: list[tuple[Staging, bytes]], first: int, count_max: int, room: int
-    ) -> AnsweredRows | None:
-        return self._pulls.answer_rows(rows, first, count_max, room)
+    def pulls(self, count_max: int) -> "tuple[PullLane, LogView, int] | None":
+        return self._pulls.pulls(count_max)
+
+    def pulled(self, effects: "PullEffects | None", fault: BaseException | None) -> None:
+        self._pulls.pulled(effects, fault)
 
     def put(self, count: int, staged_bytes: int) -> int | None:
         """Accept the next staged requests."""

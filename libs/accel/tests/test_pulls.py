@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Native answers to pulls and to requests for locks, and where they are sent."""
+
+import contextlib
+import select
+import socket
+from functools import partial
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from cometmq.remoting.header import decode_header, encode_frame
+from cometmq.remoting.raw import RawCommand
+from cometmq.remoting.types import Serialization
+from cometmq.store.log.damage import DamagedRange as Range
+
+from .native_rig import PullWorld, View, accel, send
+
+
+def test_a_pull_is_answered_with_the_records_from_its_offset_on():
+    world = PullWorld()
+    assert world.learn()
+    assert not world.learn()
+    data = world.head(1)
+    frames, done, start, end, is_odd, effects = world.answer(data)
+    totals, commits, renewed, left = effects
+    raw = decode_header(0, frames[8 : 8 + int.from_bytes(frames[5:8], "big")])
+    assert (raw.code, raw.opaque, raw.remark) == (0, 9, "FOUND")
+    assert raw.ext == {
+        "suggestWhichBrokerId": "0", "nextBeginOffset": "3", "minOffset": "0", "maxOffset": "3",
+    }  # fmt: skip
+    assert frames.endswith(world.log[92:])
+    assert (done, start, end, is_odd) == (1, 0, 0, False)
+    assert totals == [("T", "g", 1, 2, 184)]
+    assert commits == [("g", "T", 0, 1)]
+    assert renewed == []
+    assert left == 99  # only filters count
+    assert world.reads == [("entries", 0, 3), ("log", 0, 276)]
+    assert world.answer(data)[0] == frames
+    assert len(world.reads) == 2
+    assert world.lane.cached_bytes == 276 + 60
+
+
+def test_the_records_of_a_repeated_read_are_kept_for_other_groups():
+    world = PullWorld()
+    world.learn()
+    data = world.head(1, maxMsgNums="2")
+    first = world.answer(data)
+    assert world.lane.cached_bytes == 276 + 60
+    assert world.answer(data) == first
+    assert world.lane.cached_bytes == 276 + 60 + 184
+    assert world.answer(data) == first
+    world.queue.max_offset = 9
+    (frames, *_, effects) = world.answer(data)
+    assert b'"maxOffset":"9"' in frames
+    assert frames.endswith(world.log[92:])
+    assert effects[0] == [("T", "g", 1, 2, 184)]
+    assert world.answer(data, first=93)[1] == 0
+    world.queue.life += 1
+    assert world.answer(data)[0] == frames
+    assert [kind for kind, *_ in world.reads] == ["entries", "log", "entries"]
+    world.lane.clear()
+    assert world.lane.cached_bytes == 0
+
+
+def test_readers_that_are_unknown_or_forgotten_are_left_to_python():
+    world = PullWorld()
+    data = world.head()
+    assert world.stage(data) == [(0, 0, 0, len(data))]
+    world.learn()
+    assert world.stage(data + data) == [(-2, 0, 0, 2 * len(data))]
+    other = world.head(consumerGroup="other")
+    assert [part[0] for part in world.stage(data + other + send() + data)] == [-1, 0, 1, -1]
+    world.lane.forget()
+    assert world.lane.reader_count == 0
+    assert world.lane.frame(1)[1] == len(data + other + send() + data)
+    done = world.lane.answer(0, 1, 1000, View(0, 276, 1 << 20), 99_999)
+    assert done[:5] == (b"", 0, 0, len(data), True)
+    assert world.stage(data) == [(0, 0, 0, len(data))]
+
+
+@pytest.mark.parametrize("view", [
+    {"damage": (Range(100, 101),)}, {"end": 275}, {"first": 92},
+])  # fmt: skip
+def test_what_is_not_in_order_is_left_to_python(view):
+    world = PullWorld()
+    world.learn()
+    data = world.head()
+    assert world.answer(data, **view)[:5] == (b"", 0, 0, len(data), True)
+    assert world.answer(data)[1] == 1
+
+
+@pytest.mark.parametrize("found", [None, b"", b"x" * 275, "text", bytes(276)])
+def test_what_cannot_be_read_is_left_to_python_and_not_kept(found):
+    world = PullWorld()
+    world.learn()
+    world.answer_to_read = lambda _: found
+    assert world.answer(world.head())[1] == 0
+    world.lane.clear()
+
+    def fail(_data):
+        raise OSError(5, "gone")
+
+    world.answer_to_read = fail
+    assert world.answer(world.head())[1] == 0
+    world.answer_to_read = bytearray
+    assert world.answer(world.head())[1] == 1
+
+
+def always(answer, _data):
+    return answer
+
+
+def test_an_open_file_is_read_without_python(tmp_path):
+    world = PullWorld()
+    world.learn()
+    data = world.head()
+    expected = world.answer(data)[0]
+    world.lane.clear()
+    path = tmp_path / "log"
+    path.write_bytes(b"xy" + world.log)
+    with path.open("rb") as file:
+        fd = file.fileno()
+        world.answer_to_read = lambda _: (file, fd, 2, [])
+        assert world.answer(data)[0] == expected
+        world.lane.clear()
+        size, crc = world.size, crc32(world.log[: world.size])
+        world.answer_to_read = lambda _: (file, fd, 2, [(0, size, crc)])
+        assert world.answer(data)[0] == expected
+        # other checksums, too near to the end, no position, no file, and not four values
+        odd: list[Any] = [
+            (file, fd, 2, [(0, size, crc ^ 1)]),
+            (file, fd, 2, [(0, size, crc), (size, 2 * size, crc)]),
+            (file, fd, 2, [(0, 1 << 20, crc)]),
+            (file, fd, 2, [(2, 1, crc)]),
+            (file, fd, 3, []),
+            (file, fd, -1, []),
+            (file, fd, "2", []),
+            (None, -1, 2, []),
+            (file, fd, 2),
+            (None, 2),
+            (),
+        ]
+        for place in odd:
+            world.lane.clear()
+            world.answer_to_read = partial(always, place)
+            assert world.answer(data)[1] == 0
+
+
+def test_a_queue_that_begins_again_is_read_again():
+    world = PullWorld()
+    world.learn()
+    world.answer(world.head())
+    world.queue.life += 1
+    assert world.answer(world.head())[1] == 1
+    assert [kind for kind, *_ in world.reads] == ["entries", "log", "entries"]
+
+
+def test_answers_stop_above_the_room_and_filters_choose():
+    world = PullWorld()
+    world.learn(codes=[2, 1])
+    data = world.head()
+    world.stage(data * 3)
+    view = View(0, 276, 1 << 20)
+    frames, done, start, end, is_odd, *_ = world.lane.answer(0, 3, 0, view, 99_999)
+    assert (done, start, end, is_odd) == (1, len(data), 2 * len(data), False)
+    assert frames.endswith(b"401}" + world.log[92:])
+    assert world.lane.answer(1, 2, 1 << 20, view, 99_999)[0] == frames * 2
+
+
+class Puller:
+    """A connection whose last chunk contained only pulls, and which has no socket."""
+
+    def __init__(self, habit: int = 2, in_flight: int = 0, direct_fd: int = -1) -> None:
+        self.habit = habit
+        self.in_flight = in_flight
+        self.direct_fd = direct_fd
+        self.is_dirty = False
+        self.direct_bytes = 0
+        self.has_received = False
+
+
+def test_chunks_of_several_connections_are_answered_until_one_is_not_plain():
+    world = PullWorld()
+    world.learn()
+    pull, late, other = world.head(), world.head(99), world.head(consumerGroup="other")
+    view = View(0, 276, 1 << 20)
+    frames = world.answer(pull)[0]
+    sockets = accel.Sockets()
+
+    def answer(*chunks, first=0, count_max=3, room=1 << 20, peers=None):
+        peers = peers or [Puller() for _ in chunks]
+        rows = list(zip(peers, chunks, strict=True))
+        pulling = (world.lane, view, 99, count_max, 5, room)
+        after, left, answered = sockets.take_rows(rows, first, pulling)
+        total, unsent = sockets.send_answers()
+        assert total == 0
+        counts = [(peers.index(peer), len(data) // len(frames)) for peer, data, _ in unsent]
+        assert [(data, is_sealed) for _, data, is_sealed in unsent] == [
+            (frames * count, None) for _, count in counts
+        ]
+        assert sum(peer.has_received for peer in peers) == len(counts)
+        count = sum(count for _, count in counts)
+        if answered is None:
+            return counts, None, after, [(peers.index(peer), data) for peer, data in left]
+        found, received, (totals, commits, renewed, budget, seconds), fault = answered
+        assert (found, renewed, budget, fault) == (count, [], 99, None)
+        assert 0 < seconds < 60
+        assert totals == ([("T", "g", count, 3 * count, 276 * count)] if count else [])
+        assert commits == [("g", "T", 0, 1)] * count
+        return counts, received, after, [(peers.index(peer), data) for peer, data in left]
+
+    size = len(pull)
+    assert answer(pull, pull * 2) == ([(0, 1), (1, 2)], 3 * size, 2, [])
+    assert answer(pull, pull * 2, first=1) == ([(1, 2)], 2 * size, 2, [])
+    assert answer(pull, pull + late, pull) == ([(0, 1), (1, 1)], 2 * size, 2, [(1, late)])
+    for chunk in (pull + other, pull + pull[:9], pull * 4, send(), late):
+        assert answer(pull, chunk, pull) == ([(0, 1)], size, 2, [(1, chunk)])
+    assert answer(pull * 2, pull, room=1) == ([(0, 1)], size, 1, [(0, pull)])
+    for peer in (Puller(habit=1), Puller(in_flight=6)):
+        peers = [Puller(), peer, Puller(in_flight=5)]
+        expected = ([(0, 1), (2, 1)], 2 * size, 3, [(1, pull)])
+        assert answer(pull, pull, pull, peers=peers) == expected
+        assert answer(pull, peers=[peer]) == ([], None, 1, [(0, pull)])
+    rows = [(Puller(), pull)]
+    assert sockets.take_rows(rows, 0, None) == sockets.take_rows(rows, 0) == (1, rows, None)
+
+
+def test_a_bug_leaves_a_chunk_to_python_and_loses_no_other():
+    world = PullWorld()
+    world.learn()
+    pull, sockets = world.head(), accel.Sockets()
+    rows = [(Puller(), pull), (Puller(), pull)]
+    pulling = (world.lane, object(), 99, 3, 5, 1 << 20)
+    after, left, (count, received, effects, fault) = sockets.take_rows(rows, 0, pulling)
+    assert (after, left, count, received, effects) == (1, rows[:1], 0, 0, None)
+    assert isinstance(fault, AttributeError)
+    assert sockets.send_answers() == (0, [])
+
+
+def test_pulls_are_answered_where_they_are_received():
+    world = PullWorld()
+    world.learn()
+    pull, late = world.head(), world.head(99)
+    frames = world.answer(pull)[0]
+    sockets, epoll = accel.Sockets(), select.epoll()
+    pulling = (world.lane, View(0, 276, 1 << 20), 99, 3, 5, 1 << 20)
+    with contextlib.ExitStack() as stack:
+        stack.callback(epoll.close)
+        peers, fars = {}, []
+        for _ in range(3):
+            near, far = socket.socketpair()
+            stack.enter_context(near).setblocking(False)
+            fars.append(stack.enter_context(far))
+            peers[near.fileno()] = Puller(direct_fd=near.fileno())
+            epoll.register(near, select.EPOLLIN | select.EPOLLRDHUP)
+            far.settimeout(60)
+        for far in fars[:2]:
+            far.sendall(pull)
+        chunks, ended, answered = sockets.receive(epoll.fileno(), peers, 128, pulling)
+        assert (chunks, ended) == ([], [])
+        assert answered[:2] == (2, 2 * len(pull))
+        assert sockets.send_answers() == (2 * len(frames), [])
+        assert [far.recv(1 << 16) for far in fars[:2]] == [frames] * 2
+        seen = [(peer.has_received, peer.direct_bytes) for peer in peers.values()]
+        assert seen == [(True, len(frames))] * 2 + [(False, 0)]
+
+        for far in fars:
+            far.sendall(pull + late)
+        left: list[Any] = []
+        while len(left) < 3:  # an unfinished chunk ends the call
+            ((peer, rest),), _, answered = sockets.receive(epoll.fileno(), peers, 128, pulling)
+            assert (rest, answered[0]) == (late, 1)
+            left.append(peer)
+            peer.is_dirty = True
+            assert sockets.send_answers() == (0, [(peer, frames, None)])
+        assert {id(peer) for peer in left} == {id(peer) for peer in peers.values()}
+
+
+def test_filters_take_no_more_steps_than_they_may():
+    world = PullWorld()
+    world.learn(codes=[0, 1, 2])
+    data = world.head()
+    view = View(0, 276, 1 << 20)
+    for budget, done, found, left in ((9, 2, 6, 3), (6, 2, 6, 0), (5, 2, 5, 0), (2, 1, 2, 0)):
+        world.stage(data * 2)
+        answered = world.lane.answer(0, 2, 1 << 20, view, 256 * budget)
+        assert (answered[1], answered[4], answered[5][3]) == (done, done < 2, 256 * left)
+        assert sum(total[3] for total in answered[5][0]) == found
+    for budget in (255, 0, -1):
+        world.stage(data * 2)
+        assert world.lane.answer(0, 2, 1 << 20, view, budget)[1:5:3] == (0, True)
+
+
+@pytest.mark.parametrize("serialization", Serialization)
+def test_a_request_for_locks_gets_the_answer_of_its_twin(serialization):
+    world = PullWorld()
+    world.learn()
+
+    def request(body, opaque):
+        command = RawCommand(code=41, opaque=opaque, body=body, serialization=serialization)
+        return encode_frame(command)
+
+    known = request(b"queues", 1)
+    head = known[8 : -len(b"queues")]
+    locks = [object()]
+    assert world.lane.learn_renewal(int(serialization), head, b"queues", b"granted", locks)
+    assert not world.lane.learn_renewal(int(serialization), head, b"queues", b"other", [])
+    assert world.stage(request(b"others", 1))[0][0] == 0
+    data = world.head() + request(b"queues", 70_000)
+    frames, done, _, _, is_odd, (totals, _, renewed, *_) = world.answer(data)
+    assert (done, is_odd, len(totals)) == (2, False, 1)
+    assert [id(one) for one in renewed] == [id(locks)]
+    answer = frames[4 + int.from_bytes(frames[:4], "big") :]
+    found = decode_header(answer[4], answer[8 : -len(b"granted")])
+    assert (found.code, found.flag, found.opaque, found.ext) == (0, 1, 70_000, {})
+    assert answer.endswith(b"granted")
+    world.stage(data)
+    world.lane.forget_renewals()
+    answered = world.lane.answer(0, 2, 1 << 20, View(0, 276, 1 << 20), 99_999)
+    assert (answered[1], answered[4], answered[5][2]) == (1, True, [])
+
+
+def test_impossible_pulls_raise():
+    world = PullWorld()
+    with pytest.raises(IndexError):
+        world.lane.answer(0, 1, 0, View(0, 276, 1 << 20), 99_999)
+    with pytest.raises(IndexError):
+        world.lane.frame(0)
+    for condition in [("cast", 1), ("like", 0), ("integer", 0, "!=", 1, False)]:
+        with pytest.raises((IndexError, ValueError)):
+            world.learn(names=["a"], condition=condition)
+    with pytest.raises(ValueError, match="more than 8"):
+        world.learn(names=["a"] * 9, condition=("cast", 0))
