@@ -257,3 +257,20 @@ def test_a_failed_sync_of_all_files_is_an_error(disk, tmp_path, monkeypatch):
         disk.sync_all(str(tmp_path))
     assert (caught.value.operation, caught.value.errno) == ("sync", errno.EIO)
     lock.release()
+
+
+def test_a_file_that_is_open_apart_shares_no_description_and_stays_open(disk, tmp_path):
+    path = make(disk, tmp_path, "x").path
+    first, second = disk.open_apart(path), disk.open_apart(path)
+    numbers = first.opened().number, second.opened().number
+    os.lseek(numbers[0], 7, os.SEEK_SET)
+    assert os.lseek(numbers[1], 0, os.SEEK_CUR) == 0
+    for name in "abcde":  # more than may be open
+        make(disk, tmp_path, name).read(0, 1)
+    assert (first.opened().number, second.opened().number) == numbers
+    first.sync()
+
+
+def test_a_file_that_cannot_be_opened_apart_is_an_error_at_once(disk, tmp_path):
+    with pytest.raises(DiskError, match="cannot open"):
+        disk.open_apart(f"{tmp_path}/missing")

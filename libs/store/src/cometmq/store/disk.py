@@ -146,6 +146,11 @@ class Disk(Protocol):
     def open(self, path: str) -> DiskFile:
         """Return the file at this path; it is opened on first use."""
 
+    def open_apart(self, path: str) -> DiskFile:
+        """Open the file now; its description is shared with nobody and stays open as long as the
+        file object exists.
+        """
+
     def create(self, path: str, size: int, *, temporary: str) -> DiskFile:
         """Create a sparse file of zeros under a temporary name and rename it when complete."""
 
@@ -243,10 +248,15 @@ class OsFile:
     def _open(self) -> Descriptor:
         descriptor = self._descriptor
         if descriptor is None:
-            with _translated("open", self.path):
-                descriptor = Descriptor(os.open(self.path, self._disk.open_flags))
-            self._descriptor = descriptor
+            descriptor = self.open_now()
             self._disk.note_open(self)
+        return descriptor
+
+    def open_now(self) -> Descriptor:
+        """Open the file without counting it: it is not closed when too many others are open."""
+        with _translated("open", self.path):
+            descriptor = Descriptor(os.open(self.path, self._disk.open_flags))
+        self._descriptor = descriptor
         return descriptor
 
     def opened(self) -> Descriptor:
@@ -421,6 +431,12 @@ class OsDisk:
     def open(self, path: str) -> OsFile:
         """Return the file at this path; it is opened on first use."""
         return OsFile(self, path)
+
+    def open_apart(self, path: str) -> OsFile:
+        """Open the file now, with a description of its own that stays open."""
+        file = self.open(path)
+        file.open_now()
+        return file
 
     def create(self, path: str, size: int, *, temporary: str) -> OsFile:
         """Create a sparse file of zeros under a temporary name and rename it when complete."""

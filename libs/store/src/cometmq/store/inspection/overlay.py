@@ -148,6 +148,10 @@ class OverlayDisk:
             file = self._files[path] = OverlayFile(path, base, base.size())
         return file
 
+    def open_apart(self, path: str) -> OverlayFile:
+        """Return the file at this path."""
+        return self.open(path)
+
     def create(self, path: str, size: int, *, temporary: str) -> OverlayFile:
         """Create a file of zeros."""
         file = self._files[path] = OverlayFile(path, None, size)

@@ -30,6 +30,8 @@ class MemoryFile:
     def __init__(self, disk: "MemoryDisk", path: str) -> None:
         self._disk = disk
         self.path = path
+        count, is_reported = disk.lost_writebacks.get(path, (0, True))
+        self._reported_count = count if is_reported else count - 1
 
     def close(self) -> None:
         """Do nothing."""
@@ -80,8 +82,16 @@ class MemoryFile:
         self._disk.writebacks.append((self.path, offset, count))
 
     def sync(self) -> None:
-        """Make the bytes survive a power loss."""
-        self._disk.durable[self.path] = bytes(self._data("sync"))
+        """Make the bytes survive a power loss; fail if a writeback has failed since the last sync
+        through this file object.
+        """
+        data = self._data("sync")
+        count, _ = self._disk.lost_writebacks.get(self.path, (0, True))
+        if count != self._reported_count:
+            self._disk.lost_writebacks[self.path] = count, True
+            self._reported_count = count
+            raise DiskError("sync", self.path, errno.EIO)
+        self._disk.durable[self.path] = bytes(data)
         self._disk.sync_count += 1
 
 
@@ -105,6 +115,8 @@ class MemoryDisk:
         self.is_cold = False
         self.sync_count = 0
         self.writebacks: list[tuple[str, int, int]] = []
+        self.lost_writebacks: dict[str, tuple[int, bool]] = {}
+        """How often a writeback of each file has failed, and whether a sync has reported that."""
         self.used_percent = 10
         self.fault: Fault | None = None
         self._locks: set[str] = set()
@@ -130,9 +142,19 @@ class MemoryDisk:
             durable = self.durable.get(path, b"")
             data[:] = durable[: len(data)].ljust(len(data), b"\0")
 
+    def lose_writeback(self, path: str) -> None:
+        """Let a writeback fail as on Linux: each file object that is open now reports it once."""
+        count, _ = self.lost_writebacks.get(path, (0, True))
+        self.lost_writebacks[path] = count + 1, False
+
     def open(self, path: str) -> MemoryFile:
         """Return the file at this path."""
         return MemoryFile(self, path)
+
+    def open_apart(self, path: str) -> MemoryFile:
+        """Return the file at this path."""
+        self.check("open", path)
+        return self.open(path)
 
     def create(self, path: str, size: int, *, temporary: str) -> MemoryFile:
         """Create a file of zeros."""

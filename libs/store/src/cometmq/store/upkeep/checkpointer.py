@@ -202,7 +202,7 @@ class Checkpointer:
         return CheckpointJob(
             disk=self._disk,
             files=self._files,
-            flush=self._flusher.plan(),
+            flush=self._flusher.plan(is_checkpoint=True),
             seal=self._sealer.plan(progress.offset),
             writes=self._queue_writes(),
             written=self._spilled_files(),

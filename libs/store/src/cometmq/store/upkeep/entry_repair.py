@@ -3,7 +3,9 @@
 
 Readers leave out a message whose entry does not fit its record, and report the entries that they
 have read. A job then compares these entries with the log, searches for the missing records between
-the neighbours, and writes their entries again.
+the neighbours, and writes their entries again. It does not sync them: an entry that a power loss
+damages again is found again, and a sync here would take the report of a failed writeback from the
+next checkpoint (upkeep/flush.py).
 """
 
 from typing import Final, NamedTuple
@@ -107,7 +109,6 @@ class _RepairJob:
                 continue
             file, position = self._places[found.queue_offset]
             file.write(position, [ENTRY.pack(*found.row)])
-            file.sync()
             rows[at] = found.row
             self._count += 1
 

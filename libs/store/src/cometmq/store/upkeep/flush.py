@@ -7,11 +7,28 @@ as the running one has ended. A failed sync is fatal for the store: the kernel m
 dirty pages, so a later successful sync would prove nothing. A file that could not be opened,
 because too many are open, was not synced at all: that sync is repeated.
 
+The kernel reports a failed writeback once to each description of the file that was open then, or to
+the first that is opened later. Two threads that sync one description would share that report, and
+the one that does not get it would vouch for lost pages. The rule: whoever vouches for bytes syncs
+them through a description that nobody else syncs, and that was open before anybody synced them.
+
+- Log files and notes of deletions have two syncers, the flusher (a worker, or the native thread)
+  and the checkpoint. `plan` opens both descriptions together; they stay open, whatever the limit of
+  open files, until a sync covers the end of the file.
+- Probes and truncations sync these files through the description that writes use. If such a sync
+  fails, the store fails, as does the next sync of both others.
+- A block of the log that is repaired is synced through a file object of its own.
+- The files of queues, index and progress are synced by checkpoints only, and a checkpoint whose
+  sync fails fails the store. Checksums and repaired entries are derived: what is lost is unknown or
+  is found again.
+- The entries of a folder are written through the file system's journal, whose errors are permanent.
+
 Between syncs, writeback of the log is started early. While a sync writes many pages, a file system
 with a journal makes appends to the same file wait, and with them all senders.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from cometmq.store.disk import Descriptor, Disk, DiskFile, open_folder, opened
@@ -31,7 +48,16 @@ WRITEBACK_BYTES: Final = 4 << 20
 class FlushJob:
     """Syncs the log up to an offset: call `run` on a worker thread, then `flush_done`."""
 
-    __slots__ = ("_disk", "_files", "_folder", "deletions", "file_end", "offset", "start")
+    __slots__ = (
+        "_disk",
+        "_files",
+        "_folder",
+        "deletions",
+        "file_end",
+        "offset",
+        "refused",
+        "start",
+    )
 
     def __init__(
         self,
@@ -48,6 +74,8 @@ class FlushJob:
 
         `deletions` is the version of the notes of deleted topics that the job brings to the disk.
         """
+        self.refused: DiskError | None = None
+        """Why a file could not be opened; the job fails then."""
         self._disk = disk
         self._files = files
         self._folder = folder
@@ -58,6 +86,7 @@ class FlushJob:
 
     def run(self) -> None:
         """Sync the files, then the folder."""
+        self._check()
         for file in self._files:
             file.sync()
         if self._folder is not None:
@@ -68,8 +97,13 @@ class FlushJob:
 
         Only for files of the operating system.
         """
+        self._check()
         folder = None if self._folder is None else open_folder(self._folder)
         return opened(self._files), folder
+
+    def _check(self) -> None:
+        if self.refused is not None:
+            raise self.refused
 
     def path(self, index: int) -> str:
         """Return the path of a file, or of the folder if `index` is the number of files."""
@@ -101,6 +135,7 @@ class Flusher:
     """Decides when to sync and completes the puts that are waiting for a sync."""
 
     __slots__ = (
+        "_apart",
         "_deletions_version",
         "_last_flush_ms",
         "_last_thorough_ms",
@@ -131,6 +166,8 @@ class Flusher:
         self._parts = parts
         self._log = parts.commit_log
         self._pending = pending
+        self._apart: dict[DiskFile, tuple[DiskFile, DiskFile]] = {}
+        """The descriptions of the flusher and of the checkpoint for each file to sync."""
         self._outstanding: deque[FlushJob] = deque()  # the running sync and the next one
         self._last_flush_ms = 0
         self._last_thorough_ms = 0
@@ -216,7 +253,7 @@ class Flusher:
         self.is_writing_back = True
         return WritebackJob(self, files.files[number], start, stop - start)
 
-    def plan(self) -> FlushJob:
+    def plan(self, *, is_checkpoint: bool = False) -> FlushJob:
         """Return the job that syncs everything written so far."""
         log, files = self._log, self._log.files
         # Start with the file of the first unsynced byte: a commit may have filled it and begun the
@@ -227,15 +264,38 @@ class Flusher:
         # Before the records of a new topic of the same name.
         deletions = self._parts.deletions
         has_notes = deletions.version != self._deletions_version
-        return FlushJob(
+        wanted = [deletions.file, *log_files]
+        refused = self._open_apart(wanted)
+        wanted = wanted if has_notes else log_files
+        job = FlushJob(
             self._parts.disk,
-            [deletions.file, *log_files] if has_notes else log_files,
+            [] if refused else [self._apart[file][is_checkpoint] for file in wanted],
             files.folder if files.end != self._named_end else None,
             start=self.flushed_offset,
             offset=log.end,
             file_end=files.end,
             deletions=deletions.version,
         )
+        job.refused = refused
+        return job
+
+    def _open_apart(self, wanted: Sequence[DiskFile]) -> DiskError | None:
+        """Open the descriptions of these files that are missing, and drop all others.
+
+        Return the error if a file cannot be opened; neither of its descriptions is kept then.
+        """
+        apart, disk = self._apart, self._parts.disk
+        if apart.keys() == set(wanted):
+            return None
+        self._apart = {file: pair for file, pair in apart.items() if file in wanted}
+        try:
+            for file in wanted:
+                if file not in self._apart:
+                    pair = disk.open_apart(file.path), disk.open_apart(file.path)
+                    self._apart[file] = pair
+        except DiskError as error:
+            return error
+        return None
 
     def _is_due(self, now_ms: int) -> bool:
         if self._log.end <= self.flushed_offset:
