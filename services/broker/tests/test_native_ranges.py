@@ -2,7 +2,8 @@
 """Two stores get the same log, one with native dispatch, and must write the same files.
 
 The log has records of every kind: with tags and keys in any encoding, delayed, half and ended
-messages, several versions, queues that restart or have gaps, torn and damaged records.
+messages, several versions, deleted topics, queues that restart or have gaps, torn and damaged
+records.
 """
 
 import struct
@@ -97,6 +98,8 @@ def lay_out(rows):
             log += struct.pack(">ii", left, MAGIC_BLANK).ljust(left, b"\0")
         if not fields.sys_flag & 4:
             expected[key] = at + 1
+        elif fields.properties == b"DELETED\1" + fields.topic:
+            expected = {key: end for key, end in expected.items() if key[0] != fields.topic}
         log += encode(fields, at, len(log), now_ms)
     return log
 
@@ -130,7 +133,12 @@ rows = st.builds(
     # A flipped high bit of the queue offset (bytes 20 to 27) would make a gap of terabytes.
     damage=mostly([None], [None, None, None, 7, 9, 27, 30, 100]),
 )
-logs = st.lists(rows, min_size=1, max_size=60).map(lay_out)
+marks = st.sampled_from(TOPICS).map(
+    lambda topic: Fields(topic, -1, sys_flag=12, properties=b"DELETED\1" + topic, body_bytes=0)
+)
+"""Deletions of topics."""
+rows_and_marks = st.integers(0, 9).flatmap(lambda at: rows if at else marks)
+logs = st.lists(rows_and_marks, min_size=1, max_size=60).map(lay_out)
 
 
 def contents(rig, disk):

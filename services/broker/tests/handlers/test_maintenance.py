@@ -61,6 +61,16 @@ async def test_queues_of_unknown_topics_are_deleted(broker: Broker) -> None:
     assert broker.stats.topics.keys() == {"Known", "TBW102"}
 
 
+async def test_a_slave_gets_deletions_only_with_its_masters_log(broker: Broker) -> None:
+    send(broker, "T")
+    broker.topics.table.pop("T")  # not copied from the master yet
+    broker.is_master = False
+
+    await serve(broker, order(Code.CLEAN_UNUSED_TOPIC), maintenance.clean_unused_topic)
+
+    assert broker.store.topics() == {"T"}
+
+
 async def test_statistics_of_deleted_topics_stay_by_default(
     tmp_path: Path,
 ) -> None:

@@ -21,6 +21,7 @@ from cometmq.remoting.commands.topics import (
 )
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.testing.golden import Exchange
+from cometmq.store.results import PutStatus
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 SLAVE_REMARK = "from slave broker"
@@ -177,6 +178,30 @@ async def test_statistics_of_a_deleted_topic_are_dropped_if_set(
     await topics.delete_topic_in_broker(broker, Call(215, DeleteTopicInBroker("T")))
 
     assert ("T" in broker.stats.topics) == is_kept
+
+
+@pytest.mark.parametrize(
+    ("status", "has_copies", "code"),
+    [
+        (PutStatus.PUT_OK, True, 0),
+        (PutStatus.SLAVE_NOT_AVAILABLE, True, 0),
+        (PutStatus.FLUSH_SLAVE_TIMEOUT, True, 1),
+        (PutStatus.SERVICE_NOT_AVAILABLE, True, 1),
+        (PutStatus.SERVICE_NOT_AVAILABLE, False, 0),  # a full disk: nothing else frees space
+    ],
+)
+async def test_a_deletion_that_has_not_reached_all_copies_is_an_error(
+    status: PutStatus, has_copies: bool, code: int
+) -> None:
+    store = MemoryStore()
+    store.needs_replicas, store.mark = has_copies, status
+
+    answer = await serve(
+        memory_broker(store), Call(215, DeleteTopicInBroker("T")), topics.delete_topic_in_broker
+    )
+
+    assert answer.code == code
+    assert (answer.remark is None) == (code == 0)
 
 
 @pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", ".."])

@@ -273,6 +273,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "queue.repaired": "Damaged entries of a queue were written again from the log; consumers that "
     "have not passed them get the messages.",
     "queue.unrepaired": "Damaged entries of a queue could not be compared with the log.",
+    "topics.restored": "This broker was the only one that had deleted these topics when it stopped"
+    " being the master; their queues were rebuilt from the log.",
     "queues.rebuilt": "Consume queues had lost entries and were rebuilt from the log.",
     "puts.unconfirmed": "The replicas of the broker group are so far behind that sends are refused"
     " until they have caught up.",

@@ -35,6 +35,7 @@ from cometmq.store.results import (
     BoundaryType,
     GetResult,
     PutDone,
+    PutResult,
     PutStatus,
     QueryResult,
     TagFilter,
@@ -45,6 +46,7 @@ from cometmq.store.upkeep.entry_repair import EntryRepair
 from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.writing.append import Batch
+from cometmq.store.writing.deletion_mark import deletion_mark
 from cometmq.store.writing.pending_puts import Condition, Conditions
 from cometmq.store.writing.placing import Placing, StoreSteps, parts_to_write
 from cometmq.store.writing.runs import RunSource
@@ -54,6 +56,9 @@ MEMORY_BYTES_DEFAULT = 8 << 30
 _NO_CONDITION: Final[Conditions] = ()
 _FLUSHED: Final = (Condition.FLUSHED,)
 _REPLICATED: Final = (Condition.REPLICATED,)
+
+
+def _ignore(_result: PutResult) -> None: ...
 
 
 class MessageStore:
@@ -406,12 +411,25 @@ class MessageStore:
         """Return the topics that have at least one queue."""
         return {topic for topic, _ in self._queues.queues}
 
-    def delete_topic(self, topic: str) -> None:
-        """Drop the queues of a topic; the log keeps its messages until they expire."""
+    def delete_topic(self, topic: str, done: PutDone = _ignore) -> Batch | None:
+        """Drop the queues of a topic; the log keeps its messages until they expire.
+
+        A mark in the log deletes them on all copies; `done` receives the result of storing it. If
+        it cannot be stored and puts wait for other copies, the queues stay. Return the commit of
+        the mark, or None.
+        """
         # Messages that are still staged would create the queues again.
         self.commit()
+        is_known = topic in self._queues.counts or topic in self._parts.deletions.ends()
+        if not is_known:
+            done(PutResult(PutStatus.PUT_OK))
+            return None
         self._publisher.forget_topic(topic)
-        self._housekeeping.delete_topic(topic)
+        self._appender.put(deletion_mark(topic, self._clock_ms()), done)
+        batch = self.commit()
+        if batch is not None or not self.needs_replicas:
+            self._housekeeping.delete_topic(topic, self.commit_log.end)
+        return batch
 
     # Replication
 

@@ -61,13 +61,16 @@ def start(
     trusted_end = load_checksums(parts, checkpoint, checkpoints.last_progress())
     recovered = recovery.run()
     parts.checksums.truncate(files, recovered.end)
-    parts.deletions.clip(recovered.end)
+    if not has_copies:
+        parts.deletions.clip(recovered.end)
     folder.mark_open(boot_id)
     last_timestamp = max(recovered.last_timestamp, checkpoint.log_timestamp)
     running = _running(parts, checkpoints, recovered, last_timestamp, on_damage)
     lost = running.scrubber.begin(trusted_end, recovered.damaged, host_crashed=host_crashed)
     if has_copies and (recovered.damaged or lost):
         running = _without_damage(parts, running)
+    if has_copies:
+        running.replica.restore_topics(parts.clock_ms())
     return running
 
 
@@ -107,7 +110,7 @@ def _running(
     checkpointer = Checkpointer(parts, files=checkpoints, flusher=flusher, sealer=sealer)
     checkpointer.begin(start=safe, end=recovered.end, last_timestamp=last_timestamp)
     housekeeping = Housekeeping(parts, flusher=flusher, checkpointer=checkpointer)
-    replica = Replica(parts, flusher=flusher, checkpointer=checkpointer)
+    replica = Replica(parts, flusher=flusher, checkpointer=checkpointer, housekeeping=housekeeping)
     return Running(
         recovered=recovered,
         pending=pending,

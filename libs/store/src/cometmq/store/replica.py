@@ -5,7 +5,13 @@ The bytes arrive in pieces of any size, so the log may end inside a record. The 
 remains at the end of the last whole record, and a restart truncates the rest. In a broker group,
 the master announces the offset up to which records are confirmed; later records remain in the log
 without being dispatched.
+
+A truncation may cut off the mark of a deleted topic (`writing/deletion_mark.py`), for example if
+this broker was the master and no other copy got the mark. The topic then lives on, and its queues
+are rebuilt from the whole log.
 """
+
+from collections.abc import Collection
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.errors import StoreError
@@ -14,6 +20,7 @@ from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.upkeep.checkpointer import Checkpointer
 from cometmq.store.upkeep.flush import Flusher
+from cometmq.store.upkeep.housekeeping import Housekeeping
 from cometmq.store.writing.dispatcher import Dispatcher
 
 
@@ -21,9 +28,18 @@ class Replica:
     """Appends and truncates replicated bytes."""
 
     __slots__ = ("_checkpointer", "_checksums", "_commit_log", "_deletions", "_dispatcher",
-                 "_flusher", "_index", "_queues")  # fmt: skip
+                 "_flusher", "_housekeeping", "_index", "_parts", "_queues")  # fmt: skip
 
-    def __init__(self, parts: Parts, *, flusher: Flusher, checkpointer: Checkpointer) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        flusher: Flusher,
+        checkpointer: Checkpointer,
+        housekeeping: Housekeeping,
+    ) -> None:
+        self._parts = parts
+        self._housekeeping = housekeeping
         self._commit_log = parts.commit_log
         self._checksums = parts.checksums
         self._queues = parts.queues
@@ -35,7 +51,7 @@ class Replica:
         self._dispatcher = Dispatcher(
             parts.queues,
             is_indexing=is_indexing,
-            may_begin_again=True,
+            on_deletion=housekeeping.delete_topic,
             read_range=parts.read_range,
         )
 
@@ -88,6 +104,8 @@ class Replica:
         """Truncate log, queues and index at a record boundary."""
         log = self._commit_log
         visible = min(log.confirm_offset, offset)
+        restored = self._deletions.beyond(offset)
+        self._housekeeping.cleaner.remove_at_end()  # a checkpoint may create the same files
         self._checkpointer.save_all(now_ms)
         for queue in self._queues.queues.values():
             queue.recover(log.min_offset, offset, keeps_fillers=False)
@@ -96,8 +114,54 @@ class Replica:
         # The progress moves back before the log does, because a log that ends before its progress
         # counts as having lost synced records.
         self._checkpointer.note_truncated(min(self._checkpointer.dispatched_offset, offset))
+        self._rebuild(restored)
         self._checkpointer.save_all(now_ms)
         log.truncate(offset)
-        self._deletions.clip(offset)
+        self._deletions.undo(offset)
         log.confirm_offset = visible
         self._flusher.note_truncated(offset)
+
+    def restore_topics(self, now_ms: int) -> None:
+        """At the start of a copy, rebuild the queues of topics whose mark the log has lost."""
+        end = self._commit_log.end
+        topics = self._deletions.beyond(end)
+        if topics:
+            self._rebuild(topics)
+            self._checkpointer.save_all(now_ms)
+            self._deletions.undo(end)
+
+    def _rebuild(self, topics: Collection[str]) -> None:
+        """Build all queues of these topics again, as far as records are visible; blocks."""
+        if not topics:
+            return
+        log, checkpointer = self._commit_log, self._checkpointer
+        self._parts.log.warning("topics.restored", count=len(topics), first=min(topics))
+        for topic in topics:
+            self._remove(topic)
+
+        def delete(topic: str, _end: int) -> None:
+            if topic in topics:
+                self._remove(topic)
+
+        dispatcher = Dispatcher(
+            self._queues,
+            is_indexing=False,
+            only=topics,
+            on_deletion=delete,
+            read_range=self._parts.read_range,
+        )
+        end = checkpointer.dispatched_offset
+        scanner = LogScanner(
+            log.files, log.min_offset, check_crc=False, end=end, take=dispatcher.taker
+        )
+        for scan in scanner:
+            dispatcher.dispatch(scan, is_from_head=True)
+        touched = set(dispatcher.touched)
+        dispatcher.publish()
+        checkpointer.note_dispatched(touched, end, 0, 0)
+
+    def _remove(self, topic: str) -> None:
+        for queue in self._queues.of_topic(topic):
+            self._checkpointer.forget(queue)
+        for path in self._queues.remove_topic(topic):
+            self._parts.disk.remove_tree(path)

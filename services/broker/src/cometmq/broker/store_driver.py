@@ -32,7 +32,7 @@ from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.worker import Worker, error_of
 from cometmq.store.message_store import MessageStore
-from cometmq.store.results import PutDone
+from cometmq.store.results import PutDone, PutResult
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.placing import Placing
@@ -150,6 +150,16 @@ class StoreDriver:
         """Store all messages contiguously, or none; they may be for different queues."""
         self._store.put_batch(messages, done)
         self._schedule()
+
+    def delete_topic(self, topic: str) -> asyncio.Future[PutResult]:
+        """Drop the queues of a topic; return the outcome of the mark that deletes them on all
+        copies.
+        """
+        self.commit()
+        stored: asyncio.Future[PutResult] = self._loop.create_future()
+        batch = self._store.delete_topic(topic, stored.set_result)
+        self._note_commit(batch, time.perf_counter())
+        return stored
 
     def put_large(self, messages: Sequence[NewMessage], done: PutDone) -> Steps[None]:
         """Store a unit as `put_batch` does, in steps; other puts wait for the last one.

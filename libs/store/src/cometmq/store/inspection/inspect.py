@@ -8,7 +8,7 @@ read as they are at that moment, and files that expire during the inspection are
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from statistics import mode
 from typing import Final, NamedTuple
@@ -27,6 +27,7 @@ from cometmq.store.layout import Layout, file_name
 from cometmq.store.log.log_scanner import LogScanner, find_record, first_record
 from cometmq.store.lookups import Lookups
 from cometmq.store.parts import Parts, build_parts
+from cometmq.store.queues.deletions import ends_of, read_notes
 from cometmq.store.reads import finish
 from cometmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, Progress
 from cometmq.store.settings import StoreSettings
@@ -124,6 +125,12 @@ class StoreView:
         is_known = progress is not None and progress.is_newest(self.checkpoint)
         self.known_end = progress.offset if progress is not None and is_known else 0
         self.safe_end = self._safe_end()
+
+    def deletion_ends(self) -> Mapping[str, int]:
+        """Return the offset before which the records of each noted topic may have no queue."""
+        if self.progress is None or not self.progress.is_newest(self.checkpoint):
+            return {}
+        return ends_of(read_notes(self.disk, self.parts.layout))
 
     def _safe_end(self) -> int:
         """Return the offset beyond which queues and index may lack entries."""

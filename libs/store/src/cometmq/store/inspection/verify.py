@@ -37,6 +37,7 @@ from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.recovery.recovery import Recovered, StartReason
 from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
+from cometmq.store.writing.deletion_mark import is_deletion
 from cometmq.store.writing.dispatcher import tag_and_keys
 
 FINDINGS_PER_KIND_MAX: Final = 100
@@ -115,6 +116,14 @@ class Verification(msgspec.Struct, kw_only=True):
         count = self.counts[finding.kind] = self.counts.get(finding.kind, 0) + 1
         if count <= FINDINGS_PER_KIND_MAX:
             self.findings.append(finding)
+
+    def add_all(self, found: "Verification") -> None:
+        """Add the findings of another check."""
+        for finding in found.findings:
+            self.add(finding)
+        for kind, count in found.counts.items():
+            kept_count = sum(finding.kind is kind for finding in found.findings)
+            self.counts[kind] += count - kept_count
 
     def add_repairable(self, found: "Verification") -> None:
         """Add the findings of a check before a start, which repaired those that are not here."""
@@ -274,6 +283,9 @@ class _Verifier:
         self._stop = None if self._is_whole else view.safe_end
         self._is_complete = is_complete
         self._topics = _configured_topics(view)
+        self._deletion_ends = view.deletion_ends()
+        self._unqueued: dict[str, Verification] = {}
+        """The records of each topic that have no queue, unless the topic is deleted later."""
         self._cursors: dict[tuple[str, int], _QueueCursor] = {}
         self._record_keys = RecordKeys(view)
         self._key_count = 0
@@ -303,6 +315,8 @@ class _Verifier:
                 self._check_record(scan)
                 if self._on_progress is not None and number % 4096 == 0:
                     self._on_progress(scan.physical_offset - files.first, end - files.first)
+            for unqueued in self._unqueued.values():
+                found.add_all(unqueued)
             found.max_offset = self._parts.commit_log.end if self._stop is None else self._stop
             self._parts.commit_log.set_end(files.end)
             self._check_rest_of_queues()
@@ -350,6 +364,8 @@ class _Verifier:
         return self._parts.index.files[0].header.begin_offset
 
     def _check_record(self, scan: Scan) -> None:
+        if is_deletion(scan):
+            self._unqueued.pop(scan.topic, None)
         code, keys = tag_and_keys(scan.properties)
         if scan.sys_flag & ROLLBACK != ROLLBACK and scan.physical_offset >= self._index_start:
             self._key_count += len(keys)
@@ -389,11 +405,16 @@ class _Verifier:
         queue = self._parts.queues.get(*key)
         if queue is not None and queue.files.files:
             cursor = self._cursors[key] = _QueueCursor(queue)
-        elif not self._is_complete and (self._topics is None or scan.topic in self._topics):
+        elif not self._is_complete and self._must_be_queued(scan):
             text = f"the record at {scan.physical_offset} has no queue"
             place = f"{scan.topic}/{scan.queue_id}/{scan.queue_offset}"
-            self._note(FindingKind.QUEUE_ENTRY_MISSING, place, text)
+            unqueued = self._unqueued.setdefault(scan.topic, Verification(was_clean=True))
+            unqueued.add(Finding(FindingKind.QUEUE_ENTRY_MISSING, place, text))
         return cursor
+
+    def _must_be_queued(self, scan: Scan) -> bool:
+        is_deleted = scan.physical_offset < self._deletion_ends.get(scan.topic, 0)
+        return not is_deleted and (self._topics is None or scan.topic in self._topics)
 
     def _check_rest_of_queues(self) -> None:
         for key, queue in self._parts.queues.queues.items():

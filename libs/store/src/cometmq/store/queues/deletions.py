@@ -4,7 +4,8 @@
 A deletion takes effect in memory at once, but the queues' files are deleted later, and the progress
 counts their entries until the next checkpoint. Without a note, the recovery of a killed broker
 would continue the old queues: it would take a message of a new topic of the same name, whose queue
-offsets restart at 0, for a damaged one.
+offsets restart at 0, for a damaged one. The deletion is also marked in the log
+(`writing/deletion_mark.py`); followers make the same note when they reach the mark.
 
 Layout of the file (docs/protocol/store.md#deletions): for each note a CRC-32 of the rest of it
 (uint32), the end of the log at the deletion (int64), the length of the topic (int16) and the topic
@@ -19,7 +20,7 @@ that name that the queues lack: so it may stay in the file.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -59,6 +60,22 @@ def decode(data: bytes) -> list[Deletion]:
         if length <= 0 or position > len(data) or crc32(data[begin:position]) != crc:
             break
         found.append(Deletion(data[position - length : position].decode(), log_end))
+    return found
+
+
+def read_notes(disk: Disk, layout: Layout) -> list[Deletion]:
+    """Return the notes in the file; none if there is no file."""
+    if not disk.exists(layout.deletions):
+        return []
+    file = disk.open(layout.deletions)
+    return decode(file.read(0, file.size()))
+
+
+def ends_of(notes: Iterable[Deletion]) -> Mapping[str, int]:
+    """Return the offset of the log before which each deleted topic's records are ignored."""
+    found: dict[str, int] = {}
+    for topic, log_end in notes:
+        found[topic] = max(log_end, found.get(topic, 0))
     return found
 
 
@@ -102,7 +119,7 @@ class Deletions:
             return
         self._file = self._disk.open(path)
         self._size = self._file.size()
-        notes = decode(self._file.read(0, self._size))
+        notes = read_notes(self._disk, self._layout)
         self._position = sum(len(note.encode()) for note in notes)
         if progress_offset is not None:
             self._notes = [note for note in notes if note.log_end >= progress_offset]
@@ -111,10 +128,16 @@ class Deletions:
 
     def ends(self) -> Mapping[str, int]:
         """Return the offset of the log before which each deleted topic's records are ignored."""
-        found: dict[str, int] = {}
-        for topic, log_end in self._notes:
-            found[topic] = max(log_end, found.get(topic, 0))
-        return found
+        return ends_of(self._notes)
+
+    def beyond(self, log_end: int) -> set[str]:
+        """Return the topics whose deletion lies behind the end of a log that was cut off."""
+        return {topic for topic, end in self._notes if end > log_end}
+
+    def undo(self, log_end: int) -> None:
+        """Drop the notes of deletions that lie behind the end of a log that was cut off."""
+        if self._position:
+            self._rewrite([note for note in self._notes if note.log_end <= log_end])
 
     def add(self, topic: str, log_end: int) -> None:
         """Note a deletion; a kill of the process does not lose it, and the next sync of the log

@@ -124,8 +124,8 @@ class Recovery:
         self._dispatcher = Dispatcher(
             parts.queues,
             is_indexing=parts.settings.message_index_enable,
-            may_begin_again=True,
             deleted=self._deleted,
+            on_deletion=self._drop_topic,
             read_range=parts.read_range,
         )
         self._dispatcher.store_timestamp = self._checkpoint.log_timestamp
@@ -277,9 +277,12 @@ class Recovery:
 
     def _drop_deleted(self) -> None:
         """Drop the queues of deleted topics; their records before the deletion are ignored."""
-        for topic in self._deleted:
-            for path in self._queues.remove_topic(topic):
-                self._disk.remove_tree(path)
+        for topic, log_end in self._deleted.items():
+            self._drop_topic(topic, log_end)
+
+    def _drop_topic(self, topic: str, _log_end: int) -> None:
+        for path in self._queues.remove_topic(topic):
+            self._disk.remove_tree(path)
 
     def _cut_derived(self, start: Start) -> None:
         """Drop all entries of records at or after the start; the scan creates them again."""
@@ -419,12 +422,18 @@ class Recovery:
         # The other queues are complete; dispatching to them again would only cost time.
         behind = {queue: _known_end(queue) for queue in gaps}
         gaps.clear()
+
+        def delete(topic: str, log_end: int) -> None:
+            for queue, known_end in behind.items():
+                if queue.topic == topic and known_end <= log_end:
+                    queue.begin_again()
+
         dispatcher = Dispatcher(
             self._queues,
             is_indexing=False,
-            may_begin_again=True,
             behind=behind,
             deleted=self._deleted,
+            on_deletion=delete,
             read_range=self._read_range,
         )
         scanner = LogScanner(

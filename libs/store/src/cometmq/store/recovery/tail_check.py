@@ -19,6 +19,7 @@ from cometmq.remoting.message.record import Scan
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.writing.append import UNQUEUED
+from cometmq.store.writing.deletion_mark import QUEUE_ID, is_deletion
 from cometmq.store.writing.dispatcher import Dispatcher, count_before
 from cometmq.store.writing.ranges import QueueRun
 
@@ -101,7 +102,11 @@ class TailCheck:
         | any | the missing one | has a damaged topic, queue id or queue offset |
         | any | the one behind it | is right: the queue began again, or records are missing |
         """
-        if not is_sound(scan.properties):
+        if is_deletion(scan):
+            self._held = {name: held for name, held in self._held.items() if name[0] != scan.topic}
+            self._dispatcher.dispatch(scan)
+            return
+        if not is_sound(scan.properties) or scan.queue_id == QUEUE_ID:
             self._note(scan)
         if _REPLACED in scan.topic:
             self._misplace(scan)

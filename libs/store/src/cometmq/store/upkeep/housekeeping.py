@@ -197,18 +197,20 @@ class Housekeeping:
 
     # Topics and shutdown
 
-    def delete_topic(self, topic: str) -> None:
-        """Drop a topic's queues and delete their files."""
+    def delete_topic(self, topic: str, log_end: int) -> None:
+        """Drop a topic's queues and delete their files; its records before `log_end` are ignored
+        from now on.
+        """
         queues = list(self._parts.queues.of_topic(topic))
         if queues:
-            self._note_deletion(topic)
+            self._note_deletion(topic, log_end)
         for queue in queues:
             self._checkpointer.forget(queue)
         self.cleaner.doom(self._parts.queues.remove_topic(topic))
 
-    def _note_deletion(self, topic: str) -> None:
+    def _note_deletion(self, topic: str, log_end: int) -> None:
         try:
-            self._parts.deletions.add(topic, self._commit_log.end)
+            self._parts.deletions.add(topic, log_end)
         except DiskError as error:
             self.cleaner.note_failed("note a deletion", error)  # it frees space on a full disk
 

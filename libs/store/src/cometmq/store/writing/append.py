@@ -29,6 +29,7 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.results import PutDone, PutResult, PutStatus
 from cometmq.store.settings import StoreSettings
+from cometmq.store.writing.deletion_mark import DeletionMark
 from cometmq.store.writing.runs import Run, RunSource
 
 PROPERTIES_CHARS_MAX: Final = 32767
@@ -101,6 +102,7 @@ class Appender:
         "_is_indexing",
         "_log",
         "_now_ms",
+        "_nowhere",
         "_pending",
         "_queues",
         "_sources",
@@ -124,6 +126,7 @@ class Appender:
         self._file_size = log.files.file_size
         self._is_indexing = settings.message_index_enable
         self._now_ms = 0
+        self._nowhere = ConsumeQueue("", -1, log.files)  # never gets an entry
         self._pending: list[_Put] = []
         self._sources: list[RunSource] = []  # sources of the pending runs
         self.staged_bytes = 0  # bodies and properties only
@@ -383,6 +386,8 @@ class Appender:
 
     def _new_queue(self, message: NewMessage) -> ConsumeQueue | None:
         """Create a queue for its first message; return None if the name or id is illegal."""
+        if type(message) is DeletionMark:
+            return self._nowhere
         if not 0 <= message.queue_id <= QUEUE_ID_MAX or not is_storable(message.topic):
             return None
         return self._table.create(message.topic, message.queue_id)

@@ -7,7 +7,7 @@ entries that a queue already has.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -20,6 +20,7 @@ from cometmq.store.queues.consume_queue import ENTRY, ConsumeQueue
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
+from cometmq.store.writing.deletion_mark import is_deletion
 from cometmq.store.writing.ranges import ReadRange, RecordRange
 
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -48,7 +49,8 @@ class Dispatcher:
         "_behind",
         "_deleted",
         "_is_indexing",
-        "_may_begin_again",
+        "_on_deletion",
+        "_only",
         "_read_range",
         "_table",
         "gaps",
@@ -63,23 +65,25 @@ class Dispatcher:
         table: QueueTable,
         *,
         is_indexing: bool,
-        may_begin_again: bool = False,
         behind: Mapping[ConsumeQueue, int] | None = None,
         deleted: Mapping[str, int] = NOTHING,
+        only: Collection[str] | None = None,
+        on_deletion: Callable[[str, int], None],
         read_range: ReadRange | None = None,
     ) -> None:
         """Set the rules for queues that lag behind the log.
 
-        `may_begin_again` allows a queue to drop its files, as recovery must. `behind` restricts
-        dispatch to these queues, and to records at or after the given log offsets. The records of
-        `deleted` topics before the given offsets get no queue entries. `read_range` reads plain
-        records many at a time.
+        `behind` restricts dispatch to these queues, and to records at or after the given log
+        offsets; `only` restricts it to topics. The records of `deleted` topics before the given
+        offsets get no queue entries. `on_deletion` gets the topic of a mark and the mark's end, and
+        drops the topic's queues. `read_range` reads plain records many at a time.
         """
         self._table = table
         self._is_indexing = is_indexing
-        self._may_begin_again = may_begin_again
         self._behind = behind
         self._deleted = deleted
+        self._only = only
+        self._on_deletion = on_deletion
         self._read_range = read_range
         self.keyed: list[Keys] = []
         self.record_count = 0
@@ -98,6 +102,9 @@ class Dispatcher:
         """
         self.record_count += 1
         self.store_timestamp = scan.store_timestamp
+        if is_deletion(scan):
+            self._delete(scan)
+            return
         code, keys = tag_and_keys(scan.properties)
         if not scan.sys_flag & UNQUEUED:
             self._enqueue(scan, code, is_from_head=is_from_head)
@@ -105,6 +112,12 @@ class Dispatcher:
             rows = self._rows()
             for key in keys:
                 rows.append((scan.topic, key, scan.physical_offset, scan.store_timestamp))
+
+    def _delete(self, mark: Scan) -> None:
+        topic = mark.topic
+        self.touched = {queue for queue in self.touched if queue.topic != topic}
+        self.gaps = {queue for queue in self.gaps if queue.topic != topic}
+        self._on_deletion(topic, mark.physical_offset + mark.size)
 
     def _rows(self) -> list[KeyedRecord]:
         keyed = self.keyed
@@ -138,7 +151,7 @@ class Dispatcher:
         self.store_timestamp = found.store_timestamp
         for topic, queue_id, first_offset, count, entries in found.runs:
             known_count = count_before(entries, self._deleted.get(topic, 0))
-            if known_count == count:
+            if known_count == count or (self._only is not None and topic not in self._only):
                 continue
             queue = self._table.queues.get((topic, queue_id))
             if queue is None:
@@ -167,12 +180,14 @@ class Dispatcher:
     def _enqueue(self, scan: Scan, code: int, *, is_from_head: bool) -> None:
         if scan.physical_offset < self._deleted.get(scan.topic, 0):
             return
+        if self._only is not None and scan.topic not in self._only:
+            return
         queue = self._table.queues.get((scan.topic, scan.queue_id))
         if queue is None:
             queue = self._table.create(scan.topic, scan.queue_id)
         if self._behind is not None and self._is_known(queue, scan):
             return
-        if not scan.queue_offset and queue.next_offset and self._may_begin_again:
+        if not scan.queue_offset and queue.next_offset:
             self._begin_again(queue, scan.physical_offset)
         missing = scan.queue_offset - queue.next_offset
         if missing:
@@ -189,7 +204,7 @@ class Dispatcher:
         self, queue: ConsumeQueue, first_offset: int, entries: bytes, *, is_from_head: bool
     ) -> None:
         """Enqueue a run of records, as `_enqueue` does for a single record."""
-        if not first_offset and queue.next_offset and self._may_begin_again:
+        if not first_offset and queue.next_offset:
             self._begin_again(queue, ENTRY.unpack_from(entries)[0])
         missing = first_offset - queue.next_offset
         if missing < 0:

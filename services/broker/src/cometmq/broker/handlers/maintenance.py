@@ -5,8 +5,6 @@ Background jobs of the store delete the files later. As in RocketMQ, an answer o
 the request was accepted.
 """
 
-import asyncio
-
 from cometmq.broker.broker import Broker
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import TopicList
@@ -28,15 +26,20 @@ def clean_expired_consume_queue(broker: Broker, _call: Call[NoHeader]) -> Reply:
 
 
 async def clean_unused_topic(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Delete the queues of topics that are not configured on this broker."""
+    """Delete the queues of topics that are not configured on this broker.
+
+    A slave gets deletions with its master's log; until then, it may lack the configuration of a
+    topic whose messages it has.
+    """
+    if not broker.is_master:
+        return OK
     for topic in sorted(broker.store.topics()):
         if topic in broker.topics.table or is_system_topic(topic):
             continue
         broker.log.info("topic.cleaned", topic=topic, peer=call.peer.address)
-        broker.store.delete_topic(topic)
+        await broker.driver.delete_topic(topic)
         if broker.settings.auto_delete_unused_stats:
             broker.stats.forget_topic(topic)
-        await asyncio.sleep(0)
     return OK
 
 

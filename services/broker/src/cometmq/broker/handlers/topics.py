@@ -22,6 +22,7 @@ from cometmq.remoting.commands.topics import (
 )
 from cometmq.remoting.errors import ServerError, TopicNotExist
 from cometmq.store.reads import Lookup
+from cometmq.store.results import PutStatus
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 PERM_MAX = 7
@@ -55,7 +56,7 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
 
 
 async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]) -> Reply:
-    """Delete a topic and its queues.
+    """Delete a topic and its queues; answer once all in-sync copies have the deletion.
 
     Compatibility: committed offsets are kept, and name servers keep the topic until they receive
     their own request (216).
@@ -64,11 +65,19 @@ async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]
     refuse_on_slave(broker)
     _check_changeable(broker, topic)
     broker.topics.remove(topic)
-    broker.store.delete_topic(topic)
+    stored = broker.driver.delete_topic(topic)
     if broker.settings.auto_delete_unused_stats:
         broker.stats.forget_topic(topic)
     await save_table(broker, broker.topics)
+    _check_deleted(broker, (await stored).status)
     return OK
+
+
+def _check_deleted(broker: Broker, mark: PutStatus) -> None:
+    """Raise an error if a master elected now might still have the queues."""
+    is_alone = broker.is_master and not broker.store.needs_replicas
+    if not is_alone and mark not in {PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE}:
+        raise ServerError(f"the deletion has not reached all copies ({mark.name}): repeat it")
 
 
 async def get_all_topic_config(broker: Broker, _call: Call[NoHeader]) -> Reply:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broker in memory, with real tables and a settable clock but without a disk or name servers."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.incremental import finish as finish_steps
 from cometmq.runtime.settings import load
 from cometmq.store.reads import Lookup, finish
+from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.settings import StoreSettings
 from cometmq.store.stats import StoreStats
 
@@ -63,6 +65,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self.queues: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.deleted: list[str] = []
+        self.mark = PutStatus.PUT_OK
+        """The outcome of deletions."""
         self.settings: StoreSettings | None = None
 
     def set_queue(
@@ -112,8 +116,9 @@ class MemoryStore:
     def apply(self, settings: StoreSettings) -> None:
         self.settings = settings
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(self, topic: str) -> PutResult:
         self.deleted.append(topic)
+        return PutResult(self.mark)
 
 
 class MemoryReads:
@@ -143,7 +148,8 @@ class MemoryDriver:
 
     waiting_count = 0
 
-    def __init__(self) -> None:
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
         self.put_times = PutTimes(lambda: 10)
         self.reads = MemoryReads()
 
@@ -152,6 +158,12 @@ class MemoryDriver:
 
     def commit(self) -> None:
         """Do nothing."""
+
+    def delete_topic(self, topic: str) -> asyncio.Future[PutResult]:
+        """Delete a topic from the store."""
+        stored = asyncio.get_running_loop().create_future()
+        stored.set_result(self.store.delete_topic(topic))
+        return stored
 
 
 class MemorySaver:
@@ -206,9 +218,9 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
     )
     absent: Any = None
     delay: Any = MemoryDelay()
-    driver: Any = MemoryDriver()
     saver: Any = MemorySaver()
     queues: Any = store if store is not None else MemoryStore()
+    driver: Any = MemoryDriver(queues)
     filters = FilterSubscriptions(clock_ms=clock.now_ms)
     groups = Groups(clock_ms=clock.now_ms)
     store_host = bytes([127, 0, 0, 1, 0, 0, 42, 159])

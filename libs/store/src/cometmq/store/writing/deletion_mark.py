@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mark of a deleted topic: a record that tells every copy of the log where the topic ended.
+
+All records of the topic before the mark belong to the deleted topic, so dispatch drops its queues
+there: on followers, in a recovery, and whenever queues are rebuilt. The copies need not agree on
+when they learn of the deletion.
+
+Compatibility: the mark is a rolled-back message of the topic, which RocketMQ neither queues nor
+indexes. Its queue id is -1; a put with that id is refused, so no client can store a mark. Its
+properties repeat the topic, so that damage to the name deletes no other topic.
+"""
+
+from typing import Final
+
+from cometmq.remoting.message.flags import TRANSACTION_ROLLBACK
+from cometmq.remoting.message.new_message import NewMessage
+from cometmq.remoting.message.record import Scan
+
+QUEUE_ID: Final = -1
+_PROPERTY: Final = "DELETED\x01"
+_NO_HOST: Final = bytes(8)
+
+
+class DeletionMark(NewMessage, gc=False):
+    """A mark that is about to be stored."""
+
+
+def deletion_mark(topic: str, now_ms: int) -> DeletionMark:
+    """Return the mark that ends a topic."""
+    return DeletionMark(
+        topic, QUEUE_ID, 0, TRANSACTION_ROLLBACK, now_ms, _NO_HOST, _NO_HOST, b"", _PROPERTY + topic
+    )
+
+
+def is_deletion(scan: Scan) -> bool:
+    """Return whether a record is an intact mark."""
+    return (
+        scan.queue_id == QUEUE_ID
+        and scan.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK
+        and scan.properties == f"{_PROPERTY}{scan.topic}".encode()
+    )
