@@ -57,6 +57,24 @@ async def test_ticks_are_rare_while_nothing_is_written() -> None:
         assert node.driver.tick_interval_ms() == IDLE_INTERVAL_MS
 
 
+async def test_many_keys_are_indexed_in_later_turns() -> None:
+    async with Node(mapped_file_size_commit_log=1 << 20, max_index_num=20_000) as node:
+        keys = " ".join(f"{number:x}" for number in range(6_700))
+        pending = node.put(make_message(keys=keys))
+        await asyncio.sleep(0)
+        assert pending
+        assert node.store.is_index_behind
+        turn_count = 0
+        while node.store.is_index_behind:
+            turn_count += 1
+            await asyncio.sleep(0)
+        assert 1 < turn_count < 10
+
+        node.put(make_message(keys=keys))
+        await node.driver.drain()  # the store may be closed on a thread now
+        assert not node.store.is_index_behind
+
+
 @pytest.mark.parametrize("is_slave", [False, True])
 async def test_the_log_is_written_back_as_it_grows(
     is_slave: bool, monkeypatch: pytest.MonkeyPatch

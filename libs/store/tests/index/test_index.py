@@ -3,7 +3,9 @@ import random
 
 import pytest
 
+from cometmq.store.index.index import BACKLOG_COUNT_MAX, ROWS_MAX
 from cometmq.store.index.index_slots import PAGE_SLOTS, SlotTable
+from cometmq.store.index.keys import KeyedRows
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import finish
 from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
@@ -196,3 +198,57 @@ def test_random_keys_survive_random_stops(disk):
     check(rig, count)
     rig.store.close()
     assert verify_store("/store", disk=disk, settings=SETTINGS).findings == []
+
+
+LONG = small_settings(
+    mapped_file_size_commit_log=1 << 20, max_hash_slot_num=5 * PAGE_SLOTS, max_index_num=200_000
+)
+
+
+@pytest.fixture
+def linked(monkeypatch):
+    """Return the number of keys that each step has linked."""
+    counts: list[int] = []
+    link = KeyedRows.link
+
+    def counted(rows, start, count, *args):
+        counts.append(count)
+        return link(rows, start, count, *args)
+
+    monkeypatch.setattr(KeyedRows, "link", counted)
+    return counts
+
+
+def test_a_message_with_thousands_of_keys_is_indexed_in_steps(disk, linked):
+    rig = StoreRig(disk, LONG)
+    keys = [f"{number:x}" for number in range(6_700)]
+    rig.put(make_message(body=b"long", keys=" ".join(keys)))
+    rig.put(make_message(body=b"after", keys="1"))
+    while rig.store.is_index_behind:
+        assert find(rig, "1a2b") == [b"long"]
+        rig.store.put_more_index()
+    assert max(linked) <= ROWS_MAX
+    assert sum(linked) >= len(keys)
+    assert sorted(find(rig, "1")) == [b"after", b"long"]
+    assert find(rig, "1a2b") == [b"long"]
+
+
+def test_keys_that_come_faster_than_they_are_indexed_do_not_pile_up(disk, linked):
+    rig = StoreRig(disk, LONG)
+    keys = " ".join(f"{number:x}" for number in range(6_700))
+    for number in range(1, 25):
+        rig.put(make_message(body=b"%d" % number, keys=keys))
+        assert number * 6_700 - sum(linked) <= BACKLOG_COUNT_MAX + 6_700
+    assert max(linked) <= 6_700 + ROWS_MAX
+    while rig.store.is_index_behind:
+        rig.store.put_more_index()
+    assert len(find(rig, "77")) == 24
+
+
+def test_a_queue_of_keys_that_never_empties_releases_what_is_indexed(disk):
+    rig = StoreRig(disk, LONG)
+    for number in range(60):
+        rig.put(make_message(keys=" ".join(f"{number}-{at}" for at in range(2_000))))
+        rig.put(make_message(keys=" ".join(f"{number}+{at}" for at in range(100))))
+    waiting = rig.store._parts.index._backlog
+    assert sum(keys.count for keys in waiting) <= 60 * 100 + 2 * ROWS_MAX

@@ -181,8 +181,13 @@ class MessageStore:
             self.placing = None
         return self._complete(batch)
 
+    @property
+    def is_index_behind(self) -> bool:
+        """Whether `put_more_index` should be called in a later turn."""
+        return self._parts.index.is_behind
+
     def put_more_index(self) -> bool:
-        """Add some of the keys of large units to the index; return whether more can be added."""
+        """Add some of the queued keys to the index; return whether more can be added."""
         return self._housekeeping.put_more_index()
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> int:

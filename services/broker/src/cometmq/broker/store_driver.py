@@ -106,6 +106,7 @@ class StoreDriver:
         self._is_in_turn = False
         self._is_committing = False
         self._is_truncating = False
+        self._is_indexing = False
         self._ticked_end = -1  # of the log, at the last tick
         self._syncs: LogSyncs = (
             WorkerSyncs(workers.flush, self._synced)
@@ -220,6 +221,18 @@ class StoreDriver:
         if batch is not None:
             self.log_grew()
             self._write_back()
+            self._index()
+
+    def _index(self) -> None:
+        """Add keys that no commit had time for, some in each turn."""
+        if self._store.is_index_behind and not self._is_indexing:
+            self._is_indexing = True
+            self._loop.call_soon(self._index_more)
+
+    def _index_more(self) -> None:
+        self._is_indexing = self._store.put_more_index() and self._store.is_index_behind
+        if self._is_indexing:
+            self._loop.call_soon(self._index_more)
 
     def _watch(self, spent_s: float) -> None:
         """Report the processor time of a commit that follows a long one."""
@@ -239,6 +252,7 @@ class StoreDriver:
             self.after_commit()
             self.log_grew()
         self._write_back()
+        self._index()
 
     def _write_back(self) -> None:
         job = self._store.writeback_job()
@@ -336,8 +350,10 @@ class StoreDriver:
         Afterwards no job is running, so the store may be closed on a thread.
         """
         self.commit()
-        while self._syncs.is_busy or self.reads.futures or self._jobs:
+        while self._syncs.is_busy or self.reads.futures or self._jobs or self._is_indexing:
             await self._syncs.wait()
+            if self._is_indexing:
+                await asyncio.sleep(0)
             if self.reads.futures or self._jobs:
                 await asyncio.wait([*self.reads.futures, *self._jobs])
             if self._is_scheduled:  # by a finished read

@@ -20,15 +20,17 @@ from cometmq.store.index.index_file import (
     IndexHeader,
     IndexShape,
 )
-from cometmq.store.index.keys import KeyedRows, Keys
+from cometmq.store.index.keys import MERGED_COUNT, KeyedRows, Keys
 from cometmq.store.layout import Layout
 from cometmq.store.reads import Lookup
 from cometmq.store.settings import StoreSettings
 
-BACKLOG_COUNT_MAX: Final = 256
-"""Maximum number of records whose keys are queued before the keys are added to the files."""
-ROWS_MAX: Final = 4_096
-"""Number of keys that are added at once on the event loop, unless native code adds them: 4 ms."""
+ROWS_MAX: Final = 2_048
+"""Number of keys that are added at once on the event loop, unless native code adds them: 5 ms."""
+BACKLOG_COUNT_MAX: Final = 65_536
+"""Number of queued keys from which on a batch adds as many as it brings, however long it takes: ten
+messages with as many keys as properties can hold.
+"""
 
 
 class Index:
@@ -94,7 +96,8 @@ class Index:
     def remember(self, batch: Iterable[Keys], *, is_large: bool = False) -> None:
         """Queue the keys of messages, in log order; `catch_up` adds them to the files.
 
-        The caller of a large batch calls `catch_up` itself, several times with a bound.
+        Add at most ROWS_MAX of them; while `is_behind`, the caller calls `catch_up` in later turns.
+        The caller of a large batch always does.
 
         Each addition has a fixed cost equal to that of three entries, so small additions are
         merged.
@@ -106,13 +109,19 @@ class Index:
             if not count:
                 continue
             last = backlog[-1] if backlog else None
-            if isinstance(keys, KeyedRows) and isinstance(last, KeyedRows):
+            if isinstance(keys, KeyedRows) and isinstance(last, KeyedRows) and last.has_room:
                 last.rows += keys.rows
             else:
                 backlog.append(keys)
             self._backlog_count += count
-        if self._backlog_count >= BACKLOG_COUNT_MAX and not is_large:
-            self.catch_up(ROWS_MAX + self._backlog_count - before)  # so that the queue cannot grow
+        if self.is_behind and not is_large:
+            is_full = self._backlog_count > BACKLOG_COUNT_MAX
+            self.catch_up(ROWS_MAX + (self._backlog_count - before if is_full else 0))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so many keys are queued that they should be added now."""
+        return self._backlog_count >= MERGED_COUNT
 
     def catch_up(self, rows_max: int = sys.maxsize) -> bool:
         """Add the queued keys to the files; after a DiskError the rest remains queued.

@@ -13,6 +13,8 @@ from cometmq.remoting.message.flags import index_hashes
 
 ENTRY: Final = struct.Struct(">iqii")
 SECONDS_MAX: Final = 0x7FFFFFFF
+MERGED_COUNT: Final = 256
+"""Number of keys that are queued before they are added to the files."""
 
 KeyedRecord: TypeAlias = tuple[str, str, int, int]
 """Topic, key, physical offset and store timestamp of a message; one tuple per key."""
@@ -65,6 +67,11 @@ class KeyedRows:
     def count(self) -> int:
         """The number of keys."""
         return len(self.rows)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether rows may be appended; a list that always grew would never be released."""
+        return len(self.rows) < MERGED_COUNT
 
     def offset(self, index: int) -> int:
         """Return the physical offset of a key's message."""
