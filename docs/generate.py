@@ -72,9 +72,11 @@ PAGES: Final[Mapping[str, Page]] = {
     "modules": Page(REFERENCE / "modules.md", modules.page),
     "metrics": Page(REFERENCE / "metrics.md", metrics.page),
     "events": Page(REFERENCE / "events.md", events.page),
-    "helm-readme": Page(SUITE.readme, partial(helm_values.readme, SUITE)),
+    "helm-cometmq": Page(REFERENCE / "helm-cometmq.md", partial(helm_values.page, SUITE)),
     "helm-schema": Page(SUITE.schema, partial(helm_values.schema, SUITE)),
-    "helm-operator-readme": Page(OPERATOR.readme, partial(helm_values.readme, OPERATOR)),
+    "helm-cometmq-operator": Page(
+        REFERENCE / "helm-cometmq-operator.md", partial(helm_values.page, OPERATOR)
+    ),
     "helm-operator-schema": Page(OPERATOR.schema, partial(helm_values.schema, OPERATOR)),
     "spark-options": Page(REFERENCE / "spark-options.md", spark.options_page),
     "spark-columns": Page(REFERENCE / "spark-columns.md", spark.columns_page),

@@ -163,7 +163,6 @@ def test_configurations_are_shown_beside_the_default():
     assert re.search(r"\| accounts: send 128 B, .* \| 0.50 \| worse \|", text), text
     assert "without accounts and TLS; rows that name another configuration" in text
     assert "| p99.9 [us] | 9,000 | 18,000 | 0.50 |" in page.markdown(result)
-    assert "| p99.9 [us] | 9,000 | 18,000 | 0.50 | better |" in text
     del samples["send-8x32"]
     alone = report.make_result(samples, {}, options=options, measured_at="2026-02-02")
     assert "| plain |" not in page.summary(alone)
