@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A normal day in one workload: 10 topics with tags, accounts, delayed messages, retries, and two
-groups, one of which is too slow.
+"""A normal day in one workload: 10 topics with tags, accounts, delayed messages, retries, and
+two groups, one of which is too slow.
 
 The native generator sends at a fixed rate, and this module, as a program, consumes. Sends and pulls
 are what a broker mostly serves; the sample shows which share of all requests took the native path.
@@ -9,13 +9,12 @@ are what a broker mostly serves; the sample shows which share of all requests to
 import asyncio
 import json
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from macro.native import SOURCES, BenchError, Report
+from macro.native import SOURCES, BenchError, Program, Report
 from macro.scenarios import (
     ROUND_WARMUP_S,
     SAMPLE_ATTEMPTS,
@@ -123,32 +122,17 @@ def path_counts(server: Server) -> tuple[int, int] | None:
     return int(table["nativeRequests"]), sum(int(word.partition("=")[2]) for word in words)
 
 
-class Consumers:
+class Consumers(Program):
     """Runs this module as a program that consumes until its totals are requested."""
 
     def __init__(self, port: int) -> None:
-        command = [sys.executable, "-m", "macro.mixed", str(port)]
-        self._process = subprocess.Popen(
-            command, cwd=SOURCES.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        self._process.stdout.readline()  # the line "consuming", or the end of a failed program
+        super().__init__([sys.executable, "-m", "macro.mixed", str(port)], cwd=SOURCES.parent)
+        self._line()  # "consuming"
 
     def totals(self) -> dict[str, int]:
-        output, errors = self._process.communicate("stop\n", timeout=STOP_TIMEOUT_S)
-        if self._process.returncode != 0:
-            raise BenchError(f"the consumers failed: {errors.strip()}")
+        output = self._rest("the consumers failed", said="stop\n", timeout_s=STOP_TIMEOUT_S)
         totals: dict[str, int] = json.loads(output.splitlines()[-1])
         return totals
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.communicate()
 
 
 class Member:
@@ -166,7 +150,9 @@ class Member:
         self._unretried = 0.0
 
     async def run(self, port: int) -> None:
-        reader, self._writer = await asyncio.open_connection(HOST, port, limit=1 << 24)
+        reader, self._writer = await asyncio.open_connection(
+            HOST, port, limit=1 << 24, ssl=SETUP.client_context
+        )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._read(reader))
             for queue_id in range(self._queues):

@@ -5,7 +5,7 @@ import json
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
@@ -120,48 +120,26 @@ def fill(port: int, count: int, **options: object) -> None:
     raise BenchError(f"{count} messages were refused: codes {report['codes']}")
 
 
-class FirstAnswer:
-    """A generator that retries until a starting server accepts its first request."""
+class Program:
+    """A running program, which is killed at the end of the block unless it has ended."""
 
-    def __init__(self, mode: str, port: int, **options: object) -> None:
+    def __init__(self, command: Sequence[str], *, cwd: Path | None = None) -> None:
         self._process = subprocess.Popen(
-            loadgen_command(mode, port, **options), stdout=subprocess.PIPE, text=True
-        )
+            command, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
-    def accepted_s(self) -> float:
-        """Return the time at which the request was accepted, in seconds of `time.monotonic`."""
-        output, _ = self._process.communicate(timeout=RUN_TIMEOUT_S)
-        if self._process.returncode != 0:
-            raise BenchError("the server accepted nothing in time")
-        return float(json.loads(output)["accepted_ns"]) / 1e9
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-
-class Senders:
-    """A generator that sends at a given rate until its report is requested."""
-
-    def __init__(self, port: int, *, rate: int, **options: object) -> None:
-        command = loadgen_command("send", port, rate=rate, seconds=SENDERS_MAX_S, **options)
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+    def _line(self) -> str:
+        """Return the next line of the output; an empty text if the program has failed."""
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # the line "sending", or the end of a failed program
+        return self._process.stdout.readline()
 
-    def report(self) -> Report:
-        """End the measured time, wait for the open requests, and return the report."""
-        self._process.send_signal(signal.SIGINT)
-        output, errors = self._process.communicate(timeout=RUN_TIMEOUT_S)
+    def _rest(self, fault: str, *, said: str = "", timeout_s: float = RUN_TIMEOUT_S) -> str:
+        """Return the rest of the output; raise BenchError if the program fails."""
+        output, errors = self._process.communicate(said, timeout=timeout_s)
         if self._process.returncode != 0:
-            raise BenchError(f"the senders failed: {errors.strip()}")
-        return _report(output)
+            raise BenchError(f"{fault}: {errors.strip()}")
+        return output
 
     def __enter__(self) -> Self:
         return self
@@ -172,17 +150,34 @@ class Senders:
             self._process.communicate()
 
 
-class Floor:
+class FirstAnswer(Program):
+    """A generator that retries until a starting server accepts its first request."""
+
+    def __init__(self, mode: str, port: int, **options: object) -> None:
+        super().__init__(loadgen_command(mode, port, **options))
+
+    def accepted_s(self) -> float:
+        """Return the time at which the request was accepted, in seconds of `time.monotonic`."""
+        output = self._rest("the server accepted nothing in time")
+        return float(json.loads(output)["accepted_ns"]) / 1e9
+
+
+class Senders(Program):
+    """A generator that sends at a given rate until its report is requested."""
+
+    def __init__(self, port: int, *, rate: int, **options: object) -> None:
+        super().__init__(loadgen_command("send", port, rate=rate, seconds=SENDERS_MAX_S, **options))
+        self._line()  # "sending"
+
+    def report(self) -> Report:
+        """End the measured time, wait for the open requests, and return the report."""
+        self._process.send_signal(signal.SIGINT)
+        return _report(self._rest("the senders failed"))
+
+
+class Floor(Program):
     """A responder that does no work, to measure the cost of the protocol alone."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen([str(build("floor"))], stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        super().__init__([str(build("floor"))])
+        self.port = int(self._line())

@@ -2,11 +2,13 @@
 """The configuration of a workload: what both servers and the generator do beyond the default.
 
 A column of the configuration is a field of `Setup`, a row of `COLUMNS`, and what it means for the
-servers (`apply`), the generator (`generator_options`) and the benchmark's own requests (`signed`).
+servers (`apply`), the generator (`generator_options`), and the benchmark's own requests (`signed`)
+and consumers (`client_context`).
 """
 
 import base64
 import hmac
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -72,6 +74,18 @@ class Setup:
         """The options of the load generator."""
         keys = {"access_key": USER[0], "secret_key": USER[1]}
         return {**(keys if self.accounts else {}), **({"tls": True} if self.tls else {})}
+
+    @property
+    def client_context(self) -> ssl.SSLContext | None:
+        """The context of the benchmark's own connections, which trust every server; None without
+        TLS.
+        """
+        if not self.tls:
+            return None
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
 
     def apply(self, cluster: Cluster) -> None:
         """Configure a cluster of either implementation that has not been started."""
