@@ -11,6 +11,8 @@ from collections import OrderedDict, deque
 from time import monotonic
 from typing import Final, Generic, Protocol, TypeVar
 
+from cometmq.remoting.transport.next_turn import Abortable, NextTurn
+
 HANDSHAKE_BYTES_MAX: Final = 128 * 1024
 """What a peer may send before its handshake is complete; certificate chains take most of it."""
 HANDSHAKE_TIMEOUT_MS: Final = 10_000
@@ -21,14 +23,11 @@ _SLICE_S: Final = 0.005
 """The time for handshakes in one turn of the loop; the last one may end later."""
 
 
-class Shaking(Protocol):
+class Shaking(Abortable, Protocol):
     """The part of a connection that continues a handshake."""
 
     def shake_on(self) -> None:
         """Continue the handshake with the bytes that have waited."""
-
-    def abort(self) -> None:
-        """Close immediately; unsent output is lost."""
 
 
 PeerT = TypeVar("PeerT", bound=Shaking)
@@ -48,18 +47,17 @@ class Handshake:
         """Whether the connection has its turn now."""
 
 
-class Handshakes(Generic[PeerT]):
+class Handshakes(NextTurn, Generic[PeerT]):
     """The incomplete handshakes of one server."""
 
-    __slots__ = ("_counts", "_host_max", "_is_scheduled", "_loop", "_queues", "_spent_s")
+    __slots__ = ("_counts", "_host_max", "_queues", "_spent_s")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connections_max: int) -> None:
         """A host may have a quarter of the connections in incomplete handshakes."""
-        self._loop = loop
+        super().__init__(loop)
         self._host_max = max(connections_max // _HOST_SHARE, _HOST_MIN)
         self._counts: dict[str, int] = {}
         self._queues: OrderedDict[str, deque[PeerT]] = OrderedDict()
-        self._is_scheduled = False
         self._spent_s = 0.0
 
     def begin(self, host: str) -> bool:
@@ -91,13 +89,7 @@ class Handshakes(Generic[PeerT]):
         self._queues.setdefault(host, deque()).append(peer)
         self._schedule()
 
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._run)
-
     def _run(self) -> None:
-        self._is_scheduled = False
         self._spent_s = 0.0
         end = monotonic() + _SLICE_S
         while self._queues:
@@ -105,17 +97,8 @@ class Handshakes(Generic[PeerT]):
             peer = queue.popleft()
             if queue:
                 self._queues[host] = queue
-            self._continue(peer)
+            self._guard(peer, peer.shake_on, "a handshake cannot be continued")
             if monotonic() > end:
                 break
         if self._queues:
             self._schedule()
-
-    def _continue(self, peer: PeerT) -> None:
-        try:
-            peer.shake_on()
-        except Exception as error:  # noqa: BLE001  # the other connections must get their turn
-            self._loop.call_exception_handler(
-                {"message": "a handshake cannot be continued", "exception": error}
-            )
-            peer.abort()

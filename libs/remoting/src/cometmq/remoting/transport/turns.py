@@ -20,6 +20,8 @@ from collections import deque
 from time import monotonic
 from typing import Final, Generic, Protocol, TypeVar
 
+from cometmq.remoting.transport.next_turn import Abortable, NextTurn
+
 KNOWN: Final = 0
 """The rank of connections whose requests took little time."""
 NEW: Final = 1
@@ -80,28 +82,24 @@ class Pace:
         return False
 
 
-class Waiting(Protocol):
+class Waiting(Abortable, Protocol):
     """The part of a connection that the queues use."""
 
     def catch_up(self) -> None:
         """Serve requests that have waited for their turn."""
 
-    def abort(self) -> None:
-        """Close immediately; unsent output is lost."""
-
 
 PeerT = TypeVar("PeerT", bound=Waiting)
 
 
-class Turns(Generic[PeerT]):
+class Turns(NextTurn, Generic[PeerT]):
     """The connections of one server or client that wait for their turn."""
 
-    __slots__ = ("_is_scheduled", "_loop", "_queues", "_spent_s", "is_long")
+    __slots__ = ("_queues", "_spent_s", "is_long")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        super().__init__(loop)
         self._queues: tuple[deque[PeerT], ...] = (deque(), deque(), deque())
-        self._is_scheduled = False
         self._spent_s = 0.0
         self.is_long = False
         """Whether this turn of the loop has already spent too much time on long requests."""
@@ -117,28 +115,14 @@ class Turns(Generic[PeerT]):
         self.is_long = self._spent_s > _LONG_S
         self._schedule()
 
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._run)
-
     def _run(self) -> None:
-        self._is_scheduled = False
         end = monotonic() + _TURN_S - self._spent_s
         for queue in self._queues:
             for _ in range(len(queue)):
-                self._serve(queue.popleft())
+                peer = queue.popleft()
+                self._guard(peer, peer.catch_up, "waiting requests cannot be served")
                 if monotonic() > end:
                     break
         self._spent_s, self.is_long = 0.0, False
         if any(self._queues):
             self._schedule()
-
-    def _serve(self, peer: PeerT) -> None:
-        try:
-            peer.catch_up()
-        except Exception as error:  # noqa: BLE001  # the other connections must get their turn
-            self._loop.call_exception_handler(
-                {"message": "waiting requests cannot be served", "exception": error}
-            )
-            peer.abort()
