@@ -4,7 +4,8 @@
 `install` does nothing if the installed module was built from the current sources; otherwise it
 prints one line. With `--to-run`, for those who run a suite, it also keeps a wheel of this version
 that somebody has installed, and does not repeat a build that has failed. `lint` runs rustfmt and
-clippy, `test` runs the tests of the crate, and `fuzz` passes mutated input to the native readers.
+clippy, `test` runs the tests of the crate and short fuzz tests, and `fuzz` passes mutated input to
+the native readers.
 
 Without cargo, or if cargo cannot build the module, the commands print the reason and do nothing
 else, and the tests of the native path are skipped. Where they must not be skipped, as in CI, set
@@ -25,6 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MEMBER = ROOT / "libs/accel"
+FUZZ = MEMBER / "fuzz"
 CACHE = ROOT / ".cache/accel"
 STAMP = Path(sys.prefix) / ".accel"
 LOG = CACHE / "build.log"
@@ -174,8 +176,8 @@ def pip(action: str, *what: str | Path) -> None:
     subprocess.run([*command, *what], check=True)
 
 
-def cargo(*steps: str) -> None:
-    """Run cargo on the crate; if cargo is not installed, only print a line."""
+def cargo(crate: Path, *steps: str) -> None:
+    """Run cargo on a crate; if cargo is not installed, only print a line."""
     if fault := cargo_fault():
         print(f"accel: {fault}, so the native message path is not checked")
         return
@@ -183,7 +185,7 @@ def cargo(*steps: str) -> None:
         print("accel: cargo cannot build here, so the native message path is not checked")
         return
     for step in steps:
-        subprocess.run(["cargo", *step.split()], cwd=MEMBER, env=build_environment(), check=True)
+        subprocess.run(["cargo", *step.split()], cwd=crate, env=build_environment(), check=True)
 
 
 def main() -> None:
@@ -202,14 +204,14 @@ def main() -> None:
     if options.command == "install":
         install(is_to_run=options.to_run)
     elif options.command == "lint":
-        cargo(
-            "fmt --check",
-            "clippy --quiet --release --features python --all-targets -- --deny warnings",
-        )
+        lint = "clippy --quiet --release --all-targets"
+        cargo(MEMBER, "fmt --check", f"{lint} --features python -- --deny warnings")
+        cargo(FUZZ, "fmt --check", f"{lint} -- --deny warnings")
     elif options.command == "test":
-        cargo("test --quiet --release")
+        cargo(MEMBER, "test --quiet --release")
+        cargo(FUZZ, "test --quiet --release")
     else:
-        cargo(f"run --quiet --release --bin fuzz -- {options.inputs}")
+        cargo(FUZZ, f"run --quiet --release -- {options.inputs}")
 
 
 if __name__ == "__main__":

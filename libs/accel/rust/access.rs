@@ -8,9 +8,9 @@ use std::collections::HashMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hmac::{Hmac, KeyInit, Mac};
-use sha1::Sha1;
 use subtle::ConstantTimeEq;
+
+use crate::signatures::{Key, MAC_BYTES, Message, sign, sign_two};
 
 /// The right to send to a topic.
 pub const PUB: u8 = 4;
@@ -19,10 +19,8 @@ pub const SUB: u8 = 8;
 const DENY: u8 = 1;
 
 const RETRY_PREFIX: &[u8] = b"%RETRY%";
-/// Size of an HMAC-SHA1 in Base64.
+/// Size of a signature in Base64.
 const SIGNATURE_BYTES: usize = 28;
-/// Room for the signed fields of most requests.
-const CONTENT_BYTES: usize = 512;
 
 /// The fields that a client adds when it signs a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,9 +54,18 @@ pub struct Signed<'a, const N: usize> {
     pub body: &'a [u8],
 }
 
+impl<const N: usize> Signed<'_, N> {
+    /// Sets the message that the client has signed.
+    fn write(&self, message: &mut Message) {
+        let Proof { access_key, security_token, .. } = self.proof;
+        let first = [access_key.unwrap_or_default(), security_token.unwrap_or_default()];
+        message.set(&[&first, &self.values, &[self.body]]);
+    }
+}
+
 /// The keys and rights of one account.
 pub struct Account {
-    keyed: Hmac<Sha1>,
+    key: Key,
     /// Whether it is an administrator whom no explicit right binds.
     has_all: bool,
     topic_right: u8,
@@ -69,15 +76,14 @@ pub struct Account {
 
 impl Account {
     /// Creates an account. `defaults` holds the rights to topics and groups that `rights` does not
-    /// name; `rights` names a group by its retry topic. Returns `None` if the secret cannot be
-    /// used.
+    /// name; `rights` names a group by its retry topic.
     #[must_use]
     pub fn new(
         secret: &[u8],
         has_all: bool,
-        defaults: (u8, u8),
+        (topic_right, group_right): (u8, u8),
         rights: impl IntoIterator<Item = (Vec<u8>, u8)>,
-    ) -> Option<Self> {
+    ) -> Self {
         let (mut topics, mut groups) = (HashMap::new(), HashMap::new());
         for (name, right) in rights {
             match name.strip_prefix(RETRY_PREFIX) {
@@ -85,9 +91,7 @@ impl Account {
                 None => topics.insert(name, right),
             };
         }
-        let keyed = Hmac::new_from_slice(secret).ok()?;
-        let (topic_right, group_right) = defaults;
-        Some(Self { keyed, has_all, topic_right, group_right, topics, groups })
+        Self { key: Key::new(secret), has_all, topic_right, group_right, topics, groups }
     }
 
     /// Returns whether the account has a right to a topic.
@@ -108,19 +112,23 @@ impl Account {
     fn grants(&self, needed: u8, right: u8) -> bool {
         self.has_all || (right & needed != 0 && right & DENY == 0)
     }
+}
 
-    fn has_signed<const N: usize>(&self, request: &Signed<'_, N>, given: &[u8]) -> bool {
-        let mut content = Vec::with_capacity(CONTENT_BYTES);
-        let Proof { access_key, security_token, .. } = request.proof;
-        for value in [access_key, security_token].into_iter().flatten().chain(request.values) {
-            content.extend_from_slice(value);
-        }
-        let mut mac = self.keyed.clone();
-        mac.update(&content);
-        mac.update(request.body);
-        let mut wanted = [0; SIGNATURE_BYTES];
-        let size = STANDARD.encode_slice(mac.finalize().into_bytes(), &mut wanted);
-        size == Ok(SIGNATURE_BYTES) && bool::from(wanted.ct_eq(given))
+/// An account, and the signature by which a request claims to come from it.
+struct Claim<'a> {
+    account: &'a Account,
+    signature: [u8; MAC_BYTES],
+}
+
+impl<'a> Claim<'a> {
+    /// Returns the account if it has signed the message.
+    fn check(&self, message: &Message) -> Option<&'a Account> {
+        self.confirm(sign(&self.account.key, message))
+    }
+
+    /// Returns the account if this is its signature of the message.
+    fn confirm(&self, signature: [u8; MAC_BYTES]) -> Option<&'a Account> {
+        bool::from(signature.ct_eq(&self.signature)).then_some(self.account)
     }
 }
 
@@ -137,10 +145,49 @@ impl Access {
         Self { accounts }
     }
 
-    /// Returns the account that has signed a request, or `None` if the signature is not valid.
-    fn signer<const N: usize>(&self, request: &Signed<'_, N>) -> Option<&Account> {
+    /// Returns the claim of a request, and sets the message that its client should have signed.
+    fn claim<const N: usize>(
+        &self,
+        request: &Signed<'_, N>,
+        message: &mut Message,
+    ) -> Option<Claim<'_>> {
         let account = self.accounts.get(request.proof.access_key?)?;
-        account.has_signed(request, request.proof.signature?).then_some(account)
+        let text = request.proof.signature.filter(|text| text.len() == SIGNATURE_BYTES)?;
+        let mut bytes = [0; SIGNATURE_BYTES];
+        // A signature has only one text: decoding refuses wrong padding and superfluous bits.
+        let size = STANDARD.decode_slice(text, &mut bytes).ok()?;
+        let signature = *bytes[..size].first_chunk().filter(|_| size == MAC_BYTES)?;
+        request.write(message);
+        Some(Claim { account, signature })
+    }
+
+    /// Returns the account that has signed a request, or `None` if the signature is not valid.
+    #[must_use]
+    pub fn signer<const N: usize>(
+        &self,
+        request: &Signed<'_, N>,
+        message: &mut Message,
+    ) -> Option<&Account> {
+        self.claim(request, message)?.check(message)
+    }
+
+    /// Does the same for two requests, in less time than one after the other.
+    #[must_use]
+    pub fn signers<const N: usize>(
+        &self,
+        requests: &[Option<Signed<'_, N>>; 2],
+        [message, other_message]: &mut [Message; 2],
+    ) -> [Option<&Account>; 2] {
+        let [request, other_request] = requests;
+        let claim = request.as_ref().and_then(|request| self.claim(request, message));
+        let other = other_request.as_ref().and_then(|request| self.claim(request, other_message));
+        let (Some(one), Some(two)) = (&claim, &other) else {
+            let one = claim.and_then(|claim| claim.check(message));
+            return [one, other.and_then(|claim| claim.check(other_message))];
+        };
+        let keys = [&one.account.key, &two.account.key];
+        let [signature, other_signature] = sign_two(keys, [message, other_message]);
+        [one.confirm(signature), two.confirm(other_signature)]
     }
 }
 
@@ -150,10 +197,11 @@ impl Access {
 pub fn allows<const N: usize>(
     access: Option<&Access>,
     request: &Signed<'_, N>,
+    message: &mut Message,
     has_rights: impl FnOnce(&Account) -> bool,
 ) -> bool {
     match access {
-        Some(access) => access.signer(request).is_some_and(has_rights),
+        Some(access) => access.signer(request, message).is_some_and(has_rights),
         None => true,
     }
 }
@@ -168,7 +216,7 @@ mod tests {
     fn access(has_all: bool) -> Access {
         let rights = [(b"Orders".to_vec(), PUB), (b"%RETRY%g".to_vec(), SUB | DENY)];
         let account = Account::new(b"userSecret1", has_all, (SUB, SUB), rights);
-        Access::new(account.map(|account| (b"userKey1".to_vec(), account)).into_iter().collect())
+        Access::new([(b"userKey1".to_vec(), account)].into())
     }
 
     fn signed<'a>(key: &'a [u8], signature: &'a [u8], body: &'a [u8]) -> Signed<'a, 3> {
@@ -181,7 +229,9 @@ mod tests {
     #[test]
     fn only_the_right_signature_of_a_known_account_counts() {
         let access = access(false);
-        let is_signed = |request: &Signed<'_, 3>| allows(Some(&access), request, |_| true);
+        let is_signed = |request: &Signed<'_, 3>| {
+            allows(Some(&access), request, &mut Message::default(), |_| true)
+        };
         assert!(is_signed(&signed(b"userKey1", SIGNATURE, b"body")));
         assert!(!is_signed(&signed(b"userKey2", SIGNATURE, b"body")));
         assert!(!is_signed(&signed(b"userKey1", SIGNATURE, b"bodY")));
@@ -189,10 +239,27 @@ mod tests {
         assert!(!is_signed(&signed(b"userKey1", &[SIGNATURE, b"="].concat(), b"body")));
         assert!(!is_signed(&signed(b"userKey1", b"", b"body")));
         let unsigned = Signed { proof: Proof::default(), values: [b"a"], body: b"" };
-        assert!(!allows(Some(&access), &unsigned, |_| true));
-        assert!(!allows(Some(&Access::default()), &unsigned, |_| true));
-        assert!(allows(None, &unsigned, |_| false));
-        assert!(allows(None, &signed(b"userKey1", b"wrong", b"body"), |_| false));
+        let mut message = Message::default();
+        assert!(!allows(Some(&access), &unsigned, &mut message, |_| true));
+        assert!(!allows(Some(&Access::default()), &unsigned, &mut message, |_| true));
+        assert!(allows(None, &unsigned, &mut message, |_| false));
+        let wrong = signed(b"userKey1", b"wrong", b"body");
+        assert!(allows(None, &wrong, &mut message, |_| false));
+    }
+
+    #[test]
+    fn two_requests_are_checked_independently() {
+        let access = access(false);
+        let bodies: [Option<&'static [u8]>; 4] =
+            [Some(b"body"), Some(b"bodY"), Some(&[b'x'; 200]), None];
+        let request =
+            |body: Option<&'static [u8]>| body.map(|body| signed(b"userKey1", SIGNATURE, body));
+        let mut messages = <[Message; 2]>::default();
+        for (body, other) in bodies.iter().flat_map(|&body| bodies.map(|other| (body, other))) {
+            let found = access.signers(&[request(body), request(other)], &mut messages);
+            let wanted = [body, other].map(|body| body == Some(b"body"));
+            assert_eq!(found.map(|signer| signer.is_some()), wanted);
+        }
     }
 
     #[test]

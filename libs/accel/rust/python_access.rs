@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::access::{Access, Account};
@@ -20,14 +19,11 @@ pub(crate) struct LaneAccounts {
 #[pymethods]
 impl LaneAccounts {
     #[new]
-    fn new(rows: Vec<Row>) -> PyResult<Self> {
-        let mut accounts = HashMap::with_capacity(rows.len());
-        for (key, secret, has_all, defaults, rights) in rows {
-            let account = Account::new(&secret, has_all, defaults, rights)
-                .ok_or_else(|| PyValueError::new_err("a secret cannot be used"))?;
-            accounts.insert(key, account);
-        }
-        Ok(Self { access: Arc::new(Access::new(accounts)) })
+    fn new(rows: Vec<Row>) -> Self {
+        let accounts = rows.into_iter().map(|(key, secret, has_all, defaults, rights)| {
+            (key, Account::new(&secret, has_all, defaults, rights))
+        });
+        Self { access: Arc::new(Access::new(accounts.collect())) }
     }
 }
 

@@ -71,8 +71,10 @@ pub struct Found<'a> {
     pub keys: Keys,
 }
 
-pub(crate) struct Record<'a> {
-    pub(crate) size: usize,
+/// The parts of one record.
+pub struct Record<'a> {
+    /// Its size.
+    pub size: usize,
     queue_id: i32,
     queue_offset: i64,
     pub(crate) sys_flag: u32,
@@ -184,7 +186,8 @@ pub(crate) fn is_folder(topic: &[u8]) -> bool {
 }
 
 /// Reads the record at the beginning of `data`, which starts at this offset of the log.
-pub(crate) fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
+#[must_use]
+pub fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
     if data.len() < RECORD_BYTES_MIN {
         return None;
     }

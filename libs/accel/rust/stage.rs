@@ -9,26 +9,18 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::access::{Access, Account, PUB, allows};
-use crate::batch::{Items, common_text};
+use crate::access::Access;
 use crate::frames::{Frame, Next, frame_at};
-use crate::header::{Header, read_header};
 use crate::host::Host;
-use crate::properties::{PAIR_SEPARATOR, Sent, TopicHashes, java_hash, read_item, read_sent};
+use crate::properties::java_hash;
 use crate::pull::stage::Pulls;
-use crate::transactions::{End, TRANSACTION_MASK, Transactions};
+use crate::sends::Room;
+use crate::transactions::{End, Transactions};
 
 /// Size of a record without hosts, body, topic and properties.
 pub const RECORD_FIXED_BYTES: usize = 72;
 const PROPERTIES_LENGTH_BYTES: usize = 2;
-/// Maximum size of properties, whose length field is a signed short.
-const PROPERTIES_BYTES_MAX: usize = 32767;
 const TOPIC_BYTES_MAX: usize = 127;
-/// Left free in a file by delayed and half messages; see `cometmq.broker.parking`.
-const RESERVED_BYTES: usize = 768;
-/// The flags that do not change the layout of a record: compressed, several tags, kind of
-/// compression.
-const PLAIN_SYS_FLAGS: i32 = 0x1 | 0x2 | 0x700;
 
 /// A topic that Python has admitted.
 pub struct Topic {
@@ -147,9 +139,9 @@ pub struct Origin {
 }
 
 /// The topic of delayed messages, which has one queue per level.
-struct DelayTopic {
+pub(crate) struct DelayTopic {
     name: Vec<u8>,
-    delays_ms: Vec<i64>,
+    pub(crate) delays_ms: Vec<i64>,
 }
 
 /// Number of the topic of delayed messages, if delayed sends are accepted.
@@ -160,8 +152,8 @@ pub struct Stage {
     pub(crate) limits: Limits,
     /// The broker's address.
     pub(crate) host: Host,
-    cluster: Vec<u8>,
-    delay_topic: Option<DelayTopic>,
+    pub(crate) cluster: Vec<u8>,
+    pub(crate) delay_topic: Option<DelayTopic>,
     /// Who may send, with access control; the ends of transactions are then left to Python.
     pub access: Option<Arc<Access>>,
     /// Transactions, if this stage may accept them.
@@ -174,7 +166,7 @@ pub struct Stage {
     pub(crate) records: Vec<Record>,
     pub(crate) texts: Vec<u8>,
     pub(crate) hashes: Vec<i32>,
-    scratch: Vec<u8>,
+    pub(crate) room: Room,
 }
 
 impl Stage {
@@ -195,7 +187,7 @@ impl Stage {
             records: vec![],
             texts: vec![],
             hashes: vec![],
-            scratch: vec![],
+            room: Room::default(),
         }
     }
 
@@ -294,201 +286,44 @@ impl Stage {
         if let Some(pulls) = &mut pulls {
             pulls.staged.clear();
         }
-        let mut at = 0;
-        for _ in 0..count_max {
-            let Next::Whole(frame) = frame_at(data, at, self.limits.frame_bytes_max) else {
-                break;
-            };
-            at = frame.end;
-            let staged = origin.and_then(|origin| {
-                let staged = self.stage_frame(data, &frame, origin);
-                staged.or_else(|| self.stage_end(data, &frame, origin))
-            });
-            let (kind, bytes) = if let Some(bytes) = staged {
-                (Kind::Sends, bytes)
-            } else if pulls.as_mut().is_some_and(|pulls| pulls.stage(data, &frame)) {
-                (Kind::Pulls, 0)
-            } else {
-                (Kind::Other, 0)
-            };
-            let count = usize::from(kind != Kind::Other);
-            match parts.last_mut() {
-                Some(part) if part.kind == kind => {
-                    part.count += count;
-                    part.bytes += bytes;
-                    part.end = frame.end;
-                }
-                _ => parts.push(Part { kind, count, bytes, start: frame.start, end: frame.end }),
+        let (mut at, mut left) = (0, count_max);
+        let mut room = std::mem::take(&mut self.room);
+        while left > 0 {
+            let frames = self.next_frames(data, at, left);
+            let sends = origin.map_or([None, None], |_| self.read_sends(data, &frames, &mut room));
+            left = if frames[1].is_some() { left - 2 } else { 0 };
+            for ((frame, send), text) in frames.iter().flatten().zip(sends).zip(&room.texts) {
+                at = frame.end;
+                let staged = origin.and_then(|origin| {
+                    let staged =
+                        send.and_then(|send| self.stage_send(data, frame, &send, text, origin));
+                    staged.or_else(|| self.stage_end(data, frame, origin))
+                });
+                let (kind, bytes) = if let Some(bytes) = staged {
+                    (Kind::Sends, bytes)
+                } else if pulls.as_mut().is_some_and(|pulls| pulls.stage(data, frame)) {
+                    (Kind::Pulls, 0)
+                } else {
+                    (Kind::Other, 0)
+                };
+                push_part(&mut parts, kind, bytes, frame);
             }
         }
+        room.shrink();
+        self.room = room;
         parts
     }
 
-    /// Stages a frame; returns the size of its bodies and properties, or `None` if it is unusual.
-    fn stage_frame(&mut self, data: &[u8], frame: &Frame, origin: Origin) -> Option<usize> {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let header = read_header(frame.serialization, frame.head(data), &mut scratch);
-        let body = &data[frame.body..frame.end];
-        let header = header.filter(|header| {
-            let may_send = |account: &Account| account.may(PUB, header.topic);
-            allows(self.access.as_deref(), &header.signed(&scratch, body), may_send)
-        });
-        let staged = header.and_then(|header| {
-            let (texts, hashes, first) = (self.texts.len(), self.hashes.len(), self.records.len());
-            let waits = self.stage_records(data, frame, &header, &scratch, origin);
-            if waits.is_none()
-                || self.bytes_of(first..self.records.len()) > self.limits.request_bytes_max
-            {
-                self.texts.truncate(texts);
-                self.hashes.truncate(hashes);
-                self.records.truncate(first);
-                return None;
-            }
-            let records = first..self.records.len();
-            let bytes = self.content_bytes(records.clone());
-            self.requests.push(Request {
-                peer: origin.peer,
-                opaque: header.opaque,
-                serialization: frame.serialization,
-                waits: waits?,
-                queue_id: header.queue_id,
-                records,
-                end: None,
-            });
-            Some(bytes)
-        });
-        self.scratch = scratch;
-        staged
-    }
-
-    /// Appends the records of one request; returns whether the sender waits. For an unusual
-    /// request, returns `None`; the caller then removes the appended records.
-    fn stage_records(
-        &mut self,
-        data: &[u8],
-        frame: &Frame,
-        header: &Header,
-        properties: &[u8],
-        origin: Origin,
-    ) -> Option<bool> {
-        let &topic = self.by_name.get(header.topic)?;
-        let Topic { hash, queue_count, .. } = self.topics[topic as usize];
-        let body = frame.body..frame.end;
-        if header.queue_id >= queue_count
-            || header.sys_flag & !(PLAIN_SYS_FLAGS | TRANSACTION_MASK) != 0
-            || body.len() > self.limits.body_bytes_max
-        {
-            return None;
-        }
-        let record = |body, text, hashes, flag, tag_code| Record {
-            chunk: origin.chunk,
-            body,
-            text,
-            hashes,
-            topic,
-            queue_id: header.queue_id,
-            flag,
-            sys_flag: header.sys_flag,
-            reconsume_times: header.reconsume_times,
-            born_timestamp: header.born_timestamp,
-            born_host: origin.host,
-            tag_code,
-            is_delayed: false,
-            prepared: 0,
+    /// Returns the next two frames of a chunk, as far as they are whole and among the first
+    /// `count_max`.
+    fn next_frames(&self, data: &[u8], start: usize, count_max: usize) -> [Option<Frame>; 2] {
+        let frame_at = |at: usize| match frame_at(data, at, self.limits.frame_bytes_max) {
+            Next::Whole(frame) => Some(frame),
+            Next::Incomplete | Next::Illegal => None,
         };
-        let (text_at, hashes_at) = (self.texts.len(), self.hashes.len());
-        let hash_of = |topic: u32| self.topics[topic as usize].hash;
-        let topic_hashes = TopicHashes {
-            plain: hash,
-            delayed: self.delay_topic.as_ref().map(|_| hash_of(DELAY_TOPIC)),
-            half: self.half_number().map(hash_of),
-        };
-        let (texts, hashes) = (&mut self.texts, &mut self.hashes);
-        let sent = read_sent(properties, &self.cluster, topic_hashes, texts, hashes)?;
-        let is_odd = header.is_batch && (sent.level > 0 || sent.is_half);
-        if is_odd || (header.sys_flag & TRANSACTION_MASK != 0 && !sent.is_half) {
-            return None;
-        }
-        if !header.is_batch {
-            if sent.level > 0 || sent.is_half {
-                self.push_target(&sent, topic, header.queue_id);
-            }
-            let text = text_at..self.texts.len();
-            let hashes = hashes_at..self.hashes.len();
-            let mut record = record(body, text, hashes, header.flag, sent.tag_code);
-            if (sent.level > 0 || sent.is_half)
-                && self.record_bytes(&record) + RESERVED_BYTES > self.limits.request_bytes_max
-            {
-                return None; // its later copy may not fit into a file
-            }
-            if sent.level > 0 {
-                self.delay(&mut record, sent.level)?;
-            } else if sent.is_half {
-                record.topic = self.half_number()?;
-                record.queue_id = 0;
-                record.sys_flag &= !TRANSACTION_MASK;
-            }
-            self.push(record)?;
-            return Some(sent.waits());
-        }
-        let stored = self.texts.split_off(text_at);
-        self.hashes.truncate(hashes_at);
-        let common = common_text(&sent, &stored);
-        let first = self.records.len();
-        for item in Items::of(data, body) {
-            let item = item?;
-            if self.records.len() - first == self.limits.batch_count_max {
-                return None;
-            }
-            let (text_at, hashes_at) = (self.texts.len(), self.hashes.len());
-            self.join_text(&data[item.properties], &common)?;
-            let text = text_at..self.texts.len();
-            let tag_code = read_item(&self.texts[text.clone()], hash, &mut self.hashes)?;
-            let hashes = hashes_at..self.hashes.len();
-            self.push(record(item.body, text, hashes, item.flag, tag_code))?;
-        }
-        (self.records.len() > first).then_some(sent.waits()) // an empty batch is refused
-    }
-
-    /// Appends the properties that name the real topic and queue of a delayed or half message.
-    fn push_target(&mut self, sent: &Sent, topic: u32, queue_id: i32) {
-        if let Some(value) = sent.wait {
-            self.texts.extend_from_slice(b"\x02WAIT\x01");
-            self.texts.extend_from_slice(value);
-        }
-        self.texts.extend_from_slice(b"\x02REAL_TOPIC\x01");
-        self.texts.extend_from_slice(&self.topics[topic as usize].field[1..]);
-        self.texts.extend_from_slice(b"\x02REAL_QID\x01");
-        self.texts.extend_from_slice(queue_id.to_string().as_bytes());
-    }
-
-    /// Redirects a message to the queue of its delay level; levels above the highest are reduced to
-    /// it.
-    fn delay(&self, record: &mut Record, level: u16) -> Option<()> {
-        let delays_ms = &self.delay_topic.as_ref()?.delays_ms;
-        let queue = usize::from(level).min(delays_ms.len()).checked_sub(1)?;
-        record.topic = DELAY_TOPIC;
-        record.queue_id = i32::try_from(queue).ok()?;
-        record.tag_code = delays_ms[queue];
-        record.is_delayed = true;
-        Some(())
-    }
-
-    fn push(&mut self, record: Record) -> Option<()> {
-        let fits = record.text.len() <= PROPERTIES_BYTES_MAX;
-        self.records.push(record);
-        fits.then_some(())
-    }
-
-    /// Appends the properties of a batch item, then the properties of its request.
-    fn join_text(&mut self, own: &[u8], common: &[u8]) -> Option<()> {
-        std::str::from_utf8(own).ok()?;
-        self.texts.extend_from_slice(own);
-        if own.last().is_some_and(|&last| last != PAIR_SEPARATOR) {
-            self.texts.push(PAIR_SEPARATOR);
-        }
-        self.texts.extend_from_slice(common);
-        Some(())
+        let first = frame_at(start);
+        let is_last = count_max == 1;
+        [first, first.filter(|_| !is_last).and_then(|first| frame_at(first.end))]
     }
 
     /// Returns the total size of all staged bodies and properties.
@@ -513,5 +348,17 @@ impl Stage {
             + self.topics[record.topic as usize].field.len()
             + PROPERTIES_LENGTH_BYTES
             + record.text.len()
+    }
+}
+
+fn push_part(parts: &mut Vec<Part>, kind: Kind, bytes: usize, frame: &Frame) {
+    let count = usize::from(kind != Kind::Other);
+    match parts.last_mut() {
+        Some(part) if part.kind == kind => {
+            part.count += count;
+            part.bytes += bytes;
+            part.end = frame.end;
+        }
+        _ => parts.push(Part { kind, count, bytes, start: frame.start, end: frame.end }),
     }
 }

@@ -226,7 +226,8 @@ impl<'a> Certificate<'a> {
 }
 
 /// Returns whether a certificate can be read, for the fuzz test.
-pub(crate) fn is_readable(whole: &[u8]) -> bool {
+#[must_use]
+pub fn is_readable(whole: &[u8]) -> bool {
     Certificate::read(whole).is_some()
 }
 

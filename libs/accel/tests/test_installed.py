@@ -72,7 +72,7 @@ def test_a_cargo_that_cannot_build_leaves_the_path_to_python(broken_cargo, monke
     assert "runs on Python: see cache/build.log" in printed
     assert broken_cargo == ["uninstall cometmq-accel"]  # an older one would not fit the sources
     assert not accel.is_buildable()
-    accel.cargo("test")  # would fail
+    accel.cargo(accel.MEMBER, "test")  # would fail
     assert "not checked" in capsys.readouterr().out
 
 
@@ -81,7 +81,7 @@ def test_a_run_that_demands_the_native_path_fails_with_that_cargo(broken_cargo, 
     with pytest.raises(SystemExit, match=r"cannot be built \(error: linker"):
         accel.install()
     with pytest.raises(subprocess.CalledProcessError):
-        accel.cargo("test")
+        accel.cargo(accel.MEMBER, "test")
     assert broken_cargo == []
 
 

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The long form of the fuzz tests: `fuzz FRAMES [SEED]`.
 
-use cometmq_accel::{fuzzing, fuzzing_access, fuzzing_pulls, fuzzing_ranges, fuzzing_tls};
+mod access;
+mod input;
+mod pulls;
+mod ranges;
+mod sends;
+mod tls;
 
 const ROUND_FRAMES: u64 = 1_000_000;
 
@@ -15,13 +20,13 @@ fn main() {
     let (mut staged, mut ended, mut answered, mut read, mut delivered) = (0, 0, 0, 0, 0);
     let (mut allowed, mut whole) = (0, 0);
     for seed in first..first + frames.div_ceil(ROUND_FRAMES) {
-        let seen = fuzzing::run(seed, ROUND_FRAMES.min(frames));
+        let seen = sends::run(seed, ROUND_FRAMES.min(frames));
         staged += seen.staged;
         ended += seen.ended;
-        allowed += fuzzing_access::run(seed, ROUND_FRAMES.min(frames)).staged;
-        answered += fuzzing_pulls::run(seed, ROUND_FRAMES.min(frames)).staged;
-        whole += fuzzing_tls::run(seed, ROUND_FRAMES.min(frames)).staged;
-        let seen = fuzzing_ranges::run(seed, ROUND_FRAMES.min(frames));
+        allowed += access::run(seed, ROUND_FRAMES.min(frames)).staged;
+        answered += pulls::run(seed, ROUND_FRAMES.min(frames)).staged;
+        whole += tls::run(seed, ROUND_FRAMES.min(frames)).staged;
+        let seen = ranges::run(seed, ROUND_FRAMES.min(frames));
         read += seen.staged;
         delivered += seen.delivered;
     }

@@ -3,13 +3,14 @@
 //! to a pull must contain the records that a plain search finds, and every staged renewal must have
 //! the body of a known one. The same seed produces the same inputs.
 
-use crate::frames::{Frame, Next, frame_at};
-use crate::fuzzing::{Random, Seen, binary_head, json_head, mutate};
-use crate::pull::answer::Template;
-use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Limits, LogView, Queue, Source};
-use crate::pull::sql::{Condition, Program, Test};
-use crate::pull::stage::{Context, Pulls, Reader, Staged, answer};
-use crate::scan::be32;
+use cometmq_accel::frames::{Frame, Next, frame_at};
+use cometmq_accel::pull::answer::Template;
+use cometmq_accel::pull::select::{Caches, ENTRY_BYTES, Filter, Limits, LogView, Queue, Source};
+use cometmq_accel::pull::sql::{Condition, Program, Test};
+use cometmq_accel::pull::stage::{Context, Pulls, Reader, Staged, answer};
+use cometmq_accel::scan::be32;
+
+use crate::input::{Random, Seen, binary_head, json_head, mutate};
 
 const RECORDS: i64 = 3000;
 const FILE_SIZE: i64 = 300_000;

@@ -2,13 +2,14 @@
 //! Fuzz test of reading ranges of the log and delivering their records: nothing may panic, and the
 //! results must not depend on where a range is cut. The same seed produces the same inputs.
 
-use crate::commit::Place;
-use crate::due::{Selection, Times, select};
-use crate::fuzzing::{Random, Seen, mutate};
-use crate::host::Host;
-use crate::range::{Found, Rules, follow, parse, read};
-use crate::scan::be32;
-use crate::stage::{Limits, Stage};
+use cometmq_accel::commit::Place;
+use cometmq_accel::due::{Selection, Times, select};
+use cometmq_accel::host::Host;
+use cometmq_accel::range::{Found, Rules, follow, parse, read};
+use cometmq_accel::scan::be32;
+use cometmq_accel::stage::{Limits, Stage};
+
+use crate::input::{Random, Seen, mutate};
 
 const RECORDS_MAX: u32 = 8;
 

@@ -2,54 +2,19 @@
 //! Fuzz test of staging, building and answering sends: nothing may panic, and accepted sends must
 //! be consistent. The same seed produces the same inputs.
 
-use crate::answers::Template;
-use crate::commit::Place;
-use crate::host::Host;
-use crate::stage::{Limits, Origin, Stage};
-use crate::transactions::Transactions;
+use cometmq_accel::answers::Template;
+use cometmq_accel::commit::Place;
+use cometmq_accel::host::Host;
+use cometmq_accel::stage::{Limits, Origin, Stage};
+use cometmq_accel::transactions::Transactions;
+
+use crate::input::{Random, Seen, binary_head, json_head, mutate};
 
 const HOST: Host = Host::V6([0x2a; 20]);
 const PEERS: [Host; 2] = [Host::V4([10, 0, 0, 1, 0, 0, 0x2a, 0x9f]), Host::V6([1; 20])];
 const CHUNK_FRAMES_MAX: u32 = 6;
 /// Position of the last byte of the flag in a binary header.
 const BINARY_FLAG_AT: usize = 12;
-
-/// A small random number generator (xorshift64*).
-pub struct Random(u64);
-
-impl Random {
-    /// Creates a generator with this seed.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    /// Returns a number below a bound.
-    pub fn below(&mut self, bound: u32) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let high = (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32) as u32;
-        high % bound.max(1)
-    }
-
-    pub(crate) fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
-        items[self.below(items.len() as u32) as usize]
-    }
-}
-
-/// Counters of a run.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Frames generated.
-    pub frames: u64,
-    /// Sends that were staged and built, pulls that were answered, or records that were read.
-    pub staged: u64,
-    /// Delayed messages that were delivered.
-    pub delivered: u64,
-    /// Half messages that were ended.
-    pub ended: u64,
-}
 
 /// Runs a series of inputs and returns the counters; panics on inconsistent results.
 ///
@@ -138,8 +103,8 @@ fn check(
     stage.close_queues(&open);
     let mut at = 0;
     for _ in 0..built.message_count {
-        let size = crate::scan::be32(&out, at) as usize;
-        assert_eq!(u64::from(crate::scan::be32(&out, at + 32)), (4096 + at) as u64);
+        let size = cometmq_accel::scan::be32(&out, at) as usize;
+        assert_eq!(u64::from(cometmq_accel::scan::be32(&out, at + 32)), (4096 + at) as u64);
         at += size;
     }
     assert_eq!(at, bytes, "records fill the commit");
@@ -162,7 +127,7 @@ fn check(
         for row in &answers.rows {
             let start = frames.len();
             template.push(&mut frames, row, &answers.places[row.places.clone()]);
-            let length = crate::scan::be32(&frames, start) as usize;
+            let length = cometmq_accel::scan::be32(&frames, start) as usize;
             assert_eq!(start + 4 + length, frames.len(), "an answer is one frame");
         }
     }
@@ -249,69 +214,6 @@ fn push_item(body: &mut Vec<u8>, random: &mut Random) {
     body.extend_from_slice(&payload);
     body.extend_from_slice(&(text.len() as u16).to_be_bytes());
     body.extend_from_slice(text.as_bytes());
-}
-
-pub(crate) fn binary_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
-    let mut ext = vec![];
-    for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
-        ext.extend_from_slice(&(name.len() as u16).to_be_bytes());
-        ext.extend_from_slice(name.as_bytes());
-        ext.extend_from_slice(&(value.len() as u32).to_be_bytes());
-        ext.extend_from_slice(value.as_bytes());
-    }
-    let mut head = code.to_be_bytes().to_vec();
-    head.extend_from_slice(&[0, 1, 0x91, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
-    head.extend_from_slice(&(ext.len() as u32).to_be_bytes());
-    head.extend_from_slice(&ext);
-    head
-}
-
-pub(crate) fn json_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
-    let mut head = format!("{{\"code\":{code},\"extFields\":{{");
-    for (index, (name, value)) in fields.iter().enumerate() {
-        head.push_str(if index > 0 { ",\"" } else { "\"" });
-        head.push_str(name);
-        head.push_str("\":\"");
-        for char in value.chars() {
-            match char {
-                '"' | '\\' => head.extend(['\\', char]),
-                '\n' => head.push_str("\\n"),
-                '\u{1}' => head.push_str("\\u0001"),
-                '\u{2}' => head.push_str("\\u0002"),
-                _ => head.push(char),
-            }
-        }
-        head.push('"');
-    }
-    head.push_str("},\"flag\":0,\"language\":\"JAVA\",\"opaque\":7,");
-    head.push_str("\"serializeTypeCurrentRPC\":\"JSON\",\"version\":401}");
-    head.into_bytes()
-}
-
-/// Mutates a frame or leaves it unchanged: bit flips, changed values, truncation, repetition.
-pub(crate) fn mutate(chunk: &mut Vec<u8>, random: &mut Random) {
-    for _ in 0..random.below(3) {
-        let length = chunk.len() as u32;
-        let at = random.below(length) as usize;
-        match random.below(6) {
-            0 => chunk[at] ^= 1 << random.below(8),
-            1 => chunk[at] = *random.pick(&[&0, &1, &2, &b'"', &b'\\', &b'{', &b'}', &0x80, &255]),
-            2 => chunk.truncate(at + 1),
-            3 => {
-                let end = (at + random.below(20) as usize).min(chunk.len());
-                chunk.drain(at..end);
-            }
-            4 => {
-                let end = (at + random.below(20) as usize).min(chunk.len());
-                let copy = chunk[at..end].to_vec();
-                chunk.splice(at..at, copy);
-            }
-            _ => chunk[at] = chunk[at].wrapping_add(1),
-        }
-        if chunk.is_empty() {
-            chunk.push(0);
-        }
-    }
 }
 
 #[cfg(test)]

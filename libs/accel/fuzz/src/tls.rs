@@ -11,12 +11,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
-use crate::fuzzing::{Random, Seen, mutate};
-use crate::tls::{Context, Session};
-use crate::tls_clients::is_readable;
+use cometmq_accel::tls::{Context, Session};
+use cometmq_accel::tls_clients::is_readable;
+
+use crate::input::{Random, Seen, mutate};
 
 /// A throw-away certificate and its key.
-const PEM: &[u8] = include_bytes!("fuzzing_tls.pem");
+const PEM: &[u8] = include_bytes!("tls.pem");
 const RECORDS_MAX: u32 = 40;
 const CERTIFICATES: u32 = 400;
 

@@ -10,6 +10,7 @@
 use crate::access::{Access, Proof, SUB, Signed, allows};
 use crate::envelope::{self, ANSWERED};
 use crate::scan::{decimal, decimal32};
+use crate::signatures::Message;
 
 const COMMIT: i32 = 0x1;
 const SUBSCRIPTION: i32 = 0x4;
@@ -102,13 +103,18 @@ impl<'a> Fields<'a> {
 
     /// Returns whether the sender may pull; without access control, everyone may.
     #[must_use]
-    pub fn is_allowed_by(&self, access: Option<&Access>, body: &'a [u8]) -> bool {
+    pub fn is_allowed_by(
+        &self,
+        access: Option<&Access>,
+        body: &'a [u8],
+        message: &mut Message,
+    ) -> bool {
         let values = self.values.map(Option::unwrap_or_default);
         let is_text = |value: &[u8]| std::str::from_utf8(value).is_ok();
         if access.is_some() && (self.has_escapes || !values.into_iter().all(is_text)) {
             return false;
         }
-        allows(access, &Signed { proof: self.proof, values, body }, |account| {
+        allows(access, &Signed { proof: self.proof, values, body }, message, |account| {
             account.may(SUB, values[TOPIC]) && account.may_for_group(SUB, values[GROUP])
         })
     }

@@ -13,6 +13,7 @@ use crate::pull::request::{Asked, read_pull};
 use crate::pull::select::{
     Caches, Filter, Found, LastBlocks, Limits, LogView, Queue, Selection, Source,
 };
+use crate::signatures::Message;
 
 /// Marks a staged request whose reader, or whose known renewal, has been forgotten.
 const FORGOTTEN: u32 = u32::MAX;
@@ -94,6 +95,7 @@ pub struct Pulls {
     /// The staged requests, in the order of the chunk.
     pub staged: Vec<Staged>,
     key: Vec<u8>,
+    message: Message,
 }
 
 impl Pulls {
@@ -175,9 +177,11 @@ impl Pulls {
             return false;
         };
         let Frame { serialization, start, body, end } = *frame;
-        if fields.asked.queue_id >= self.readers[reader as usize].queue_count
-            || !fields.is_allowed_by(self.access.as_deref(), &data[body..end])
-        {
+        let (access, message) = (self.access.as_deref(), &mut self.message);
+        let is_allowed = fields.asked.queue_id < self.readers[reader as usize].queue_count
+            && fields.is_allowed_by(access, &data[body..end], message);
+        message.shrink();
+        if !is_allowed {
             return false;
         }
         let asked = fields.asked;
