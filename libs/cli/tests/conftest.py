@@ -16,6 +16,7 @@ from cometmq.cli.main import main
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
+from cometmq.peers.suite import running_suite
 
 START_TIMEOUT_S = 180
 COMMAND_TIMEOUT_S = 180
@@ -25,12 +26,6 @@ COMMAND_TIMEOUT_S = 180
 def own_settings(tmp_path, monkeypatch):
     """Keep the contexts of the user who runs the tests out of them."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-
-class Suite(NamedTuple):
-    namesrv: str
-    broker: str
-    data: object
 
 
 class Result(NamedTuple):
@@ -107,22 +102,8 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def suite(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("suite")
-    (folder / "data").mkdir()
-    (folder / "data" / "broker.conf").write_text("enablePropertyFilter=true\n")
-    namesrv_port, broker_port = free_port(), free_broker_port()
-    options = [
-        *("--data", str(folder / "data"), "--namesrv-port", str(namesrv_port)),
-        *("--broker-port", str(broker_port), "--http-port", "-1"),
-    ]
-    child = Child(
-        "suite", [str(PROGRAM), "standalone", *options], log_path=folder / "log", cwd=folder
-    )
-    try:
-        child.wait_for_log("is running", START_TIMEOUT_S)
-        yield Suite(f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", folder / "data")
-    finally:
-        child.stop(60)
+    with running_suite(tmp_path_factory.mktemp("suite")) as suite:
+        yield suite
 
 
 @pytest.fixture

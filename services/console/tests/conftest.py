@@ -1,12 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
+import traceback
 from contextlib import AsyncExitStack
 
 import pytest
 
+from cometmq.client import AdminClient
+from cometmq.insight.snapshot import look
+from cometmq.peers.suite import running_suite
+
 from .desks import Sites
+
+
+class FaultLog:
+    """Prints the exception of a request that a bug has ended, so that the test shows it."""
+
+    def error(self, _event, *, exc_info, **_):
+        traceback.print_exception(exc_info)
 
 
 @pytest.fixture
 async def sites(tmp_path):
     async with AsyncExitStack() as stack:
         yield Sites(tmp_path, stack)
+
+
+@pytest.fixture(scope="session")
+def plain_suite(tmp_path_factory):
+    with running_suite(tmp_path_factory.mktemp("plain-suite")) as suite:
+        yield suite
+
+
+@pytest.fixture
+async def plain_admin(plain_suite):
+    async with AdminClient(plain_suite.namesrv) as admin:
+        yield admin
+
+
+@pytest.fixture
+async def live(sites, plain_admin):
+    """Return a console of the running suite, whose every request looks at the cluster."""
+    site = sites(admin=plain_admin)
+
+    async def fresh():
+        return await look(plain_admin)
+
+    site.desk.snapshot = fresh
+    site.desk.log = FaultLog()
+    return site

@@ -37,6 +37,8 @@ class Choice(msgspec.Struct, frozen=True):
     begin_ms: int | None
     end_ms: int | None
     count_max: int | None
+    offset_ids: frozenset[str] | None = None
+    """Only the dead letters with these offset message ids."""
 
     def has(self, message: MessageExt) -> bool:
         """Return whether a message is selected."""
@@ -44,6 +46,7 @@ class Choice(msgspec.Struct, frozen=True):
             (self.tag is None or message.tag == self.tag)
             and (self.key is None or self.key in message.keys)
             and (self.origin is None or origin_topic(message) == self.origin)
+            and (self.offset_ids is None or message.offset_message_id in self.offset_ids)
             and (
                 self.message_id is None
                 or self.message_id in {message.message_id, origin_message_id(message)}

@@ -67,9 +67,9 @@ async def half_at(admin: AdminClient, name: str, offset: int) -> tuple[BrokerAdm
     return master, half
 
 
-async def check_now(admin: AdminClient, transaction: str) -> dict[str, str | bool]:
+async def check_now(admin: AdminClient, transaction: str) -> dict[str, str | bool | None]:
     """Make the broker ask a connected producer now; return whether the transaction has ended, and
-    which producer was asked (empty if none is connected).
+    which producer was asked (None if none is connected).
     """
     master, half = await find_transaction(admin, transaction)
     try:
@@ -82,7 +82,7 @@ async def check_now(admin: AdminClient, transaction: str) -> dict[str, str | boo
         "transaction": half.message.message_id,
         "group": half.group,
         "ended": reply.is_ended,
-        "asked": reply.producer_address or "",
+        "asked": reply.producer_address,
     }
 
 

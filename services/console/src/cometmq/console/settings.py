@@ -71,6 +71,13 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             description="Address of the documentation, to which findings link.",
         ),
     ] = ""
+    descriptor_set: Annotated[
+        str,
+        Meta(
+            description="File of `protoc --include_imports --descriptor_set_out`, for message"
+            " bodies in Protobuf."
+        ),
+    ] = ""
     store_path_root_dir: Annotated[
         str, Meta(description="Folder for the history, the audit log and the generated token.")
     ] = "cometmq-console"

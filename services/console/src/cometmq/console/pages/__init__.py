@@ -3,9 +3,25 @@
 
 from typing import Final
 
-from cometmq.console.pages import home
+from cometmq.console.pages import (
+    connections,
+    dead_letters,
+    delayed,
+    home,
+    messages,
+    push_back,
+    transactions,
+)
 from cometmq.console.web.action import Action
 from cometmq.console.web.page import Page
 
-PAGES: Final[tuple[Page, ...]] = (*home.PAGES,)
-ACTIONS: Final[tuple[Action, ...]] = ()
+PAGES: Final[tuple[Page, ...]] = (
+    *home.PAGES,
+    *messages.PAGES,
+    *dead_letters.PAGES,
+    *transactions.PAGES,
+    *delayed.PAGES,
+    *connections.PAGES,
+    *push_back.PAGES,
+)
+ACTIONS: Final[tuple[Action, ...]] = (*dead_letters.ACTIONS, *transactions.ACTIONS)

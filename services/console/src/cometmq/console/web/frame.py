@@ -93,6 +93,12 @@ class Frame:
         args = _arguments(request)
         view = View(self._desk, request, user, session, args)
         shown = await page.view(view)
+        if shown.download is not None:
+            return Response(
+                shown.download.data,
+                headers={"Content-Disposition": f'attachment; filename="{shown.download.name}"'},
+                media_type="application/octet-stream",
+            )
         if wants_json(request):
             return json_answer(
                 {
@@ -150,7 +156,7 @@ class Frame:
             action=action,
             form=form,
             plan=plan,
-            args=view.given(),
+            args=view.pairs(),
             title=action.title,
             section=action.section,
             command=plan.command if plan is not None else "",

@@ -80,6 +80,10 @@ class View:
             raise bad(f"at most {count_max} values of {name} at a time")
         return found
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return all arguments with all their values, for the form that confirms a plan."""
+        return [(name, value) for name, values in self._args.items() for value in values]
+
     def given(self) -> dict[str, str]:
         """Return the last value of each argument."""
         return {name: values[-1] for name, values in self._args.items() if values}
@@ -130,6 +134,14 @@ def address(prefix: str, path: str, args: Mapping[str, object]) -> str:
     return prefix + quote(path, safe=_SAFE) + (f"?{query}" if query else "")
 
 
+class Download(NamedTuple):
+    """Bytes that the browser saves as a file."""
+
+    data: bytes
+    name: str
+    """The file's name: ASCII letters, digits and punctuation without quotes."""
+
+
 class Shown(NamedTuple):
     """The answer of a page."""
 
@@ -147,6 +159,8 @@ class Shown(NamedTuple):
     """The heading, if it differs from the page's title."""
     refresh_s: int = 0
     """How often the page renews itself if the user wants that; 0 stands for the usual."""
+    download: Download | None = None
+    """Sent instead of the page."""
 
 
 class Page(NamedTuple):

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read messages of a topic by offset, by time, or the newest ones, with a filter and with bounds.
+
+Nothing is committed, so no group notices. What was left out is said, never cut silently.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.broker_messages import PULL_COUNT_MAX
+from cometmq.client.clock import monotonic_ms
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.message import MessageExt
+from cometmq.client.subscriptions import ExpressionType, doubt, subscription
+from cometmq.insight.words import counted
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
+
+COUNT_MAX: Final = 500
+SCANNED_MAX: Final = 20_000
+"""Messages that a filter may pass over, in all queues."""
+FILTERED_NEWEST: Final = 2_000
+"""With a filter, the newest messages are searched among this many of each queue."""
+BYTES_MAX: Final = 48 << 20
+TIME_MS_MAX: Final = 8_000
+QUEUES_AT_ONCE: Final = 8
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages to read."""
+
+    topic: str
+    broker: str = ""
+    """Only of this broker; empty for all."""
+    queue_id: int | None = None
+    offset: int | None = None
+    """From this offset of one queue; needs `broker` and `queue_id`."""
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    tag: str = ""
+    """Tags, as in a subscription: `a || b`."""
+    sql: str = ""
+    """A SQL92 condition; instead of `tag`."""
+    count_max: int = 50
+
+
+class Browsed(msgspec.Struct, frozen=True):
+    """The messages, oldest first, and what was left out."""
+
+    messages: Sequence[MessageExt]
+    notes: Sequence[str]
+    unanswered: dict[str, str]
+    """The queues that could not be read, by place, with the reasons."""
+
+
+class _Limits:
+    """What one request may still read."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._deadline_ms = clock_ms() + TIME_MS_MAX
+        self.scanned = 0
+        self.size = 0
+
+    @property
+    def reason(self) -> str:
+        """Why reading ends; empty if it goes on."""
+        if self.scanned >= SCANNED_MAX:
+            return f"{SCANNED_MAX:,} messages were looked at"
+        if self.size >= BYTES_MAX:
+            return f"the messages have more than {BYTES_MAX >> 20} MiB"
+        if self._clock_ms() >= self._deadline_ms:
+            return f"{TIME_MS_MAX // 1_000} seconds have passed"
+        return ""
+
+
+async def browse(
+    admin: AdminClient, wanted: Wanted, *, clock_ms: Callable[[], int] = monotonic_ms
+) -> Browsed:
+    """Return messages of a topic: from an offset, from a time, or the newest ones.
+
+    Raise NoRoute if the topic does not exist, and InvalidArgument if the arguments contradict each
+    other.
+    """
+    _check(wanted)
+    queues = [it for it in await admin.queues(wanted.topic) if _is_wanted(it, wanted)]
+    if not queues:
+        raise InvalidArgument(f"{wanted.topic} has no such queue to read")
+    limits, room = _Limits(clock_ms), asyncio.Semaphore(QUEUES_AT_ONCE)
+    brokers = {it.name: it for it in await admin.masters_of(wanted.topic)}
+    selection = _selection(wanted)
+    refusals = {
+        name: await _refusal(broker, selection) if wanted.sql else ""
+        for name, broker in brokers.items()
+    }
+    failures: dict[str, str] = {}
+    notes: list[str] = [it for it in [doubt(selection)] if it]
+
+    async def read(queue: MessageQueue) -> list[MessageExt]:
+        place = f"{queue.broker_name}:{queue.queue_id}"
+        broker = brokers.get(queue.broker_name)
+        if broker is None or refusals[queue.broker_name]:
+            failures[place] = refusals.get(queue.broker_name) or "the broker has no master"
+            return []
+        async with room:
+            try:
+                found, note = await _read(broker, queue, wanted, limits)
+            except CometError as error:
+                failures[place] = str(error) or type(error).__name__
+                return []
+        notes.extend([f"{place}: {note}"] if note else [])
+        return found
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(read(queue)) for queue in queues]
+    messages = [message for task in asked for message in task.result()]
+    messages.sort(key=lambda it: (it.store_timestamp, it.queue, it.queue_offset))
+    if len(messages) > wanted.count_max:
+        is_newest = wanted.offset is None and wanted.begin_ms is None
+        which = "newest" if is_newest else "oldest"
+        notes.append(f"only the {which} {counted(wanted.count_max, 'message')} are shown")
+        messages = messages[-wanted.count_max :] if is_newest else messages[: wanted.count_max]
+    return Browsed(messages, notes, failures)
+
+
+def _check(wanted: Wanted) -> None:
+    if wanted.tag and wanted.sql:
+        raise InvalidArgument("give either tags or a SQL92 condition, not both")
+    if wanted.offset is not None and (not wanted.broker or wanted.queue_id is None):
+        raise InvalidArgument("an offset needs a broker and a queue")
+    if wanted.offset is not None and wanted.begin_ms is not None:
+        raise InvalidArgument("give either an offset or a time, not both")
+    if not 0 < wanted.count_max <= COUNT_MAX:
+        raise InvalidArgument(f"read between 1 and {COUNT_MAX} messages at a time")
+
+
+def _is_wanted(queue: MessageQueue, wanted: Wanted) -> bool:
+    is_broker = wanted.broker in ("", queue.broker_name)
+    return is_broker and wanted.queue_id in (None, queue.queue_id)
+
+
+def _selection(wanted: Wanted) -> SubscriptionData:
+    kind = ExpressionType.SQL92 if wanted.sql else ExpressionType.TAG
+    expression = wanted.sql or wanted.tag or ALL_TAGS
+    return subscription(wanted.topic, expression, kind, version_ms=0)
+
+
+async def _refusal(broker: BrokerAdmin, selection: SubscriptionData) -> str:
+    """Return why a broker does not accept a condition: its pulls would return every message."""
+    check = ClientConfigCheck(client_id=TOOLS_GROUP, group=TOOLS_GROUP, subscription_data=selection)
+    try:
+        await broker.invoke(Code.CHECK_CLIENT_CONFIG, None, encode_json(check))
+    except CometError as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+async def _read(
+    broker: BrokerAdmin, queue: MessageQueue, wanted: Wanted, limits: _Limits
+) -> tuple[list[MessageExt], str]:
+    """Return the messages of one queue, and where reading has ended early."""
+    place = (queue.topic, queue.queue_id)
+    offset, end = await _bounds(broker, queue, wanted)
+    tags = frozenset(_selection(wanted).tags_set)
+    is_newest = wanted.offset is None and wanted.begin_ms is None
+    found: list[MessageExt] = []
+    while offset < end and (is_newest or len(found) <= wanted.count_max):
+        if reason := limits.reason:
+            return found, f"reading ended at offset {offset:,} of {end:,}: {reason}"
+        pulled = await broker.pull(
+            *place,
+            offset,
+            count_max=min(PULL_COUNT_MAX, end - offset),
+            expression=wanted.sql or wanted.tag or ALL_TAGS,
+            expression_type=ExpressionType.SQL92 if wanted.sql else None,
+        )
+        following = min(pulled.next_offset, end)
+        limits.scanned += max(0, following - offset)
+        for message in pulled.messages:
+            if wanted.end_ms is not None and message.store_timestamp >= wanted.end_ms:
+                return found, ""
+            is_early = wanted.begin_ms is not None and message.store_timestamp < wanted.begin_ms
+            is_other = bool(tags) and message.tag not in tags  # of the same hash
+            if message.queue_offset < end and not (is_early or is_other):
+                limits.size += len(message.body)
+                found.append(message)
+        if following <= offset:
+            break
+        offset = following
+    return found[-wanted.count_max - 1 :] if is_newest else found, ""
+
+
+async def _bounds(broker: BrokerAdmin, queue: MessageQueue, wanted: Wanted) -> tuple[int, int]:
+    """Return the first offset to read, and the offset at which to end."""
+    place = (queue.topic, queue.queue_id)
+    first, end = await broker.min_offset(*place), await broker.max_offset(*place)
+    if wanted.offset is not None:
+        if not first <= wanted.offset <= end:
+            raise InvalidArgument(
+                f"queue {queue.queue_id} at {queue.broker_name} has the offsets {first:,} to"
+                f" {end:,}, not {wanted.offset:,}"
+            )
+        return wanted.offset, end
+    if wanted.begin_ms is not None:
+        return max(first, await broker.search_offset(*place, wanted.begin_ms)), end
+    is_filtered = bool(wanted.tag or wanted.sql)
+    return max(first, end - (FILTERED_NEWEST if is_filtered else wanted.count_max)), end

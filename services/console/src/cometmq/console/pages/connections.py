@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections: producers and consumers, with their versions and brokers."""
+
+from typing import Final, NamedTuple
+
+from cometmq.console.web.page import Page, Shown, View, silent_brokers
+from cometmq.console.web.tables import Column
+from cometmq.insight.model import Snapshot, Unknown, known
+from cometmq.remoting.versions import version_name
+
+_SECTION: Final = "/connections"
+
+
+class Client(NamedTuple):
+    """One client in one of its groups."""
+
+    role: str
+    group: str
+    client_id: str
+    address: str
+    language: str
+    version: int
+    brokers: list[str]
+
+
+def clients_of(snapshot: Snapshot) -> list[Client]:
+    """Return all connected clients, once per group."""
+    found = [
+        Client("producer", it.group, it.client_id, it.address, it.language, it.version,
+               list(it.brokers))
+        for it in known(snapshot.producers)
+    ]  # fmt: skip
+    for group in known(snapshot.groups):
+        found += [
+            Client("consumer", group.name, it.client_id, it.address, it.language, it.version,
+                   list(it.brokers))
+            for it in known(group.members)
+        ]  # fmt: skip
+    return found
+
+
+def gaps_of(snapshot: Snapshot) -> list[str]:
+    """Return what is not known about clients, one line each."""
+    notes = []
+    if isinstance(snapshot.producers, Unknown):
+        notes.append(f"producers: {snapshot.producers.reason}")
+    if isinstance(snapshot.groups, Unknown):
+        notes.append(f"consumers: {snapshot.groups.reason}")
+    untold = [it for it in known(snapshot.groups) if isinstance(it.members, Unknown)]
+    if untold:
+        reason = next(it.members.reason for it in untold if isinstance(it.members, Unknown))
+        notes.append(f"members of {len(untold):,} groups: {reason}")
+    return notes
+
+
+async def overview(view: View) -> Shown:
+    """Show all clients."""
+    snapshot = await view.snapshot()
+    clients = clients_of(snapshot)
+    columns: list[Column[Client]] = [
+        Column("group", "Group", lambda it: it.group),
+        Column("role", "Role", lambda it: it.role),
+        Column(
+            "client",
+            "Client id",
+            lambda it: it.client_id,
+            link=lambda it: (
+                view.href("/group/member", name=it.group, client=it.client_id)
+                if it.role == "consumer"
+                else ""
+            ),
+        ),
+        Column("address", "Address", lambda it: it.address),
+        Column("language", "Language", lambda it: it.language),
+        Column("version", "Version", lambda it: version_name(it.version)),
+        Column("brokers", "Connected to", lambda it: it.brokers),
+    ]
+    table = view.table(
+        clients,
+        columns,
+        default="group",
+        search=lambda it: f"{it.group} {it.role} {it.client_id} {it.address} {it.language}",
+    )
+    return Shown(
+        [it._asdict() for it in clients],
+        "cometmq report connections",
+        snapshot.taken_ms,
+        silent_brokers(snapshot),
+        {"table": table, "gaps": gaps_of(snapshot)},
+    )
+
+
+PAGES: Final = (Page(_SECTION, "Connections", "connections.html", overview, menu="Connections"),)

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters: who has them and why; send them again, all, some or edited, after a dry run."""
+
+import shlex
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.dead_letters import origin_topic
+from cometmq.client.clock import wall_ms
+from cometmq.client.message import MessageExt
+from cometmq.console.login.roles import Role
+from cometmq.console.pages.bodies import Body, body_of
+from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.page import Page, Shown, View, silent_brokers
+from cometmq.console.web.problems import bad, missing
+from cometmq.console.web.tables import Column
+from cometmq.insight import times
+from cometmq.insight.dead_letters import Choice, Pace, Replay, Replayed, as_object
+from cometmq.insight.decode import Format, decode
+from cometmq.insight.model import Group, Unknown, known
+from cometmq.insight.words import counted, lasting
+from cometmq.remoting.errors import CometError, QueryNotFound
+from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.names import dead_letter_topic
+
+SHOWN_MAX: Final = 500
+REPLAYED_MAX: Final = 1_000
+"""Dead letters that one action sends; the command line sends any number."""
+SECONDS_MAX: Final = 60
+EDITED_BYTES_MAX: Final = 8_000
+"""Larger bodies do not fit in the address of the page that shows the plan."""
+PREVIEW_CHARS: Final = 120
+NO_REASON: Final = (
+    "RocketMQ's protocol carries no error with a dead letter: the consumer's log has it"
+    " (event listener.failed)"
+)
+_SECTION: Final = "/dead-letters"
+
+
+# -- what there is --------------------------------------------------------------------------------
+
+
+async def overview(view: View) -> Shown:
+    """Show the groups that have dead letters."""
+    snapshot = await view.snapshot()
+    groups = [
+        it
+        for it in known(snapshot.groups)
+        if isinstance(it.dead_letters, Unknown) or it.dead_letters
+    ]
+    grown = {name: at for name, (_, at) in view.desk.looks.dead_letters.items()}
+    columns: list[Column[Group]] = [
+        Column(
+            "name",
+            "Group",
+            lambda it: it.name,
+            link=lambda it: view.href("/dead-letters/group", group=it.name),
+        ),
+        Column("count", "Dead letters", lambda it: it.dead_letters, "number"),
+        Column(
+            "grown",
+            "Last new one",
+            lambda it: at.ms if (at := grown.get(it.name)) is not None else None,
+            "moment",
+            help="seen by this console since it started",
+        ),
+        Column("lag", "Lag", lambda it: it.lag, "number"),
+        Column("retries", "Retries", lambda it: it.retries, "number"),
+    ]
+    table = view.table(groups, columns, default="-count", search=lambda it: it.name)
+    data = [{"group": it.name, "dead_letters": it.dead_letters} for it in groups]
+    return Shown(
+        data,
+        "cometmq dlq list",
+        snapshot.taken_ms,
+        silent_brokers(snapshot),
+        {
+            "table": table,
+            "unknown": snapshot.groups if isinstance(snapshot.groups, Unknown) else None,
+        },
+    )
+
+
+def _choice(view: View, count_max: int | None = None) -> Choice:
+    now_ms = wall_ms()
+
+    def moment(name: str) -> int | None:
+        text = view.text(name)
+        return times.parsed(text, now_ms=now_ms) if text else None
+
+    return Choice(
+        view.text("tag") or None,
+        view.text("key") or None,
+        view.text("origin") or None,
+        view.text("id") or None,
+        moment("since"),
+        moment("until"),
+        count_max,
+    )
+
+
+async def of_group(view: View) -> Shown:
+    """Show the dead letters of one group."""
+    group = view.needed("group")
+    choice = _choice(view, SHOWN_MAX + 1)
+    found = [it async for it in choice.read(view.admin(), group)]
+    notes = []
+    if len(found) > SHOWN_MAX:
+        notes.append(f"only the first {SHOWN_MAX:,} are shown: narrow the selection")
+        found = found[:SHOWN_MAX]
+    names = ("tag", "key", "origin", "id", "since", "until")
+    args = {name: view.text(name) for name in names}
+    words = ["cometmq", "dlq", "show", shlex.quote(group)]
+    for name, text in args.items():
+        words += [f"--{name}", shlex.quote(text)] if text else []
+    return Shown(
+        [as_object(it) for it in found],
+        " ".join(words),
+        wall_ms(),
+        extra={
+            "group": group,
+            "args": args,
+            "rows": [_row(view, group, it) for it in found],
+            "notes": notes,
+            "no_reason": NO_REASON,
+            "dead_topic": dead_letter_topic(group),
+        },
+        title=f"Dead letters of {group}",
+    )
+
+
+def _row(view: View, group: str, message: MessageExt) -> dict[str, Any]:
+    shown = decode(message.body, chars_max=4 * PREVIEW_CHARS)
+    limit = message.properties.get(PropertyKey.MAX_RECONSUME_TIMES)
+    return {
+        "died": message.store_timestamp,
+        "born": message.born_timestamp,
+        "origin": origin_topic(message),
+        "tag": message.tag or "",
+        "keys": [key for key in message.keys if key != message.message_id],
+        "attempts": f"{message.reconsume_times + 1}" + (f" of {limit}" if limit else ""),
+        "body": f"{' '.join(shown.text.split())[:PREVIEW_CHARS]} ({shown.format})",
+        "id": message.offset_message_id,
+        "message_id": message.message_id,
+        "link": view.href("/message", topic=message.topic, id=message.offset_message_id),
+        "edit": view.href("/dead-letters/edit", group=group, id=message.offset_message_id),
+    }
+
+
+# -- sending them again ---------------------------------------------------------------------------
+
+
+async def replay(view: View) -> Form:
+    """Plan to send dead letters again: the ticked ones, or those that the selection names."""
+    group = view.needed("group")
+    ids = view.many("ids", count_max=REPLAYED_MAX)
+    topic = view.text("topic") or None
+    rate = view.number("rate", 50, low=1, high=10_000)
+    from_start = view.is_set("from_start") or bool(ids)
+    fields = [
+        Field("group", "Group", "hidden", group),
+        Field("topic", "Send to this topic instead", value=topic or "",
+              help="All groups that read the topic get the messages; empty: only this group."),
+        Field("rate", "Messages per second, at most", "number", str(rate)),
+        *(Field(name, label, value=view.text(name)) for name, label in _SELECTION),
+        Field("from_start", "Include messages that were replayed before", "check",
+              "1" if from_start else ""),
+        *(Field("ids", "", "hidden", it) for it in ids),
+    ]  # fmt: skip
+    admin = view.admin()
+    chosen = msgspec.structs.replace(_choice(view), offset_ids=frozenset(ids) if ids else None)
+    counting = Replay(group, topic, is_dry=True)
+    await counting.run(admin, chosen, Replayed(admin, group, is_ignored=from_start))
+    count = len(counting.sent)
+    refusal = await _refusal(admin, group, topic, count, rate)
+    target = topic or f"the group {group}"
+
+    async def perform(client: AdminClient) -> str:
+        run = Replay(group, topic, pace=Pace(rate))
+        await run.run(client, chosen, Replayed(client, group, is_ignored=from_start))
+        left = f"; {counted(len(run.broken), 'message')} cannot be sent" if run.broken else ""
+        return f"{counted(len(run.sent), 'message')} of {group} were sent to {target}{left}."
+
+    facts = {"messages": count, "broken": len(counting.broken),
+             "replayed before": counting.skipped_count}  # fmt: skip
+    return Form(
+        fields,
+        Plan(
+            what=f"Send {counted(count, 'dead letter')} of {group} to {target}",
+            subject=group,
+            before=facts,
+            after=facts,
+            consequences=_consequences(counting, group, topic, rate),
+            command=_command(view, group, topic, rate, from_start=from_start),
+            perform=perform,
+            leads_to=view.href("/dead-letters/group", group=group),
+            refusal=refusal,
+        ),
+        intro="This is a dry run: nothing is sent before you confirm.",
+    )
+
+
+_SELECTION: Final = (
+    ("tag", "Only with this tag"),
+    ("key", "Only with this key"),
+    ("origin", "Only of this topic"),
+    ("since", "Only dead since"),
+    ("until", "Only dead before"),
+)
+
+
+async def _refusal(admin: AdminClient, group: str, topic: str | None, count: int, rate: int) -> str:
+    if not count:
+        return "No dead letter is selected that could be sent."
+    if count > REPLAYED_MAX or count / rate > SECONDS_MAX:
+        return (
+            f"{counted(count, 'message')} are too many for one request of a browser (at most"
+            f" {REPLAYED_MAX:,}, and {SECONDS_MAX} s): use the command below, which shows its"
+            " progress, or narrow the selection."
+        )
+    try:
+        await admin.check_replay(group, topic=topic)
+    except CometError as error:
+        return str(error)
+    return ""
+
+
+def _consequences(counting: Replay, group: str, topic: str | None, rate: int) -> list[Consequence]:
+    count = len(counting.sent)
+    found = [
+        Consequence(
+            f"All groups that read {topic} get the messages, not only {group}."
+            if topic
+            else f"Only {group} gets the messages, with the full number of attempts.",
+            "warn" if topic else "",
+        ),
+        Consequence("The messages stay dead letters; a message that fails again becomes another."),
+        Consequence(f"It takes about {lasting(count / rate)} at {rate:,} messages per second."),
+    ]
+    if counting.broken:
+        text = (
+            f"{counted(len(counting.broken), 'message')} cannot be sent: their bodies are broken."
+        )
+        found.append(Consequence(text, "bad"))
+    if counting.skipped_count:
+        text = (
+            f"{counted(counting.skipped_count, 'message')} were replayed before and are left out."
+        )
+        found.append(Consequence(text, "warn"))
+    return found
+
+
+def _command(view: View, group: str, topic: str | None, rate: int, *, from_start: bool) -> str:
+    words = ["cometmq", "dlq", "replay", shlex.quote(group), "--rate", str(rate)]
+    if topic:
+        words += ["--topic", shlex.quote(topic)]
+    for name, _ in _SELECTION:
+        if text := view.text(name):
+            words += [f"--{name}", shlex.quote(text)]
+    ids = view.many("ids", count_max=REPLAYED_MAX)
+    if len(ids) == 1:
+        words += ["--id", shlex.quote(ids[0])]
+    return " ".join([*words, "--from-start"] if from_start else words)
+
+
+# -- sending one after a correction ---------------------------------------------------------------
+
+
+async def edit(view: View) -> Form:
+    """Plan to send one dead letter with a corrected body, tag or keys."""
+    group, message_id = view.needed("group"), view.needed("id")
+    message = await _dead_letter(view.admin(), group, message_id)
+    body: Body = body_of(message.body, Format.TEXT, None)
+    hidden = [Field("group", "Group", "hidden", group), Field("id", "Id", "hidden", message_id)]
+    if not body.is_text or len(message.body) > EDITED_BYTES_MAX:
+        raise bad(
+            f"the body is no text of at most {EDITED_BYTES_MAX:,} bytes: export it (cometmq dlq"
+            f" export {shlex.quote(group)}), edit the file, and send it with cometmq produce"
+            " --json-lines"
+        )
+    text = message.body.decode()
+    own = " ".join(key for key in message.keys if key != message.message_id)
+    is_filled = view.is_set("edited")
+    new = {
+        "body": view.raw("body").replace("\r\n", "\n") if is_filled else text,
+        "tag": view.text("tag") if is_filled else message.tag or "",
+        "keys": view.text("keys", length_max=4_000) if is_filled else own,
+    }
+    topic = view.text("topic") or None
+    fields = [
+        *hidden,
+        Field("edited", "", "hidden", "1"),
+        Field("body", "Body", "area", new["body"]),
+        Field("tag", "Tag", value=new["tag"]),
+        Field("keys", "Keys, separated by spaces", value=new["keys"]),
+        Field("topic", "Send to this topic instead", value=topic or ""),
+    ]
+    if not is_filled:
+        return Form(fields, intro="The dead letter stays as it is; a corrected copy is sent.")
+
+    async def perform(client: AdminClient) -> str:
+        properties = {**message.properties}
+        for key, value in ((PropertyKey.TAGS, new["tag"]), (PropertyKey.KEYS, new["keys"])):
+            properties.pop(key, None)
+            properties |= {key.value: value} if value else {}
+        changed = msgspec.structs.replace(message, body=new["body"].encode(), properties=properties)
+        await client.replay(changed, group, topic=topic)
+        return f"A corrected copy of {message.message_id} was sent to {topic or group}."
+
+    before = {"body": text, "tag": message.tag or "", "keys": own}
+    return Form(
+        fields,
+        Plan(
+            what=f"Send a corrected copy of {message.message_id} to {topic or group}",
+            subject=message.message_id,
+            before=before,
+            after=new,
+            consequences=[
+                Consequence("The dead letter itself stays as it is."),
+                *([] if new != before else [Consequence("Nothing was changed.", "warn")]),
+            ],
+            command=f"cometmq dlq export {shlex.quote(group)} --id {shlex.quote(message_id)}",
+            perform=perform,
+            leads_to=view.href("/dead-letters/group", group=group),
+        ),
+    )
+
+
+async def _dead_letter(admin: AdminClient, group: str, message_id: str) -> MessageExt:
+    """Return a dead letter by its offset message id."""
+    topic = dead_letter_topic(group)
+    try:
+        message = await admin.view_message(message_id, topic)
+    except QueryNotFound as error:
+        raise missing(f"{group} has no dead letter {message_id}") from error
+    if message.topic != topic:
+        raise bad(f"{message_id} is a message of {message.topic}, not a dead letter of {group}")
+    return message
+
+
+PAGES: Final = (
+    Page(_SECTION, "Dead letters", "dead_letters.html", overview, menu="Dead letters"),
+    Page("/dead-letters/group", "Dead letters", "dead_group.html", of_group, section=_SECTION),
+)
+ACTIONS: Final = (
+    Action(
+        "dead-letters.replay", "/dead-letters/replay", "Send again", Role.OPERATOR, Risk.MEDIUM,
+        replay, _SECTION,
+    ),
+    Action(
+        "dead-letters.edit", "/dead-letters/edit", "Correct and send", Role.OPERATOR, Risk.MEDIUM,
+        edit, _SECTION,
+    ),
+)  # fmt: skip

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages: find them by id, key, offset or time, follow a topic, and see the life of one."""
+
+import shlex
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.client.admin.broker_messages import FOREVER_MS
+from cometmq.client.clock import wall_ms
+from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
+from cometmq.console.pages.bodies import body_of, format_of, schema_of
+from cometmq.console.web.page import Download, Page, Shown, View
+from cometmq.console.web.problems import missing
+from cometmq.console.web.tables import Column
+from cometmq.insight import message_json, times
+from cometmq.insight.browsing import COUNT_MAX, Browsed, Wanted, browse
+from cometmq.insight.decode import Format, decode
+from cometmq.insight.key_search import find_by_key
+from cometmq.insight.life import life_of, place_of
+from cometmq.remoting.errors import QueryNotFound
+
+PREVIEW_CHARS: Final = 120
+TAIL_S: Final = 2
+_KEPT: Final = (
+    "topic", "id", "key", "since", "until", "broker", "queue", "offset", "tag", "sql", "count",
+)  # fmt: skip
+
+
+async def search(view: View) -> Shown:
+    """Show the form, and the messages that it asks for."""
+    topic = view.text("topic")
+    extra: dict[str, Any] = {"args": {name: view.text(name) for name in _KEPT}, "formats": Format}
+    if not topic:
+        return Shown([], "cometmq consume TOPIC --last 50", extra={**extra, "found": None})
+    found, command = await _found(view, topic)
+    rows = [_row(view, message) for message in found.messages]
+    table = view.table(
+        rows, _COLUMNS, default="-stored", search=lambda it: it["search"], keep=_KEPT
+    )
+    data = [_data(message) for message in found.messages]
+    return Shown(
+        data,
+        command,
+        wall_ms(),
+        found.unanswered,
+        {**extra, "found": found, "table": table},
+        refresh_s=TAIL_S,
+    )
+
+
+async def _found(view: View, topic: str) -> tuple[Browsed, str]:
+    admin, name = view.admin(), shlex.quote(topic)
+    if message_id := view.text("id"):
+        message = await _one(view, topic, message_id)
+        command = f"cometmq message show {shlex.quote(message_id)} -t {name}"
+        return Browsed([message], [], {}), command
+    begin_ms, end_ms = _moment(view, "since"), _moment(view, "until")
+    if key := view.text("key"):
+        messages, notes = await find_by_key(
+            admin,
+            topic,
+            key,
+            count_max=_count(view),
+            begin_ms=begin_ms or 0,
+            end_ms=FOREVER_MS if end_ms is None else end_ms - 1,
+        )
+        return Browsed(messages, notes, {}), (
+            f"cometmq message find {name} --key {shlex.quote(key)}"
+        )
+    wanted = Wanted(
+        topic=topic,
+        broker=view.text("broker"),
+        queue_id=view.number("queue", 0) if view.text("queue") else None,
+        offset=view.number("offset", 0) if view.text("offset") else None,
+        begin_ms=begin_ms,
+        end_ms=end_ms,
+        tag=view.text("tag"),
+        sql=view.text("sql", length_max=4_000),
+        count_max=_count(view),
+    )
+    return await browse(admin, wanted), _command(view, name)
+
+
+def _command(view: View, topic: str) -> str:
+    words = ["cometmq", "consume", topic]
+    for name, option in (("tag", "--tag"), ("sql", "--filter"), ("since", "--from")):
+        if text := view.text(name):
+            words += [option, shlex.quote(text)]
+    if not view.text("since"):
+        words += ["--last", str(_count(view))]
+    return " ".join(words)
+
+
+def _count(view: View) -> int:
+    return view.number("count", 50, low=1, high=COUNT_MAX)
+
+
+def _moment(view: View, name: str) -> int | None:
+    text = view.text(name)
+    return times.parsed(text, now_ms=wall_ms()) if text else None
+
+
+async def _one(view: View, topic: str, message_id: str) -> MessageExt:
+    try:
+        return await view.admin().view_message(message_id, topic)
+    except QueryNotFound as error:
+        raise missing(str(error)) from error
+
+
+def _row(view: View, message: MessageExt) -> dict[str, Any]:
+    shown = decode(message.body, chars_max=4 * PREVIEW_CHARS)
+    text = " ".join(shown.text.split())[:PREVIEW_CHARS]
+    own = [key for key in message.keys if key != message.message_id]
+    return {
+        "stored": message.store_timestamp,
+        "place": place_of(message),
+        "tag": message.tag or "",
+        "keys": own,
+        "size": len(message.body),
+        "body": f"{text} ({shown.format})" if text else "(empty)",
+        "id": message.message_id,
+        "link": view.href("/message", topic=message.topic, id=message.offset_message_id),
+        "search": f"{text} {message.tag or ''} {' '.join(own)} {message.message_id}",
+    }
+
+
+_COLUMNS: Final[list[Column[dict[str, Any]]]] = [
+    Column("stored", "Stored", lambda it: it["stored"], "moment", link=lambda it: it["link"]),
+    Column("place", "Queue", lambda it: it["place"]),
+    Column("tag", "Tag", lambda it: it["tag"]),
+    Column("keys", "Keys", lambda it: it["keys"]),
+    Column("size", "Size", lambda it: it["size"], "size"),
+    Column("body", "Body", lambda it: it["body"]),
+    Column("id", "Message id", lambda it: it["id"]),
+]
+
+
+def _data(message: MessageExt) -> Any:
+    return msgspec.json.decode(message_json.render(message))
+
+
+async def one(view: View) -> Shown:
+    """Show one message: its body in the wanted form, its properties, and its life."""
+    topic, message_id = view.needed("topic"), view.needed("id")
+    message = await _one(view, topic, message_id)
+    if view.is_set("download"):
+        name = "".join(it if it.isalnum() and it.isascii() else "_" for it in message.message_id)
+        return Shown(None, "", download=Download(message.body, f"{name}.bin"))
+    body = body_of(message.body, format_of(view), schema_of(view))
+    life = await life_of(view.admin(), message)
+    damage = ""
+    if isinstance(message, DamagedMessage):
+        damage = "The body differs from the one that the broker stored: its CRC does not match."
+    elif isinstance(message, UnreadableMessage):
+        damage = "The body cannot be decompressed; this is what is stored."
+    own = message.user_properties
+    return Shown(
+        {**_data(message), "decoded": body.decoded, "life": life},
+        f"cometmq message show {shlex.quote(message.message_id)} -t {shlex.quote(topic)}",
+        wall_ms(),
+        extra={
+            "message": message,
+            "facts": _facts(message),
+            "body": body,
+            "life": life,
+            "damage": damage,
+            "own": own,
+            "system": {key: it for key, it in message.properties.items() if key not in own},
+            "topic": topic,
+            "formats": Format,
+            "id": message_id,
+        },
+        title=f"Message {message.message_id}",
+    )
+
+
+def _facts(message: MessageExt) -> list[tuple[str, Any, str]]:
+    return [
+        ("Topic", message.topic, "text"),
+        ("Tag", message.tag or "", "text"),
+        ("Keys", [key for key in message.keys if key != message.message_id], "text"),
+        ("Queue and offset", place_of(message), "text"),
+        ("Size", len(message.body), "size"),
+        ("Sent", message.born_timestamp, "moment"),
+        ("Sent from", message.born_host, "text"),
+        ("Stored", message.store_timestamp, "moment"),
+        ("Stored by", message.store_host, "text"),
+        ("Earlier deliveries", message.reconsume_times, "number"),
+        ("Offset message id", message.offset_message_id, "text"),
+    ]
+
+
+PAGES: Final = (
+    Page("/messages", "Messages", "messages.html", search, menu="Messages"),
+    Page("/message", "Message", "message.html", one, section="/messages"),
+)

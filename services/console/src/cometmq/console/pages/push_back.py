@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Push-back: which requests brokers refuse or keep waiting, of whom, why, and what helps."""
+
+from typing import Any, Final
+
+from cometmq.console.web.page import Page, Shown, View, silent_brokers
+from cometmq.console.web.tables import Column
+from cometmq.insight.model import BrokerState, Refusal, Snapshot, Unknown, known
+from cometmq.remoting.codes import ResponseCode, request_name
+
+ADVICE: Final = {
+    ResponseCode.SYSTEM_BUSY: (
+        "The broker has more requests than it can serve, or waits for its disk: send more slowly,"
+        " add brokers, or look at what is slow (system-busy.md)."
+    ),
+    ResponseCode.SERVICE_NOT_AVAILABLE: (
+        "The broker accepts no messages: its disk is full, copies are missing, or it is not the"
+        " master (writes-refused.md). Producers try another broker by themselves."
+    ),
+    ResponseCode.NO_PERMISSION: (
+        "The topic, or the account, does not permit this: see the topic's permission and the"
+        " account's rights."
+    ),
+    ResponseCode.TOPIC_NOT_EXIST: "The topic does not exist at this broker: create it.",
+    ResponseCode.MESSAGE_ILLEGAL: (
+        "The message is too large, or its properties are: maxMessageSize is the limit."
+    ),
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "The consumer group does not exist: create it.",
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: (
+        "The members of the group subscribe differently: make them equal."
+    ),
+    ResponseCode.FLOW_CONTROL: "The client sends more than its limit: slow down.",
+    ResponseCode.SYSTEM_ERROR: "The remark and the broker's log say why.",
+}
+
+
+def advice_for(response: int) -> str:
+    """Return what helps against a refusal."""
+    known_codes = ResponseCode._value2member_map_
+    found = ADVICE.get(ResponseCode(response)) if response in known_codes else None
+    return found or "The remark says why; the reference of response codes says what it means."
+
+
+def _response_name(code: int) -> str:
+    is_known = code in ResponseCode._value2member_map_
+    return f"{ResponseCode(code).name} ({code})" if is_known else str(code)
+
+
+async def overview(view: View) -> Shown:
+    """Show the refusals that brokers report, and what each broker holds back now."""
+    snapshot = await view.snapshot()
+    refusals = known(snapshot.refusals)
+    columns: list[Column[Refusal]] = [
+        Column("last", "Last", lambda it: it.last_ms, "moment"),
+        Column("broker", "Broker", lambda it: it.broker),
+        Column("peer", "Of whom", lambda it: it.peer),
+        Column("request", "Request", lambda it: request_name(it.code)),
+        Column("subject", "About", lambda it: it.subject),
+        Column("answer", "Answer", lambda it: _response_name(it.response), tone=lambda _: "warn"),
+        Column("count", "Times", lambda it: it.count, "number"),
+        Column("first", "First", lambda it: it.first_ms, "moment"),
+        Column("remark", "Remark", lambda it: it.remark),
+        Column("advice", "What helps", lambda it: advice_for(it.response)),
+    ]
+    table = view.table(
+        refusals,
+        columns,
+        default="-last",
+        search=lambda it: f"{it.broker} {it.peer} {it.subject} {it.remark} {request_name(it.code)}",
+    )
+    states = _states(snapshot)
+    shown = view.table(
+        states, _STATES, default="-waiting", search=lambda it: str(it["broker"]), name="b"
+    )
+    return Shown(
+        {"refusals": snapshot.refusals, "brokers": states},
+        "cometmq cluster",
+        snapshot.taken_ms,
+        silent_brokers(snapshot),
+        {
+            "table": table,
+            "states": shown,
+            "reason": snapshot.refusals if isinstance(snapshot.refusals, Unknown) else None,
+        },
+    )
+
+
+def _states(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return what keeps requests waiting at each master, which Java's brokers report, too."""
+    found: list[dict[str, Any]] = []
+    for broker in snapshot.brokers:
+        if not broker.is_master:
+            continue
+        state = broker.state
+        if isinstance(state, BrokerState):
+            figures = state.figures
+            found.append(
+                {
+                    "broker": broker.name,
+                    "refuses": figures.writes_refused or None,
+                    "waiting": figures.incoming.waiting,
+                    "wait_s": figures.incoming.wait_ms / 1_000,
+                    "reads": figures.outgoing.waiting,
+                    "failed": _count(state.runtime.get("putMessageFailedTimes")),
+                }
+            )
+        else:
+            names = ("refuses", "waiting", "wait_s", "reads", "failed")
+            found.append({"broker": broker.name, **dict.fromkeys(names, state)})
+    return found
+
+
+def _count(text: str | None) -> int | Unknown:
+    if text is None or not text.isdecimal():
+        return Unknown("the broker does not count them")
+    return int(text)
+
+
+_STATES: Final[list[Column[dict[str, Any]]]] = [
+    Column("broker", "Broker", lambda it: it["broker"]),
+    Column("refuses", "Refuses messages because", lambda it: it["refuses"], tone=lambda _: "bad"),
+    Column("waiting", "Sends waiting", lambda it: it["waiting"], "number"),
+    Column("wait_s", "The oldest for", lambda it: it["wait_s"], "duration"),
+    Column("reads", "Reads waiting", lambda it: it["reads"], "number"),
+    Column("failed", "Sends refused since its start", lambda it: it["failed"], "number"),
+]
+
+PAGES: Final = (Page("/push-back", "Push-back", "push_back.html", overview, menu="Push-back"),)

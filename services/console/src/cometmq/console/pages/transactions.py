@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions: which are open, since when, and asking or deciding in place of the producer."""
+
+import shlex
+from typing import Any, Final
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker_transactions import HalfMessage
+from cometmq.client.clock import wall_ms
+from cometmq.console.login.roles import Role
+from cometmq.console.pages.bodies import body_of, format_of, schema_of
+from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.page import Page, Shown, View, silent_brokers
+from cometmq.console.web.problems import bad
+from cometmq.console.web.tables import Column
+from cometmq.insight.decode import Format
+from cometmq.insight.model import Unknown
+from cometmq.insight.transactions import check_now, end_open, facts_of, find_transaction
+from cometmq.remoting.errors import CometError, TopicNotExist
+from cometmq.remoting.message.properties import PropertyKey
+
+SHOWN_MAX: Final = 200
+"""Open transactions that a page reads of each broker, the oldest first."""
+_SECTION: Final = "/transactions"
+
+
+async def overview(view: View) -> Shown:
+    """Show the open transactions of each broker, oldest first."""
+    snapshot = await view.snapshot()
+    silent = silent_brokers(snapshot)
+    halves: list[HalfMessage] = []
+    notes: list[str] = []
+    for master in (await view.admin().masters()).values():
+        count = 0
+        if master.name in silent:
+            continue
+        try:
+            async for half in master.open_transactions():
+                count += 1
+                if count > SHOWN_MAX:
+                    notes.append(f"of {master.name}, only the oldest {SHOWN_MAX} are shown")
+                    break
+                halves.append(half)
+        except TopicNotExist:
+            continue  # the broker has never had a transaction
+        except CometError as error:
+            silent[master.name] = str(error) or type(error).__name__
+    now_ms = wall_ms()
+    columns: list[Column[HalfMessage]] = [
+        Column(
+            "stored",
+            "Stored",
+            lambda it: it.message.store_timestamp,
+            "moment",
+            link=lambda it: view.href("/transactions/one", id=_place(it)),
+        ),
+        Column(
+            "age",
+            "Open for",
+            lambda it: max(0, now_ms - it.message.store_timestamp) / 1_000,
+            "duration",
+        ),
+        Column("group", "Producer group", lambda it: it.group),
+        Column("topic", "Topic", lambda it: it.topic),
+        Column("tag", "Tag", lambda it: it.message.tag or ""),
+        Column("place", "Half message", _place),
+        Column("asked", "Asked by RocketMQ", _asked, "number"),
+        Column("id", "Transaction", lambda it: it.message.message_id),
+    ]
+    table = view.table(
+        halves,
+        columns,
+        default="stored",
+        search=lambda it: f"{it.group} {it.topic} {it.message.message_id}",
+    )
+    waiting = snapshot.half_messages
+    return Shown(
+        [facts_of(it, is_open=True) for it in halves],
+        f"cometmq txn list --max {SHOWN_MAX}",
+        now_ms,
+        silent,
+        {
+            "table": table,
+            "notes": notes,
+            "waiting": waiting
+            if isinstance(waiting, Unknown)
+            else sum(it.waiting_max for it in waiting),
+        },
+    )
+
+
+def _place(half: HalfMessage) -> str:
+    return f"{half.broker}:{half.offset}"
+
+
+def _asked(half: HalfMessage) -> int:
+    text = half.message.properties.get(PropertyKey.TRANSACTION_CHECK_TIMES, "0")
+    return int(text) if text.isdecimal() else 0
+
+
+async def one(view: View) -> Shown:
+    """Show one transaction, open or ended."""
+    place = view.needed("id")
+    master, half = await find_transaction(view.admin(), place)
+    is_open = await master.is_open(half)
+    facts = facts_of(half, is_open=is_open)
+    body = body_of(half.message.body, format_of(view), schema_of(view))
+    shown: list[tuple[str, Any, str]] = [
+        ("State", "open" if is_open else "ended", "text"),
+        ("Producer group", half.group, "text"),
+        ("Topic", half.topic, "text"),
+        ("Queue", half.queue_id, "number"),
+        ("Tag", half.message.tag or "", "text"),
+        ("Keys", facts["keys"], "text"),
+        ("Stored", half.message.store_timestamp, "moment"),
+        ("Producer", half.message.born_host, "text"),
+        ("Half message", _place(half), "text"),
+        ("Asked by RocketMQ", _asked(half), "number"),
+    ]
+    return Shown(
+        {**facts, "decoded": body.decoded},
+        f"cometmq txn show {shlex.quote(_place(half))}",
+        wall_ms(),
+        extra={"facts": shown, "body": body, "is_open": is_open, "place": _place(half),
+               "formats": Format},
+        title=f"Transaction {half.message.message_id}",
+    )  # fmt: skip
+
+
+async def _plan(
+    view: View, *, what: str, command: str, consequences: list[Consequence], perform: Any
+) -> Form:
+    place = view.needed("id")
+    master, half = await find_transaction(view.admin(), place)
+    is_open = await master.is_open(half)
+    fields = [Field("id", "Transaction", "hidden", place)]
+    if view.text("outcome"):
+        fields.append(Field("outcome", "Outcome", "hidden", view.text("outcome")))
+    state = {"state": "open" if is_open else "ended", "group": half.group, "topic": half.topic}
+    return Form(
+        fields,
+        Plan(
+            what=what,
+            subject=_place(half),
+            before=state,
+            after=state,
+            consequences=consequences,
+            command=f"{command} {shlex.quote(_place(half))}",
+            perform=perform,
+            leads_to=view.href("/transactions/one", id=_place(half)),
+            refusal="" if is_open else "The transaction has already ended.",
+        ),
+    )
+
+
+async def check(view: View) -> Form:
+    """Plan to ask a producer now."""
+    place = view.needed("id")
+
+    async def perform(client: AdminClient) -> str:
+        found = await check_now(client, place)
+        if found["ended"]:
+            return "The transaction has ended meanwhile."
+        if not found["asked"]:
+            return f"No producer of the group {found['group']} is connected: nobody was asked."
+        return f"The producer at {found['asked']} was asked; its answer ends the transaction."
+
+    return await _plan(
+        view,
+        what="Ask a connected producer for the outcome now",
+        command="cometmq txn check",
+        consequences=[Consequence("The producer decides; its answer may come later.")],
+        perform=perform,
+    )
+
+
+async def resolve(view: View) -> Form:
+    """Plan to end a transaction in place of its producer."""
+    place, outcome = view.needed("id"), view.text("outcome")
+    if not outcome:
+        options = [("commit", "Commit: deliver the message"), ("rollback", "Roll back: drop it")]
+        return Form(
+            [
+                Field("id", "Transaction", "hidden", place),
+                Field("outcome", "Outcome", "select", options=options),
+            ],
+            intro="Only the application knows the outcome, so check there first.",
+        )
+    if outcome not in ("commit", "rollback"):
+        raise bad("outcome must be commit or rollback")
+    is_commit = outcome == "commit"
+
+    async def perform(client: AdminClient) -> str:
+        half = await end_open(client, place, commit=is_commit)
+        return f"The transaction of {half.group} was {'committed' if is_commit else 'rolled back'}."
+
+    return await _plan(
+        view,
+        what="Commit this transaction" if is_commit else "Roll back this transaction",
+        command=f"cometmq txn resolve --{outcome}",
+        consequences=[
+            Consequence(
+                "Consumers get the message, although its producer may have rolled back."
+                if is_commit
+                else "Nobody gets the message, although its producer may have committed.",
+                "bad",
+            ),
+            Consequence("It cannot be undone.", "bad"),
+        ],
+        perform=perform,
+    )
+
+
+PAGES: Final = (
+    Page(_SECTION, "Transactions", "transactions.html", overview, menu="Transactions"),
+    Page("/transactions/one", "Transaction", "transaction.html", one, section=_SECTION),
+)
+ACTIONS: Final = (
+    Action(
+        "transaction.check", "/transactions/check", "Ask the producer", Role.OPERATOR, Risk.LOW,
+        check, _SECTION,
+    ),
+    Action(
+        "transaction.resolve", "/transactions/resolve", "Resolve", Role.OPERATOR, Risk.HIGH,
+        resolve, _SECTION,
+    ),
+)  # fmt: skip

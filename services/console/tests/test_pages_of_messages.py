@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages about messages, dead letters, transactions, delays and clients, of a running suite."""
+
+import asyncio
+import gzip
+import re
+
+import msgspec
+import pytest
+
+from cometmq.client import (
+    ConsumeFrom,
+    ConsumeResult,
+    Message,
+    Producer,
+    PushConsumer,
+    PushOptions,
+    TransactionProducer,
+    TransactionState,
+)
+from cometmq.client.testing import eventually
+from cometmq.insight.model import DelayLevel, Refusal
+
+from .conftest import FaultLog
+from .desks import JSON, OPERATOR, VIEWER, hidden, snapshot
+
+NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}\u202e"
+TOPIC = "Paged"
+_NUMBERS = re.compile(r"[0-9]{4}-[0-9-]+[T ][0-9:.+]+|\b[0-9A-F]{20,}\b|[0-9]+\.[0-9.:]+")
+
+
+@pytest.fixture
+async def send(plain_suite, plain_admin):
+    """Return a function that stores a message and returns its id."""
+    await plain_admin.create_topic(TOPIC, queue_count=1)
+    async with Producer("paged-producers", namesrv=plain_suite.namesrv) as producer:
+
+        async def send(body=b"text", topic=TOPIC, **more):
+            return (await producer.send(Message(topic, body, **more))).message_id
+
+        yield send
+
+
+async def data(site, path, **params):
+    answer = await site.web.get(path, params=params, headers={**JSON, **VIEWER})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["data"]
+
+
+async def page(site, path, **params):
+    answer = await site.web.get(path, params=params, headers={"accept": "text/html", **VIEWER})
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+async def carry_out(site, path, form, **more):
+    """Confirm an action as a browser does."""
+    shown = await site.web.get(path, params=form)
+    assert shown.status_code == 200, shown.text
+    fields = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', shown.text)
+    sent = [(key, value) for key, value in fields if key != "csrf"]
+    body = {"csrf": hidden(shown, "csrf"), **more}
+    for key, value in sent:
+        body.setdefault(key, value)
+    return await site.web.post(path, data=body)
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+
+async def test_messages_are_found_by_id_key_time_and_offset(live, send):
+    message_id = await send(b"find me", keys=("needle",), tag="rare")
+    await send(b"other")
+    by_key = await data(live, "/messages", topic=TOPIC, key="needle")
+    assert [it["body"] for it in by_key][-1] == "find me"
+    assert (await data(live, "/messages", topic=TOPIC, id=message_id))[0]["tag"] == "rare"
+    assert [it["body"] for it in await data(live, "/messages", topic=TOPIC, tag="rare")]
+    newest = await data(live, "/messages", topic=TOPIC, count=1)
+    assert [it["body"] for it in newest] == ["other"]
+    place = {"broker": newest[0]["broker"], "queue": 0, "offset": newest[0]["queue_offset"]}
+    assert (await data(live, "/messages", topic=TOPIC, **place)) == newest
+    since = await data(live, "/messages", topic=TOPIC, since="10m", until="2999-01-01")
+    assert "find me" in {it["body"] for it in since}
+
+
+async def test_a_search_says_what_is_wrong_with_it(live, send):
+    await send()
+    for params, reason in (
+        ({"topic": "NoSuchTopic"}, "NoSuchTopic"),
+        ({"topic": TOPIC, "id": "nothing"}, "nothing"),
+        ({"topic": TOPIC, "sql": "a >"}, "must follow"),
+        ({"topic": TOPIC, "tag": "a", "sql": "b = 1"}, "not both"),
+        ({"topic": TOPIC, "since": "yesterday"}, "yesterday"),
+        ({"topic": TOPIC, "offset": "1"}, "needs a broker"),
+        ({"topic": TOPIC, "count": "9999"}, "between 1 and 500"),
+    ):
+        answer = await live.web.get("/messages", params=params, headers=JSON)
+        assert answer.status_code in {400, 404}, (params, answer.text)
+        assert reason in answer.json()["text"]
+
+
+async def test_hostile_texts_are_only_shown(live, send):
+    message_id = await send(
+        NASTY.encode(), keys=("k<b>",), properties={"<i>": NASTY}, tag="<b>t</b>"
+    )
+    for path, params in (
+        ("/messages", {"topic": TOPIC, "id": message_id}),
+        ("/message", {"topic": TOPIC, "id": message_id}),
+        ("/messages", {"topic": TOPIC, "count": 5, "find": NASTY}),
+    ):
+        text = await page(live, path, **params)
+        for tag in ("<script>alert", "<img src=x", "<b>t", "<i>", "49"):
+            assert tag not in re.sub(r"\d{4}-\d\d-\d\d[T ][\d:.+]+|\b[0-9A-F]{20,}\b", "", text), (
+                tag
+            )
+    answer = await live.web.get("/messages", params={"topic": NASTY})
+    assert answer.status_code in {400, 404}
+    assert "<script>alert" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        (b'{"a": [1, 2]}', "&#34;a&#34;: ["),
+        (msgspec.msgpack.encode({"packed": 1}), "&#34;packed&#34;: 1"),
+        (gzip.compress(b"zipped text"), "zipped text"),
+        (bytes(range(256)), "f8 f9 fa fb"),
+        (b"\xff" * ((4 << 20) - 5_000), "only the beginning is shown"),
+    ],
+    ids=["json", "msgpack", "gzip", "binary", "large"],
+)
+async def test_bodies_are_decoded_and_downloaded(live, send, body, part):
+    message_id = await send(body)
+    assert part in await page(live, "/message", topic=TOPIC, id=message_id)
+    got = await live.web.get("/message", params={"topic": TOPIC, "id": message_id, "download": 1})
+    assert got.content == body
+    assert got.headers["content-type"] == "application/octet-stream"
+    assert got.headers["content-disposition"].startswith('attachment; filename="')
+
+
+async def test_the_life_of_a_message_is_on_its_page(live, send):
+    message_id = await send()
+    text = await page(live, "/message", topic=TOPIC, id=message_id)
+    assert "sent from 127.0.0.1" in text
+    found = await data(live, "/message", topic=TOPIC, id=message_id)
+    assert [it["happening"] for it in found["life"]["events"]][:2] == ["sent", "stored"]
+    answer = await live.web.get("/message", params={"topic": TOPIC, "id": "x", "format": "elvish"})
+    assert answer.status_code in {400, 404}
+
+
+async def test_protobuf_needs_the_setting(live, send):
+    message_id = await send()
+    params = {"topic": TOPIC, "id": message_id, "type": "shop.Order"}
+    answer = await live.web.get("/message", params=params, headers=JSON)
+    assert (answer.status_code, "descriptorSet" in answer.json()["text"]) == (400, True)
+
+
+# -- dead letters ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def dead(plain_suite, plain_admin, send):
+    """Return a group with three dead letters."""
+    group = "paged-dead"
+    if not await plain_admin.namesrv.route(f"%DLQ%{group}"):
+        await plain_admin.create_topic("Dying", queue_count=1)
+        for at in range(3):
+            await send(b"letter %d" % at, topic="Dying", keys=(f"k{at}",))
+
+        async def give_up(_messages):
+            return ConsumeResult.DEAD_LETTER
+
+        options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, max_reconsume_times=0)
+        consumer = PushConsumer(group, plain_suite.namesrv, listener=give_up, options=options)
+        consumer.subscribe("Dying")
+        async with consumer:
+
+            async def buried():
+                return len([it async for it in plain_admin.dead_letters(group)]) == 3
+
+            await eventually(buried)
+    return group
+
+
+async def test_dead_letters_are_listed_with_their_groups(live, dead):
+    groups = {it["group"]: it["dead_letters"] for it in await data(live, "/dead-letters")}
+    assert groups[dead] == 3
+    letters = await data(live, "/dead-letters/group", group=dead)
+    assert {it["origin_topic"] for it in letters} == {"Dying"}
+    some = await data(live, "/dead-letters/group", group=dead, key="k1")
+    assert [it["body"] for it in some] == ["letter 1"]
+    text = await page(live, "/dead-letters/group", group=dead)
+    assert "protocol carries no error" in text
+    none = await page(live, "/dead-letters/group", group=dead, key="nobody")
+    assert "No dead letter" in none
+
+
+async def test_only_the_ticked_dead_letters_are_sent_again(live, plain_admin, dead):
+    await live.log_in("operator")
+    letters = await data(live, "/dead-letters/group", group=dead)
+    ids = [it["offset_message_id"] for it in letters[:2]]
+    await plain_admin.create_topic("Replayed", queue_count=1)
+    form = {"group": dead, "ids": ids, "topic": "Replayed", "rate": "1000"}
+    shown = await live.web.get("/dead-letters/replay", params=form)
+    assert "Send 2 dead letters of paged-dead to Replayed" in shown.text
+    assert not await _count(plain_admin, "Replayed")  # a dry run
+    body = [
+        ("csrf", hidden(shown, "csrf")),
+        ("mark", hidden(shown, "mark")),
+        *((key, it) for key, it in form.items() if key != "ids"),
+        *(("ids", it) for it in ids),
+    ]
+    done = await live.web.post(
+        "/dead-letters/replay",
+        content="&".join(f"{key}={value}" for key, value in body),
+        headers={"content-type": "application/x-www-form-urlencoded"},
+    )
+    assert done.status_code == 303, done.text
+    assert await _count(plain_admin, "Replayed") == 2
+    entries = await live.audit.newest(2)
+    assert [(it.action, it.outcome) for it in entries] == [
+        ("dead-letters.replay", "done"), ("dead-letters.replay", "begun"),
+    ]  # fmt: skip
+
+
+async def _count(plain_admin, topic):
+    stats = await plain_admin.topic_stats(topic)
+    return sum(it.max_offset for it in stats.values())
+
+
+async def test_a_replay_that_is_too_large_names_the_command(live, dead):
+    form = {"group": dead, "rate": "1", "from_start": "1"}
+    plan = await live.web.get("/dead-letters/replay", params=form, headers={**JSON, **OPERATOR})
+    assert plan.json()["plan"]["refusal"] == ""
+    nothing = {"group": dead, "key": "nobody"}
+    none = await live.web.get("/dead-letters/replay", params=nothing, headers={**JSON, **OPERATOR})
+    assert "No dead letter is selected" in none.json()["plan"]["refusal"]
+
+
+async def test_a_dead_letter_is_corrected_and_sent(live, plain_admin, dead):
+    await live.log_in("operator")
+    letter = (await data(live, "/dead-letters/group", group=dead, key="k2"))[0]
+    await plain_admin.create_topic("Corrected", queue_count=1)
+    form = {
+        "group": dead, "id": letter["offset_message_id"], "edited": "1",
+        "body": "corrected\r\nbody", "tag": "new", "keys": "k9", "topic": "Corrected",
+    }  # fmt: skip
+    done = await carry_out(live, "/dead-letters/edit", form, **form)
+    assert done.status_code == 303, done.text
+    (sent,) = await data(live, "/messages", topic="Corrected")
+    assert (sent["body"], sent["tag"], sent["keys"]) == ("corrected\nbody", "new", ["k9"])
+    assert len(await data(live, "/dead-letters/group", group=dead)) == 3
+
+
+async def test_viewers_send_nothing(live, dead):
+    params = {"group": dead}
+    answer = await live.web.get("/dead-letters/replay", params=params, headers={**JSON, **VIEWER})
+    assert answer.status_code == 403
+
+
+# -- transactions ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def half(plain_suite, plain_admin):
+    """Return the place of an open transaction."""
+    await plain_admin.create_topic("Halves", queue_count=1)
+
+    async def execute(_message, _arg):
+        return TransactionState.UNKNOWN
+
+    async def check(_message):
+        return TransactionState.UNKNOWN
+
+    async with TransactionProducer(
+        "half-producers", plain_suite.namesrv, execute=execute, check=check
+    ) as producer:
+        await producer.send_in_transaction(Message("Halves", b"half a <b>", keys=("h",)))
+    masters = await plain_admin.masters()
+    (master,) = masters.values()
+    *_, last = [it async for it in master.open_transactions()]
+    return f"{last.broker}:{last.offset}"
+
+
+async def test_an_open_transaction_is_shown_and_resolved_once(live, half):
+    await live.log_in("operator")
+    listed = await data(live, "/transactions")
+    assert half in {it["half"] for it in listed}
+    assert "half-producers" in await page(live, "/transactions")
+    assert "half a &lt;b&gt;" in await page(live, "/transactions/one", id=half)
+    form = {"id": half, "outcome": "commit"}
+    refused = await carry_out(live, "/transactions/resolve", form, confirm="something else")
+    assert refused.status_code == 400
+    done = await carry_out(live, "/transactions/resolve", form, confirm=half)
+    assert done.status_code == 303, done.text
+    (sent,) = [it for it in await data(live, "/messages", topic="Halves") if it["keys"] == ["h"]][
+        -1:
+    ]
+    assert sent["body"] == "half a <b>"
+    again = await live.web.get("/transactions/resolve", params=form, headers={**JSON, **OPERATOR})
+    assert again.json()["plan"]["refusal"] == "The transaction has already ended."
+
+
+async def test_a_producer_that_is_gone_is_not_asked(live, half):
+    await live.log_in("operator")
+    done = await carry_out(live, "/transactions/check", {"id": half})
+    assert done.status_code == 303
+    there = await live.web.get(done.headers["location"])
+    assert "No producer of the group half-producers is connected" in there.text
+
+
+@pytest.mark.parametrize("place", ["nobody:1", "x", ":", "vm:99999999", NASTY])
+async def test_an_unknown_transaction_is_named(live, half, place):
+    answer = await live.web.get("/transactions/one", params={"id": place}, headers=JSON)
+    assert answer.status_code in {400, 404, 502, 503}
+    assert answer.json()["text"]
+
+
+# -- delays, push-back, clients -------------------------------------------------------------------
+
+
+async def test_delayed_messages_are_shown_by_due_time(live, send):
+    await send(b"later", delay_level=18)
+    levels = await data(live, "/delayed")
+    (level,) = [it for it in levels if it["level"] == 18]
+    assert level["delay_text"] == "2h"
+    rows = await data(live, "/delayed/level", broker=level["broker"], level=18)
+    assert rows[0]["topic"] == TOPIC
+    assert rows[0]["due"] - rows[0]["stored"] == 7_200_000
+    assert "Delay level 18 (2h)" in await page(
+        live, "/delayed/level", broker=level["broker"], level=18
+    )
+    answer = await live.web.get("/delayed/level", params={"broker": "nobody"}, headers=JSON)
+    assert answer.status_code == 404
+
+
+async def test_clients_are_shown_with_their_groups(live, plain_suite, send):
+    await send()
+    is_done = asyncio.Event()
+
+    async def listen(_messages):
+        is_done.set()
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = PushConsumer("paged-group", plain_suite.namesrv, listener=listen, options=options)
+    consumer.subscribe(TOPIC)
+    async with consumer:
+        await is_done.wait()
+
+        async def joined():
+            rows = await data(live, "/connections")
+            return [it for it in rows if it["group"] == "paged-group"]
+
+        (client,) = await eventually(joined)
+        assert client["role"] == "consumer"
+        assert "paged-producers" in await page(live, "/connections")
+
+
+async def test_push_back_says_who_why_and_what_helps(sites):
+    site = sites()
+    site.desk.log = FaultLog()
+    refusal = Refusal("a", 310, 2, NASTY, "10.0.0.9:1", "T<b>", 7, 1_000, 2_000)
+    site.snapshot = snapshot(site.clock, refusals=[refusal], delayed=[DelayLevel("a", 3, 4, "10s")])
+    text = await page(site, "/push-back")
+    assert "SEND_MESSAGE_V2 (310)" in text
+    assert "SYSTEM_BUSY (2)" in text
+    assert "send more slowly" in text
+    assert "<script>alert" not in text
+    assert "T<b>" not in text
+    site.snapshot = snapshot(site.clock)
+    assert "Who was refused is unknown" in await page(site, "/push-back")
+    for path in ("/delayed", "/connections", "/dead-letters"):
+        assert re.search("unknown|Not known", await page(site, path))
