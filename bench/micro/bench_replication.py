@@ -26,7 +26,7 @@ import uvloop
 
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.store_driver import TICK_INTERVAL_MS
-from cometmq.broker.testing.group_members import GroupNode
+from cometmq.broker.testing.member_nodes import MemberNode
 from cometmq.store import OsDisk
 from cometmq.store.testing.builders import make_message
 
@@ -66,10 +66,10 @@ def anonymous_bytes() -> int:
 
 
 @asynccontextmanager
-async def running(folder: str, ordinal: int, *, is_native: bool) -> AsyncIterator[GroupNode]:
+async def running(folder: str, ordinal: int, *, is_native: bool) -> AsyncIterator[MemberNode]:
     """Run a member of the group, with the background jobs of its store."""
     changes = settings_of(folder) | {"native_lane_enable": is_native}
-    async with GroupNode(Path(folder), ordinal, OsDisk(), **changes) as node:
+    async with MemberNode(Path(folder), ordinal, OsDisk(), **changes) as node:
 
         async def tick() -> None:
             while True:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from cometmq.broker.exposition import exporter, native
-from cometmq.broker.exposition.group_metrics import ELECTION_FAMILIES, GROUP_FAMILIES
+from cometmq.broker.exposition.copies_metrics import ELECTION_FAMILIES, GROUP_FAMILIES
 from cometmq.broker.exposition.metrics import (
     FAMILIES,
     FIGURE_FAMILIES,

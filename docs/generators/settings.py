@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.accepted_settings import AcceptedSettings
-from cometmq.broker.group_settings import GroupSettings
+from cometmq.broker.copies_settings import CopiesSettings
 from cometmq.broker.limit_settings import LimitSettings
 from cometmq.broker.settings import BrokerSettings
 from cometmq.console.settings import ConsoleSettings
@@ -54,7 +54,7 @@ def broker_page() -> str:
     )
     lines += _group("Broker", BrokerSettings, BrokerSettings)
     lines += _group("Limits on peers", BrokerSettings, LimitSettings)
-    lines += _group("Broker group with failover", BrokerSettings, GroupSettings)
+    lines += _group("Broker group with failover", BrokerSettings, CopiesSettings)
     lines += _group("Store", BrokerSettings, StoreSettings)
     lines += [
         "## Without effect",

@@ -3,7 +3,7 @@
 
 import pytest
 
-from cometmq.broker.group.members import parse_members
+from cometmq.broker.copies.members import parse_members
 from cometmq.broker.registration.addresses import parse_advertised
 from cometmq.broker.settings import BrokerSettings
 from cometmq.operator.group import CONTROL_NAME, RESTART, TLS_SECRET, BrokerGroup, group_of

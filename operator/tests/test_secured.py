@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.broker.registration.addresses import choose_ports
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.testing.groups import FAST, HOST, KillableApp
+from cometmq.broker.testing.broker_groups import FAST, HOST, KillableApp
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.client.testing.waiting import eventually
 from cometmq.ha.places.memory import MemoryPlace

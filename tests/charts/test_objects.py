@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cometmq.broker.group.members import check_group, parse_members
+from cometmq.broker.copies.members import check_group, parse_members
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_settings
 from cometmq.elector.plan import parse_members as parse_control_members

@@ -14,11 +14,11 @@ from tests.sim.disk import SimDisk, SimFiles, SimWorker
 from tests.sim.kernel import ProcessLoop
 from tests.sim.tables import SimDelay, SimTable
 
-from cometmq.broker.group.gate import Gate
-from cometmq.broker.membership.grouping import Grouping, Surroundings, join_group, open_state
+from cometmq.broker.copies.gate.gate import Gate
+from cometmq.broker.copies.joining import Grouping, Surroundings, join, open_state
+from cometmq.broker.copies.state import Following
+from cometmq.broker.copies.streams.tails import tail_path
 from cometmq.broker.once_per_turn import OncePerTurn
-from cometmq.broker.replication.group.tails import tail_path
-from cometmq.broker.replication.state import Following
 from cometmq.broker.role import Role, RoleState
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
@@ -188,7 +188,7 @@ class SimBroker:
 
 
 class SimServer:
-    """The replication port, like `cometmq.broker.replication.serving.LogServer` without slaves."""
+    """The replication port, like `copies.streams.serving.LogServer` without slaves."""
 
     def __init__(self) -> None:
         self.group: Any = None
@@ -261,7 +261,7 @@ class BrokerProcess:
         server: Any = SimServer()
         sim_broker: Any = broker
         client: Any = self
-        self.grouping = join_group(
+        self.grouping = join(
             sim_broker, opened, workers=workers, client=client, log_server=server,
             journal=journal, close_clients=self._close_clients, clients=lambda: (),
             promoted=_ignore,

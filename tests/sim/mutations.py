@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from tests.sim.plan import Plan, draw_usual
 
-from cometmq.broker.group import gate
-from cometmq.broker.replication.group import following, handshake, master_stream
+from cometmq.broker.copies.gate import gate
+from cometmq.broker.copies.streams import following, handshake, master_stream
 from cometmq.broker.tables import journal
 from cometmq.ha import actions, election, epochs, in_sync, member, missing_record
 from cometmq.ha import record as records

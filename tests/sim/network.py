@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.sim.kernel import ProcessLoop, Scheduler
 
-from cometmq.broker.replication.group.frames import decode_opening
+from cometmq.broker.copies.streams.frames import decode_opening
 from cometmq.control.member import MemberUnreachable
 
 if TYPE_CHECKING:

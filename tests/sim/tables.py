@@ -17,7 +17,7 @@ class TableFile(NamedTuple):
 
 
 class SimTable:
-    """A map with the interface `cometmq.broker.replication.group.table_feed.Replicated`."""
+    """A map with the interface `cometmq.broker.copies.tables.feed.Replicated`."""
 
     def __init__(self, name: str) -> None:
         self.file = TableFile(Path(name))

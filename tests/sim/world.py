@@ -23,7 +23,7 @@ from tests.sim.oracle import Oracle
 from tests.sim.place import Place
 from tests.sim.plan import Plan
 
-from cometmq.broker.replication.group import follower_stream
+from cometmq.broker.copies.streams import follower_stream
 from cometmq.ha.state import STATE_FILE, State
 
 FORM_S: Final = 1.0

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cometmq.broker.copies.streams.records import whole_records
+from cometmq.broker.copies.unfit import UnfitLog
 from cometmq.broker.native import IS_BUILT, HeaderFollower, RangeReader, accel, open_native_code
-from cometmq.broker.replication.records import whole_records
-from cometmq.broker.replication.unfit import UnfitLog
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.log import NO_LOG

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.testing.groups import BrokerGroup, running_group
+from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
 from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.names import HALF_TOPIC
 from cometmq.txn_checker.app import TxnCheckerApp

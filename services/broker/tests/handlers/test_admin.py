@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from cometmq.broker.clients.producers import Client
+from cometmq.broker.copies.state import Slave
 from cometmq.broker.handlers import admin
 from cometmq.broker.handlers.runtime_info import duration_text, size_text
-from cometmq.broker.replication.state import Slave
 from cometmq.broker.settings_file import SettingsFile
 from cometmq.broker.testing import (
     FakePeer,

@@ -10,7 +10,7 @@ from cometmq.broker.acl.check import (
     NEEDS_OF_5,
     UNCHANGING,
 )
-from cometmq.broker.group.gate import KINDS
+from cometmq.broker.copies.gate.kinds import KINDS
 from cometmq.broker.handlers import HANDLERS
 from cometmq.remoting.codes import RequestCode as Code
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
+from cometmq.broker.testing.broker_groups import running_group
 from cometmq.broker.testing.clients import Client
-from cometmq.broker.testing.groups import running_group
 from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.send import SendMessageV2

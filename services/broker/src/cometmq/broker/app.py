@@ -20,18 +20,19 @@ from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
+from cometmq.broker.copies.discard import Discard
+from cometmq.broker.copies.exposure import exposure
+from cometmq.broker.copies.fixed_role import log_server, replication_loops
+from cometmq.broker.copies.joining import Grouping, join, open_state
+from cometmq.broker.copies.keys import open_keys
+from cometmq.broker.copies.streams.serving import LogServer
 from cometmq.broker.exposition.monitoring import attach
 from cometmq.broker.filters.sql import load_parser
-from cometmq.broker.fixed_role import log_server, replication_loops
-from cometmq.broker.group_keys import open_keys
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.lanes.send_lane import open_lane
-from cometmq.broker.membership.discard import Discard
-from cometmq.broker.membership.exposure import exposure
-from cometmq.broker.membership.grouping import Grouping, join_group, open_state
 from cometmq.broker.native import (
     accel,
     open_native_code,
@@ -47,7 +48,6 @@ from cometmq.broker.registration.addresses import (
     with_ha_port,
 )
 from cometmq.broker.registration.signing import registration_signing
-from cometmq.broker.replication.serving import LogServer
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import HA_NOTE, VIP_NOTE, check_environment, check_settings
@@ -366,7 +366,7 @@ class BrokerApp:
         opened = await workers.store.submit(
             partial(open_state, broker.settings, broker.store, broker.journal)
         )
-        self._group = join_group(
+        self._group = join(
             broker,
             opened,
             workers=workers,
@@ -385,7 +385,7 @@ class BrokerApp:
         if self._group is None or broker.settings.control_port < 0:
             return
         try:
-            control = import_module("cometmq.broker.membership.control")  # gRPC: 0.15 s and 4 MB
+            control = import_module("cometmq.broker.copies.control")  # gRPC: 0.15 s and 4 MB
         except ModuleNotFoundError as error:
             if not needs_extra(error):
                 raise

@@ -10,11 +10,11 @@ from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.rebalance_notices import Notices
+from cometmq.broker.copies.keys import MemberKeys
 from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.due_runs import DueRuns
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
-from cometmq.broker.group_keys import GroupKeys
 from cometmq.broker.log_syncs import NativeSyncer
 from cometmq.broker.native import reason_without
 from cometmq.broker.once_per_turn import OncePerTurn
@@ -69,7 +69,7 @@ class Inputs(NamedTuple):
     config_path: Path | None  # the file to which changed settings are written
     acl: AclKeeper | None
     journal: Journal
-    group_keys: GroupKeys = GroupKeys()
+    group_keys: MemberKeys = MemberKeys()
     syncer: NativeSyncer | None = None
 
 

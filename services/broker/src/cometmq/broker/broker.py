@@ -15,13 +15,14 @@ from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.producers import Producers
 from cometmq.broker.clients.queue_locks import QueueLock, QueueLocks
 from cometmq.broker.clients.registered import Registered
+from cometmq.broker.copies.keys import MemberKeys
+from cometmq.broker.copies.state import Replication
 from cometmq.broker.delay import DelayService
 from cometmq.broker.detours import Detours
 from cometmq.broker.disk_figures import DiskWatch
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.filters.tags import TagFilter
-from cometmq.broker.group_keys import GroupKeys
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.large_batches import LargeBatches
 from cometmq.broker.limits import (
@@ -47,7 +48,6 @@ from cometmq.broker.limits import (
 from cometmq.broker.messages import cluster_pair
 from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.registration.registration import Registration
-from cometmq.broker.replication.state import Replication
 from cometmq.broker.role import MASTER_ID, Role, RoleState, id_of
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile
@@ -145,7 +145,7 @@ class Broker:
     send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
     settings_file: SettingsFile | None = None  # None: changes by code 25 are not saved
     acl: AclKeeper | None = None  # None: no access control
-    group_keys: GroupKeys = field(default_factory=GroupKeys)
+    group_keys: MemberKeys = field(default_factory=MemberKeys)
     journal: Journal | None = None  # None: the tables are in memory only
     memory_bytes: int = 8 << 30  # for the process; bounds the window of hot messages
     replication: Replication = field(default_factory=Replication)

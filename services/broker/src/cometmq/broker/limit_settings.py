@@ -5,11 +5,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from cometmq.broker.group_settings import GroupSettings
+from cometmq.broker.copies_settings import CopiesSettings
 from cometmq.store.settings import MUTABLE
 
 
-class LimitSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
+class LimitSettings(CopiesSettings, frozen=True, kw_only=True, rename="camel"):
     """Limits on connections, unanswered requests, unread answer bytes, and tables."""
 
     connections_max: Annotated[

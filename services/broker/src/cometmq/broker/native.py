@@ -122,7 +122,7 @@ class HeaderFollower:
     def __call__(
         self, data: bytes, offset: int, file_size: int, bytes_max: int
     ) -> tuple[int, int] | None:
-        """See `cometmq.broker.replication.records.FollowHeaders`."""
+        """See `cometmq.broker.copies.streams.records.FollowHeaders`."""
         if self._has_failed:
             return None
         try:

@@ -2,7 +2,7 @@
 """The broker's role, as handlers, timers and name servers see it.
 
 Outside a group with failover, the settings fix the role. In a group, the table in
-`cometmq.ha.member` decides every change of the role, and `membership/duties.py` applies it here.
+`cometmq.ha.member` decides every change of the role, and `copies/roles` apply it here.
 """
 
 from enum import StrEnum

@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker.group.members import check_group
-from cometmq.broker.group.role_hook import check_hook
+from cometmq.broker.copies.members import check_group
+from cometmq.broker.copies.roles.role_hook import check_hook
+from cometmq.broker.copies.streams.rocketmq.slave_addresses import parse_allowed
 from cometmq.broker.registration.addresses import (
     Ports,
     advertised,
@@ -16,7 +17,6 @@ from cometmq.broker.registration.addresses import (
     packed_host,
 )
 from cometmq.broker.registration.namesrv_addresses import parse_addresses
-from cometmq.broker.replication.slave_addresses import parse_allowed
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.ha.group_key import KeyFile

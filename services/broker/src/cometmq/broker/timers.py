@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 from cometmq.broker.acl.keeper import POLL_INTERVAL_MS
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.slow_consumers import CHECK_INTERVAL_MS, slow_groups
+from cometmq.broker.copies.keys import POLL_INTERVAL_MS as KEYS_INTERVAL_MS
 from cometmq.broker.disk_figures import WATCH_INTERVAL_MS
 from cometmq.broker.filters.subscriptions import SAVE_INTERVAL_MS as FILTERS_INTERVAL_MS
-from cometmq.broker.group_keys import POLL_INTERVAL_MS as KEYS_INTERVAL_MS
 from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.transactions import forget_ended
 from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS

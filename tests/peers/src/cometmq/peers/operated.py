@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from cometmq.broker.registration.addresses import choose_ports
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.testing.groups import FAST, HOST, KillableApp
+from cometmq.broker.testing.broker_groups import FAST, HOST, KillableApp
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.operator.api import Server
 from cometmq.operator.app import OperatorApp, records_of

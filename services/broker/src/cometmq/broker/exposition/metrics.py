@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.copies.state import FollowState
+from cometmq.broker.copies.unfit import Unfit
 from cometmq.broker.exposition import exporter, native
 from cometmq.broker.exposition.figures import FigureCollector, Figures
-from cometmq.broker.replication.state import FollowState
-from cometmq.broker.replication.unfit import Unfit
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES

@@ -4,10 +4,10 @@
 from functools import partial
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.copies.joining import Grouping
 from cometmq.broker.exposition import metrics
-from cometmq.broker.exposition.group_metrics import ELECTION_FAMILIES, GROUP_FAMILIES
+from cometmq.broker.exposition.copies_metrics import ELECTION_FAMILIES, GROUP_FAMILIES
 from cometmq.broker.faults import elector_gap, replication_fault, store_fault, table_fault
-from cometmq.broker.membership.grouping import Grouping
 from cometmq.broker.timers import watch_disk
 from cometmq.ha.member import Role
 from cometmq.remoting.transport.server import Server

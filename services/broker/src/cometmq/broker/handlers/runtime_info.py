@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.copies.members import parse_members
 from cometmq.broker.disk_figures import DiskFigures
 from cometmq.broker.faults import elector_gap
-from cometmq.broker.group.members import parse_members
 from cometmq.broker.statistics.counters import WINDOWS_S
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.versions import CURRENT_VERSION

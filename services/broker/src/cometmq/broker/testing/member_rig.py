@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker.group.duties import Position
-from cometmq.broker.group.member import GroupMember
+from cometmq.broker.copies.roles.duties import Position
+from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import events
 from cometmq.ha.durable import OsFiles
@@ -103,7 +103,7 @@ class Rig:
         state = State(group="g", ordinal=0, incarnation="m", boot_id="b", promised=promised)
         self.file.save(state)
         self.worker = Worker("test")
-        self.member = GroupMember(
+        self.member = Membership(
             state, self.file, self.port, self.duties, worker=self.worker, log=self.log
         )
 

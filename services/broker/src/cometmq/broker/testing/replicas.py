@@ -7,13 +7,13 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from cometmq.broker.copies.state import Replication
+from cometmq.broker.copies.streams.rocketmq.following import SlaveFollower
+from cometmq.broker.copies.streams.rocketmq.frames import Transfer, TransferReader, encode_report
+from cometmq.broker.copies.streams.rocketmq.slave_addresses import fixed_addresses
+from cometmq.broker.copies.streams.serving import LogServer
 from cometmq.broker.log_syncs import NativeSyncer
 from cometmq.broker.native import open_native_code
-from cometmq.broker.replication.following import Follower
-from cometmq.broker.replication.frames import Transfer, TransferReader, encode_report
-from cometmq.broker.replication.serving import LogServer
-from cometmq.broker.replication.slave_addresses import fixed_addresses
-from cometmq.broker.replication.state import Replication
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.testing.logs import RecordingLog
@@ -83,7 +83,7 @@ class Node:
         )
         self.master_address = ""
         self.inspect: Callable[[], Awaitable[None]] = _nothing
-        self.follower = Follower(
+        self.follower = SlaveFollower(
             self.store,
             self.driver,
             self.state.following,

@@ -20,7 +20,7 @@ PAUSE_S = 0.1
 """Outages are at most this much longer than measured by a sender that never pauses."""
 
 
-class GroupSender:
+class LogSender:
     """Sends to one queue of one group, one message after another."""
 
     def __init__(self, producer: Producer, group: str) -> None:
@@ -51,7 +51,7 @@ class GroupSender:
         return result
 
 
-async def answer(senders: dict[str, GroupSender], command: dict[str, Any]) -> Any:
+async def answer(senders: dict[str, LogSender], command: dict[str, Any]) -> Any:
     """Return the answer to a command that does not end the program."""
     match command["do"]:
         case "now":
@@ -68,7 +68,7 @@ async def answer(senders: dict[str, GroupSender], command: dict[str, Any]) -> An
             raise ValueError(f"unknown command {other}")
 
 
-async def counts(namesrv: str, senders: dict[str, GroupSender]) -> dict[str, list[int]]:
+async def counts(namesrv: str, senders: dict[str, LogSender]) -> dict[str, list[int]]:
     """Return how many messages each group has acknowledged and stored."""
     found = {}
     async with AdminClient(namesrv, log=NO_LOG) as admin:
@@ -82,7 +82,7 @@ async def counts(namesrv: str, senders: dict[str, GroupSender]) -> dict[str, lis
 async def main(namesrv: str, groups: list[str]) -> None:
     loop = asyncio.get_running_loop()
     async with Producer("group-senders", namesrv, log=NO_LOG) as producer:
-        senders = {group: GroupSender(producer, group) for group in groups}
+        senders = {group: LogSender(producer, group) for group in groups}
         for group, sender in senders.items():
             await create_topic(namesrv, sender.queue.topic, broker_names=[group])
         async with asyncio.TaskGroup() as tasks:

@@ -17,11 +17,11 @@ from typing import Any, Final
 import grpc
 import msgspec
 
-from cometmq.broker.replication.group import frames
-from cometmq.broker.replication.group.frames import Kind, Report, WantedBlock
-from cometmq.broker.replication.group.handshake import Hello, Identity, LogExtent
-from cometmq.broker.replication.group.proving import Answer, Challenge, Proof
-from cometmq.broker.testing.groups import HOST, BrokerGroup
+from cometmq.broker.copies.streams import frames
+from cometmq.broker.copies.streams.frames import Kind, Report, WantedBlock
+from cometmq.broker.copies.streams.handshake import Hello, Identity, LogExtent
+from cometmq.broker.copies.streams.proving import Answer, Challenge, Proof
+from cometmq.broker.testing.broker_groups import HOST, BrokerGroup
 from cometmq.control.member import Target
 from cometmq.control.methods import ORDERS, SERVICE
 from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Caller

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from cometmq.broker.replication.frames import ReportReader, TransferReader
-from cometmq.broker.replication.group import frames, proving
-from cometmq.broker.replication.group.frames import FrameReader, Kind
-from cometmq.broker.replication.group.handshake import (
+from cometmq.broker.copies.streams import frames, proving
+from cometmq.broker.copies.streams.frames import FrameReader, Kind
+from cometmq.broker.copies.streams.handshake import (
     Hello,
     Refused,
     Welcome,
     decode_handshake,
 )
+from cometmq.broker.copies.streams.rocketmq.frames import ReportReader, TransferReader
 from cometmq.control.v1 import control_pb2
 from cometmq.peers.paths import FUZZ_CORPUS
 from cometmq.remoting.errors import RemoteProtocolError

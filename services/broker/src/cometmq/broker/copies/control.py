@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves the control API, which reports the state of this group member and accepts orders.
+
+`app` imports this module only if the control port is enabled, because it imports gRPC.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.copies.discard import why_not
+from cometmq.broker.copies.exposure import exposure, is_loopback
+from cometmq.broker.copies.joining import Grouping
+from cometmq.broker.faults import replication_fault, store_fault
+from cometmq.broker.handlers.admin import change_settings
+from cometmq.control.member import ConfigChange, Report
+from cometmq.control.server import ControlServer
+from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.remoting.errors import CommandError, SettingsError
+from cometmq.runtime.tls_keys import server_tls
+
+
+class MemberControl:
+    """Executes orders of electors and operators; see `cometmq.control.member.Controlled`."""
+
+    def __init__(self, broker: Broker, group: Grouping, discard: Callable[[], None]) -> None:
+        """`discard` makes the broker stop and move its store aside."""
+        self._broker = broker
+        self._group = group
+        self._discard = discard
+        self._version = version("cometmq-broker")
+
+    def report(self) -> Report:
+        broker, member = self._broker, self._group.member
+        return Report(
+            group=broker.settings.broker_name,
+            status=member.status(),
+            master=member.member.master,
+            confirm_offset=self._group.duties.confirm_offset,
+            record_uid=member.record_uid,
+            version=self._version,
+            fault=store_fault(broker) or replication_fault(broker) or "",
+            risk=exposure(broker.settings),
+        )
+
+    async def promote(self, epoch: int) -> None:
+        await self._group.member.promote(epoch)
+
+    async def follow(self, epoch: int, master: int) -> None:
+        await self._group.member.follow(epoch, master)
+
+    async def fence(self, epoch: int) -> None:
+        await self._group.member.fence(epoch)
+
+    async def hand_over(self, successor: int, *, leaves: bool) -> None:
+        await self._group.member.hand_over(successor, leaves=leaves)
+
+    async def drop(self, ordinal: int) -> None:
+        await self._group.member.drop(ordinal)
+
+    async def resize(self, copies: int) -> None:
+        await self._group.member.resize(copies)
+
+    async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
+        if unknown := [name for name in changes if not self._broker.loaded.knows(name)]:
+            raise SettingsError(f"unknown settings: {', '.join(sorted(unknown))}")
+        try:
+            changed = await change_settings(self._broker, changes, peer="control", must_save=False)
+        except CommandError as error:
+            raise SettingsError(str(error)) from error
+        return ConfigChange(tuple(sorted(changed)))
+
+    async def rebuild(self) -> None:
+        status = self._group.member.status()
+        fault = why_not(self._broker.settings)
+        if status.role is not Role.SLAVE or not status.epoch:
+            fault = (
+                f"it is {status.role} in epoch {status.epoch}, not a slave that follows a master"
+            )
+        if fault:
+            raise OrderRefused(
+                Refusal.NOT_IN_SYNC,
+                f"broker {status.copy.ordinal} cannot discard its store: {fault}",
+            )
+        self._discard()
+
+
+async def serve_control(
+    broker: Broker, group: Grouping, discard: Callable[[], None]
+) -> ControlServer:
+    """Start the control server on the configured port."""
+    settings = broker.settings
+    tls = server_tls(settings, broker.loaded.label)
+    server = ControlServer(
+        MemberControl(broker, group, discard),
+        tls=tls,
+        keys=broker.group_keys.current,
+        is_proof_needed=lambda: settings.group_key_required,
+        log=broker.log,
+    )
+    host = settings.control_bind_address
+    await server.start(host, settings.control_port, setting=broker.loaded.label("controlPort"))
+    has_key = bool(settings.group_key_file) and settings.group_key_required
+    if tls.need_client_auth != "require" and not has_key and not is_loopback(host):
+        broker.log.warning(
+            "control.unprotected", host=host, port=server.port,
+            action="set groupKeyFile, or tls.server.need.client.auth=require and certificates, or"
+            " bind to 127.0.0.1",
+        )  # fmt: skip
+    return server

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a broker a member of a group: opens the member's state, and connects its parts."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.copies.gate.gate import Gate
+from cometmq.broker.copies.members import parse_members, record_of, timing_of
+from cometmq.broker.copies.roles.broker_duties import BrokerDuties
+from cometmq.broker.copies.roles.leadership import Leader, Reign
+from cometmq.broker.copies.roles.membership import Membership
+from cometmq.broker.copies.roles.role_hook import RoleHook
+from cometmq.broker.copies.streams.epoch_log import EpochLog
+from cometmq.broker.copies.streams.following import Follower
+from cometmq.broker.copies.streams.handshake import Identity
+from cometmq.broker.copies.streams.proving import Proving
+from cometmq.broker.copies.streams.reports import FollowerView
+from cometmq.broker.copies.streams.sending import LogSender
+from cometmq.broker.copies.streams.serving import TICK_INTERVAL_MS, LogServer
+from cometmq.broker.copies.streams.tails import keep_tail
+from cometmq.broker.copies.tables.feed import Replicated, TableFeed
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import Workers
+from cometmq.broker.tables.journal import Journal
+from cometmq.ha import epochs, in_sync
+from cometmq.ha import state as states
+from cometmq.ha.durable import Files, OsFiles
+from cometmq.ha.epochs import EpochFile, History
+from cometmq.ha.in_sync import Leadership
+from cometmq.ha.member import OrderRefused
+from cometmq.ha.port import RecordPort
+from cometmq.ha.state import Boot, State, StateFile
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.runtime.boot import boot_id
+from cometmq.runtime.clock import boottime_ms
+from cometmq.runtime.tasks import every
+from cometmq.store.log.commit_log import LogView
+from cometmq.store.message_store import MessageStore
+
+CUT_FOLDER: Final = "cut"
+
+
+def _random_incarnation() -> str:
+    return uuid4().hex
+
+
+class Surroundings(NamedTuple):
+    """The host services that a membership uses; a simulator passes its own."""
+
+    files: Files = OsFiles()
+    boot_id: Callable[[], str] = boot_id
+    boottime_ms: Callable[[], int] = boottime_ms
+    new_incarnation: Callable[[], str] = _random_incarnation
+    keep_tail: Callable[[Path, LogView, int, int], Path] = keep_tail
+    new_nonce: Callable[[int], bytes] = secrets.token_bytes
+
+
+HOST: Final = Surroundings()
+
+
+def open_state(
+    settings: BrokerSettings, store: MessageStore, journal: Journal, host: Surroundings = HOST
+) -> tuple[State, History]:
+    """After recovery, load, update and save what a store records about its group; blocks.
+
+    Raise OSError, StateDamaged or EpochsDamaged. A store that may have lost bytes, or changes to
+    its tables, becomes a new copy (R2), and epochs whose bytes were lost are forgotten (R5).
+    """
+    folder, files = Path(settings.store_path_root_dir).expanduser(), host.files
+    epoch_file, state_file = EpochFile(folder, files), StateFile(folder, files)
+    saved = epoch_file.load()
+    truncated = epochs.truncated(saved, store.commit_log.end)
+    history = epochs.pruned(truncated, store.commit_log.min_offset)
+    if history != saved:
+        epoch_file.save(history)
+    group, ordinal = settings.broker_name, settings.broker_id
+    boot = Boot(
+        boot_id=host.boot_id(),
+        was_closed=store.recovered.was_clean,
+        has_cut_records=bool(
+            store.recovered.has_cut_records or truncated != saved or journal.damage
+        ),
+    )
+    known = state_file.load(group, ordinal)
+    before = known or states.created(group, ordinal, boot.boot_id, host.new_incarnation)
+    state = states.started(before, boot, host.new_incarnation)
+    if state != known:
+        state_file.save(state)
+    return state, history
+
+
+HAND_OVERS_MAX: Final = 3
+"""How many times a stopping broker tries to hand over; if all attempts fail, a failover follows."""
+FOLLOWERS_POLLS: Final = 60
+FOLLOWERS_POLL_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class Grouping:
+    """The parts of a membership that the broker starts and stops."""
+
+    member: Membership
+    duties: BrokerDuties
+    gate: Gate
+    follower: Follower
+    sender: LogSender
+    record: RecordPort
+    linger_ms: int = 0
+    hook: RoleHook | None = None
+
+    def loops(self, server: LogServer, log: Log) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return the background loops of the membership, by name."""
+
+        def tick() -> None:
+            server.tick()
+            self.duties.tick()
+
+        hook = {} if self.hook is None else {"role-hook": self.hook.run()}
+        return {
+            **hook,
+            "member": self.member.run(),
+            "leader": self.duties.run(),
+            "replication": every(TICK_INTERVAL_MS, tick, name="replication", log=log),
+            "slave-addresses": server.addresses.run(),
+        }
+
+    def begin(self) -> None:
+        """Start taking part in the group, once the broker has recovered and is listening."""
+        self.member.begin()
+
+    async def leave(self) -> None:
+        """If this broker leads, hand over to the in-sync copy with the longest log, if any; then
+        forward requests for a while.
+        """
+        self.duties.leave()
+        for _ in range(HAND_OVERS_MAX):
+            leader = self.duties.leader
+            if leader is not None and not await self._hand_over(leader):
+                return
+            await self.gate.linger(self.linger_ms)
+            if self.duties.leader is None:
+                return
+            # Meanwhile an elector, unaware that this broker is stopping, made it master again.
+
+    async def _hand_over(self, leader: Leader) -> bool:
+        """Hand over; return whether another broker is now the master."""
+        ready = self._successors(leader)
+        for _ in range(FOLLOWERS_POLLS):  # followers of a new master may not be connected yet
+            if ready or len(in_sync.certain_set(leader.view)) == 1:
+                break
+            await asyncio.sleep(FOLLOWERS_POLL_S)
+            ready = self._successors(leader)
+        if not ready:
+            return False
+        best = max(ready, key=lambda one: one.acked_offset)
+        try:
+            await self.member.hand_over(best.copy.ordinal)
+        except OrderRefused:
+            return False
+        return True
+
+    def _successors(self, leader: Leader) -> list[FollowerView]:
+        members = in_sync.certain_set(leader.view)
+        return [one for one in self.sender.followers() if one.copy in members]
+
+    async def close(self) -> None:
+        """Stop following and leading; call this when the loops have ended."""
+        await self.follower.leave()
+        self.sender.stop()
+        if self.hook is not None:
+            await self.hook.stopped()
+        await self.record.close()
+
+
+def join(  # noqa: PLR0913  # the collaborators, all but two by name
+    broker: Broker,
+    opened: tuple[State, History],
+    *,
+    workers: Workers,
+    client: RemotingClient,
+    log_server: LogServer,
+    journal: Journal,
+    close_clients: Callable[[], None],
+    clients: Callable[[], Collection[PeerProtocol]],
+    promoted: Callable[[], None],
+    record: RecordPort | None = None,
+    host: Surroundings = HOST,
+) -> Grouping:
+    """Build the membership, without running it; `record` overrides the record that the settings
+    name.
+    """
+    settings = broker.settings
+    state, history = opened
+    folder = Path(settings.store_path_root_dir).expanduser()
+    place = record or record_of(settings, broker.loaded.label)
+    feed = TableFeed(journal, {table.file.path.name: table for table in replicated(broker)})
+    epoch_log = EpochLog(
+        EpochFile(folder, host.files), history,
+        commit_log=broker.store.commit_log, worker=workers.config,
+    )  # fmt: skip
+    identity = Identity(settings.broker_cluster_name, settings.broker_name, state.copy)
+    gate = Gate(
+        client,
+        changes=lambda: duties.changes(),  # noqa: PLW0108  # `duties` is built below
+        may_read_copy=lambda: follower.may_read,
+        epoch_seen=lambda epoch: duties.epoch_seen(epoch),  # noqa: PLW0108  # as above
+        now_ms=broker.clock.monotonic_ms,
+    )
+    broker.may_read = gate.may_read
+
+    def close_peers() -> None:
+        close_clients()
+        log_server.close_slaves()
+
+    members = parse_members(settings.group_members)
+    proving = Proving(
+        identity=identity,
+        keys=broker.group_keys.current,
+        is_required=settings.group_key_required,
+        shown=f"{broker.loaded.label('groupKeyFile')}={settings.group_key_file}",
+        new_nonce=host.new_nonce,
+    )
+    duties = BrokerDuties(
+        broker,
+        members=members,
+        epoch_log=epoch_log,
+        feed=feed,
+        gate=gate,
+        new_leader=partial(_leader, broker, place, host),
+        boottime_ms=host.boottime_ms,
+        close_peers=close_peers,
+        clients=clients,
+        promoted=promoted,
+    )
+    follower, sender = _streams(broker, proving, epoch_log, feed, duties, workers, host)
+    member = Membership(
+        state, StateFile(folder, host.files), place, duties, worker=workers.config, log=broker.log
+    )
+    linger_ms = settings.hand_over_linger_mills
+    hook = None
+    if settings.role_hook:
+        hook = RoleHook(settings.role_hook, settings.broker_name, broker.role, log=broker.log)
+        broker.role_changed = hook.tell
+    joined = Grouping(member, duties, gate, follower, sender, place, linger_ms, hook)
+    _connect(joined, broker, log_server, feed)
+    return joined
+
+
+def _streams(
+    broker: Broker,
+    proving: Proving,
+    epoch_log: EpochLog,
+    feed: TableFeed,
+    duties: BrokerDuties,
+    workers: Workers,
+    host: Surroundings,
+) -> tuple[Follower, LogSender]:
+    """Build both ends of the replication stream; the role decides which of them runs."""
+    folder, identity = Path(broker.settings.store_path_root_dir).expanduser(), proving.identity
+    follower = Follower(
+        identity, broker.driver, epoch_log, feed, duties,
+        keep_tail=partial(host.keep_tail, folder / CUT_FOLDER), proving=proving,
+        worker=workers.config, settings=lambda: broker.settings, now_ms=host.boottime_ms,
+        log=broker.log, status=broker.replication.following,
+    )  # fmt: skip
+    sender = LogSender(
+        identity, broker.store, epoch_log, feed, duties,
+        worker=workers.replicate, proving=proving,
+        settings=lambda: broker.settings, now_ms=host.boottime_ms, log=broker.log,
+    )  # fmt: skip
+    return follower, sender
+
+
+def _connect(joined: Grouping, broker: Broker, log_server: LogServer, feed: TableFeed) -> None:
+    """Set the references between the parts of a membership and the broker around it."""
+    duties = joined.duties
+
+    def log_grew() -> None:
+        log_server.wake()
+        duties.log_grew()
+
+    duties.member, duties.follower, duties.sender = joined.member, joined.follower, joined.sender
+    feed.changed = duties.tables_changed
+    log_server.group = joined.sender
+    broker.driver.log_grew = log_grew
+    broker.replication.copies = duties.copies
+    broker.replication.copy_count = duties.copy_count
+
+
+def replicated(broker: Broker) -> tuple[Replicated, ...]:
+    """Return the tables that a master copies to its followers."""
+    return (broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay)
+
+
+def _leader(
+    broker: Broker,
+    record: RecordPort,
+    host: Surroundings,
+    leadership: Leadership,
+    reign: Reign,
+    is_predecessor_gone: bool,  # the shape of NewLeader
+) -> Leader:
+    return Leader(
+        leadership,
+        reign,
+        record=record,
+        timing=timing_of(broker.settings),
+        min_in_sync=broker.settings.min_in_sync,
+        is_predecessor_gone=is_predecessor_gone,
+        boottime_ms=host.boottime_ms,
+        log=broker.log,
+    )

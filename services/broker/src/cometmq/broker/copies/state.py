@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The progress of a broker's slaves, and the broker's own progress as a slave."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cometmq.broker.copies.unfit import Unfit
+
+
+@dataclass(slots=True, eq=False)
+class Slave:
+    """A connected slave, as seen by its master."""
+
+    address: str
+    sent_offset: int = 0  # end of the bytes that were sent or that the slave asked to skip
+    acked_offset: int = 0  # end of its log as it last reported it
+    is_following: bool = False  # its first report was accepted
+
+
+class Slaves:
+    """The currently connected slaves. An acknowledgement counts only while its connection
+    is open.
+    """
+
+    def __init__(self) -> None:
+        self.connected: set[Slave] = set()
+        self.refused_counts: dict[Unfit, int] = dict.fromkeys(Unfit, 0)
+        self.sent_bytes = 0
+
+    def following(self) -> list[Slave]:
+        """Return the slaves that are receiving the log."""
+        return [slave for slave in self.connected if slave.is_following]
+
+    def acked_offset(self) -> int:
+        """Return the largest offset that a connected slave has acknowledged; 0 if there is none.
+
+        Compatibility: RocketMQ's SYNC_MASTER waits for any one slave, that is, for the fastest.
+        """
+        return max((slave.acked_offset for slave in self.following()), default=0)
+
+    def may_replicate(self, end: int, behind_bytes_max: int) -> bool:
+        """Return whether some slave is close enough for a send to wait for it."""
+        following = self.following()
+        return any(end - slave.acked_offset < behind_bytes_max for slave in following)
+
+    def lags(self, end: int) -> Iterable[tuple[str, int]]:
+        """Return the address of each slave and how many bytes it is behind."""
+        following = self.following()
+        return [(slave.address, max(0, end - slave.acked_offset)) for slave in following]
+
+
+class FollowState(StrEnum):
+    """The state of a slave's replication from its master."""
+
+    IDLE = "idle"
+    """The broker is not a slave, or it knows no master."""
+    CONNECTING = "connecting"
+    FOLLOWING = "following"
+    UNFIT = "unfit"
+    """The logs do not fit together, so an operator must act."""
+    FAILED = "failed"
+    """The slave's own disk failed to store the log."""
+
+
+@dataclass(slots=True)
+class Following:
+    """A slave's own progress."""
+
+    state: FollowState = FollowState.IDLE
+    unfit: Unfit | None = None
+    unfit_detail: str = ""
+    ha_address: str = ""  # of the master, while connected
+    master_min_offset: int = 0  # of the master's log when it was last asked
+    master_max_offset: int = 0
+    received_bytes: int = 0
+    connect_count: int = 0
+    tables_copied_ms: int = 0  # monotonic time of the last complete copy; 0: none yet
+    table_failed_count: int = 0
+
+    def behind_bytes(self, end: int) -> int:
+        """Return how many bytes a log with this end lacks, according to the master's last
+        answer.
+        """
+        return max(0, self.master_max_offset - end)
+
+
+def _no_copies() -> None:
+    """Return no copies: the broker does not lead a group."""
+
+
+@dataclass(slots=True)
+class Replication:
+    """Both sides of replication; every broker has both, because roles change."""
+
+    slaves: Slaves = field(default_factory=Slaves)
+    following: Following = field(default_factory=Following)
+    copies: Callable[[], Sequence[int] | None] = _no_copies
+    """Ids of the in-sync brokers of its group; None unless this broker leads a group."""
+    copy_count: Callable[[], int] = int
+    """The recorded number of copies that the group should have; 0 unless this broker leads a group.
+    """

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log on its way to and from other brokers."""

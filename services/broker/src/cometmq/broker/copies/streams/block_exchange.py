@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged blocks of the log, asked for and answered over the stream between two members.
+
+Both sides of a stream may ask, if the other one has offered to answer in the handshake. Up to the
+confirm offset both logs have the same bytes, so a member whose block differs from its checksum asks
+for that block, and its store compares the answer with the checksum. The side that answers reads
+like a consumer: it compares its own bytes first, and sends nothing that is damaged.
+
+A member asks one member at a time for one block, with pauses, and a second time only after a
+minute. A connection has at most one unanswered request in each direction.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from cometmq.broker.copies.streams import frames
+from cometmq.broker.copies.streams.frames import WantedBlock
+from cometmq.broker.copies.streams.pump import UNSENT_BYTES_MAX
+from cometmq.remoting.errors import Overloaded, RemoteProtocolError
+from cometmq.remoting.log import Log
+from cometmq.remoting.types import Buffer
+from cometmq.runtime.worker import Worker, error_of
+from cometmq.store.log.damage import DamagedRange
+from cometmq.store.message_store import MessageStore
+from cometmq.store.upkeep.block_repairs import Offer
+
+AGAIN_MS: Final = 60_000
+"""How long a member waits after it has asked for all damaged blocks, before it asks again."""
+
+SILENT_MS: Final = 5_000
+"""How long other members are not asked while one has not answered."""
+
+PAUSE_MS: Final = 50
+"""Minimum interval between two answers."""
+
+
+class Turn:
+    """Lets one connection of a broker at a time ask for a block."""
+
+    def __init__(self) -> None:
+        self._owner: BlockExchange | None = None
+        self._since_ms = 0
+
+    def take(self, exchange: "BlockExchange", now_ms: int) -> bool:
+        """Return whether this connection may ask now."""
+        if self._owner is not None and now_ms - self._since_ms < SILENT_MS:
+            return False
+        self._owner, self._since_ms = exchange, now_ms
+        return True
+
+    def end(self, exchange: "BlockExchange") -> None:
+        if self._owner is exchange:
+            self._owner = None
+
+
+class BlockExchange:
+    """The blocks that one connection asks for and answers."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        turn: Turn,
+        *,
+        worker: Worker,
+        now_ms: Callable[[], int],
+        peer: str,
+        log: Log,
+    ) -> None:
+        """`worker` reads blocks; `peer` names the other side in events."""
+        self._store = store
+        self._turn = turn
+        self._worker = worker
+        self._now_ms = now_ms
+        self._peer = peer
+        self._log = log
+        self._transport: asyncio.Transport | None = None
+        self._asked: DamagedRange | None = None
+        self._after = 0
+        self._found_count = -1  # of the store's damage, when this round of requests began
+        self._ended_ms = 0  # the last round
+        self._has_ended = False
+        self._has_complained = False
+        self._is_answering = False
+        self._answered_s = 0.0
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Ask the other side, which has offered to answer, from now on."""
+        self._transport = transport
+
+    def close(self) -> None:
+        """Ask and answer no more."""
+        self._transport = None
+        self._turn.end(self)
+
+    # Asking
+
+    def tick(self, end: int) -> None:
+        """Ask for the next damaged block before `end`, up to which both logs are the same."""
+        transport, repairs = self._transport, self._store.block_repairs
+        if transport is None or self._asked is not None or not self._store.commit_log.damage:
+            return
+        now_ms = self._now_ms()
+        if self._found_count != repairs.found_count:
+            self._begin_round()
+        elif self._has_ended:
+            if now_ms - self._ended_ms < AGAIN_MS:
+                return
+            self._begin_round()
+        if not self._turn.take(self, now_ms):
+            return
+        block = repairs.next_block(self._after, end)
+        if block is None:
+            self._has_ended, self._ended_ms = True, now_ms
+            self._turn.end(self)
+            return
+        self._asked, self._after = block, block.end
+        wanted = WantedBlock(block.start, block.end - block.start)
+        transport.write(frames.encode_wanted_block(wanted))
+
+    def _begin_round(self) -> None:
+        self._found_count = self._store.block_repairs.found_count
+        self._after, self._has_ended, self._has_complained = 0, False, False
+
+    def take_block(self, body: memoryview) -> None:
+        """Offer the answer to the store; raise RemoteProtocolError if it answers nothing."""
+        offset, data = frames.decode_block(body)
+        asked = self._asked
+        if asked is None or offset != asked.start or len(data) not in {0, asked.end - asked.start}:
+            raise RemoteProtocolError(
+                f"{len(data)} bytes of offset {offset}; {asked} was asked for"
+            )
+        self._asked = None
+        is_offered = data and self._store.block_repairs.offer(
+            Offer(asked, data, self._peer, partial(self._done, asked))
+        )
+        if not is_offered:
+            self._turn.end(self)
+
+    def _done(self, asked: DamagedRange, is_intact: bool) -> None:  # a callback
+        self._turn.end(self)
+        if not is_intact and not self._has_complained and self._transport is not None:
+            self._has_complained = True
+            self._log.warning(
+                "log.unrepaired",
+                physical_offset=asked.start,
+                size=asked.end - asked.start,
+                source=self._peer,
+            )
+
+    # Answering
+
+    def answer(self, transport: asyncio.Transport, body: memoryview) -> None:
+        """Send the bytes that the other side asks for, as soon as its connection accepts them.
+
+        Raise RemoteProtocolError if the previous request has not been answered yet.
+        """
+        wanted = frames.decode_wanted_block(body)
+        if self._is_answering:
+            raise RemoteProtocolError("a WANT_BLOCK frame before the last one was answered")
+        self._is_answering = True
+        self._read(transport, wanted)
+
+    def _read(self, transport: asyncio.Transport, wanted: WantedBlock) -> None:
+        if transport.is_closing():
+            return
+        loop = asyncio.get_running_loop()
+        is_soon = loop.time() - self._answered_s < PAUSE_MS / 1000
+        if is_soon or transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            loop.call_later(PAUSE_MS / 1000, self._read, transport, wanted)
+            return
+        self._answered_s = loop.time()
+        view, (offset, size) = self._store.commit_log.view(), wanted
+        is_whole = view.first <= offset and offset + size <= view.end
+        if not is_whole or offset % view.file_size + size > view.file_size:
+            self._send(transport, wanted, b"")
+            return
+        try:
+            future = self._worker.submit(partial(view.read, offset, size, may_block=True))
+        except Overloaded:
+            self._send(transport, wanted, b"")
+            return
+        future.add_done_callback(partial(self._loaded, transport, wanted))
+
+    def _loaded(
+        self,
+        transport: asyncio.Transport,
+        wanted: WantedBlock,
+        future: "asyncio.Future[Buffer | None]",
+    ) -> None:
+        data = b"" if error_of(future) is not None else future.result() or b""
+        self._send(transport, wanted, data if len(data) == wanted.size else b"")
+
+    def _send(self, transport: asyncio.Transport, wanted: WantedBlock, data: Buffer) -> None:
+        self._is_answering = False
+        if not transport.is_closing():
+            transport.write(frames.encode_block(wanted.offset, data))

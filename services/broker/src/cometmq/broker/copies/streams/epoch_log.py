@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history of this broker's log in memory and in its file, which a worker writes."""
+
+from functools import partial
+
+from cometmq.broker.copies.streams.handshake import LogExtent
+from cometmq.ha.durable import DISK_FULL
+from cometmq.ha.epochs import EpochFile, History, HistoryUnsaved, pruned
+from cometmq.runtime.worker import Worker
+from cometmq.store.log.commit_log import CommitLog
+
+
+class EpochLog:
+    """The history of the log. `save` makes a new one durable before it becomes the current one."""
+
+    def __init__(
+        self, file: EpochFile, history: History, *, commit_log: CommitLog, worker: Worker
+    ) -> None:
+        """`history` is the saved one, truncated to the log's end by recovery (R5)."""
+        self._file = file
+        self._commit_log = commit_log
+        self._worker = worker
+        self.history = history
+
+    def extent(self) -> LogExtent:
+        """Return the bounds of the log, and the part of its history that a handshake needs."""
+        log = self._commit_log
+        history = pruned(self.history, log.min_offset)
+        return LogExtent(log.min_offset, log.end, log.files.file_size, history)
+
+    async def save(self, history: History) -> None:
+        """Replace the history, without the entries of bytes that the log has deleted.
+
+        Raise OSError and keep the old one if it cannot be saved, HistoryUnsaved on a full disk.
+        """
+        history = pruned(history, self._commit_log.min_offset)
+        if history == self.history:
+            return
+        try:
+            await self._worker.submit(partial(self._file.save, history))
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                raise HistoryUnsaved(error.errno, f"{error.strerror}: epoch file") from error
+            raise
+        self.history = history
+
+
+def epoch_at(history: History, offset: int) -> int:
+    """Return the epoch in which the byte at an offset was written; 0 before the first entry."""
+    return max((entry.epoch for entry in history if entry.start <= offset), default=0)
+
+
+def next_start(history: History, offset: int) -> int:
+    """Return an upper bound for the end of the epoch that contains the byte at an offset."""
+    return min((entry.start for entry in history if entry.start > offset), default=1 << 63)

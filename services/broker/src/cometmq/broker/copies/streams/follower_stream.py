@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A follower's connection to this master: the handshake, then the log and the tables.
+
+The connection has proven itself before, if this broker has a key of the group (`proving.py`). Until
+HELLO has been accepted, it counts among the connections of strangers, which are few and brief.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cometmq.broker.copies.streams import frames
+from cometmq.broker.copies.streams.block_exchange import BlockExchange
+from cometmq.broker.copies.streams.epoch_log import epoch_at, next_start
+from cometmq.broker.copies.streams.frames import Confirm, FrameReader, Kind, Report
+from cometmq.broker.copies.streams.handshake import (
+    DAMAGE_COUNT_MAX,
+    Digest,
+    Hello,
+    Identity,
+    Leading,
+    Refused,
+    Welcome,
+    check_hello,
+    decode_handshake,
+    digest,
+    digest_start,
+    intact_start,
+    meeting_point,
+)
+from cometmq.broker.copies.streams.proving import Proven, name_of, printable
+from cometmq.broker.copies.streams.pump import SLICE_BYTES, LogPump, close_soon
+from cometmq.broker.copies.streams.reports import FollowerView, Heard
+from cometmq.broker.copies.streams.table_stream import TableStream
+from cometmq.broker.copies.unfit import Unfit, UnfitLog
+from cometmq.ha.epochs import History
+from cometmq.ha.in_sync import Ack
+from cometmq.ha.record import Copy
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.types import Buffer
+from cometmq.store.log.damage import DamagedRange, overlaps
+
+if TYPE_CHECKING:
+    from cometmq.broker.copies.streams.sending import LogSender
+
+
+class FollowerStream(asyncio.Protocol):
+    def __init__(
+        self,
+        sender: "LogSender",
+        transport: asyncio.Transport,
+        address: str,
+        proven: Proven | None = None,
+    ) -> None:
+        """`proven` is what the connection has proven; None for one that may be unproven."""
+        self._sender = sender
+        self.proven = proven
+        self.transport = self._transport = transport
+        self._commit_log = sender.store.commit_log
+        self._frames = FrameReader(Kind.HELLO, Kind.ACK, Kind.REFUSED, Kind.WANT_BLOCK, Kind.BLOCK)
+        self._epoch = sender.epoch
+        self._history: History = ()
+        self._welcome: Welcome | None = None
+        self._acked = Report(0, 0, -1, 0)
+        self._sent_offset = 0
+        self._epoch_of_bytes = self._epoch_end = 0  # of the bytes at `_sent_offset`, and its end
+        self._tables = TableStream(
+            sender.tables, transport.write, is_paused=lambda: self._pump.is_paused
+        )
+        self._owes_confirm = False  # the socket did not accept it
+        self._confirmed = 0  # the confirm offset that the follower was sent
+        self._is_confirm_fresh = False  # records have carried it since the last timer
+        self.address = address
+        self.copy: Copy | None = None
+        self.is_following = False
+        self.heard_ms = self.confirm_ms = sender.now_ms()
+        self._blocks = BlockExchange(
+            sender.store, sender.turn, worker=sender.worker, now_ms=sender.now_ms, peer=address,
+            log=sender.log,
+        )  # fmt: skip
+        self._pump = LogPump(
+            transport,
+            view=self._commit_log.view_to_end,
+            place=self._place,
+            send=self._send,
+            failed=self._failed,
+            worker=sender.worker,
+            bytes_per_s=lambda: sender.settings().max_ha_transfer_byte_in_second,
+            now_ms=sender.now_ms,
+        )
+
+    # Events of the connection
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_ms = self._sender.now_ms()
+        try:
+            for kind, body in self._frames.feed(data):
+                if kind is Kind.HELLO:
+                    self._greet(decode_handshake(body, Hello))
+                elif kind is Kind.ACK:
+                    self._take_report(frames.decode_report(body))
+                elif kind is Kind.WANT_BLOCK or kind is Kind.BLOCK:
+                    self._exchange(kind, body)
+                else:
+                    self._note_refused(decode_handshake(body, Refused))
+        except RemoteProtocolError as error:
+            self.refuse(UnfitLog(Unfit.PROTOCOL, str(error)))
+        except UnfitLog as error:
+            self.refuse(error)
+
+    def pause_writing(self) -> None:
+        self._pump.is_paused = True
+
+    def resume_writing(self) -> None:
+        self._pump.is_paused = False
+        if self._owes_confirm:
+            self.send_confirm()
+        self.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._blocks.close()
+        self._sender.forget(self.transport)
+        self._sender.ended(self)
+
+    def close(self) -> None:
+        """Close the connection at once, discarding pending output."""
+        self._blocks.close()
+        self._sender.ended(self)
+        self._transport.abort()
+
+    def refuse(self, error: UnfitLog) -> None:
+        """Send the reason, then close the connection."""
+        self._sender.refused(self.address, error)
+        refused = Refused(error.reason.value, str(error), self._sender.epoch)
+        self._blocks.close()
+        self._sender.ended(self)
+        if not self._transport.is_closing():
+            body = msgspec.json.encode(refused)
+            self._transport.write(frames.encode_body(Kind.REFUSED, body))
+            close_soon(self._transport)
+
+    def view(self) -> FollowerView:
+        """Return a snapshot for status and metrics."""
+        assert self.copy is not None
+        report = self._acked
+        return FollowerView(
+            self.copy, self.address, self._sent_offset, report.offset, report.tables
+        )
+
+    # Handshake
+
+    def _greet(self, hello: Hello) -> None:
+        if self._welcome is not None or self.copy is not None:
+            raise UnfitLog(Unfit.PROTOCOL, "a second HELLO on one connection")
+        sender = self._sender
+        self._check_proven(hello.identity)
+        if hello.promised > sender.epoch:
+            sender.events.epoch_seen(hello.promised)
+        leading = sender.leading()
+        check_hello(hello, leading)
+        point = meeting_point(hello.log, leading.log)
+        sender.replace(self, hello.identity.copy)
+        sender.establish(self)
+        self.copy = hello.identity.copy
+        self._epoch, self._history = leading.epoch, leading.log.history
+        if hello.tables <= sender.tables.position.changes:
+            self._tables.sent = hello.tables
+        start = digest_start(point.offset, leading.log, hello.log)
+        start = intact_start(
+            start, point.offset, self._commit_log.damage, hello.damage[-DAMAGE_COUNT_MAX:]
+        )
+        welcome = partial(self._send_welcome, leading, point.offset, start)
+        if start < point.offset:
+            self._pump.read(start, point.offset - start, welcome)
+        else:
+            welcome(b"")
+
+    def _check_proven(self, identity: Identity) -> None:
+        """Raise UnfitLog if the connection was proven for another member."""
+        if self.proven is not None and self.proven.name != name_of(identity):
+            raise UnfitLog(
+                Unfit.UNPROVEN,
+                f"{name_of(identity)} speaks on a connection that is proven for {self.proven.name}",
+            )
+
+    def _send_welcome(self, leading: Leading, point: int, start: int, data: Buffer) -> None:
+        sender = self._sender
+        self._welcome = welcome = Welcome(
+            sender.identity,
+            leading.epoch,
+            leading.log,
+            point,
+            Digest(start, digest(data)),
+            min(sender.confirmed, leading.log.end),
+        )
+        body = msgspec.json.encode(welcome)
+        self._transport.write(frames.encode_body(Kind.WELCOME, body))
+
+    def _note_refused(self, refused: Refused) -> None:
+        """Log why the follower refused this master; note a later epoch that the refusal names."""
+        if refused.reason == Unfit.STOPPING and self.copy is not None and self.is_following:
+            self._sender.log.info("follower.left", slave=self.address)
+            self._sender.left(self.copy)
+            self.close()
+            return
+        error = printable(refused.text)
+        self._sender.log.warning("follower.refused", slave=self.address, error=error)
+        if refused.epoch > self._epoch:
+            self._sender.events.epoch_seen(refused.epoch)
+        self.close()
+
+    # Reports
+
+    def _take_report(self, report: Report) -> None:
+        if self._welcome is None or self.copy is None:
+            raise UnfitLog(Unfit.PROTOCOL, "a report before the handshake")
+        if not self.is_following:
+            self._begin(report, self._welcome.start)
+        known = self._acked
+        if (
+            report.epoch != self._epoch
+            or not known.offset <= report.offset <= self._sent_offset
+            or not known.tables <= report.tables <= self._tables.sent
+            or not known.heard_ms <= report.heard_ms <= self.confirm_ms
+        ):
+            raise UnfitLog(
+                Unfit.ACK,
+                f"the follower reports {tuple(report)} after {tuple(known)}; it was sent epoch"
+                f" {self._epoch}, the log up to {self._sent_offset} and {self._tables.sent} table"
+                " changes",
+            )
+        self._acked = report
+        ack = Ack(self.copy, report.epoch, report.offset, report.tables)
+        self._sender.note_report(Heard(ack, report.heard_ms))
+
+    def _begin(self, report: Report, start: int) -> None:
+        """Start sending the log from the point to which the follower has truncated its own."""
+        if report.offset != start:
+            text = f"the follower begins at {report.offset}, the logs agree up to {start}"
+            raise UnfitLog(Unfit.ACK, text)
+        self._acked = Report(report.epoch, start, -1, 0)
+        self._sent_offset = start
+        self.is_following = True
+        self._sender.log.info("follower.connected", slave=self.address, offset=start)
+        self._sender.served(self.address)
+        self._blocks.begin(self._transport)
+        self.send_confirm()
+        self.wake()
+
+    # Damaged blocks
+
+    def ask(self) -> None:
+        """Ask the follower for the next damaged block that both have confirmed."""
+        self._blocks.tick(min(self._acked.offset, self._sender.confirmed))
+
+    def _exchange(self, kind: Kind, body: memoryview) -> None:
+        if not self.is_following:
+            raise UnfitLog(Unfit.PROTOCOL, f"a {kind.name} frame before the first report")
+        if kind is Kind.BLOCK:
+            self._blocks.take_block(body)
+        else:
+            self._blocks.answer(self._transport, body)
+
+    # Output to the follower
+
+    def wake(self) -> None:
+        """Send the data that the follower lacks, until its connection accepts no more."""
+        if self.is_following and not self._transport.is_closing():
+            if self._tables.send():  # senders are served before the next piece
+                asyncio.get_running_loop().call_soon(self.wake)
+            self._pump.wake()
+
+    @property
+    def lacks_confirm(self) -> bool:
+        """Whether the confirm offset last sent to the follower is out of date."""
+        return self._confirmed < self._sender.confirmed
+
+    def send_confirm(self) -> None:
+        """Send the master's progress, which also serves as a heartbeat."""
+        self._owes_confirm = self._pump.is_paused
+        if not self.is_following or self._pump.is_paused or self._transport.is_closing():
+            return
+        self._transport.write(self._next_confirm())
+
+    def send_late_confirm(self) -> bool:
+        """Send the master's progress, unless records have carried it since the last call; return
+        whether it was sent.
+        """
+        was_fresh, self._is_confirm_fresh = self._is_confirm_fresh, False
+        if not was_fresh:
+            self.send_confirm()
+        return not was_fresh
+
+    def _next_confirm(self) -> bytes:
+        """Return the frame of the master's progress; the caller must send it."""
+        sender = self._sender
+        end = self._commit_log.end
+        self.confirm_ms = sender.now_ms()
+        self._confirmed = min(sender.confirmed, end)
+        return frames.encode_confirm(Confirm(self._epoch, self._confirmed, end, self.confirm_ms))
+
+    def _place(self) -> tuple[int, int] | None:
+        """Return the next slice, which lies within one epoch and contains no damaged bytes."""
+        offset, end = self._sent_offset, self._commit_log.end
+        if not self.is_following or offset >= end:
+            return None
+        if offset >= self._epoch_end:
+            self._epoch_of_bytes = epoch_at(self._history, offset)
+            self._epoch_end = next_start(self._history, offset)
+        stop = min(end, offset + SLICE_BYTES, self._epoch_end)
+        damage = self._commit_log.damage
+        if damage and overlaps(damage, offset, stop - offset):
+            stop = self._before_damage(damage, offset)
+            if stop == offset:
+                return None
+        return offset, stop - offset
+
+    def _before_damage(self, damage: Sequence[DamagedRange], offset: int) -> int:
+        first = next(one for one in damage if one.end > offset)
+        if first.start > offset:
+            return first.start
+        self.refuse(
+            UnfitLog(Unfit.DAMAGED, f"bytes {first.start} to {first.end} of this log are damaged")
+        )
+        return offset
+
+    def _send(self, data: Buffer) -> int:
+        offset, count = self._sent_offset, len(data)
+        header = frames.encode_records_header(self._epoch_of_bytes, offset, count)
+        if not self._is_confirm_fresh and self.lacks_confirm:
+            self._is_confirm_fresh = True
+            header = self._next_confirm() + header
+        self._transport.writelines((header, data))
+        self._sent_offset += count
+        self._sender.sent_bytes += count
+        return count
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, UnfitLog):
+            self.refuse(error)
+            return
+        self._sender.log.error("slave.log_unreadable", slave=self.address, error=describe(error))
+        self.close()

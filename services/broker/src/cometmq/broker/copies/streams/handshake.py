@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handshake of a follower with its master (pure).
+
+The follower sends its identity, its promise, the epoch that it wants to follow, and the extent of
+its log. The master answers with its own log's extent, and with the offset at which it will
+continue: the newest point that both logs have in common, verified by a digest of the bytes before
+it. Both sides compute the point. The side that finds a contradiction sends the reason and closes
+the connection; nothing is truncated before all checks have passed.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+import msgspec
+
+from cometmq.broker.copies.unfit import Unfit, UnfitLog
+from cometmq.ha.epochs import CommonPoint, Entry, History, common_point
+from cometmq.ha.record import Copy
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.types import Buffer
+from cometmq.store.log.damage import DamagedRange, clipped, merged
+
+DAMAGE_COUNT_MAX: Final = 16
+"""Damaged ranges that HELLO names: more than there are blocks in the compared bytes."""
+
+DIGEST_BYTES_MAX: Final = 64 << 10
+"""Maximum number of bytes compared before the common point."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The store of a broker, and the group and cluster that it belongs to."""
+
+    cluster: str
+    group: str
+    copy: Copy
+
+
+class LogExtent(msgspec.Struct, frozen=True, rename="camel"):
+    """The bounds of a log and the epochs in which it was written."""
+
+    first: int
+    end: int
+    file_size: int
+    history: History
+
+
+class Hello(msgspec.Struct, frozen=True, rename="camel"):
+    """A follower's first frame."""
+
+    identity: Identity
+    promised: int
+    epoch: int
+    """The epoch whose master the follower wants to follow."""
+    master: int
+    """The ordinal of that master."""
+    log: LogExtent
+    tables: int = -1
+    """The number of table changes of this epoch that the follower has; -1 if it needs the complete
+    tables.
+    """
+    damage: tuple[DamagedRange, ...] = ()
+    """The last damaged ranges of the follower's log, which are not compared in the handshake."""
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """The digest of the bytes from `start` up to the common point; empty if there are none."""
+
+    start: int
+    value: str = ""
+
+
+class Welcome(msgspec.Struct, frozen=True, rename="camel"):
+    """The master's answer to a follower that may continue."""
+
+    identity: Identity
+    epoch: int
+    log: LogExtent
+    start: int
+    """Where the follower truncates its log, and where the master continues."""
+    digest: Digest
+    confirmed: int
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The reason why one side closes the connection."""
+
+    reason: str
+    """A value of `Unfit`; a newer version may send others."""
+    text: str
+    epoch: int = 0
+    """The highest epoch that the sender knows."""
+
+
+class Leading(msgspec.Struct, frozen=True):
+    """A master's offer to its followers."""
+
+    identity: Identity
+    epoch: int
+    log: LogExtent
+
+
+BodyT = TypeVar("BodyT", Hello, Welcome, Refused)
+
+
+def decode_handshake(body: memoryview, body_type: type[BodyT]) -> BodyT:
+    """Parse a frame of the handshake; raise RemoteProtocolError if it is malformed."""
+    try:
+        found = msgspec.json.decode(body, type=body_type)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"{body_type.__name__} cannot be read: {error}") from error
+    log = getattr(found, "log", None)
+    fault = _fault(log) if isinstance(log, LogExtent) else ""
+    if fault:
+        raise RemoteProtocolError(f"{body_type.__name__} contradicts itself: {fault}")
+    return found
+
+
+def _fault(log: LogExtent) -> str:
+    if not 0 <= log.first <= log.end:
+        return f"its log begins at {log.first} and ends at {log.end}"
+    before = Entry(0, -1)
+    for entry in log.history:
+        if entry.epoch <= before.epoch or entry.start <= before.start or entry.start > log.end:
+            return f"in its history, {tuple(entry)} cannot follow {tuple(before)}"
+        before = entry
+    return ""
+
+
+def check_hello(hello: Hello, leading: Leading) -> None:
+    """Raise UnfitLog if this master cannot serve the follower."""
+    mine, theirs = leading.identity, hello.identity
+    _check_place(mine, theirs)
+    if theirs.copy.ordinal == mine.copy.ordinal:
+        raise UnfitLog(
+            Unfit.DUPLICATE,
+            f"a broker with the id {mine.copy.ordinal} wants to follow the master, whose id it is",
+        )
+    if hello.promised > leading.epoch:
+        raise UnfitLog(
+            Unfit.STALE_EPOCH,
+            f"broker {theirs.copy.ordinal} has promised epoch {hello.promised}; this master's is"
+            f" {leading.epoch}",
+        )
+    if (hello.epoch, hello.master) != (leading.epoch, mine.copy.ordinal):
+        raise UnfitLog(
+            Unfit.NOT_MASTER,
+            f"broker {theirs.copy.ordinal} wants broker {hello.master} in epoch {hello.epoch};"
+            f" this is broker {mine.copy.ordinal}, the master of epoch {leading.epoch}",
+        )
+    _check_file_size(leading.log, hello.log)
+
+
+def check_welcome(welcome: Welcome, hello: Hello) -> CommonPoint:
+    """Return where the follower's log is truncated; raise UnfitLog if it cannot follow.
+
+    The caller checks the digest.
+    """
+    _check_place(hello.identity, welcome.identity)
+    if welcome.epoch != hello.epoch or welcome.epoch < hello.promised:
+        raise UnfitLog(
+            Unfit.STALE_EPOCH,
+            f"the master offers epoch {welcome.epoch}; epoch {hello.epoch} is wanted and"
+            f" {hello.promised} is promised",
+        )
+    if welcome.identity.copy.ordinal != hello.master:
+        raise UnfitLog(
+            Unfit.NOT_MASTER,
+            f"broker {welcome.identity.copy.ordinal} answers instead of broker {hello.master}",
+        )
+    _check_file_size(welcome.log, hello.log)
+    point = meeting_point(hello.log, welcome.log)
+    if point.offset != welcome.start:
+        raise UnfitLog(
+            Unfit.DIVERGED,
+            f"the master continues at {welcome.start}, but the logs have {point.offset} in common",
+        )
+    start = welcome.digest.start
+    if not digest_start(point.offset, welcome.log, hello.log) <= start <= point.offset:
+        raise UnfitLog(Unfit.PROTOCOL, f"the master compares from {start} to {point.offset}")
+    return point
+
+
+def meeting_point(follower: LogExtent, master: LogExtent) -> CommonPoint:
+    """Return the common point; raise UnfitLog if the follower cannot continue from there.
+
+    An empty log begins where the master's begins.
+    """
+    if not follower.end:
+        return CommonPoint(master.first, ())
+    point = common_point(follower.history, follower.end, master.history, master.end)
+    if point.offset < master.first:
+        raise UnfitLog(
+            Unfit.EXPIRED,
+            f"the logs agree up to {point.offset}, but the master's begins at {master.first}",
+        )
+    if point.offset < follower.first:
+        raise UnfitLog(
+            Unfit.DIVERGED,
+            f"the logs agree up to {point.offset}, but the follower's begins at {follower.first}",
+        )
+    return point
+
+
+def digest_start(point: int, *logs: LogExtent) -> int:
+    """Return where the comparison before a common point begins. Both logs have the compared bytes,
+    and the bytes lie in one file.
+    """
+    if point <= 0:
+        return 0
+    file_start = (point - 1) // logs[0].file_size * logs[0].file_size
+    return min(point, max(point - DIGEST_BYTES_MAX, file_start, *(log.first for log in logs)))
+
+
+def intact_start(start: int, point: int, *damaged: Iterable[DamagedRange]) -> int:
+    """Return where the comparison begins if it must not contain damaged bytes."""
+    found = clipped(merged(it for ranges in damaged for it in ranges), start, point)
+    return found[-1].end if found else start
+
+
+def digest(data: Buffer) -> str:
+    """Return the digest of bytes of the log; an empty one if there are no bytes."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest() if data else ""
+
+
+def check_digest(welcome: Welcome, hello: Hello, data: Buffer) -> None:
+    """Raise UnfitLog if the follower's bytes before the common point differ from the master's."""
+    if digest(data) != welcome.digest.value:
+        raise UnfitLog(
+            Unfit.DIVERGED,
+            f"by their epochs, the logs agree up to {welcome.start}, but the bytes from"
+            f" {welcome.digest.start} on differ; the follower's log ends at {hello.log.end}",
+        )
+
+
+def _check_place(mine: Identity, theirs: Identity) -> None:
+    for name, ours, other in (
+        ("cluster", mine.cluster, theirs.cluster),
+        ("group", mine.group, theirs.group),
+    ):
+        if ours != other:
+            raise UnfitLog(
+                Unfit.FOREIGN,
+                f"broker {theirs.copy.ordinal} belongs to {name} {other!r}, this one to {ours!r}",
+            )
+
+
+def _check_file_size(master: LogExtent, follower: LogExtent) -> None:
+    if master.file_size != follower.file_size:
+        raise UnfitLog(
+            Unfit.FILE_SIZE,
+            f"the master has mappedFileSizeCommitLog={master.file_size}, the follower"
+            f" {follower.file_size}",
+        )

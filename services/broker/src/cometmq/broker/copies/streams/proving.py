@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proof that comes before anything else on a connection between members of a group.
+
+The member that connects opens version 2 of the stream and sends CHALLENGE; the other one answers
+with PROOF, the first one with ANSWER (`cometmq.ha.group_key`). Only then do HELLO and its
+refusal follow, and only then does either side believe, reveal or change anything. A REFUSED frame
+before the proof is a text for the log.
+
+Members with a key and `groupKeyRequired=false` also connect to, and accept, members without one:
+they fall back to version 1 when the other side cannot prove itself.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
+
+import msgspec
+
+from cometmq.broker.copies.streams import frames
+from cometmq.broker.copies.streams.frames import Kind
+from cometmq.broker.copies.streams.handshake import Identity, Refused
+from cometmq.broker.copies.streams.pump import close_soon
+from cometmq.broker.copies.unfit import Unfit, UnfitLog
+from cometmq.ha.group_key import Initiator, Keys, NotProven, Purpose, Responder, WrongEnd
+from cometmq.remoting.errors import CometError, ConnectionLost, RemoteProtocolError
+
+REFUSED_CHARS_MAX: Final = 200
+"""Characters of a refusal before the proof that are logged."""
+
+UNPROVABLE: Final = frozenset({Unfit.VERSION.value, Unfit.UNPROVEN.value})
+"""Reasons with which a member without a key refuses the proof."""
+
+
+class Challenge(msgspec.Struct, frozen=True):
+    """The first pass: what the connection is for, and who opens it."""
+
+    purpose: Purpose
+    initiator: str
+    nonce: bytes
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """The second pass."""
+
+    responder: str
+    nonce: bytes
+    mac: bytes
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The third pass."""
+
+    mac: bytes
+
+
+MessageT = TypeVar("MessageT", Challenge, Proof, Answer, Refused)
+
+
+class Proven(msgspec.Struct, frozen=True):
+    """What a connection has proven."""
+
+    name: str
+    key: bytes
+
+
+class Proving(msgspec.Struct, frozen=True, kw_only=True):
+    """This member's side of proofs."""
+
+    identity: Identity
+    keys: Callable[[], Keys]
+    """The current keys; without any, this member neither proves itself nor asks for proofs."""
+    is_required: bool = True
+    """Whether a member with keys accepts only members that prove themselves."""
+    shown: str = "groupKeyFile"
+    """The setting, as the user gave it."""
+    new_nonce: Callable[[int], bytes] = secrets.token_bytes
+
+    def name(self, ordinal: int | None = None) -> str:
+        """Return the name of this member, or of another one of its group, in proofs."""
+        mine = self.identity
+        number = mine.copy.ordinal if ordinal is None else ordinal
+        return f"{mine.cluster}/{mine.group}/{number}"
+
+    @property
+    def admits_unproven(self) -> bool:
+        """Whether this member talks to members that do not prove themselves."""
+        return not (self.is_required and self.keys())
+
+
+def name_of(identity: Identity) -> str:
+    """Return the name under which a member proves itself."""
+    return f"{identity.cluster}/{identity.group}/{identity.copy.ordinal}"
+
+
+class ProofDeclined(CometError):
+    """The other member ended the connection before it proved itself; changes nothing."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.is_unprovable = reason in UNPROVABLE
+
+
+class Stream(Protocol):
+    """The protocol of a connection that begins once both sides are proven."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def end(self, error: Exception) -> None:
+        """End the connection, or note that it could not be proven."""
+
+
+class ProofInitiator(asyncio.Protocol):
+    """Proves this member to the one it connects to, then starts the stream."""
+
+    def __init__(self, proving: Proving, ordinal: int, stream: Stream) -> None:
+        """`ordinal` is the broker that is wanted."""
+        self._proving = proving
+        self._stream = stream
+        self._pass = Initiator(
+            proving.keys(), Purpose.STREAM, proving.name(),
+            responder=proving.name(ordinal), new_nonce=proving.new_nonce,
+        )  # fmt: skip
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no common base
+        challenge = Challenge(Purpose.STREAM, self._pass.name, self._pass.nonce)
+        opening = frames.encode_opening(frames.PROVEN_VERSION)
+        self._transport.write(opening + _encode(Kind.CHALLENGE, challenge))
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        self._received += data
+        try:
+            found = frames.first_frame(self._received, Kind.PROOF, Kind.REFUSED)
+            if found is not None:
+                self._use(*found)
+        except NotProven as error:
+            self._refuse(error)
+        except CometError as error:
+            self._fail(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        text = str(exc) if exc else "the other side closed the connection"
+        self._stream.end(ConnectionLost(f"{text} before the proof"))
+
+    def _use(self, frame: frames.Frame, end: int) -> None:
+        assert self._transport is not None
+        if frame.kind is Kind.REFUSED:
+            refused = _decode(frame.body, Refused)
+            raise ProofDeclined(refused.reason, printable(refused.text))
+        if end < len(self._received):
+            raise RemoteProtocolError("bytes follow a PROOF, before it is answered")
+        proof = _decode(frame.body, Proof)
+        answer = self._pass.answer(proof.responder, proof.nonce, proof.mac)
+        transport = self._transport
+        transport.write(_encode(Kind.ANSWER, Answer(answer)))
+        transport.set_protocol(cast("asyncio.Protocol", self._stream))
+        self._stream.connection_made(transport)
+
+    def _refuse(self, error: NotProven) -> None:
+        assert self._transport is not None
+        send_refusal(self._transport, Unfit.UNPROVEN, "the proof is not accepted")
+        reason, text = Unfit.UNPROVEN, f"the broker is not a proven member ({self._proving.shown})"
+        if isinstance(error, WrongEnd):
+            is_ours = error.name.rpartition("/")[0] == self._proving.name().rpartition("/")[0]
+            reason = Unfit.NOT_MASTER if is_ours else Unfit.FOREIGN
+            text = "another broker answers"
+        self._stream.end(UnfitLog(reason, f"{text}: {error}"))
+
+    def _fail(self, error: Exception) -> None:
+        assert self._transport is not None
+        self._transport.abort()
+        self._stream.end(error)
+
+
+class Attempt(NamedTuple):
+    """How to connect this time."""
+
+    opening: bytes
+    """What the stream sends first; empty if the proof precedes it."""
+    protocol: Callable[[Stream], asyncio.Protocol]
+    """Returns the protocol of the connection that carries a stream."""
+
+
+class Attempts:
+    """Decides for each connection whether it begins with a proof.
+
+    Without keys, none does. With keys, each does, unless unproven members are admitted and the
+    other side has just declared that it cannot prove itself.
+    """
+
+    def __init__(self, proving: Proving) -> None:
+        self._proving = proving
+        self._is_declined = False
+
+    def next(self, ordinal: int) -> Attempt:
+        """Return how to connect to a broker of the group."""
+        proving = self._proving
+        is_declined, self._is_declined = self._is_declined, False
+        if not proving.keys() or (is_declined and proving.admits_unproven):
+            return Attempt(frames.encode_opening(), lambda stream: cast("asyncio.Protocol", stream))
+        return Attempt(b"", lambda stream: ProofInitiator(proving, ordinal, stream))
+
+    def declined(self, error: ProofDeclined) -> CometError:
+        """Return what to report about a connection that the other side ended before the proof."""
+        if error.is_unprovable and self._proving.admits_unproven:
+            self._is_declined = True
+            return ConnectionLost(f"the other side cannot prove itself and is trusted: {error}")
+        return UnfitLog(
+            Unfit.UNPROVEN, f"the broker declines the proof ({self._proving.shown}): {error}"
+        )
+
+
+class Acceptor(Protocol):
+    """What receives connections once they are proven; implemented by the group's sender."""
+
+    proving: Proving
+
+    def proven(
+        self, transport: asyncio.Transport, address: str, proven: Proven, data: bytes
+    ) -> None:
+        """Serve a proven connection, whose next bytes may have arrived."""
+
+    def unproven(self, transport: asyncio.Transport, address: str, error: UnfitLog) -> None:
+        """Refuse a connection that has not proven anything."""
+
+    def forget(self, transport: asyncio.Transport) -> None:
+        """Forget a connection that ended before the proof."""
+
+
+class ProofResponder(asyncio.Protocol):
+    """Lets a member that has connected prove itself."""
+
+    def __init__(self, acceptor: Acceptor, transport: asyncio.Transport, address: str) -> None:
+        self._acceptor = acceptor
+        self._transport = transport
+        self._address = address
+        self._received = b""
+        self._challenge: Challenge | None = None
+        self._pass: Responder | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        self._received += data
+        try:
+            self._work()
+        except (NotProven, RemoteProtocolError) as error:
+            reason = Unfit.UNPROVEN if isinstance(error, NotProven) else Unfit.PROTOCOL
+            self._refuse(reason, str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._acceptor.forget(self._transport)
+
+    def _work(self) -> None:
+        if self._pass is None:
+            found = frames.first_frame(self._received, Kind.CHALLENGE)
+            if found is not None:
+                self._received = self._received[found[1] :]
+                self._respond(_decode(found[0].body, Challenge))
+        if self._pass is None:
+            return
+        found = frames.first_frame(self._received, Kind.ANSWER, Kind.REFUSED)
+        if found is not None:
+            self._finish(*found)
+
+    def _respond(self, challenge: Challenge) -> None:
+        proving = self._acceptor.proving
+        if challenge.purpose is not Purpose.STREAM:
+            raise RemoteProtocolError(f"{challenge.purpose} is no purpose of this port")
+        self._challenge = challenge
+        self._pass = Responder(
+            proving.keys(), Purpose.STREAM, proving.name(),
+            initiator=challenge.initiator, initiator_nonce=challenge.nonce,
+            new_nonce=proving.new_nonce,
+        )  # fmt: skip
+        proof = Proof(self._pass.name, self._pass.nonce, self._pass.proof)
+        self._transport.write(_encode(Kind.PROOF, proof))
+
+    def _finish(self, frame: frames.Frame, end: int) -> None:
+        assert self._pass is not None
+        assert self._challenge is not None
+        if frame.kind is Kind.REFUSED:
+            raise NotProven("it does not accept the proof of this broker")
+        key = self._pass.check(_decode(frame.body, Answer).mac)
+        proven = Proven(self._challenge.initiator, key)
+        rest = self._received[end:]
+        self._acceptor.proven(self._transport, self._address, proven, rest)
+
+    def _refuse(self, reason: Unfit, text: str) -> None:
+        text = f"a program that connects is not a proven member: {text}"
+        error = UnfitLog(reason, f"{text} ({self._acceptor.proving.shown})")
+        self._acceptor.unproven(self._transport, self._address, error)
+
+
+def send_refusal(transport: asyncio.Transport, reason: Unfit, text: str) -> None:
+    """Send a refusal that reveals nothing about this member, and close the connection."""
+    if not transport.is_closing():
+        transport.write(_encode(Kind.REFUSED, Refused(reason.value, text)))
+        close_soon(transport)
+
+
+def printable(text: str) -> str:
+    """Return the part of a stranger's text that may be logged."""
+    return "".join(char if char.isprintable() else "?" for char in text[:REFUSED_CHARS_MAX])
+
+
+def _encode(kind: Kind, body: msgspec.Struct) -> bytes:
+    return frames.encode_body(kind, msgspec.json.encode(body))
+
+
+def _decode(body: memoryview, body_type: type[MessageT]) -> MessageT:
+    try:
+        return msgspec.json.decode(body, type=body_type)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"{body_type.__name__} cannot be read") from error

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The slave's side: follows the master's log.
+
+The slave connects to its master, reports the end of its log immediately, and appends what arrives:
+only whole records, with one write and one acknowledgement for everything received in one turn of
+the loop. As in RocketMQ, an acknowledgement means that the bytes are in the slave's page cache.
+
+A log that does not fit never stalls silently. Before it connects, the slave asks the master for its
+name, the bounds of its log, and the message in the place of the slave's last one. It then follows
+the headers of all records that arrive, and reports each problem once, with the action to take.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
+
+from cometmq.broker.copies.state import Following, FollowState
+from cometmq.broker.copies.streams.records import RecordStream
+from cometmq.broker.copies.streams.rocketmq.frames import TransferReader, encode_report
+from cometmq.broker.copies.unfit import Unfit, UnfitLog
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import StoreDriver
+from cometmq.remoting.errors import CometError, ConnectionLost, SettingsError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.addresses import parse_address
+from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.types import Buffer
+from cometmq.runtime.clock import Clock
+from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.message_store import MessageStore
+from cometmq.store.writing.write_state import Refusal
+
+CONNECT_TIMEOUT_S: Final = 5.0
+RETRY_FIRST_MS: Final = 200
+RETRY_MAX_MS: Final = 5_000
+IDLE_MS: Final = 500
+REFUSED_COUNT_MAX: Final = 2
+"""Number of connections that the master closes without a reply before a warning is logged."""
+
+RECORD_OVERHEAD_BYTES: Final = 256 << 10
+"""Header, topic and properties of a record, rounded up."""
+
+
+class SlaveFollower:
+    """Maintains one connection to the master, in the background task `run`."""
+
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+        self,
+        store: MessageStore,
+        driver: StoreDriver,
+        status: Following,
+        *,
+        is_slave: Callable[[], bool],
+        address: Callable[[], str],
+        inspect: Callable[[], Awaitable[None]],
+        settings: Callable[[], BrokerSettings],
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        """`address` returns the master's HA address, or "" if no master is known.
+
+        `inspect` asks the master whether the logs fit, and raises UnfitLog if they do not.
+        """
+        self.store = store
+        self.driver = driver
+        self.status = status
+        self.settings = settings
+        self.clock = clock
+        self._is_slave = is_slave
+        self._address = address
+        self._inspect = inspect
+        self._log = log
+        self._stream: _MasterStream | None = None
+        self._refused_count = 0
+        self._last_error = ""
+
+    async def run(self) -> None:
+        """Follow the master while this broker is a slave with a known master."""
+        try:
+            failed_count = 0
+            while True:
+                address = self._address() if self._may_follow() else ""
+                if not address:
+                    self.status.state = FollowState.IDLE
+                    await asyncio.sleep(IDLE_MS / 1000)
+                    continue
+                before = self.status.received_bytes
+                await self._try(address)
+                failed_count = failed_count + 1 if self.status.received_bytes == before else 0
+                wait_ms = min(RETRY_MAX_MS, RETRY_FIRST_MS << min(failed_count, 6))
+                await asyncio.sleep(wait_ms / 1000)
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def tick(self) -> None:
+        """Send a report if one is due; close a connection that is silent or no longer wanted."""
+        if self._stream is None:
+            return
+        if self._may_follow():
+            self._stream.tick(self.clock.monotonic_ms())
+        else:
+            self._stream.close()
+
+    def note_unfit(self, error: UnfitLog) -> None:
+        """Report why the log cannot be followed, unless the last report was the same."""
+        status, detail = self.status, str(error)
+        is_news = (status.unfit, status.unfit_detail) != (error.reason, detail)
+        status.state, status.unfit, status.unfit_detail = FollowState.UNFIT, error.reason, detail
+        if error.reason is Unfit.AHEAD:
+            self.stop()  # a master may overtake this log later without having the same bytes
+        if is_news:
+            self._log.error(
+                "replica.unfit", reason=error.reason.value, error=detail, action=error.action
+            )
+
+    def _may_follow(self) -> bool:
+        state = self.store.write_state
+        is_dead = state.has(Refusal.SYNC_FAILED) or state.has(Refusal.CLOSED)
+        return self._is_slave() and not is_dead
+
+    async def _try(self, address: str) -> None:
+        """Follow until the connection ends, and log why it ended."""
+        status = self.status
+        if status.unfit is None:
+            status.state = FollowState.CONNECTING
+        try:
+            await self._inspect()
+            await self._follow(address)
+        except UnfitLog as error:
+            self.note_unfit(error)
+        except CorruptStore as error:
+            self.note_unfit(UnfitLog(Unfit.FILE_SIZE, str(error)))
+        except ConnectionLost as error:
+            self._note_lost(address, error)
+        except (CometError, OSError) as error:
+            if isinstance(error, DiskError):
+                status.state = FollowState.FAILED
+            if self._is_news(address, error):
+                self._log.warning("replica.failed", master=address, error=describe(error))
+        finally:
+            status.ha_address = ""
+
+    def _note_lost(self, address: str, error: ConnectionLost) -> None:
+        status, stream = self.status, self._stream
+        self._stream = None
+        # A Java master silently closes the connection if the report is beyond the end of its log.
+        is_refused = stream is not None and not stream.has_heard
+        self._refused_count = self._refused_count + 1 if is_refused else 0
+        if self._refused_count >= REFUSED_COUNT_MAX:
+            end = self.store.commit_log.end
+            text = f"{address} closes the connection after the report of a log that ends at {end}"
+            self.note_unfit(UnfitLog(Unfit.REFUSED, text))
+            return
+        if status.unfit is None:
+            status.state = FollowState.CONNECTING
+        if self._is_news(address, error):
+            self._log.warning("replica.lost", master=address, error=describe(error))
+
+    def _is_news(self, address: str, error: Exception) -> bool:
+        """Return whether this failure differs from the last one; a successful connection clears the
+        last one.
+        """
+        text = f"{address} {describe(error)}"
+        is_news, self._last_error = text != self._last_error, text
+        return is_news
+
+    async def _follow(self, address: str) -> None:
+        log = self.store.commit_log
+        if log.confirm_offset != log.end:
+            # The records may be whole, but not dispatched because the disk failed to read them
+            # after they were appended. Raises DiskError while the disk still fails.
+            self.driver.append(log.end, b"")
+        if log.confirm_offset != log.end:
+            text = f"this broker's log has no whole record at offset {log.confirm_offset}"
+            raise UnfitLog(Unfit.NOT_A_RECORD, text)
+        host, port = parse_address(address)
+        stream = _MasterStream(self)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                loop = asyncio.get_running_loop()
+                await loop.create_connection(lambda: stream, host, port)
+        except TimeoutError as error:
+            raise SettingsError(f"{address} does not answer") from error
+        self._stream = stream
+        self.status.ha_address = address
+        self.status.connect_count += 1
+        try:
+            await stream.ended
+        finally:
+            stream.close()
+
+    def note_following(self, offset: int) -> None:
+        """Record that the master has sent data or a heartbeat that begins where this log ends."""
+        status = self.status
+        if status.state is FollowState.FOLLOWING:
+            return
+        status.state, status.unfit, status.unfit_detail = FollowState.FOLLOWING, None, ""
+        self._refused_count, self._last_error = 0, ""
+        self._log.info("replica.following", master=status.ha_address, offset=offset)
+
+
+class _MasterStream(asyncio.Protocol):
+    def __init__(self, follower: SlaveFollower) -> None:
+        self._follower = follower
+        self._commit_log = follower.store.commit_log
+        self._transfers = TransferReader()
+        self._records = self._record_stream(self._commit_log.end)
+        self._transport: asyncio.Transport | None = None
+        self._heard_ms = self._reported_ms = follower.clock.monotonic_ms()
+        self.has_heard = False
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is unrelated
+        self._report()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_ms = self._follower.clock.monotonic_ms()
+        self.has_heard = True
+        try:
+            self._take(data)
+        except (CometError, OSError) as error:
+            self._end(error)
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(ConnectionLost(str(exc) if exc else "the master closed the connection"))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def tick(self, now_ms: int) -> None:
+        """Send a report as a heartbeat; close the connection if the master is silent."""
+        settings = self._follower.settings()
+        if now_ms - self._heard_ms > settings.ha_housekeeping_interval:
+            silent_ms = now_ms - self._heard_ms
+            self._end(ConnectionLost(f"the master has been silent for {silent_ms} ms"))
+            self.close()
+        elif now_ms - self._reported_ms >= settings.ha_send_heartbeat_interval:
+            self._report()
+
+    def _end(self, error: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def _report(self) -> None:
+        assert self._transport is not None
+        self._reported_ms = self._follower.clock.monotonic_ms()
+        self._transport.write(encode_report(self._commit_log.end))
+
+    def _take(self, data: bytes) -> None:
+        pieces: list[bytes] = []
+        end = self._records.end
+        transfers = self._transfers.feed(data)
+        for transfer in transfers:
+            if transfer.offset != end:
+                end = self._begin_at(transfer.offset, end)
+            pieces.append(transfer.data)
+            end += len(transfer.data)
+        records = self._records.feed(b"".join(pieces))
+        if records:
+            self._append(records)
+        if transfers:
+            self._follower.note_following(self._commit_log.end)
+
+    def _begin_at(self, offset: int, end: int) -> int:
+        """Begin an empty log where the master's log begins; no other gap is allowed."""
+        if end or self._records.end or self._commit_log.end:
+            raise UnfitLog(
+                Unfit.OFFSET, f"the master sends offset {offset}, this log ends at {end}"
+            )
+        file_size = self._commit_log.files.file_size
+        if offset % file_size:
+            raise UnfitLog(
+                Unfit.FILE_SIZE,
+                f"the master's log begins at {offset}, which contradicts"
+                f" mappedFileSizeCommitLog={file_size}",
+            )
+        self._records = self._record_stream(offset)
+        return offset
+
+    def _append(self, records: Buffer) -> None:
+        follower, log = self._follower, self._commit_log
+        start = self._records.end - self._records.held_bytes - len(records)
+        follower.driver.append(start, records)
+        follower.status.received_bytes += len(records)
+        follower.store.note_distance(follower.status.behind_bytes(log.end))
+        if log.confirm_offset != log.end:
+            text = f"the record at offset {log.confirm_offset} of the master's log is damaged"
+            raise UnfitLog(Unfit.NOT_A_RECORD, text)
+        self._report()
+
+    def _record_stream(self, end: int) -> RecordStream:
+        return RecordStream(
+            end,
+            file_size=self._commit_log.files.file_size,
+            record_bytes_max=self._follower.settings().max_message_size + RECORD_OVERHEAD_BYTES,
+        )

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RocketMQ's replication stream to one slave, as the master sends it."""
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cometmq.broker.copies.state import Slave
+from cometmq.broker.copies.streams.pump import SLICE_BYTES, LogPump
+from cometmq.broker.copies.streams.records import HEAD_BYTES, is_border, whole_records
+from cometmq.broker.copies.streams.rocketmq.frames import (
+    BODY_BYTES_MAX,
+    ReportReader,
+    encode_header,
+)
+from cometmq.broker.copies.unfit import Unfit, UnfitLog
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.types import Buffer
+
+if TYPE_CHECKING:
+    from cometmq.broker.copies.streams.serving import LogServer
+
+
+class SlaveStream(asyncio.Protocol):
+    """RocketMQ's stream to one slave."""
+
+    def __init__(self, server: "LogServer", transport: asyncio.Transport, address: str) -> None:
+        self._server = server
+        self._transport = transport
+        self._commit_log = server.store.commit_log
+        self._file_size = self._commit_log.files.file_size
+        self._reports = ReportReader()
+        self._requested: int | None = None  # the first report
+        self._slice_bytes = SLICE_BYTES
+        self._record_left = 0  # of a record that is larger than a frame
+        self.address = address
+        self.slave = Slave(address)
+        self.heard_ms = self._sent_ms = server.clock.monotonic_ms()
+        self._pump = LogPump(
+            transport,
+            view=self._commit_log.view,
+            place=self._place,
+            send=self._send,
+            failed=self._give_up,
+            worker=server.worker,
+            bytes_per_s=lambda: server.settings().max_ha_transfer_byte_in_second,
+            now_ms=server.clock.monotonic_ms,
+        )
+
+    # Events of the connection
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_ms = self._server.clock.monotonic_ms()
+        try:
+            for offset in self._reports.feed(data):
+                self._take_report(offset)
+        except RemoteProtocolError as error:
+            self._refuse(UnfitLog(Unfit.PROTOCOL, str(error)))
+        except UnfitLog as error:
+            self._refuse(error)
+
+    def pause_writing(self) -> None:
+        self._pump.is_paused = True
+
+    def resume_writing(self) -> None:
+        self._pump.is_paused = False
+        self.pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.ended(self)
+
+    def close(self) -> None:
+        """Close the connection at once, discarding pending output."""
+        self._server.ended(self)
+        self._transport.abort()
+
+    def finish(self) -> None:
+        """Close the connection after its pending output has been sent."""
+        self._server.ended(self)
+        self._transport.close()
+
+    def _refuse(self, error: UnfitLog) -> None:
+        self._server.note_refused(self.address, error)
+        self.close()
+
+    # Reports
+
+    def _take_report(self, offset: int) -> None:
+        slave = self.slave
+        if self._requested is None:
+            self._requested = offset
+            self._check_request(offset)
+        elif not slave.is_following:
+            # While the boundary is checked, heartbeats repeat the first report; anything else would
+            # acknowledge bytes that were never sent.
+            if offset != self._requested:
+                raise UnfitLog(Unfit.ACK, f"report {offset} follows {self._requested} unasked")
+        elif not slave.acked_offset <= offset <= slave.sent_offset:
+            raise UnfitLog(
+                Unfit.ACK,
+                f"the slave acknowledges {offset} after {slave.acked_offset}; it was sent the log"
+                f" up to {slave.sent_offset}",
+            )
+        elif offset > slave.acked_offset:
+            slave.acked_offset = offset
+            self._server.acked()
+
+    def _check_request(self, offset: int) -> None:
+        """Start at this offset, provided that it lies in the log and a record begins there."""
+        log = self._commit_log
+        end, first = log.confirm_offset, log.min_offset
+        if offset == 0:
+            # An empty slave gets the whole log; nothing counts as acknowledged before its next
+            # report.
+            self._start(first, 0)
+        elif offset > end:
+            raise UnfitLog(Unfit.AHEAD, f"the slave's log ends at {offset}, this master's at {end}")
+        elif offset < first:
+            raise UnfitLog(
+                Unfit.EXPIRED, f"the slave's log ends at {offset}, this master's begins at {first}"
+            )
+        elif offset == end:
+            self._start(offset, offset)
+        else:
+            self._pump.read(offset, HEAD_BYTES, partial(self._check_border, offset))
+
+    def _check_border(self, offset: int, head: Buffer) -> None:
+        if is_border(head, offset, self._file_size):
+            self._start(offset, offset)
+        else:
+            text = f"the slave's log ends at {offset}, where no record of this master begins"
+            self._refuse(UnfitLog(Unfit.NOT_A_RECORD, text))
+
+    def _start(self, offset: int, acked_offset: int) -> None:
+        self.slave.sent_offset = offset
+        self.slave.acked_offset = acked_offset
+        self._server.started(self)
+        if offset == self._commit_log.confirm_offset:
+            self._beat()  # shows the slave at once that its log fits
+        self.pump()
+
+    # The log
+
+    def pump(self) -> None:
+        """Send the bytes that the slave lacks, as fast as it accepts them."""
+        self._pump.wake()
+
+    def _place(self) -> tuple[int, int] | None:
+        sent_offset = self.slave.sent_offset
+        if not self.slave.is_following or sent_offset >= self._commit_log.confirm_offset:
+            return None
+        return sent_offset, self._slice_bytes
+
+    def _give_up(self, error: Exception) -> None:
+        if isinstance(error, UnfitLog) and error.reason in {Unfit.EXPIRED, Unfit.DAMAGED}:
+            self._refuse(error)
+            return
+        self._server.note_unreadable(self.address, error)
+        self.close()
+
+    def _send(self, data: Buffer) -> int:
+        """Send the whole records at the start of a slice; return their size."""
+        start = self.slave.sent_offset
+        try:
+            frames = self._frames(memoryview(data), start)
+        except UnfitLog as error:
+            self._give_up(error)
+            return 0
+        count = self.slave.sent_offset - start
+        if frames:
+            self._transport.writelines(frames)
+            self._server.slaves.sent_bytes += count
+            self._sent_ms = self._server.clock.monotonic_ms()
+        return count
+
+    def _frames(self, data: memoryview, start: int) -> list[Buffer]:
+        """Return headers and bodies, and record how far they reach."""
+        slave = self.slave
+        frames: list[Buffer] = []
+        batch_bytes = min(self._server.settings().ha_transfer_batch_size, BODY_BYTES_MAX)
+        cursor = 0
+        while cursor < len(data):
+            rest = data[cursor:]
+            count = self._frame_bytes(rest, start + cursor, batch_bytes)
+            if not count:
+                break
+            frames += (encode_header(start + cursor, count), rest[:count])
+            cursor += count
+            self._slice_bytes = SLICE_BYTES
+        slave.sent_offset = start + cursor
+        return frames
+
+    def _frame_bytes(self, rest: memoryview, place: int, batch_bytes: int) -> int:
+        """Return the size of the next body; 0 if its first record needs a larger slice."""
+        if self._record_left:
+            count = min(self._record_left, len(rest), BODY_BYTES_MAX)
+            self._record_left -= count
+            return count
+        end = place + len(rest)
+        if len(rest) <= batch_bytes and end == self._commit_log.confirm_offset:
+            return len(rest)  # the newest records: no search for a boundary is needed
+        cut = whole_records(rest, place, self._file_size, batch_bytes)
+        if cut.whole_bytes:
+            return cut.whole_bytes
+        if cut.next_size > BODY_BYTES_MAX and len(rest) == BODY_BYTES_MAX:
+            self._record_left = cut.next_size - len(rest)  # RocketMQ's slave takes no larger frame
+            return len(rest)
+        wanted = min(max(cut.next_size, SLICE_BYTES), BODY_BYTES_MAX)
+        is_first = place == self.slave.sent_offset
+        if is_first and (not cut.next_size or wanted <= self._slice_bytes):
+            raise UnfitLog(Unfit.NOT_A_RECORD, f"the record at offset {place} is incomplete")
+        self._slice_bytes = wanted
+        return 0
+
+    def beat(self, now_ms: int) -> None:
+        """Send a heartbeat if nothing has been sent for a while."""
+        interval_ms = self._server.settings().ha_send_heartbeat_interval
+        if (
+            not self.slave.is_following
+            or self._pump.is_paused
+            or now_ms - self._sent_ms < interval_ms
+        ):
+            return
+        self._beat()
+
+    def _beat(self) -> None:
+        self._sent_ms = self._server.clock.monotonic_ms()
+        self._transport.write(encode_header(self.slave.sent_offset, 0))

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The master's side: accepts slaves on haListenPort and sends them the log.
+
+Each connection reads the log in slices of bounded size (`pump.py`), so that a slow slave never
+delays senders. A commit wakes all slaves once per turn, and all acknowledgements of a turn complete
+the pending sends together.
+
+Rules that RocketMQ's master lacks: the first report must lie at a record boundary within the log,
+an acknowledgement must not exceed the bytes sent, and it counts only as long as its connection is
+open. An empty slave gets the whole log, not only its last file. Only hosts that haSlaveAddresses
+allows may be slaves.
+
+The first 8 bytes determine which stream a connection uses. RocketMQ's stream begins with an offset,
+so its top bit is never set; a broker group's own stream sets it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from cometmq.broker.copies.state import Slaves
+from cometmq.broker.copies.streams.first_bytes import FirstBytes
+from cometmq.broker.copies.streams.frames import VERSION
+from cometmq.broker.copies.streams.openings import Openings
+from cometmq.broker.copies.streams.rocketmq.slave_addresses import WAIT_MS, SlaveAddresses
+from cometmq.broker.copies.streams.rocketmq.slave_stream import SlaveStream
+from cometmq.broker.copies.streams.sending import LogSender
+from cometmq.broker.copies.unfit import Unfit, UnfitLog
+from cometmq.broker.once_per_turn import OncePerTurn
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import StoreDriver
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.server import ALL_ADDRESSES
+from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.worker import Worker
+from cometmq.store.message_store import MessageStore
+
+TICK_INTERVAL_MS: Final = 100
+IDLE_INTERVAL_MS: Final = 500
+"""The interval of a broker that has no slaves and follows no master."""
+_REMEMBERED_REFUSALS_MAX: Final = 100
+"""Maximum number of different refusals that are logged within `_REFUSALS_MS`."""
+
+_REFUSALS_MS: Final = 60_000
+
+
+class LogServer:
+    """Listens for slaves and keeps one stream for each."""
+
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+        self,
+        store: MessageStore,
+        driver: StoreDriver,
+        slaves: Slaves,
+        *,
+        worker: Worker,
+        settings: Callable[[], BrokerSettings],
+        addresses: SlaveAddresses,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        """`worker` reads slices that are not in memory; `settings` may change at run time."""
+        self.addresses = addresses
+        self.openings = Openings()
+        self.store = store
+        self.slaves = slaves
+        self.worker = worker
+        self.settings = settings
+        self.clock = clock
+        self.acked = OncePerTurn(self._answer_senders)
+        self._driver = driver
+        self._log = log
+        self._group: LogSender | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._waiting: dict[FirstBytes, None] = {}  # until the name servers have been asked
+        self._streams: set[SlaveStream] = set()
+        self._refusals: set[tuple[str, str, str]] = set()
+        self._refusals_ms = 0  # when the first of them was logged
+        addresses.changed = self._addresses_changed
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept slaves on a port, and return it; 0 picks a free port."""
+        loop = asyncio.get_running_loop()
+        for address in (host,) if host else ALL_ADDRESSES:
+            listener = await loop.create_server(partial(FirstBytes, self), address, port)
+            self._listeners.append(listener)
+            port = listener.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def group(self) -> LogSender | None:
+        """The sender for the followers of a broker group; None if there is no group."""
+        return self._group
+
+    @group.setter
+    def group(self, group: LogSender) -> None:
+        self._group = group
+        group.refused, group.served = self.note_refused, self._forget_refusals
+        group.established, group.forget = self._establish, self.openings.remove
+
+    def close(self) -> None:
+        """Close the port and all connections; output already written to them is still sent."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        self._waiting.clear()
+        self.openings.close()
+        for stream in tuple(self._streams):
+            stream.finish()
+        if self._group is not None:
+            self._group.stop()
+
+    def close_slaves(self) -> None:
+        """Close the connections of RocketMQ's slaves; the log may no longer continue theirs."""
+        for stream in tuple(self._streams):
+            stream.finish()
+
+    def wake(self) -> None:
+        """Send the bytes appended to the log since the last call; call this once per turn."""
+        for stream in tuple(self._streams):
+            stream.pump()
+        if self._group is not None:
+            self._group.wake()
+
+    @property
+    def connection_count(self) -> int:
+        """The number of connections, including those that have not sent anything yet."""
+        group_count = 0 if self._group is None else self._group.connection_count
+        return len(self.openings) + len(self._streams) + group_count
+
+    def tick(self) -> None:
+        """Send the heartbeats that are due, and close silent connections."""
+        now_ms = self.clock.monotonic_ms()
+        silent_ms = self.settings().ha_housekeeping_interval
+        for host in self.openings.expire(now_ms, silent_ms=silent_ms):
+            self._log.warning("slave.silent", slave=host, silent_ms=silent_ms)
+        for stream in tuple(self._streams):
+            if now_ms - stream.heard_ms > silent_ms:
+                self._log.warning("slave.silent", slave=stream.address, silent_ms=silent_ms)
+                stream.close()
+            else:
+                stream.beat(now_ms)
+        if self._waiting:
+            self.addresses.ask()
+        if self._group is not None:
+            self._group.tick()
+
+    def now_ms(self) -> int:
+        return self.clock.monotonic_ms()
+
+    # Called by connections whose first bytes have not arrived yet
+
+    def admit(self, transport: asyncio.Transport, host: str, own_host: str) -> bool:
+        """Count a new connection; return False if the port is closed."""
+        if self._listeners:
+            is_known = self.addresses.is_known(host, own_host)
+            self.openings.add(transport, host, self.clock.monotonic_ms(), is_known=is_known)
+        return bool(self._listeners)
+
+    def opened_by_member(
+        self, first: FirstBytes, transport: asyncio.Transport, version: int, data: bytes
+    ) -> bool:
+        """Hand the connection of a group member to the group; return False if there is no group."""
+        group = self._group
+        if group is None:
+            return False
+        is_plain = version == VERSION and group.proving.admits_unproven
+        self.openings.note_member(transport, is_plain=is_plain)
+        group.accept(transport, first.address, version, data)
+        return True
+
+    def opened_by_slave(self, first: FirstBytes) -> None:
+        """Serve a slave, if its host is allowed; otherwise ask the name servers first."""
+        group = self._group
+        is_strict = group is not None and not group.proving.admits_unproven
+        if is_strict and not self.addresses.is_explicit:
+            text = (
+                "RocketMQ's stream cannot prove the key of this group: name its slaves in"
+                " haSlaveAddresses, or leave them out"
+            )
+            self._refuse(first, UnfitLog(Unfit.UNPROVEN, text))
+        elif self.addresses.is_allowed(first.host, first.own_host):
+            self._serve(first)
+        elif self.addresses.may_ask:
+            first.pause()
+            self._waiting[first] = None
+            self.addresses.ask()
+        else:
+            self._refuse(first, self._not_allowed(first))
+
+    def forget(self, first: FirstBytes, transport: asyncio.Transport) -> None:
+        """Drop a connection that ended before its first report."""
+        self.openings.remove(transport)
+        self._waiting.pop(first, None)
+
+    def _addresses_changed(self) -> None:
+        """Serve or refuse the slaves that wait for the name servers."""
+        now_ms = self.clock.monotonic_ms()
+        for first in tuple(self._waiting):
+            if self.addresses.is_allowed(first.host, first.own_host):
+                del self._waiting[first]
+                self._serve(first)
+            elif now_ms - first.opened_ms >= WAIT_MS:
+                del self._waiting[first]
+                self._refuse(first, self._not_allowed(first))
+
+    def _not_allowed(self, first: FirstBytes) -> UnfitLog:
+        text = (
+            f"{first.host} is no registered slave of this broker and not in haSlaveAddresses"
+            if self.addresses.may_ask
+            else f"{first.host} is not in haSlaveAddresses"
+        )
+        return UnfitLog(Unfit.ADDRESS, text)
+
+    def _serve(self, first: FirstBytes) -> None:
+        """Replace a connection whose first bytes have arrived with the stream of a slave."""
+        transport = first.transport
+        if not self._establish(transport, first.address):
+            transport.abort()
+            return
+        stream = SlaveStream(self, transport, first.address)
+        self._streams.add(stream)
+        self.slaves.connected.add(stream.slave)
+        transport.set_protocol(stream)
+        stream.data_received(first.received)
+        first.resume()
+
+    def _refuse(self, first: FirstBytes, error: UnfitLog) -> None:
+        self.note_refused(first.address, error)
+        first.transport.abort()
+
+    def _establish(self, transport: asyncio.Transport, address: str) -> bool:
+        """Count a connection as that of a slave or member; return False if there are too many."""
+        self.openings.remove(transport)
+        group_count = 0 if self._group is None else self._group.connection_count
+        count_max = self.settings().ha_connections_max
+        if len(self._streams) + group_count < count_max:
+            return True
+        self._log.warning(
+            "slave.turned_away", slave=address, connections_max=count_max,
+            action="raise haConnectionsMax, or find out what connects to haListenPort",
+        )  # fmt: skip
+        return False
+
+    def started(self, stream: SlaveStream) -> None:
+        """Register a slave whose first report was accepted."""
+        slave = stream.slave
+        slave.is_following = True
+        self._log.info("slave.connected", slave=slave.address, offset=slave.acked_offset)
+        self._forget_refusals(slave.address)
+        self.acked()
+
+    def ended(self, stream: SlaveStream) -> None:
+        """Drop a slave and its acknowledgements."""
+        self._streams.discard(stream)
+        self.slaves.connected.discard(stream.slave)
+        if stream.slave.is_following:
+            stream.slave.is_following = False
+            self._log.info(
+                "slave.disconnected",
+                slave=stream.slave.address,
+                acked_offset=stream.slave.acked_offset,
+            )
+
+    def note_refused(self, address: str, error: UnfitLog) -> None:
+        """Count a refusal; log it once per host, reason and message, because slaves retry forever.
+
+        During a switchover, every slave asks the old master too late or the next one too early.
+        """
+        self.slaves.refused_counts[error.reason] += 1
+        entry = address.rpartition(":")[0], error.reason.value, str(error)
+        if entry in self._refusals:
+            return
+        now_ms = self.clock.monotonic_ms()
+        if len(self._refusals) >= _REMEMBERED_REFUSALS_MAX:
+            if now_ms - self._refusals_ms < _REFUSALS_MS:
+                return
+            self._refusals.clear()
+        if not self._refusals:
+            self._refusals_ms = now_ms
+        self._refusals.add(entry)
+        if error.is_passing:
+            self._log.info(
+                "slave.deferred", slave=address, reason=error.reason.value, error=str(error)
+            )
+            return
+        self._log.error(
+            "slave.refused",
+            slave=address,
+            reason=error.reason.value,
+            error=str(error),
+            action=error.action,
+        )
+
+    def _forget_refusals(self, address: str) -> None:
+        """Log later refusals of this host again, because its slave is following now."""
+        host = address.rpartition(":")[0]
+        self._refusals = {entry for entry in self._refusals if entry[0] != host}
+
+    def note_unreadable(self, address: str, error: Exception) -> None:
+        """Log that a slave cannot be served because this broker cannot read its own log."""
+        self._log.error("slave.log_unreadable", slave=address, error=describe(error))
+
+    def _answer_senders(self) -> None:
+        if self._group is None:  # otherwise the members of the group decide
+            self._driver.note_replicated(self.slaves.acked_offset())

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a group: a master numbers their changes, and its followers apply them in order.
+
+A change is what the journal stores in one turn: the new values, never a difference
+(`tables/journal.py`). The master of an epoch counts its changes from 0. A follower first gets
+complete tables, as of some change, and then each later change. Tables may change while their pieces
+are being sent, so a piece may already contain a later change; applying that change again alters
+nothing.
+
+A follower writes the same changes to its own journal before it acknowledges them.
+
+The journal stores each change together with the tables' position after it, so a restarted copy
+knows which acknowledged changes it has. The position is a lower bound: the tables contain every
+acknowledged change up to it. That remains true while a follower adopts later tables one by one,
+because those contain the acknowledged changes, too. To continue with single changes, a follower
+must have exactly the master's tables. Only tables adopted by the same process qualify, because a
+broker adds missing topics when it starts.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from cometmq.broker.tables.journal import Journal, Journaled
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.transport.tasks import describe
+from cometmq.store.journal import encode_changes
+
+RECENT_BYTES_MAX: Final = 8 << 20
+"""Bytes of changes kept for followers that are behind; followers further behind get the complete
+tables.
+"""
+
+
+class Changes(NamedTuple):
+    """Table changes, or pieces of the whole content of tables."""
+
+    number: int
+    tables: dict[str, msgspec.Raw]
+
+
+class Replicated(Journaled, Protocol):
+    """A table that a master copies to its followers."""
+
+    def whole(self) -> Iterator[bytes]:
+        """Yield the whole content as JSON, in pieces of the same form as `noted_changes`."""
+
+    def become(self, pieces: Sequence[msgspec.Raw]) -> None:
+        """Replace the content with the pieces of another broker's `whole`, and note the
+        differences.
+
+        Raise ValueError or CometError if the JSON does not have the table's shape; nothing has
+        changed then.
+        """
+
+
+class TablesPosition(NamedTuple):
+    """How recent the tables are: they contain every acknowledged change up to this one."""
+
+    epoch: int
+    """The epoch whose master sent the tables; 0 if they were never replicated or the epoch is
+    unknown.
+    """
+    changes: int
+    """The number of changes of that epoch that the tables contain."""
+
+
+UNKNOWN: Final = TablesPosition(0, 0)
+
+
+class TablesLost(CometError):
+    """Changes cannot be applied or saved, so the follower needs the complete tables again."""
+
+
+class TableFeed:
+    """Both sides of the feed: a new master calls `begin`, and a follower calls `adopt` and
+    `apply`.
+    """
+
+    def __init__(self, journal: Journal, tables: Mapping[str, Replicated]) -> None:
+        """`tables` maps the names of the tables' files to the tables."""
+        self._journal = journal
+        self._tables = tables
+        self._is_master = False
+        self._has_masters_tables = False
+        self._recent: deque[tuple[int, bytes]] = deque()  # number, encoded changes
+        self._recent_bytes = 0
+        known = journal.position
+        self.position = UNKNOWN if known is None else TablesPosition(*known)
+        """How recent the tables are."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called after each change by this master's clients; `position` already counts it."""
+        self.sent: Callable[[], None] = lambda: None
+        """Called at the same time, for the streams to the followers."""
+        journal.written = self._note
+        journal.next_position = self._next_position
+
+    # Master
+
+    def begin(self, epoch: int) -> None:
+        """Count the changes of a new epoch from 0; this broker is becoming its master."""
+        position = TablesPosition(epoch, 0)
+        self._journal.write(position)  # earlier changes are part of the snapshot
+        self._has_masters_tables = False
+        self._is_master = True
+        self._recent.clear()
+        self._recent_bytes = 0
+        self.position = position
+
+    def stop(self) -> None:
+        """Stop counting changes: this broker is no longer the master."""
+        self._is_master = False
+
+    def _next_position(self) -> TablesPosition | None:
+        epoch, number = self.position
+        return TablesPosition(epoch, number + 1) if self._is_master else None
+
+    def _note(self, changes: Sequence[tuple[str, bytes]]) -> None:
+        if not self._is_master:
+            return
+        epoch, number = self.position
+        self.position = TablesPosition(epoch, number + 1)
+        encoded = encode_changes(number + 1, changes)
+        self._recent.append((number + 1, encoded))
+        self._recent_bytes += len(encoded)
+        while self._recent_bytes > RECENT_BYTES_MAX:
+            self._recent_bytes -= len(self._recent.popleft()[1])
+        self.changed()
+        self.sent()
+
+    def since(self, number: int) -> Iterable[tuple[int, bytes]] | None:
+        """Return the changes after this one, encoded; None if they are no longer kept."""
+        first = self._recent[0][0] if self._recent else self.position.changes + 1
+        if number + 1 < first:
+            return None
+        return islice(self._recent, number + 1 - first, None)
+
+    def whole(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the content of all tables in pieces, each with the name of its table."""
+        for name, table in self._tables.items():
+            for piece in table.whole():
+                yield name, piece
+
+    # Follower
+
+    def received(self, epoch: int) -> int:
+        """Return the number of changes received in an epoch; -1 if complete tables are needed."""
+        is_current = self._has_masters_tables and self.position.epoch == epoch
+        return self.position.changes if is_current else -1
+
+    def adopt(self, epoch: int, number: int, pieces: Mapping[str, Sequence[msgspec.Raw]]) -> None:
+        """Replace all tables with the master's, as of change `number` or later.
+
+        Raise TablesLost if the tables cannot be replaced or saved.
+        """
+        self.forget()
+        try:
+            for name, table in self._tables.items():
+                if name in pieces:
+                    table.become(pieces[name])
+        except (ValueError, CometError) as error:
+            raise TablesLost(f"the master's tables cannot be adopted: {describe(error)}") from error
+        position = TablesPosition(epoch, number)
+        self._journal.write(position)
+        self._check_saved()
+        self.position = position
+        self._has_masters_tables = True
+
+    def apply(self, epoch: int, changes: Changes) -> None:
+        """Apply the change after the last received one; raise TablesLost if that fails."""
+        received = self.received(epoch)
+        if received < 0 or received != changes.number - 1:
+            raise TablesLost(f"change {changes.number} of epoch {epoch} follows {self.position}")
+        position = TablesPosition(epoch, changes.number)
+        self._check_saved()
+        try:
+            self._journal.apply(changes.tables, position)
+            self._check_saved()
+        except (ValueError, CometError) as error:
+            self.forget()
+            raise TablesLost(f"a change cannot be applied: {describe(error)}") from error
+        self.position = position
+
+    def forget(self) -> None:
+        """Make the next stream send the complete tables."""
+        self._has_masters_tables = False
+
+    def _check_saved(self) -> None:
+        if self._journal.fault:
+            raise TablesLost(f"the journal cannot be written: {self._journal.fault}")

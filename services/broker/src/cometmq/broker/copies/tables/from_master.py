@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A slave's copies of its master's tables, and its queries about the master's log.
+
+Compatibility: the requests are RocketMQ's, sent 3 s after startup and then every 10 s. Topics and
+groups are replaced if their version differs. Committed offsets overwrite the slave's own, even if
+they go backwards. The positions of delay levels are saved for use once the slave is a master.
+Filters, locks and connected clients are not copied, and a slave sends no tables to its master.
+
+Each request may fail independently of the others; a failure is logged once, until a round succeeds.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from cometmq.broker.copies.state import Following
+from cometmq.broker.copies.unfit import Unfit, UnfitLog
+from cometmq.broker.delay import DelayFile, DelayService
+from cometmq.broker.registration.identity import Invoker
+from cometmq.broker.registration.registration import Registration
+from cometmq.broker.role import MASTER_ID
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.tables.groups import Groups
+from cometmq.broker.tables.offsets import OffsetFile, Offsets
+from cometmq.broker.tables.persistence import TableSaver
+from cometmq.broker.tables.topics import Topics
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupTable, TopicConfigTable
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.queries import ViewMessageById
+from cometmq.remoting.errors import CometError, CommandError, CorruptRecord, TransportError
+from cometmq.remoting.log import Log
+from cometmq.remoting.message.record import MessageRecord, decode_record
+from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime import properties
+from cometmq.runtime.clock import Clock
+
+REQUEST_TIMEOUT_MS: Final = 3_000
+
+
+class LogEnd(Protocol):
+    """The part of a log that reports its end."""
+
+    @property
+    def end(self) -> int: ...
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """The tables to copy."""
+
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    delay: DelayService
+
+
+class MasterCopies:
+    """Sends requests to the master: `step` copies its tables, `inspect` checks that the two logs
+    fit together.
+    """
+
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+        self,
+        tables: Copied,
+        status: Following,
+        *,
+        client: Invoker,
+        registration: Registration,
+        saver: TableSaver,
+        commit_log: LogEnd,
+        newest_record: Callable[[], Awaitable[MessageRecord | None]],
+        is_slave: Callable[[], bool],
+        note_unfit: Callable[[UnfitLog], None],
+        settings: Callable[[], BrokerSettings],
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        """`newest_record` returns the last message of this broker's log.
+
+        `note_unfit` is called when a comparison shows that the logs do not match.
+        """
+        self._tables = tables
+        self._status = status
+        self._client = client
+        self._registration = registration
+        self._saver = saver
+        self._commit_log = commit_log
+        self._newest_record = newest_record
+        self._is_slave = is_slave
+        self._note_unfit = note_unfit
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._known_address = ""  # of the master whose name was checked
+        self._failed: set[str] = set()
+
+    async def step(self) -> None:
+        """Copy all tables once, and compare the logs."""
+        if not self._is_slave() or not self._master_address():
+            return
+        steps: Mapping[str, Callable[[], Awaitable[None]]] = {
+            "topics": self._copy_topics,
+            "offsets": self._copy_offsets,
+            "delay": self._copy_delay,
+            "groups": self._copy_groups,
+            "log": self._measure,
+        }
+        for name, copy in steps.items():
+            try:
+                await copy()
+            except UnfitLog as error:
+                self._note_unfit(error)
+            except CometError as error:
+                self._status.table_failed_count += 1
+                if name not in self._failed:
+                    self._failed.add(name)
+                    self._log.warning(
+                        "replica.copy_failed",
+                        table=name,
+                        master=self._master_address(),
+                        error=describe(error),
+                    )
+            else:
+                self._failed.discard(name)
+        if not self._failed:
+            self._status.tables_copied_ms = self._clock.monotonic_ms()
+
+    async def inspect(self) -> None:
+        """Raise UnfitLog if the master is a different broker, or if its log cannot continue this
+        broker's. Return without an error if the master's address is unknown or the master does not
+        answer; the stream then detects any problem.
+        """
+        address = self._master_address()
+        if not address:
+            return
+        try:
+            if address != self._known_address:
+                self._check_name(address, await self._ask(RequestCode.GET_BROKER_CONFIG))
+                self._known_address = address
+            await self._measure()
+            self._judge()
+            await self._compare()
+        except (TransportError, CommandError, CorruptRecord) as error:
+            self._log.debug("replica.unchecked", master=address, error=describe(error))
+
+    def _judge(self) -> None:
+        """Raise UnfitLog if the master's log, as last reported, cannot continue this one."""
+        end, status = self._commit_log.end, self._status
+        if status.unfit is Unfit.AHEAD:
+            # The master's log may have grown beyond ours since, but it is not the same log.
+            raise UnfitLog(Unfit.AHEAD, status.unfit_detail)
+        if 0 < end < status.master_min_offset:
+            raise UnfitLog(
+                Unfit.EXPIRED,
+                f"this log ends at {end}, the master's begins at {status.master_min_offset}",
+            )
+
+    async def _compare(self) -> None:
+        """Raise UnfitLog if the master has a different message in the place of this log's last one.
+
+        This recognizes a former master whose last messages were never copied: its log may end
+        exactly where a record of the new master begins. RocketMQ compares nothing. A record that
+        the master does not return proves nothing: it may be damaged there, or deleted.
+        """
+        ours = await self._newest_record()
+        if ours is None:
+            return
+        offset = ours.physical_offset
+        body = await self._ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageById(offset))
+        if _identity(decode_record(body)) != _identity(ours):
+            raise UnfitLog(
+                Unfit.DIVERGED,
+                f"the last message of this log, at offset {offset}, is not the message that"
+                f" {self._master_address()} has there",
+            )
+
+    async def _measure(self) -> None:
+        # Our own end is read first, because the master's log only grows while it answers.
+        end, status = self._commit_log.end, self._status
+        body = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        figures = decode_json(KVTable, body).table
+        try:
+            status.master_min_offset = int(figures["commitLogMinOffset"])
+            status.master_max_offset = int(figures["commitLogMaxOffset"])
+        except (KeyError, ValueError) as error:
+            raise CommandError(0, f"no bounds of the master's log: {error}") from error
+        if end > status.master_max_offset:
+            raise UnfitLog(
+                Unfit.AHEAD,
+                f"this log ends at {end}, the log of {self._master_address()} at"
+                f" {status.master_max_offset}",
+            )
+
+    def _check_name(self, address: str, body: bytes) -> None:
+        theirs = properties.parse(str(body, "utf-8", "replace"))
+        settings = self._settings()
+        for key, ours, reason in (
+            ("brokerName", settings.broker_name, Unfit.FOREIGN),
+            ("brokerClusterName", settings.broker_cluster_name, Unfit.FOREIGN),
+            ("brokerId", str(MASTER_ID), Unfit.FOREIGN),
+            (
+                "mappedFileSizeCommitLog",
+                str(settings.mapped_file_size_commit_log),
+                Unfit.FILE_SIZE,
+            ),
+        ):
+            if key in theirs and theirs[key] != ours:
+                raise UnfitLog(reason, f"{address} has {key}={theirs[key]}; {ours} is needed")
+
+    async def _copy_topics(self) -> None:
+        table = decode_json(TopicConfigTable, await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
+        topics = self._tables.topics
+        if table.data_version != topics.version:
+            topics.replace(table)
+            self._registration.register_again()
+
+    async def _copy_groups(self) -> None:
+        body = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        table = decode_json(SubscriptionGroupTable, body)
+        groups = self._tables.groups
+        if table.data_version != groups.version:
+            groups.replace(table)
+
+    async def _copy_offsets(self) -> None:
+        body = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        self._tables.offsets.overwrite(decode_json(OffsetFile, body).offset_table)
+        self._saver.request_if_dirty(self._tables.offsets)
+
+    async def _copy_delay(self) -> None:
+        body = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
+        self._tables.delay.adopt(decode_json(DelayFile, body).offset_table)
+        if self._tables.delay.is_dirty:
+            self._tables.delay.save()
+
+    async def _ask(self, code: RequestCode, header: msgspec.Struct | None = None) -> bytes:
+        response = await self._client.invoke(
+            self._master_address(), code, header, timeout_ms=REQUEST_TIMEOUT_MS
+        )
+        return bytes(response.body)
+
+    def _master_address(self) -> str:
+        """Return the master's address, unless it is this broker's own because it was just
+        demoted.
+        """
+        address = self._registration.master_address
+        return "" if address == self._registration.identity.broker_addr else address
+
+
+def _identity(record: MessageRecord) -> tuple[object, ...]:
+    """Return fields that differ if two messages were stored in the same place by two masters."""
+    return record.topic, record.queue_id, record.queue_offset, record.store_timestamp, record.body

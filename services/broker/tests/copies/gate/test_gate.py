@@ -1,0 +1,524 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a group member serves, holds, forwards or refuses a request."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.broker.copies.gate import gate as gates
+from cometmq.broker.copies.gate.gate import NOT_SERVED, Gate
+from cometmq.broker.copies.gate.kinds import KINDS
+from cometmq.broker.handlers import HANDLERS
+from cometmq.broker.testing.scripted import frames_of
+from cometmq.broker.testing.scripts import frame
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Call, Reply, Response
+from cometmq.remoting.errors import (
+    AccessDenied,
+    ConnectFailed,
+    ConnectionLost,
+    MessageIllegal,
+    ServiceNotAvailable,
+    SystemBusy,
+)
+from cometmq.remoting.raw import FLAG_ONEWAY
+from cometmq.remoting.signature import FORWARDED
+
+SEND, TOPIC = RequestCode.SEND_MESSAGE_V2, RequestCode.UPDATE_AND_CREATE_TOPIC
+COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
+LOCK, PULL, BEAT = RequestCode.LOCK_BATCH_MQ, RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT
+HEAD = b'{"code":310,"extFields":{"topic":"T","Signature":"s"}}'
+FORWARDED_HEAD = b'{"code":310,"extFields":{"topic":"T","cometmqForwarded":"true"}}'
+DONE = Response(int(ResponseCode.SUCCESS), None, {}, b"", "ok")
+
+
+def refusal(ext: dict[str, str]) -> Response:
+    return Response(int(ResponseCode.SERVICE_NOT_AVAILABLE), None, ext, b"", "a slave")
+
+
+def not_served(epoch: int) -> Response:
+    return refusal({NOT_SERVED: str(epoch)})
+
+
+class Leader:
+    """A leadership whose answers are set by the test."""
+
+    def __init__(self) -> None:
+        self.readable = self.unlogged = self.enough = True
+        self.tables = 0
+        self.moved = asyncio.Event()
+
+    def may_read(self) -> bool:
+        return self.readable
+
+    def may_answer_unlogged(self) -> bool:
+        return self.unlogged
+
+    def has_enough_copies(self) -> bool:
+        return self.enough
+
+    def has_confirmed_tables(self, tables: int) -> bool:
+        return self.tables >= tables
+
+    async def progress(self) -> None:
+        await self.moved.wait()
+
+
+class Client:
+    """A connection to the new master, with scripted outcomes."""
+
+    def __init__(self, *outcomes: Response | Exception) -> None:
+        self.outcomes = list(outcomes)
+        self.asked: list[tuple[str, int, bytes]] = []
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        header: Any,
+        body: Any,
+        *,
+        timeout_ms: int,
+        ok: Any,
+        ext: Any,
+    ) -> Response:
+        assert header is None
+        assert ext == {"topic": "T", "Signature": "s", FORWARDED: "true"}
+        self.asked.append((address, code, body))
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        assert outcome.code in ok
+        return outcome
+
+
+class Rig:
+    leader: Any
+
+    def __init__(self, *outcomes: Response | Exception, is_master: bool = True) -> None:
+        self.client = Client(*outcomes)
+        self.changes = 0
+        self.may_read_copy = True
+        self.now_ms = 0
+        self.epochs_seen: list[int] = []
+        self.served: list[bytes] = []
+        self.gate = Gate(
+            self.client,
+            changes=lambda: self.changes,
+            may_read_copy=lambda: self.may_read_copy,
+            epoch_seen=self.epochs_seen.append,
+            now_ms=self._now,
+        )
+        self.leader = Leader()
+        self.gate.leader = self.leader if is_master else None
+        self.table = self.gate.guarded(
+            dict.fromkeys((SEND, TOPIC, LOCK, COMMIT, PULL, BEAT), self._serve)
+        )
+
+    def _now(self) -> int:
+        self.now_ms += 100
+        return self.now_ms
+
+    def _serve(self, _context: object, call: Call[Any]) -> Reply:
+        self.served.append(call.body)
+        return Reply(remark="served")
+
+    def ask(self, code: int, body: bytes = b"x", *, flag: int = 0, head: bytes = HEAD) -> Any:
+        call: Call[Any] = Call(code, "header", flag=flag, body=body, head=head)
+        return self.table[code](None, call)
+
+    async def until_asked(self, count: int) -> None:
+        """Wait until this many requests have been forwarded."""
+        async with asyncio.timeout(10):
+            while len(self.client.asked) < count:  # noqa: ASYNC110  # it has no event
+                await asyncio.sleep(0.001)
+
+
+def test_every_request_of_the_table_has_a_handler():
+    assert KINDS.keys() <= HANDLERS.keys()
+
+
+@pytest.mark.parametrize("prefix", [
+    "SEND_M", "SEND_B", "UPDATE_AND_CREATE_TOPIC", "UPDATE_AND_CREATE_SUB", "DELETE_TOPIC",
+    "DELETE_SUB", "UPDATE_CONSUMER", "LOCK", "UNLOCK", "END_", "CONSUMER_SEND",
+])  # fmt: skip
+def test_requests_that_store_or_change_anything_are_in_the_table(prefix):
+    codes = {code for code in map(RequestCode, HANDLERS) if code.name.startswith(prefix)}
+    assert codes
+    assert codes <= KINDS.keys()
+
+
+async def test_a_master_serves_at_once():
+    rig = Rig()
+    for code in (SEND, LOCK, PULL, BEAT):
+        assert rig.ask(code).remark == "served"
+    assert (await rig.ask(TOPIC)).remark == "served"
+
+
+async def test_only_a_master_changes_tables_and_answers_locks():
+    rig = Rig(is_master=False)
+    with pytest.raises(ServiceNotAvailable, match="not the master"):
+        rig.ask(LOCK)
+    with pytest.raises(ServiceNotAvailable, match="not the master"):
+        await rig.ask(TOPIC)
+    assert rig.served == []
+    assert rig.ask(PULL).remark == "served"
+
+
+async def test_a_change_is_refused_while_too_few_copies_are_in_sync():
+    """A single copy could lose the change. Offset commits are still accepted, because messages are
+    still delivered.
+    """
+    rig = Rig()
+    rig.leader.enough = False
+    with pytest.raises(ServiceNotAvailable, match="nothing was changed: fewer copies"):
+        await rig.ask(TOPIC)
+    assert rig.served == []
+    assert (await rig.ask(COMMIT)).remark == "served"
+
+
+async def test_a_change_is_not_answered_if_too_few_copies_are_left_meanwhile():
+    rig = Rig()
+    rig.changes = 3
+    asked = asyncio.get_running_loop().create_task(rig.ask(TOPIC))
+    async with asyncio.timeout(10):
+        while not rig.served:  # noqa: ASYNC110  # it has no event
+            await asyncio.sleep(0.01)
+    rig.leader.tables, rig.leader.enough = 3, False
+    with pytest.raises(SystemBusy, match="the other copies have not confirmed it"):
+        await asked
+
+
+async def test_a_change_is_answered_when_the_copies_have_it():
+    rig = Rig()
+    rig.changes = 3
+    rig.leader.tables = 2
+    asked = asyncio.get_running_loop().create_task(rig.ask(TOPIC))
+    await asyncio.sleep(0.01)
+    assert rig.served == [b"x"]
+    assert not asked.done()
+    rig.leader.tables = 3
+    rig.leader.moved.set()
+    assert (await asked).remark == "served"
+
+
+async def test_a_commit_is_answered_when_the_copies_have_it():
+    rig = Rig()
+    rig.changes = 3
+    asked = asyncio.get_running_loop().create_task(rig.ask(COMMIT))
+    await asyncio.sleep(0.01)
+    assert rig.served == [b"x"]
+    assert not asked.done()
+    rig.leader.tables = 3
+    rig.leader.moved.set()
+    assert (await asked).remark == "served"
+
+
+async def test_a_commit_without_an_answer_waits_for_nothing():
+    rig = Rig()
+    rig.changes = 3
+    assert rig.ask(COMMIT, flag=FLAG_ONEWAY).remark == "served"
+
+
+async def test_a_change_that_the_copies_do_not_get_is_not_confirmed():
+    rig = Rig()
+    rig.changes = 3
+    with pytest.raises(SystemBusy, match="have not confirmed it"):
+        await rig.ask(TOPIC)
+
+
+async def test_a_change_under_a_leadership_that_ends_is_not_confirmed():
+    rig = Rig()
+    rig.changes = 3
+    asked = asyncio.get_running_loop().create_task(rig.ask(TOPIC))
+    await asyncio.sleep(0.005)
+    rig.gate.leader = None
+    with pytest.raises(SystemBusy):
+        await asked
+
+
+async def test_a_lock_waits_until_nobody_else_can_be_master():
+    rig = Rig()
+    rig.leader.unlogged = False
+    asked = asyncio.get_running_loop().create_task(rig.ask(LOCK))
+    await asyncio.sleep(0.01)
+    assert rig.served == []
+    rig.leader.unlogged = True
+    assert (await asked).remark == "served"
+
+
+async def test_reads_wait_until_the_ends_of_queues_are_confirmed():
+    rig = Rig()
+    rig.leader.readable = False
+    asked = asyncio.get_running_loop().create_task(rig.ask(PULL))
+    await asyncio.sleep(0.01)
+    assert rig.served == []
+    rig.leader.readable = True
+    rig.leader.moved.set()
+    assert (await asked).remark == "served"
+
+
+async def test_reads_of_a_slave_wait_until_its_copy_is_confirmed():
+    rig = Rig(is_master=False)
+    rig.may_read_copy = False
+    with pytest.raises(SystemBusy, match="not yet confirmed"):
+        await rig.ask(PULL)
+    assert rig.served == []
+
+
+async def test_parked_requests_are_served_here_after_an_unpark():
+    rig = Rig()
+    rig.gate.park()
+    asked = [asyncio.get_running_loop().create_task(rig.ask(SEND, b"%d" % n)) for n in range(3)]
+    await asyncio.sleep(0.01)
+    assert rig.gate.held_count == 3
+    assert rig.served == []
+    assert rig.ask(PULL).remark == "served"
+    rig.served.clear()
+    rig.gate.unpark()
+    assert [(await one).remark for one in asked] == ["served"] * 3
+    assert rig.served == [b"0", b"1", b"2"]
+    assert rig.client.asked == []
+    assert rig.gate.held_count == 0
+
+
+async def test_parked_requests_are_forwarded_and_never_served_here():
+    answer = Response(int(ResponseCode.SUCCESS), None, {"msgId": "A"}, b"", "ok")
+    rig = Rig(answer, answer)
+    rig.gate.park()
+    asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
+    await asyncio.sleep(0.01)
+    rig.gate.forward("10.0.0.2:10911", 2)
+    rig.gate.leader = None
+    reply = await asked
+    assert (reply.code, reply.remark) == (0, "ok")
+    assert reply.ext == {"msgId": "A", FORWARDED: "true"}
+    assert (await rig.ask(SEND, b"later")).code == 0
+    assert rig.served == []
+    assert rig.client.asked == [
+        ("10.0.0.2:10911", SEND, b"x"),
+        ("10.0.0.2:10911", SEND, b"later"),
+    ]
+    assert rig.gate.forwarded_count == 2
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+async def test_a_forwarded_request_is_not_forwarded_again(is_binary: bool):
+    """Two brokers that follow each other would pass such a request back and forth."""
+    rig = Rig()
+    rig.gate.forward("b1:10911", 2)
+    ((_, head, _),) = frames_of(frame(SEND, {FORWARDED: "true"}, is_binary=is_binary))
+    reply = await rig.ask(SEND, head=head)
+    assert (reply.code, reply.ext) == (ResponseCode.SERVICE_NOT_AVAILABLE, {NOT_SERVED: "2"})
+    assert "is not the master of its group now, it forwards requests itself" in reply.remark
+    assert rig.client.asked == []
+
+
+async def test_a_forwarded_request_is_not_served_by_a_broker_that_is_not_the_master():
+    """The store would refuse it too, but not say whether it may have kept the message."""
+    rig = Rig(is_master=False)
+    reply = rig.ask(SEND, head=FORWARDED_HEAD)
+    assert (reply.code, reply.ext) == (ResponseCode.SERVICE_NOT_AVAILABLE, {NOT_SERVED: "0"})
+    assert rig.ask(SEND).remark == "served"
+
+
+async def test_a_forwarded_request_that_was_held_is_refused_after_the_hand_over():
+    rig = Rig()
+    rig.gate.park()
+    asked = asyncio.get_running_loop().create_task(rig.ask(SEND, head=FORWARDED_HEAD))
+    await asyncio.sleep(0.001)
+    rig.gate.leader = None
+    rig.gate.forward("b:1", 3)
+    assert (await asked).ext == {NOT_SERVED: "3"}
+    assert rig.served == []
+    assert rig.client.asked == []
+
+
+async def test_a_stopping_broker_forwards_for_a_while_after_a_hand_over(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(gates, "LINGER_STEP_MS", 1)
+    rig = Rig()
+    rig.gate.forward("a:1", 2)
+    await rig.gate.linger(600_000)  # returns at once, because this slave has not handed over
+    rig.gate.park()
+    rig.gate.forward("a:1", 2)
+    began_ms = rig.now_ms
+    await rig.gate.linger(5_000)
+    assert rig.now_ms >= began_ms + 5_000
+    before_ms = rig.now_ms
+    await rig.gate.linger(5_000)  # the time counts from the hand-over
+    assert rig.now_ms <= before_ms + 200
+
+
+async def test_lingering_ends_when_the_broker_is_master_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gates, "LINGER_STEP_MS", 1)
+    rig = Rig()
+    rig.gate.park()
+    rig.gate.forward("a:1", 2)
+    lingering = asyncio.get_running_loop().create_task(rig.gate.linger(10**12))
+    await asyncio.sleep(0)
+    rig.gate.unpark()
+    await lingering
+
+
+async def test_a_new_master_that_is_not_open_yet_is_asked_again():
+    answer = Response(int(ResponseCode.FLUSH_SLAVE_TIMEOUT), None, {}, b"", None)
+    rig = Rig(ConnectFailed("no"), not_served(1), answer)
+    rig.gate.forward("a:1", 2)
+    assert (await rig.ask(SEND)).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert len(rig.client.asked) == 3
+
+
+async def test_a_new_master_that_does_not_open_is_given_up():
+    rig = Rig(*[not_served(2)] * 100)
+    rig.gate.forward("a:1", 2)
+    with pytest.raises(ServiceNotAvailable, match="a slave"):
+        await rig.ask(SEND)
+    assert 1 < len(rig.client.asked) < 50
+    assert rig.epochs_seen == []
+
+
+@pytest.mark.parametrize(("outcome", "remark"), [
+    (not_served(2), "a slave"),
+    (not_served(1), "a slave"),
+    (ConnectFailed("no"), "this broker is not the master of its group now"),
+])  # fmt: skip
+async def test_an_established_master_that_does_not_serve_is_not_asked_again(outcome, remark):
+    """Clients then look up the master; retries by every slave would only add load."""
+    rig = Rig(outcome)
+    rig.gate.forward("a:1", 2)
+    rig.now_ms += rig.gate.forward_ms_max
+    with pytest.raises(ServiceNotAvailable, match=remark):
+        await rig.ask(SEND)
+    assert rig.epochs_seen == []
+
+
+@pytest.mark.parametrize("ext", [{}, {NOT_SERVED: ""}, {NOT_SERVED: "9" * 5_000}])
+async def test_a_refusal_of_the_masters_store_is_passed_on_at_once(ext):
+    """A master that is replaced refuses pending sends, although it has stored them."""
+    rig = Rig(refusal(ext))
+    rig.gate.forward("a:1", 2)
+    with pytest.raises(ServiceNotAvailable, match="a slave"):
+        await rig.ask(SEND)
+    assert rig.epochs_seen == []
+
+
+async def test_requests_refused_by_a_former_master_are_sent_to_its_successor():
+    """All of them cause one read of the record, and each is sent to each broker once."""
+    rig = Rig(*[not_served(3)] * 50, *[DONE] * 51)
+    rig.gate.forward("a:1", 2)
+    rig.now_ms += rig.gate.forward_ms_max
+    asked = [asyncio.get_running_loop().create_task(rig.ask(SEND)) for _ in range(50)]
+    await rig.until_asked(50)
+    await asyncio.sleep(0.05)
+    assert len(rig.client.asked) == 50
+    assert rig.epochs_seen == [3]
+    rig.gate.forward("b:1", 3)
+    assert [(await one).remark for one in asked] == ["ok"] * 50
+    assert [address for address, *_ in rig.client.asked] == ["a:1"] * 50 + ["b:1"] * 50
+    assert rig.served == []
+    assert rig.gate.forwarded_count == 50
+
+
+async def test_requests_refused_by_several_former_masters_are_sent_on():
+    rig = Rig(not_served(3), not_served(4), DONE)
+    rig.gate.forward("a:1", 2)
+    asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
+    await rig.until_asked(1)
+    rig.gate.forward("b:1", 3)
+    await rig.until_asked(2)
+    rig.gate.forward("c:1", 4)
+    assert (await asked).remark == "ok"
+    assert rig.epochs_seen == [3, 4]
+
+
+async def test_requests_refused_by_a_former_master_are_served_by_its_successor_itself():
+    rig = Rig(not_served(3))
+    rig.gate.forward("a:1", 2)
+    asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
+    await rig.until_asked(1)
+    rig.gate.unpark()
+    assert (await asked).remark == "served"
+
+
+async def test_a_request_is_refused_if_its_next_master_stays_unknown():
+    rig = Rig(not_served(3))
+    rig.gate.forward_ms_max = 500
+    rig.gate.forward("a:1", 2)
+    with pytest.raises(ServiceNotAvailable, match="does not know the master of epoch 3 yet"):
+        await rig.ask(SEND)
+    assert len(rig.client.asked) == 1
+
+
+async def test_a_client_allowed_by_its_address_is_sent_to_the_master_itself():
+    """The master sees the address of the forwarding broker."""
+    rig = Rig(AccessDenied("no access key"))
+    rig.gate.forward("a:1", 2)
+    with pytest.raises(ServiceNotAvailable, match="is not the master of its group now, the master"):
+        await rig.ask(SEND)
+
+
+async def test_a_forwarded_request_is_served_here_once_this_broker_is_master_again():
+    """The client might not retry after another code, and the request is known not to be stored."""
+    rig = Rig(*[not_served(1)] * 100)
+    rig.gate.forward("a:1", 2)
+    asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
+    await asyncio.sleep(0.001)
+    rig.gate.unpark()
+    assert (await asked).remark == "served"
+    assert {address for address, *_ in rig.client.asked} == {"a:1"}
+
+
+async def test_a_forwarded_request_is_held_while_the_next_switchover_is_in_progress():
+    answer = Response(int(ResponseCode.SUCCESS), None, {}, b"", "ok")
+    rig = Rig(not_served(1), answer)
+    rig.gate.forward("a:1", 2)
+    asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
+    await asyncio.sleep(0.001)
+    rig.gate.park()
+    await asyncio.sleep(3 * gates.FORWARD_PAUSE_STEP_MS / 1000)
+    rig.gate.forward("b:1", 2)
+    assert (await asked).remark == "ok"
+    assert [address for address, *_ in rig.client.asked] == ["a:1", "b:1"]
+    assert rig.served == []
+
+
+async def test_a_request_that_may_have_been_served_is_not_sent_again():
+    rig = Rig(ConnectionLost("gone"))
+    rig.gate.forward("a:1", 2)
+    with pytest.raises(SystemBusy, match="did not answer"):
+        await rig.ask(SEND)
+
+
+async def test_a_refusal_of_the_new_master_is_passed_on():
+    rig = Rig(MessageIllegal("too long"))
+    rig.gate.forward("a:1", 2)
+    with pytest.raises(MessageIllegal, match="too long"):
+        await rig.ask(SEND)
+
+
+async def test_memory_of_held_requests_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gates, "HELD_BYTES_MAX", 10)
+    rig = Rig()
+    rig.gate.park()
+    held = asyncio.get_running_loop().create_task(rig.ask(SEND, b"x" * 8))
+    await asyncio.sleep(0)
+    with pytest.raises(SystemBusy, match="waiting for a switchover"):
+        await rig.ask(SEND, b"x" * 8)
+    rig.gate.unpark()
+    assert (await held).remark == "served"
+    assert rig.ask(SEND, b"x" * 8).remark == "served"
+
+
+async def test_memory_of_forwarded_requests_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gates, "HELD_BYTES_MAX", 10)
+    rig = Rig(*[not_served(1)] * 100)
+    rig.gate.forward("a:1", 2)
+    forwarded = asyncio.get_running_loop().create_task(rig.ask(SEND, b"x" * 8))
+    await asyncio.sleep(0)
+    with pytest.raises(SystemBusy, match="for the master"):
+        await rig.ask(SEND, b"x" * 8)
+    rig.gate.unpark()
+    assert (await forwarded).remark == "served"

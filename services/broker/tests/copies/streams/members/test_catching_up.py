@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Followers that are far behind their master."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.copies.streams import master_stream
+from cometmq.broker.testing.member_nodes import MemberNode, is_equal
+from cometmq.broker.testing.replicas import until
+from cometmq.store.upkeep import checkpointer
+
+
+@pytest.mark.parametrize(("interval_ms", "least", "most"), [(10, 1, 1), (0, 6, 4000)])
+async def test_a_follower_far_behind_rarely_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int, least: int, most: int
+) -> None:
+    monkeypatch.setattr(checkpointer, "FAR_BEHIND_BYTES", 100_000)
+    monkeypatch.setattr(master_stream, "REPORT_BEHIND_MS", interval_ms)
+    async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
+        await master.lead(1)
+        for _ in range(40):
+            await master.fill(100, b"x" * 1000)
+        await slave.follow_member(master, 1)  # its clock stands still
+        await until(lambda: is_equal(slave, master))
+        await until(lambda: master.reports[-1].ack.offset == master.end)
+        reports = [one for one in master.reports if one.ack.offset < master.end - 100_000]
+        assert least <= len(reports) <= most  # the first one names the start of the log
+
+
+async def test_a_follower_far_behind_reads_no_faster_than_checkpoints_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "UNSAVED_COUNT_MAX", 100)
+    monkeypatch.setattr(checkpointer, "FAR_BEHIND_BYTES", 100_000)
+    async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
+        await master.lead(1)
+        for _ in range(40):
+            await master.fill(100, b"x" * 1000)
+        await slave.follow_member(master, 1)
+        await until(lambda: slave.store.is_crowded and slave.group_follower.is_waiting_for_disk)
+        end = slave.end
+        assert end < master.end - 100_000
+        slave.clock.advance(60_000)  # longer than any silence timeout: the slave is not listening
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert slave.end == end
+
+        def saves_and_is_equal() -> bool:
+            slave.driver.tick()
+            return is_equal(slave, master)
+
+        await until(saves_and_is_equal)
+        assert slave.log_bytes() == master.log_bytes()
+        assert slave.state.following.connect_count == 1
+
+
+async def test_a_follower_in_sync_never_waits_for_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "UNSAVED_COUNT_MAX", 100)
+    async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
+        await master.lead(1, [slave])
+        await slave.follow_member(master, 1)
+        for _ in range(10):
+            await master.fill(50)
+            await until(lambda: is_equal(slave, master))
+        assert not slave.store.is_crowded

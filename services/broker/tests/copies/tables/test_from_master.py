@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A slave's copies of its master's tables."""
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from cometmq.broker.copies.state import Following
+from cometmq.broker.copies.tables.from_master import Copied, MasterCopies
+from cometmq.broker.copies.unfit import Unfit, UnfitLog
+from cometmq.broker.testing.brokers import memory_broker
+from cometmq.broker.testing.logs import RecordingLog
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.topic_config import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+)
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.command import Response
+from cometmq.remoting.errors import ConnectFailed, ServerError
+from cometmq.remoting.message.new_message import encode_record
+from cometmq.remoting.message.record import MessageRecord, decode_record
+from cometmq.runtime.clock import FakeClock
+from cometmq.store.testing.builders import make_message
+
+MASTER = "10.0.0.1:10911"
+CONFIG = (
+    b"brokerName=broker-a\nbrokerClusterName=PeersCluster\nbrokerId=0\n"
+    b"mappedFileSizeCommitLog=1073741824\nunknown=1\n"
+)
+
+
+class Delay:
+    def __init__(self) -> None:
+        self.adopted: dict[int, int] = {}
+        self.is_dirty = False
+
+    def adopt(self, offsets: dict[int, int]) -> None:
+        self.adopted = offsets
+
+
+class Saver:
+    def __init__(self) -> None:
+        self.requested: list[object] = []
+
+    def request_if_dirty(self, table: Any) -> None:
+        if table.is_dirty:
+            self.requested.append(table)
+
+
+class Master:
+    """Answers a slave's requests; an answer may be an error to raise."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.answers: dict[int, bytes | Exception] = {
+            Code.GET_ALL_TOPIC_CONFIG: encode_json(
+                TopicConfigTable(
+                    data_version=DataVersion(7, 3),
+                    topic_config_table={"T": TopicConfig(topic_name="T")},
+                )
+            ),
+            Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: encode_json(
+                SubscriptionGroupTable(
+                    data_version=DataVersion(8, 4),
+                    subscription_group_table={"G": SubscriptionGroupConfig(group_name="G")},
+                )
+            ),
+            Code.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"T@G":{0:12,1:3}}}',
+            Code.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:5,18:2}}',
+            Code.GET_BROKER_CONFIG: CONFIG,
+        }
+        self.set_log(0, 1000)
+
+    def set_log(self, first: int, end: int) -> None:
+        table = {"commitLogMinOffset": str(first), "commitLogMaxOffset": str(end)}
+        self.answers[Code.GET_BROKER_RUNTIME_INFO] = encode_json(KVTable(table=table))
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int,
+    ) -> Response:
+        self.asked.append((address, int(code)))
+        answer = self.answers[int(code)]
+        if isinstance(answer, Exception):
+            raise answer
+        return Response(0, None, {}, answer)
+
+
+class End:
+    end = 500
+
+
+def stored(body: bytes = b"x", stored_ms: int = 1) -> bytes:
+    """Return the bytes of a message at offset 400 of a log."""
+    return encode_record(make_message(body=body), 7, 400, stored_ms)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.broker = memory_broker(brokerRole="SLAVE", brokerId="1")
+        self.broker.registration.master_address = MASTER
+        self.master = Master()
+        self.status = Following()
+        self.log = RecordingLog()
+        self.saver = cast("Any", Saver())
+        self.end = End()
+        self.newest: bytes | None = None
+        self.unfit: list[UnfitLog] = []
+        self.delay = cast("Any", Delay())
+        tables = Copied(self.broker.topics, self.broker.groups, self.broker.offsets, self.delay)
+        clock = FakeClock()
+        clock.advance(1)
+        self.copies = MasterCopies(
+            tables,
+            self.status,
+            client=self.master,
+            registration=self.broker.registration,
+            saver=self.saver,
+            commit_log=self.end,
+            newest_record=self.newest_record,
+            is_slave=lambda: self.broker.is_slave,
+            note_unfit=self.unfit.append,
+            settings=lambda: self.broker.settings,
+            clock=clock,
+            log=self.log,
+        )
+
+    async def newest_record(self) -> MessageRecord | None:
+        return None if self.newest is None else decode_record(self.newest)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+async def test_topics_and_groups_become_the_masters_in_its_version(rig: Rig) -> None:
+    await rig.copies.step()
+    assert set(rig.broker.topics.table) == {"T"}
+    assert rig.broker.topics.version == DataVersion(7, 3)
+    assert set(rig.broker.groups.table) == {"G"}
+    assert rig.broker.groups.version == DataVersion(8, 4)
+    assert rig.broker.topics.is_dirty
+    assert rig.broker.groups.is_dirty
+    assert rig.status.tables_copied_ms > 0
+    assert {address for address, _ in rig.master.asked} == {MASTER}
+
+
+async def test_an_equal_version_changes_nothing(rig: Rig) -> None:
+    await rig.copies.step()
+    rig.broker.topics.is_dirty = rig.broker.groups.is_dirty = False
+    await rig.copies.step()
+    assert not rig.broker.topics.is_dirty
+    assert not rig.broker.groups.is_dirty
+
+
+async def test_all_copied_topics_are_registered_whatever_was_before(rig: Rig) -> None:
+    await rig.copies.step()
+    assert set(rig.broker.topics.changes(None)) == {"T"}
+    rig.broker.topics.put(TopicConfig(topic_name="Local"))
+    assert set(rig.broker.topics.changes(DataVersion(7, 3))) == {"Local"}
+
+
+async def test_offsets_overwrite_the_slaves_even_backwards(rig: Rig) -> None:
+    rig.broker.offsets.commit("G", "T", 0, 99)
+    rig.broker.offsets.commit("Other", "T", 0, 7)
+    await rig.copies.step()
+    assert rig.broker.offsets.queues("G", "T") == {0: 12, 1: 3}
+    assert rig.broker.offsets.committed("Other", "T", 0) == 7
+    assert rig.saver.requested == [rig.broker.offsets]
+    assert rig.broker.offsets.groups_of("T") == {"G", "Other"}
+
+
+async def test_positions_of_delay_levels_are_adopted(rig: Rig) -> None:
+    await rig.copies.step()
+    assert rig.delay.adopted == {1: 5, 18: 2}
+
+
+async def test_one_failed_table_does_not_keep_the_others_and_is_logged_once(rig: Rig) -> None:
+    rig.master.answers[Code.GET_ALL_TOPIC_CONFIG] = ConnectFailed(MASTER)
+    rig.master.answers[Code.GET_ALL_DELAY_OFFSET] = b"{"
+    for _ in range(3):
+        await rig.copies.step()
+    assert rig.broker.offsets.committed("G", "T", 0) == 12
+    failed = [fact["table"] for fact in rig.log.named("replica.copy_failed")]
+    assert failed == ["topics", "delay"]
+    assert rig.status.table_failed_count == 6
+    assert rig.status.tables_copied_ms == 0
+
+
+async def test_a_master_copies_nothing(rig: Rig) -> None:
+    rig.broker.registration.master_address = rig.broker.registration.identity.broker_addr
+    await rig.copies.step()
+    await rig.copies.inspect()
+    assert rig.master.asked == []
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (CONFIG.replace(b"broker-a", b"broker-b"), Unfit.FOREIGN),
+        (CONFIG.replace(b"PeersCluster", b"Other"), Unfit.FOREIGN),
+        (CONFIG.replace(b"brokerId=0", b"brokerId=2"), Unfit.FOREIGN),
+        (CONFIG.replace(b"1073741824", b"4096"), Unfit.FILE_SIZE),
+    ],
+)
+async def test_another_master_is_refused_by_name(rig: Rig, config: bytes, reason: Unfit) -> None:
+    rig.master.answers[Code.GET_BROKER_CONFIG] = config
+    with pytest.raises(UnfitLog, match=MASTER) as caught:
+        await rig.copies.inspect()
+    assert caught.value.reason is reason
+
+
+async def test_the_name_of_a_master_is_asked_once(rig: Rig) -> None:
+    await rig.copies.inspect()
+    await rig.copies.inspect()
+    assert [code for _, code in rig.master.asked].count(Code.GET_BROKER_CONFIG) == 1
+    assert rig.status.behind_bytes(rig.end.end) == 500
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "reason"), [(0, 499, Unfit.AHEAD), (501, 900, Unfit.EXPIRED)]
+)
+async def test_a_log_without_a_common_place_is_refused(
+    rig: Rig, first: int, end: int, reason: Unfit
+) -> None:
+    rig.master.set_log(first, end)
+    with pytest.raises(UnfitLog, match="500") as caught:
+        await rig.copies.inspect()
+    assert caught.value.reason is reason
+
+
+async def test_a_log_that_is_ahead_is_noticed_while_it_is_followed(rig: Rig) -> None:
+    """RocketMQ's master keeps sending heartbeats to a slave that is ahead of it."""
+    rig.master.set_log(0, 499)
+    await rig.copies.step()
+    assert [error.reason for error in rig.unfit] == [Unfit.AHEAD]
+
+
+async def test_a_log_that_was_ahead_stays_refused(rig: Rig) -> None:
+    rig.status.unfit, rig.status.unfit_detail = Unfit.AHEAD, "was ahead"
+    rig.master.set_log(0, 10_000)
+    with pytest.raises(UnfitLog, match="was ahead"):
+        await rig.copies.inspect()
+
+
+@pytest.mark.parametrize("theirs", [stored(b"y"), stored(stored_ms=2)])
+async def test_a_log_whose_last_message_is_another_one_is_refused(rig: Rig, theirs: bytes) -> None:
+    """A former master whose last messages were not copied before a slave replaced it."""
+    rig.newest = stored()
+    rig.master.answers[Code.VIEW_MESSAGE_BY_ID] = theirs
+    with pytest.raises(UnfitLog, match="at offset 400") as caught:
+        await rig.copies.inspect()
+    assert caught.value.reason is Unfit.DIVERGED
+    rig.master.answers[Code.VIEW_MESSAGE_BY_ID] = stored()
+    await rig.copies.inspect()
+
+
+@pytest.mark.parametrize(
+    "answer", [ServerError("can not find message by the offset, 400"), b"", stored()[:-1]]
+)
+async def test_a_last_message_that_the_master_does_not_return_proves_nothing(
+    rig: Rig, answer: bytes | Exception
+) -> None:
+    rig.newest = stored()
+    rig.master.answers[Code.VIEW_MESSAGE_BY_ID] = answer
+    await rig.copies.inspect()
+    assert len(rig.log.named("replica.unchecked")) == 1
+
+
+async def test_an_empty_slave_may_begin_anywhere(rig: Rig) -> None:
+    rig.end.end = 0
+    rig.master.set_log(501, 900)
+    await rig.copies.inspect()
+    assert rig.status.behind_bytes(rig.end.end) == 900
+
+
+@pytest.mark.parametrize("error", [ConnectFailed(MASTER), ServerError("No accessKey")])
+async def test_a_master_that_does_not_answer_is_left_to_the_stream(
+    rig: Rig, error: Exception
+) -> None:
+    rig.master.answers[Code.GET_BROKER_RUNTIME_INFO] = error
+    await rig.copies.inspect()
+    rig.master.answers[Code.GET_BROKER_RUNTIME_INFO] = b'{"table":{}}'
+    await rig.copies.inspect()
+    assert len(rig.log.named("replica.unchecked")) == 2
