@@ -107,6 +107,8 @@ class Access(NamedTuple):
     context_namesrv: str = ""
     namespace: str = ""
     """The namespace in which our own commands look for topics and groups."""
+    is_dry_run: bool = False
+    """Whether the command only says what it would change."""
 
     def with_account(self, said: Mapping[str, Any]) -> "Access":
         """Add account options; the first one replaces the whole account from the environment."""
@@ -226,8 +228,16 @@ def note_unread_variables() -> None:
 
 
 def json_or_global(as_json: bool) -> bool:
-    """Return whether `--json` is given before or after the command."""
-    return as_json or ACCESS.get().as_json
+    """Return whether `--json` is given before or after the command, and remember it."""
+    access = ACCESS.get()
+    ACCESS.set(access._replace(as_json=as_json or access.as_json))
+    return as_json or access.as_json
+
+
+def note_dry_run(is_dry_run: bool) -> bool:
+    """Remember whether `--dry-run` is given."""
+    ACCESS.set(ACCESS.get()._replace(is_dry_run=is_dry_run))
+    return is_dry_run
 
 
 def add_global_options(command: Any, options: list[Any]) -> None:

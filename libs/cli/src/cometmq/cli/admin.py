@@ -7,7 +7,9 @@ from typing import Final, TypeVar
 
 import typer
 
+from cometmq.cli.access import ACCESS
 from cometmq.cli.outcome import MISSING, note_damage
+from cometmq.cli.output import Cell
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
@@ -37,6 +39,15 @@ GROUP_REMEDY: Final = (
 )
 
 
+class DryRun(Exception):
+    """A dry run has reached its first change; everything before it was checked."""
+
+    def __init__(self, what: str, places: Sequence[str]) -> None:
+        super().__init__(what)
+        self.what = what
+        self.places = list(places)
+
+
 class CommandAdmin(AdminClient):
     """Continues without failing brokers and names them; distinguishes an empty cluster from a
     cluster whose brokers are down.
@@ -50,6 +61,8 @@ class CommandAdmin(AdminClient):
         """Names of the brokers without which the command has continued."""
         self.resume: Callable[[Sequence[BrokerAdmin]], str] = lambda _: "repeat the command"
         """Return what to do on the brokers that a change has not reached."""
+        self.preview: dict[str, Cell] = {}
+        """What a dry run shows of the change."""
 
     async def cluster(self) -> ClusterInfo:
         """Return all broker groups; raise BrokerMissing if none is registered."""
@@ -109,8 +122,12 @@ class CommandAdmin(AdminClient):
         change: Callable[[BrokerAdmin], Awaitable[T]],
         what: str,
     ) -> list[T]:
-        """Change brokers in turn; an error lists the brokers already changed, and the remedy."""
+        """Change brokers in turn; an error lists the brokers already changed, and the remedy.
+
+        Every change of a command goes through this method, or calls `check_dry_run` before it.
+        """
         rest = list(brokers)
+        self.check_dry_run(what, rest)
         answers: list[T] = []
         done: list[BrokerAdmin] = []
         while rest:
@@ -124,6 +141,11 @@ class CommandAdmin(AdminClient):
                 raise self._half_done(what, done, rest, error) from error
             done.append(rest.pop(0))
         return answers
+
+    def check_dry_run(self, what: str, brokers: Iterable[BrokerAdmin]) -> None:
+        """Raise DryRun if the command must not change anything."""
+        if ACCESS.get().is_dry_run:
+            raise DryRun(what, sorted(it.name or it.address for it in brokers))
 
     def _half_done(
         self,

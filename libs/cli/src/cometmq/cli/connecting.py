@@ -4,7 +4,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib import import_module
 from typing import Annotated, Any, Final, TypeVar
 
@@ -12,16 +12,19 @@ import msgspec
 import typer
 
 from cometmq.cli.access import (
+    ACCESS,
     ACCOUNT_DEFAULTS,
     NAMESRV_HELP,
     NAMESRV_VARIABLE,
     Access,
     namesrv_in_use,
+    note_dry_run,
     resolved_access,
     tls_config_name,
 )
-from cometmq.cli.admin import CommandAdmin
+from cometmq.cli.admin import CommandAdmin, DryRun
 from cometmq.cli.input import read_lines
+from cometmq.cli.output import Cell, print_facts
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ClientOptions, OptionsT
 from cometmq.remoting.errors import CometError, SettingsError
@@ -51,6 +54,15 @@ Cluster = Annotated[
 
 
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
+DryRunOption = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Check everything, say what would change, and stop.",
+        callback=note_dry_run,
+    ),
+]
+"""The option of each command that changes something; `ask` ends the command before the change."""
 
 
 def ask(namesrv: str, question: Callable[[CommandAdmin], Awaitable[T]]) -> T:
@@ -62,11 +74,20 @@ def ask(namesrv: str, question: Callable[[CommandAdmin], Awaitable[T]]) -> T:
 
     async def asked() -> T:
         async with CommandAdmin(namesrv, options=with_access(ClientOptions())) as admin:
-            answer = await question(admin)
+            try:
+                answer = await question(admin)
+            except DryRun as end:
+                _print_dry_run(end, admin.preview)
+                raise typer.Exit(0) from end
             admin.check_answers()
             return answer
 
     return run(asked())
+
+
+def _print_dry_run(end: DryRun, preview: Mapping[str, Cell]) -> None:
+    facts: dict[str, Cell] = {"would": end.what, "at": end.places, **preview, "changed": False}
+    print_facts(facts, as_json=ACCESS.get().as_json)
 
 
 def with_access(options: OptionsT) -> OptionsT:
@@ -169,7 +190,7 @@ async def confirm(question: str, *, is_confirmed: bool) -> None:
     Each of our own commands that destroys or moves something calls this, after checking that the
     given names exist. mqadmin's commands do not ask, because scripts run them.
     """
-    if is_confirmed:
+    if is_confirmed or ACCESS.get().is_dry_run:
         return
     if not sys.stdin.isatty():
         raise wrong_usage(f"{question} Standard input is not a terminal: give --yes")

@@ -38,6 +38,8 @@ class CommandInfo(NamedTuple):
     """Whether values may be empty, as in mqadmin and in the settings of programs."""
     may_repeat: bool = False
     """Whether the last value of a repeated option wins; wrappers of programs append options."""
+    exit_usage: int = EXIT_USAGE
+    """The exit status after wrong usage."""
 
 
 def load_command(name: str, info: CommandInfo) -> Any:

@@ -39,6 +39,7 @@ from cometmq.remoting.errors import CometError, SettingsError
 PROGRAMS: Final = "Programs"
 MESSAGES: Final = "Messages"
 CLUSTER: Final = "Topics, groups and brokers"
+OPERATION: Final = "Operation"
 OWN: Final = "This command line"
 
 
@@ -97,6 +98,15 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "store": CommandInfo(
         "cometmq.cli.verbs.store", "Inspect, verify and dump a store offline.", CLUSTER
+    ),
+    "check": CommandInfo(
+        "cometmq.cli.verbs.check", "Compare the cluster with thresholds.", OPERATION, exit_usage=3
+    ),
+    "doctor": CommandInfo(
+        "cometmq.cli.verbs.doctor", "Examine a cluster, and say what to do.", OPERATION
+    ),
+    "debug": CommandInfo(
+        "cometmq.cli.verbs.debug", "Write an archive for those who help.", OPERATION
     ),
     "context": CommandInfo(
         "cometmq.cli.verbs.context", "Name clusters and accounts, and choose one of them.", OWN
@@ -201,6 +211,13 @@ def main() -> None:
         sys.exit(_run())
 
 
+def _usage_status(error: Any) -> int:
+    """Return the exit status of a command that was called incorrectly."""
+    path = getattr(getattr(error, "ctx", None), "command_path", "").split()
+    info = COMMANDS.get(path[1]) if len(path) > 1 else None
+    return EXIT_USAGE if info is None else info.exit_usage
+
+
 def _run() -> int:
     MISSING.clear()
     DAMAGES.clear()
@@ -219,6 +236,6 @@ def _run() -> int:
         if not hasattr(error, "format_message"):  # typer does not export click's class
             raise
         print_wrong_usage(error)
-        status = EXIT_USAGE
+        status = _usage_status(error)
     print_missing()
     return status or int(bool(MISSING or DAMAGES))

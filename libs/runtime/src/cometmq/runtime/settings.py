@@ -11,7 +11,6 @@ along with probable mistakes that would not be fatal by themselves.
 """
 
 import os
-import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,17 +23,13 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import closest, did_you_mean
 from cometmq.runtime import properties
 from cometmq.runtime.mistakes import LINE_FORM, Mistakes
+from cometmq.runtime.redaction import HIDDEN, SECRET_IN_URL, looks_secret
 from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.settings_fields import SettingsField, fields_of
 from cometmq.runtime.variables import unread, unread_line
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_HIDDEN = "******"
-_SECRET_NAME = re.compile(
-    r"secret|passw|passphrase|pwd|token|credential|key|signature", re.IGNORECASE
-)
-_SECRET_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _NUMBERS = ("0", "1")
 
 
@@ -151,8 +146,8 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         fields = [it for it in fields_of(type(self.value)).values() if not it.is_secret]
         known = {field.name: _text(field.read(self.value)) for field in fields}
         set_values = {name: text for name, text in known.items() if text is not None}
-        shown = {name: text for name, text in self.unknown.items() if not _looks_secret(name)}
-        shown = {name: _SECRET_IN_URL.sub(_HIDDEN, text) for name, text in shown.items()}
+        shown = {name: text for name, text in self.unknown.items() if not looks_secret(name)}
+        shown = {name: SECRET_IN_URL.sub(HIDDEN, text) for name, text in shown.items()}
         return properties.render({**shown, **set_values})
 
     def as_saved_properties(self) -> str:
@@ -180,14 +175,14 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
             if only is not None and field.name not in only:
                 continue
             text = _text(field.read(self.value))
-            shown = _HIDDEN if field.is_secret and text else text or ""
+            shown = HIDDEN if field.is_secret and text else text or ""
             rows.append((f"{field.name}={shown}", str(self.origins[field.name])))
         guesses, prose = self.mistakes.misspelt, self.mistakes.prose
         for name, text in self.unknown.items() if only is None else ():
             hint = f"; did you mean {guesses[name]}?" if name in guesses else ""
             if name in prose:
                 hint = f"; {LINE_FORM}"
-            shown = _HIDDEN if _looks_secret(name) and text else _SECRET_IN_URL.sub(_HIDDEN, text)
+            shown = HIDDEN if looks_secret(name) and text else SECRET_IN_URL.sub(HIDDEN, text)
             rows.append((f"{name}={shown}", f"unknown, kept{hint}"))
         width = min(60, max((len(setting) for setting, _ in rows), default=0))
         return "".join(f"{setting:<{width}}  # {source}\n" for setting, source in rows)
@@ -303,7 +298,7 @@ def _misspelt(
     for name, (raw, origin) in sorted(unknown.items()):
         guess = closest(name, fields)
         if guess is not None and fields[guess].is_guard:
-            shown = _HIDDEN if fields[guess].is_secret else raw
+            shown = HIDDEN if fields[guess].is_secret else raw
             faults.add(f"{name}={shown}: unknown setting; did you mean {guess}? (from {origin})")
         elif guess is not None:
             found[name] = guess
@@ -320,7 +315,7 @@ def _unread(
     for name, guess in unread(variables, prefix, own).items():
         field = own.get(guess)
         if field is not None and field.is_guard:
-            shown = _HIDDEN if field.is_secret else variables[name]
+            shown = HIDDEN if field.is_secret else variables[name]
             faults.add(f"{name}={shown}: {unread_line(name, [guess])}")
         else:
             found[name] = guess
@@ -425,13 +420,8 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
 
 
 def _invalid(field: SettingsField, value: object, origin: Origin) -> SettingsError:
-    shown = _HIDDEN if field.is_secret else str(value).replace("\n", "\\n")
+    shown = HIDDEN if field.is_secret else str(value).replace("\n", "\\n")
     return SettingsError(f"{field.name}={shown}: must be {field.expected}{_source(origin)}")
-
-
-def _looks_secret(name: str) -> bool:
-    """Return whether an unknown setting may be a secret; a tool that reads it knows its value."""
-    return _SECRET_NAME.search(name) is not None
 
 
 def _source(origin: Origin) -> str:

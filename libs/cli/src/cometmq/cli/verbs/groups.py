@@ -12,6 +12,7 @@ from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
     Cluster,
+    DryRunOption,
     Namesrv,
     Yes,
     ask,
@@ -27,6 +28,7 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
+from cometmq.cli.verbs import moves, seek
 from cometmq.cli.verbs.observer import begin_of, chosen_queues
 from cometmq.cli.verbs.source import queues_of
 from cometmq.cli.verbs.topic_changes import check_exists, configs_at, unread_notes
@@ -37,6 +39,7 @@ from cometmq.client.errors import ClientError, NoRoute
 from cometmq.client.message import check_group
 from cometmq.insight import times
 from cometmq.insight.members import Members, is_ours, members_of
+from cometmq.insight.preview import preview_reset
 from cometmq.insight.queue_states import (
     missed_notes,
     missing_level_notes,
@@ -64,6 +67,7 @@ RETRIES_HELP: Final = (
 )
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
+app.command("seek")(seek.seek)
 
 
 @app.command("list")
@@ -77,6 +81,10 @@ def list_groups(
 
     The topics shown are the members' subscriptions or, if there are no members, the topics in which
     the group has offsets.
+
+    \b
+    EXAMPLE
+      cometmq group list --all
     """
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
@@ -108,7 +116,12 @@ def _row(found: Members, topics: Iterable[str]) -> list[Cell]:
 
 @app.command()
 def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
-    """Show a group's members, subscriptions and settings."""
+    """Show a group's members, subscriptions and settings.
+
+    \b
+    EXAMPLE
+      cometmq group describe billing
+    """
 
     async def question(admin: AdminClient) -> tuple[Members, list[str]]:
         members = await members_of(admin, group, await known_group(admin, group))
@@ -188,7 +201,7 @@ def _print_section(title: str, rows: list[dict[str, Cell]]) -> None:
 
 
 @app.command()
-def create(
+def create(  # noqa: PLR0913  # one parameter per option
     group: Group,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
@@ -196,9 +209,15 @@ def create(
     *,
     enabled: Annotated[bool, typer.Option(help="Whether the group may consume.")] = True,
     broadcast: Annotated[bool, typer.Option(help="Whether the group may use broadcasting.")] = True,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create a consumer group; fails if a broker already has it (see alter)."""
+    """Create a consumer group; fails if a broker already has it (see alter).
+
+    \b
+    EXAMPLE
+      cometmq group create billing --retries 5
+    """
     config = SubscriptionGroupConfig(
         group_name=group,
         retry_max_times=retries,
@@ -231,7 +250,7 @@ def create(
 
 
 @app.command()
-def alter(
+def alter(  # noqa: PLR0913  # one parameter per option
     group: Group,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
@@ -244,11 +263,16 @@ def alter(
         bool | None,
         typer.Option("--broadcast/--no-broadcast", help="Whether the group may use broadcasting."),
     ] = None,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Change the given settings of a consumer group.
 
     A broker without the group gets it, with settings copied from another broker.
+
+    \b
+    EXAMPLE
+      cometmq group alter billing --no-enabled
     """
     changes: dict[str, int | bool] = {
         name: value
@@ -311,6 +335,7 @@ def delete(  # noqa: PLR0913  # one parameter per option
         bool, typer.Option("--force", help="Delete the group even if members are connected.")
     ] = False,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a consumer group; asks for confirmation.
@@ -320,6 +345,10 @@ def delete(  # noqa: PLR0913  # one parameter per option
 
     Fails if members are connected, because they would continue without offsets or create the group
     again.
+
+    \b
+    EXAMPLE
+      cometmq group delete billing --dry-run
     """
 
     async def question(admin: AdminClient) -> list[str]:
@@ -368,6 +397,7 @@ def reset(  # noqa: PLR0913  # one parameter per option
         bool, typer.Option("--backwards", help="Never move a queue forward.")
     ] = False,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Move a group to new offsets, whether or not it is connected; asks for confirmation.
@@ -375,6 +405,10 @@ def reset(  # noqa: PLR0913  # one parameter per option
     A time selects the first message stored at that time in each queue, or else the nearest one, so
     one older message per queue may be read again. --queue and --offset require a group without
     members.
+
+    \b
+    EXAMPLE
+      cometmq group reset billing orders --to 90m --dry-run
     """
     if queue is not None or offset is not None:
         if queue is None or offset is None or to is not None or backwards:
@@ -388,7 +422,7 @@ def reset(  # noqa: PLR0913  # one parameter per option
     if to is None:
         raise wrong_usage("give --to, or --queue with --offset")
 
-    async def question(admin: AdminClient) -> dict[MessageQueue, int]:
+    async def question(admin: CommandAdmin) -> dict[MessageQueue, int]:
         now_ms = wall_ms()
         at_ms = _PLACES.get(to)
         if at_ms is None:
@@ -400,6 +434,8 @@ def reset(  # noqa: PLR0913  # one parameter per option
                 )
         await _check_brokers(admin, topic)
         await known_group(admin, group)
+        found = await preview_reset(admin, group, topic, at_ms, is_forced=not backwards)
+        admin.preview = moves.totals(found.moves)
         await _ask_to_move(admin, group, topic, is_confirmed=yes)
         return await admin.reset_offsets(group, topic, at_ms, is_forced=not backwards)
 
@@ -415,11 +451,17 @@ def clone(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the offsets of a group in a topic to another group; asks for confirmation."""
+    """Copy the offsets of a group in a topic to another group; asks for confirmation.
 
-    async def question(admin: AdminClient) -> dict[MessageQueue, int]:
+    \b
+    EXAMPLE
+      cometmq group clone billing billing-2 orders
+    """
+
+    async def question(admin: CommandAdmin) -> dict[MessageQueue, int]:
         await _check_brokers(admin, topic)
         for group in (source, destination):
             await known_group(admin, group)
@@ -433,7 +475,7 @@ def clone(
 
 
 async def _move_queue(
-    admin: AdminClient, group: str, topic: str, name: str, offset: int, *, is_confirmed: bool
+    admin: CommandAdmin, group: str, topic: str, name: str, offset: int, *, is_confirmed: bool
 ) -> dict[MessageQueue, int]:
     """Move a group in one queue; it must have no members, because they would overwrite the
     offset.
@@ -448,7 +490,11 @@ async def _move_queue(
     masters = {broker.name: broker for broker in await admin.masters_to_change_of(topic)}
     begin = await begin_of(masters.get(queue.broker_name), queue, "", offset)
     await _ask_to_move(admin, group, topic, is_confirmed=is_confirmed)
-    await masters[queue.broker_name].commit_offset(group, topic, queue.queue_id, begin)
+    await admin.change_each(
+        [masters[queue.broker_name]],
+        lambda it: it.commit_offset(group, topic, queue.queue_id, begin),
+        f"move the group {group} in {topic}",
+    )
     return {queue: begin}
 
 
@@ -460,7 +506,7 @@ async def _check_brokers(admin: AdminClient, topic: str) -> None:
         await admin.ask_all(await admin.masters_of(topic), lambda it: it.groups())
 
 
-async def _ask_to_move(admin: AdminClient, group: str, topic: str, *, is_confirmed: bool) -> None:
+async def _ask_to_move(admin: CommandAdmin, group: str, topic: str, *, is_confirmed: bool) -> None:
     """Ask for confirmation to change the offsets of a group in an existing topic.
 
     Print a note if the group has no offsets there yet.
@@ -470,7 +516,9 @@ async def _ask_to_move(admin: AdminClient, group: str, topic: str, *, is_confirm
     text = f"{group} has no offsets in {topic} yet"
     if is_new and is_confirmed:
         print_notes([text])
-    hint = f" ({text})" if is_new else ""
+    words = [text] if is_new else []
+    words += [f"{count} {name.replace('_', ' ')}" for name, count in admin.preview.items()]
+    hint = f" ({', '.join(words)})" if words else ""
     await confirm(f"Move the consumer group {group} in {topic}?{hint}", is_confirmed=is_confirmed)
 
 

@@ -11,6 +11,7 @@ from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
     Cluster,
+    DryRunOption,
     Namesrv,
     Yes,
     ask,
@@ -120,6 +121,10 @@ def list_topics(
 
     If a broker has no master, its slave's copy is shown, which may be 10 s old. The permission is
     that of the topic; a note names brokers that are read-only as a whole.
+
+    \b
+    EXAMPLE
+      cometmq topic list --json
     """
 
     async def question(admin: CommandAdmin) -> tuple[list[list[Cell]], list[str]]:
@@ -167,7 +172,7 @@ def _queue_counts(counts: list[int], *, as_json: bool) -> Cell:
 
 
 @app.command()
-def create(
+def create(  # noqa: PLR0913  # one parameter per option
     topic: Topic,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
@@ -183,12 +188,17 @@ def create(
     ] = None,
     perm: Permission = "rw",
     *,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic; fails if a broker already has it (see alter).
 
     Warns about groups that have offsets from an earlier topic of this name, because they will skip
     messages.
+
+    \b
+    EXAMPLE
+      cometmq topic create orders --queues 8
     """
     checked_permission = _permission(perm)
     queue_count = QUEUES_DEFAULT if queues is None else queues
@@ -261,6 +271,7 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
         ),
     ] = False,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Change the given settings of a topic on the brokers that have it.
@@ -269,6 +280,10 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
     changes read and write queues together. To remove queues without losing messages, set
     --write-queues, wait until the groups have consumed the other queues, and then set --read-queues
     with --force. The command asks for confirmation before it removes permission to read or write.
+
+    \b
+    EXAMPLE
+      cometmq topic alter orders --queues 16 --dry-run
     """
     change = Change(
         read_queues if read_queues is not None else queues,
@@ -280,7 +295,7 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
             "nothing to change: give --queues, --read-queues, --write-queues or --perm"
         )
 
-    async def question(admin: AdminClient) -> list[list[Cell]]:
+    async def question(admin: CommandAdmin) -> list[list[Cell]]:
         masters = await admin.masters_to_change(cluster, broker or None)
         before = await configs_at(admin, masters, topic, lambda it: it.topics())
         if not before:
@@ -297,6 +312,9 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
             await _confirm_loss(unread_text(topic, unread), is_forced=force, is_confirmed=yes)
         elif cut_off := cut_off_text(topic, before, after):
             await confirm(f"{cut_off}. Continue?", is_confirmed=yes)
+        admin.preview = {
+            name: f"{_described(before[name])} -> {_described(it)}" for name, it in after.items()
+        }
         await admin.change_each(
             [masters[name] for name in after],
             lambda it: it.create_topic(after[it.name]),
@@ -309,6 +327,12 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
 
     columns = ("Broker", "Read queues", "Write queues", "Permission")
     print_rows(columns, ask(namesrv, question), as_json=as_json, title=topic)
+
+
+def _described(config: TopicConfig) -> str:
+    return (
+        f"{config.read_queue_nums}/{config.write_queue_nums} queues, {permission_text(config.perm)}"
+    )
 
 
 async def _confirm_loss(text: str, *, is_forced: bool, is_confirmed: bool) -> None:
@@ -362,6 +386,7 @@ def delete(
         ),
     ] = False,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a topic and its messages; asks for confirmation.
@@ -373,6 +398,10 @@ def delete(
     --reset-groups prevents that; it fails if members are connected, because they would commit the
     old offsets again. Delayed messages that are waiting are kept, too, and are delivered to a new
     topic of this name.
+
+    \b
+    EXAMPLE
+      cometmq topic delete orders --dry-run
     """
 
     async def question(admin: AdminClient) -> tuple[list[str], list[str]]:
@@ -411,6 +440,10 @@ def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
     """Show the first and last offset and the last message of each queue.
 
     A note lists queues that producers write to but consumers do not, or may not, read.
+
+    \b
+    EXAMPLE
+      cometmq topic describe orders
     """
 
     async def question(admin: AdminClient) -> tuple[list[list[Cell]], list[str]]:
@@ -440,7 +473,12 @@ def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
 
 @app.command()
 def route(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
-    """Show the brokers of a topic as clients see them."""
+    """Show the brokers of a topic as clients see them.
+
+    \b
+    EXAMPLE
+      cometmq topic route orders
+    """
 
     async def question(admin: AdminClient) -> TopicRoute:
         return await admin.route(topic)

@@ -12,7 +12,16 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm, wrong_usage
+from cometmq.cli.admin import CommandAdmin
+from cometmq.cli.connecting import (
+    DEFAULT_NAMESRV,
+    DryRunOption,
+    Namesrv,
+    Yes,
+    ask,
+    confirm,
+    wrong_usage,
+)
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
@@ -121,7 +130,8 @@ def check(
 
     async def question(admin: AdminClient) -> dict[str, Cell]:
         _check_form(transaction)
-        return {**await check_now(admin, transaction)}
+        found = await check_now(admin, transaction)
+        return {**found, "asked": found["asked"] or None}
 
     facts = ask(namesrv, question)
     print_facts(facts, as_json=as_json)
@@ -138,6 +148,7 @@ def resolve(
     commit: Annotated[bool, typer.Option("--commit", help="Deliver the message.")] = False,
     rollback: Annotated[bool, typer.Option("--rollback", help="Drop the message.")] = False,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """End a transaction in place of its producer; shows the message and asks for confirmation.
@@ -148,7 +159,7 @@ def resolve(
         raise wrong_usage("give either --commit or --rollback")
     verb = "Commit" if commit else "Roll back"
 
-    async def question(admin: AdminClient) -> dict[str, Any]:
+    async def question(admin: CommandAdmin) -> dict[str, Any]:
         master, half = await _found(admin, transaction)
         if not await master.is_open(half):
             raise ClientError(f"the transaction {transaction} has already ended")
@@ -156,6 +167,7 @@ def resolve(
         if not yes and sys.stdin.isatty():
             _print_facts(facts, as_json=False)
         await confirm(f"{verb} this transaction?", is_confirmed=yes)
+        admin.check_dry_run(f"{verb.lower()} the transaction {transaction}", [master])
         await master.end_transaction(half, commit=commit)
         return facts | {"open": False, "ended_by": "commit" if commit else "rollback"}
 

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq check`: compare a cluster with thresholds, for monitoring systems and scripts."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Final, Literal, NoReturn
+
+import typer
+
+from cometmq.cli.connecting import DEFAULT_NAMESRV, EXIT_USAGE, Namesrv, run, with_access
+from cometmq.cli.verbs import checks
+from cometmq.cli.verbs.checks import FORMS, Item, Limits, Status
+from cometmq.client import ClientOptions
+from cometmq.client.admin import AdminClient
+from cometmq.insight.model import Snapshot
+from cometmq.insight.snapshot import look
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import NO_LOG
+
+EXIT_UNKNOWN: Final = int(Status.UNKNOWN)
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Compare a cluster with thresholds; exit status 0 ok, 1 warning, 2 critical, 3 unknown.",
+)
+
+Form = Annotated[
+    Literal["text", "json", "nagios", "prometheus"],
+    typer.Option("--format", help="Form of the output."),
+]
+Groups = Annotated[list[str] | None, typer.Argument(help="Groups; all by default.")]
+Brokers = Annotated[list[str] | None, typer.Argument(help="Brokers; all by default.")]
+
+
+def _limit(letter: str, name: str, words: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        f"-{letter}", f"--{name}", min=0, help=f"{words} from this value."
+    )
+    return option
+
+
+Warn = Annotated[float | None, _limit("w", "warn", "Warning")]
+Critical = Annotated[float | None, _limit("C", "critical", "Critical")]
+
+
+@app.command()
+def broker(
+    name: Brokers = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    warn: Warn = None,
+    critical: Critical = None,
+    form: Form = "text",
+) -> None:
+    """Check that brokers are there, answer and take messages; thresholds are ms for all answers.
+
+    \b
+    EXAMPLES
+      cometmq check broker broker-a broker-b
+      cometmq check broker --warn 200 --critical 1000 --format nagios
+    """
+    limits, names = _limits(warn, critical), name or ()
+    _check("broker", namesrv, lambda it: checks.brokers(it, names, limits), form, expected=names)
+
+
+@app.command()
+def group(  # noqa: PLR0913, PLR0917  # one parameter per option
+    name: Groups = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    warn: Warn = 1_000,
+    critical: Critical = 10_000,
+    warn_seconds: Annotated[
+        float | None, typer.Option(min=0, help="Warning if the oldest message is this old.")
+    ] = None,
+    critical_seconds: Annotated[
+        float | None, typer.Option(min=0, help="Critical if the oldest message is this old.")
+    ] = None,
+    members: Annotated[
+        int, typer.Option(min=0, help="Critical if fewer members are connected.")
+    ] = 0,
+    form: Form = "text",
+) -> None:
+    """Check the unread messages of groups, their age, and lost messages.
+
+    \b
+    EXAMPLES
+      cometmq check group billing --warn 1000 --critical 10000 --members 2
+      cometmq check group --critical-seconds 300 --format prometheus
+    """
+    lag, behind = _limits(warn, critical), _limits(warn_seconds, critical_seconds)
+    _check("group", namesrv, lambda it: checks.groups(it, name or (), lag, behind, members), form)
+
+
+@app.command()
+def topic(
+    name: Annotated[list[str] | None, typer.Argument(help="Topics; all by default.")] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    warn: Warn = None,
+    critical: Critical = None,
+    form: Form = "text",
+) -> None:
+    """Check that topics exist, can be written and read; thresholds: seconds since the last message.
+
+    \b
+    EXAMPLE
+      cometmq check topic orders --critical 600
+    """
+    limits = _limits(warn, critical)
+    _check("topic", namesrv, lambda it: checks.topics(it, name or (), limits), form)
+
+
+@app.command()
+def copies(
+    name: Brokers = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    warn: Warn = 1,
+    critical: Critical = 2,
+    form: Form = "text",
+) -> None:
+    """Check that slaves follow and copies are in sync; thresholds: missing copies of a broker.
+
+    \b
+    EXAMPLE
+      cometmq check copies --critical 1
+    """
+    limits = _limits(warn, critical)
+    _check("copies", namesrv, lambda it: checks.copies(it, name or (), limits), form)
+
+
+@app.command()
+def dlq(
+    name: Groups = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    warn: Warn = 1,
+    critical: Critical = 100,
+    form: Form = "text",
+) -> None:
+    """Check the number of dead letters of groups.
+
+    \b
+    EXAMPLE
+      cometmq check dlq billing --critical 10 --format json
+    """
+    limits = _limits(warn, critical)
+    _check("dlq", namesrv, lambda it: checks.dead_letters(it, name or (), limits), form)
+
+
+@app.command()
+def disk(
+    name: Brokers = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    warn: Warn = 75,
+    critical: Critical = 90,
+    form: Form = "text",
+) -> None:
+    """Check how full the disks of the brokers are; thresholds: percent.
+
+    \b
+    EXAMPLE
+      cometmq check disk --warn 70 --critical 85
+    """
+    limits = _limits(warn, critical)
+    _check("disk", namesrv, lambda it: checks.disks(it, name or (), limits), form)
+
+
+def _limits(warn: float | None, critical: float | None) -> Limits:
+    if warn is not None and critical is not None and warn > critical:
+        typer.echo(f"cometmq: --warn {warn:g} is above --critical {critical:g}", err=True)
+        raise typer.Exit(EXIT_UNKNOWN)
+    return Limits(warn, critical)
+
+
+def _check(
+    check: str,
+    namesrv: str,
+    judge: Callable[[Snapshot], Sequence[Item]],
+    form: str,
+    *,
+    expected: Collection[str] = (),
+) -> NoReturn:
+    """Look at the cluster, print the result, and exit with its status."""
+
+    async def asked() -> Snapshot:
+        options = with_access(ClientOptions())
+        async with AdminClient(namesrv, options=options, log=NO_LOG) as admin:
+            return await look(admin, expected=expected)
+
+    try:
+        items = judge(run(asked()))
+    except typer.Exit as end:
+        code = EXIT_UNKNOWN if end.exit_code == EXIT_USAGE else end.exit_code
+        raise typer.Exit(code) from end
+    except CometError as error:
+        status = Status.CRITICAL if check == "broker" else Status.UNKNOWN
+        items = [Item("cluster", status, str(error))]
+    typer.echo(FORMS[form](check, items), nl=False)
+    raise typer.Exit(int(checks.worst(it.status for it in items)))

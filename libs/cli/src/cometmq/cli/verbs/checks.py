@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of `cometmq check`: pure functions of a snapshot, and the forms of their results."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from cometmq.insight.model import (
+    Broker,
+    BrokerState,
+    Group,
+    Snapshot,
+    Topic,
+    TopicKind,
+    Unknown,
+    Unreachable,
+    answers,
+)
+from cometmq.insight.visible import visible
+from cometmq.insight.words import counted, lasting
+
+
+class Status(IntEnum):
+    """The exit status of a check, as Nagios reads it."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+_RANK: Final = (Status.OK, Status.WARNING, Status.UNKNOWN, Status.CRITICAL)
+
+
+def worst(statuses: Iterable[Status]) -> Status:
+    """Return the worst status; CRITICAL is worse than UNKNOWN."""
+    return max(statuses, key=_RANK.index, default=Status.OK)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The values from which a figure is a warning, or critical."""
+
+    warn: float | None = None
+    critical: float | None = None
+
+    def status(self, value: float) -> Status:
+        """Return the status of a value."""
+        if self.critical is not None and value >= self.critical:
+            return Status.CRITICAL
+        if self.warn is not None and value >= self.warn:
+            return Status.WARNING
+        return Status.OK
+
+
+class Item(msgspec.Struct, frozen=True):
+    """The state of one broker, group, topic or disk."""
+
+    name: str
+    status: Status
+    text: str
+    figure: str = ""
+    value: float | None = None
+    limits: Limits = Limits()
+
+
+def of_figure(  # one parameter per part of the sentence
+    name: str,
+    figure: str,
+    value: float | Unknown,
+    limits: Limits,
+    text: str,
+    missing: Sequence[str] = (),
+) -> Item:
+    """Return the item of one figure; without all brokers, it is a lower bound."""
+    if isinstance(value, Unknown):
+        return Item(name, Status.UNKNOWN, f"{figure} is unknown: {value.reason}", figure)
+    status = limits.status(value)
+    if missing and status is not Status.CRITICAL:
+        status, text = Status.UNKNOWN, f"at least {text}; {', '.join(missing)} missing"
+    return Item(name, status, text, figure, value, limits)
+
+
+def brokers(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Item]:
+    """Check that brokers answer and take messages, and how long the slowest answer took."""
+    items = [_broker(it) for it in snapshot.brokers if not names or it.name in names]
+    found = {it.name for it in snapshot.brokers}
+    items += [
+        Item(name, Status.CRITICAL, "is not registered") for name in names if name not in found
+    ]
+    if not items:
+        items.append(Item("cluster", Status.CRITICAL, "no broker is registered"))
+    took = of_figure(
+        "cluster", "answer_ms", snapshot.took_ms, limits, f"answered in {snapshot.took_ms:,} ms"
+    )
+    return [*items, took]
+
+
+def _broker(broker: Broker) -> Item:
+    name = f"{broker.name}:{broker.broker_id}"
+    state = broker.state
+    if isinstance(state, Unreachable):
+        return Item(name, Status.CRITICAL, f"{state.trouble}: {state.reason}")
+    figures = state.figures
+    for reason, text in (
+        (figures.writes_refused if broker.is_master else "", "takes no messages"),
+        (figures.not_following, "cannot follow its master"),
+        (figures.slave_missing, "stores no second copy"),
+        (figures.accounts_broken, "cannot use its account file"),
+    ):
+        if reason:
+            return Item(name, Status.CRITICAL, f"{text}: {reason}")
+    if figures.routes_missing:
+        return Item(name, Status.WARNING, f"is {figures.routes_missing}")
+    if figures.is_elector_missing:
+        return Item(name, Status.WARNING, "no elector looks after its group")
+    return Item(name, Status.OK, f"{broker.role} answers")
+
+
+def groups(
+    snapshot: Snapshot, names: Sequence[str], lag: Limits, behind: Limits, members_min: int
+) -> list[Item]:
+    """Check how far groups are behind, in messages and seconds, and how many members they have."""
+    if isinstance(snapshot.groups, Unknown):
+        return [Item("groups", Status.UNKNOWN, f"are unknown: {snapshot.groups.reason}")]
+    items: list[Item] = []
+    wanted = [it for it in snapshot.groups if it.name in names or not (names or it.is_system)]
+    for group in wanted:
+        items += _group(group, lag, behind, members_min)
+    found = {it.name for it in wanted}
+    items += [_absent("group", name, snapshot) for name in names if name not in found]
+    return items
+
+
+def _group(group: Group, lag: Limits, behind: Limits, members_min: int) -> list[Item]:
+    missing = group.missing_brokers
+    count = 0 if isinstance(group.lag, Unknown) else group.lag
+    seconds = 0.0 if isinstance(group.behind_s, Unknown) else group.behind_s
+    items = [
+        of_figure(group.name, "lag", group.lag, lag, counted(count, "unread message"), missing),
+        of_figure(
+            group.name, "behind_s", group.behind_s, behind, f"{lasting(seconds)} behind", missing
+        ),
+    ]
+    if group.lost:
+        text = f"lost {counted(group.lost, 'message')}, deleted before it read them"
+        items.append(Item(group.name, Status.CRITICAL, text, "lost", group.lost))
+    if members_min and not isinstance(group.members, Unknown):
+        online = len(group.members)
+        status = Status.OK if online >= members_min else Status.CRITICAL
+        items.append(Item(group.name, status, counted(online, "member"), "members", online))
+    return items
+
+
+def topics(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Item]:
+    """Check that topics exist and can be written and read, and the age of the newest message."""
+    if isinstance(snapshot.topics, Unknown):
+        return [Item("topics", Status.UNKNOWN, f"are unknown: {snapshot.topics.reason}")]
+    wanted = [
+        it
+        for it in snapshot.topics
+        if it.name in names or (not names and it.kind is TopicKind.NORMAL)
+    ]
+    found = {it.name for it in wanted}
+    items = [item for topic in wanted for item in _topic(topic, snapshot, limits)]
+    return [*items, *(_absent("topic", name, snapshot) for name in names if name not in found)]
+
+
+def _topic(topic: Topic, snapshot: Snapshot, limits: Limits) -> list[Item]:
+    lacks = [word for bit, word in ((4, "read"), (2, "written")) if not topic.perm & bit]
+    status = Status.CRITICAL if lacks else Status.OK
+    text = f"cannot be {' or '.join(lacks)}" if lacks else f"exists at {', '.join(topic.brokers)}"
+    items = [Item(topic.name, status, text)]
+    if limits != Limits():
+        written = topic.last_write_ms
+        if isinstance(written, Unknown):
+            age: float | Unknown = written
+        elif written is None:
+            age = Unknown("it has no message")
+        else:
+            age = max(0.0, (snapshot.taken_ms - written) / 1000)
+        words = "" if isinstance(age, Unknown) else f"last message {lasting(age)} ago"
+        items.append(of_figure(topic.name, "age_s", age, limits, words))
+    return items
+
+
+def _absent(noun: str, name: str, snapshot: Snapshot) -> Item:
+    if missing := snapshot.missing_brokers:
+        text = f"{noun} not found, but {', '.join(missing)} missing"
+        return Item(name, Status.UNKNOWN, text)
+    return Item(name, Status.CRITICAL, f"no broker knows this {noun}")
+
+
+def copies(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Item]:
+    """Check that every broker group has all its copies."""
+    items: list[Item] = []
+    by_name: dict[str, list[Broker]] = {}
+    for broker in snapshot.brokers:
+        if not names or broker.name in names:
+            by_name.setdefault(broker.name, []).append(broker)
+    for name, members in by_name.items():
+        states = [it.state for it in members if it.is_master and answers(it)]
+        master = states[0] if states else None
+        if not isinstance(master, BrokerState):
+            items.append(Item(name, Status.CRITICAL, "has no master that answers"))
+            continue
+        items.append(_copies(name, master, [it for it in members if not it.is_master], limits))
+    return [*items, *(_absent("broker", it, snapshot) for it in names if it not in by_name)]
+
+
+def _copies(name: str, master: BrokerState, slaves: Sequence[Broker], limits: Limits) -> Item:
+    group = master.figures.copies
+    if group is not None:
+        missing = [str(it) for it in group.missing]
+        text = f"{len(group.in_sync)} of {len(group.members)} copies in sync"
+        if len(group.in_sync) < group.min_in_sync:
+            return Item(name, Status.CRITICAL, f"{text}, minInSync is {group.min_in_sync}")
+    else:
+        missing = [str(it.broker_id) for it in slaves if not _follows(it)]
+        text = f"{len(slaves) - len(missing)} of {counted(len(slaves), 'slave')} follow"
+        if master.figures.slave_missing:
+            return Item(name, Status.CRITICAL, f"second copy: {master.figures.slave_missing}")
+    if missing:
+        text += f"; missing: {', '.join(missing)}"
+    return of_figure(name, "missing_copies", len(missing), limits, text)
+
+
+def _follows(slave: Broker) -> bool:
+    state = slave.state
+    return isinstance(state, BrokerState) and not state.figures.not_following
+
+
+def dead_letters(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Item]:
+    """Check how many dead letters groups have."""
+    if isinstance(snapshot.groups, Unknown):
+        return [Item("groups", Status.UNKNOWN, f"are unknown: {snapshot.groups.reason}")]
+    wanted = [it for it in snapshot.groups if it.name in names or not (names or it.is_system)]
+    items = []
+    for group in wanted:
+        count = 0 if isinstance(group.dead_letters, Unknown) else group.dead_letters
+        text = counted(count, "dead letter")
+        items.append(
+            of_figure(
+                *(group.name, "dead_letters", group.dead_letters, limits, text),
+                group.missing_brokers,
+            )
+        )
+    found = {it.name for it in wanted}
+    return [*items, *(_absent("group", name, snapshot) for name in names if name not in found)]
+
+
+def disks(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Item]:
+    """Check how full the disks of the commit logs are, in percent."""
+    items = []
+    for broker in snapshot.brokers:
+        if names and broker.name not in names:
+            continue
+        name, state = f"{broker.name}:{broker.broker_id}", broker.state
+        if isinstance(state, Unreachable):
+            items.append(Item(name, Status.UNKNOWN, f"does not answer: {state.reason}"))
+        elif isinstance(state.disk, Unknown):
+            items.append(Item(name, Status.UNKNOWN, f"disk is unknown: {state.disk.reason}"))
+        else:
+            percent = round(100 * state.disk.used_ratio, 1)
+            rest = state.disk.full_in_s
+            soon = "" if rest is None else f", full in {lasting(rest)} if the log grows on"
+            text = f"{percent:g} % used{soon}"
+            items.append(of_figure(name, "used_percent", percent, limits, text))
+    found = {it.name for it in snapshot.brokers}
+    return [*items, *(_absent("broker", name, snapshot) for name in names if name not in found)]
+
+
+# -- forms ------------------------------------------------------------------------------------
+
+
+def as_text(check: str, items: Sequence[Item]) -> str:
+    """Return a line for each item, worst first."""
+    if not items:
+        return f"OK: {check}: there is nothing to check\n"
+    return "".join(
+        f"{it.status.name}: {check} {visible(it.name)}: {visible(it.text)}{_limit(it)}\n"
+        for it in _sorted(items)
+    )
+
+
+def _limit(item: Item) -> str:
+    value = {Status.WARNING: item.limits.warn, Status.CRITICAL: item.limits.critical}
+    limit = value.get(item.status)
+    return "" if limit is None else f" ({item.status.name.lower()} at {limit:g})"
+
+
+def _sorted(items: Sequence[Item]) -> list[Item]:
+    return sorted(items, key=lambda it: (-_RANK.index(it.status), it.name))
+
+
+def as_json(check: str, items: Sequence[Item]) -> str:
+    """Return one JSON document."""
+    rows = [
+        {
+            "name": it.name,
+            "status": it.status.name.lower(),
+            "text": it.text,
+            "figure": it.figure or None,
+            "value": it.value,
+            "warn": it.limits.warn,
+            "critical": it.limits.critical,
+        }
+        for it in _sorted(items)
+    ]
+    status = worst(it.status for it in items)
+    return json.dumps({"check": check, "status": status.name.lower(), "items": rows}) + "\n"
+
+
+def as_nagios(check: str, items: Sequence[Item]) -> str:
+    """Return one line with performance data, as Nagios and Icinga read it."""
+    status = worst(it.status for it in items)
+    bad = [it for it in _sorted(items) if it.status is not Status.OK]
+    text = "; ".join(f"{it.name}: {it.text}" for it in bad) or f"{len(items):,} checked"
+    data = " ".join(
+        f"'{_plain(it.name)}_{it.figure}'={it.value:g};{_bound(it.limits.warn)};"
+        f"{_bound(it.limits.critical)};0"
+        for it in items
+        if it.value is not None
+    )
+    line = f"COMETMQ {check.upper()} {status.name} - {_plain(text)}"
+    return (f"{line} | {data}" if data else line) + "\n"
+
+
+def _bound(limit: float | None) -> str:
+    return "" if limit is None else f"{limit:g}"
+
+
+def _plain(text: str) -> str:
+    """Return a text without the signs that separate the parts of Nagios' line."""
+    return visible(text).translate({ord("|"): "!", ord("'"): "`", ord("="): "~", 10: " ", 9: " "})
+
+
+def as_prometheus(check: str, items: Sequence[Item]) -> str:
+    """Return the text format of Prometheus, as for node_exporter's textfile collector."""
+    lines = [
+        "# HELP cometmq_check_status 0 ok, 1 warning, 2 critical, 3 unknown.",
+        "# TYPE cometmq_check_status gauge",
+    ]
+    by_name: dict[str, list[Status]] = {}
+    for it in items:
+        by_name.setdefault(it.name, []).append(it.status)
+    lines += [
+        f"cometmq_check_status{_labels(check=check, name=name)} {int(worst(statuses))}"
+        for name, statuses in by_name.items()
+    ]
+    lines += [
+        "# HELP cometmq_check_value The figure that was checked.",
+        "# TYPE cometmq_check_value gauge",
+    ]
+    lines += [
+        f"cometmq_check_value{_labels(check=check, name=it.name, figure=it.figure)} {it.value:g}"
+        for it in items
+        if it.value is not None
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(**values: str) -> str:
+    signs = {ord("\\"): "\\\\", ord('"'): '\\"', ord("\n"): "\\n"}
+    pairs = ",".join(f'{name}="{visible(text).translate(signs)}"' for name, text in values.items())
+    return f"{{{pairs}}}"
+
+
+FORMS: Final[Mapping[str, Callable[[str, Sequence[Item]], str]]] = {
+    "text": as_text,
+    "json": as_json,
+    "nagios": as_nagios,
+    "prometheus": as_prometheus,
+}
