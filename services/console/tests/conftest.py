@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import traceback
 from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 
@@ -9,6 +10,7 @@ from cometmq.insight.snapshot import look
 from cometmq.peers.suite import running_suite
 
 from .desks import Sites
+from .suites import console, started
 
 
 class FaultLog:
@@ -47,3 +49,21 @@ async def live(sites, plain_admin):
     site.desk.snapshot = fresh
     site.desk.log = FaultLog()
     return site
+
+
+@pytest.fixture(scope="session")
+def suite(tmp_path_factory):
+    child, suite = started(tmp_path_factory.mktemp("suite"))
+    yield suite
+    child.stop(60)
+
+
+@pytest.fixture
+async def desk(suite, tmp_path):
+    async with AsyncExitStack() as stack:
+        yield await console(suite, tmp_path / "console", stack)
+
+
+@pytest.fixture
+def start_console(tmp_path):
+    return partial(console, folder=tmp_path / "other")

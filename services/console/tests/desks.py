@@ -70,6 +70,7 @@ class Site:
         self.desk = Desk(
             loaded.value,
             admin=client,
+            reader=client,
             snapshot=self._snapshot,
             looks=Looks(),
             history=NoHistory(),

@@ -14,6 +14,7 @@ from cometmq.console.desk import Desk
 from cometmq.console.history.source import History, figures_of
 from cometmq.console.history.store import HistoryStore
 from cometmq.console.login.tokens import Tokens, own_token, read_tokens
+from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
 from cometmq.console.web.problems import Problem
@@ -88,8 +89,11 @@ class ConsoleApp:
         settings, folder = self._settings, Path(self._settings.store_path_root_dir)
         prepare_folder(folder, setting=self._loaded.label("storePathRootDir"))
         async with AsyncExitStack() as stack:
-            client = AdminClient(options=_options(settings, self._loaded.label), log=self._log)
+            options = _options(settings, self._loaded.label)
+            client = AdminClient(options=options, log=self._log)
+            reader = ReadingAdmin(options=options, log=self._log)
             await stack.enter_async_context(client)
+            await stack.enter_async_context(reader)
             background = TaskSet(self._log)
             stack.push_async_callback(background.close)
             self._watch = Watch(client)
@@ -99,6 +103,7 @@ class ConsoleApp:
             desk = Desk(
                 settings,
                 admin=client,
+                reader=reader,
                 snapshot=self._snapshot,
                 looks=self._watch.history,
                 history=history,

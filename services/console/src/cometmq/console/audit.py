@@ -19,6 +19,7 @@ from cometmq.runtime.worker import Worker
 OLDER_FILES: Final = 9
 VALUE_MAX: Final = 16_384
 """Longer values are cut, in characters of JSON."""
+SUBJECTS_MAX: Final = 10_000
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -48,12 +49,17 @@ class Audit:
         self._clock = clock
         self._log = log
         self._worker = Worker("audit", pending_count_max=1_000)
+        self._versions: dict[str, str] = {}
 
     async def write(self, entry: AuditEntry) -> None:
         """Append an entry durably; raise OSError if the disk refuses it."""
         kept = msgspec.structs.replace(entry, before=_cut(entry.before), after=_cut(entry.after))
         line = _ENCODER.encode(kept) + b"\n"
         await self._worker.submit(lambda: self._append(line))
+        self._versions.pop(entry.subject, None)
+        self._versions[entry.subject] = entry.id
+        if len(self._versions) > SUBJECTS_MAX:
+            del self._versions[next(iter(self._versions))]
         if entry.outcome != "begun":
             self._log.info(
                 "change.audited",
@@ -62,6 +68,12 @@ class Audit:
                 subject=entry.subject,
                 outcome=entry.outcome,
             )
+
+    def version(self, subject: str) -> str:
+        """Return the id of the newest change of a subject; empty if there is none, or if it is
+        older than this console or than SUBJECTS_MAX others.
+        """
+        return self._versions.get(subject, "")
 
     async def newest(self, count: int) -> list[AuditEntry]:
         """Return up to `count` entries, the newest first."""

@@ -24,6 +24,7 @@ class Desk:
         settings: ConsoleSettings,
         *,
         admin: AdminClient,
+        reader: AdminClient,
         snapshot: Callable[[], Awaitable[Snapshot]],
         looks: LookHistory,
         history: "History",
@@ -33,6 +34,8 @@ class Desk:
     ) -> None:
         self.settings = settings
         self.admin = admin
+        """For changes: it raises if a broker does not answer."""
+        self.reader = reader
         self.snapshot = snapshot
         self.looks = looks
         """What earlier looks saw: since when something is so."""

@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
+import msgspec
 import typer
 
 from cometmq.broker.app import BrokerApp, acl_path
@@ -190,6 +191,8 @@ async def _serve(suite: Suite, orders: Callable[[int], list[Order]], stop: Stop,
         started.push_async_callback(namesrv.stop)
         port = namesrv.addresses[0].rpartition(":")[2]
         settings = suite.broker.updated({"namesrvAddr": f"{LOOPBACK}:{port}"})
+        value = msgspec.structs.replace(settings.value, admin_http_port=suite.http_port)
+        settings = msgspec.structs.replace(settings, value=value)
         broker = BrokerApp(
             settings,
             log=logging.get("broker"),

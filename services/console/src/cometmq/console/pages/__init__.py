@@ -4,12 +4,19 @@
 from typing import Final
 
 from cometmq.console.pages import (
+    accounts,
+    audit,
+    brokers,
     connections,
     dead_letters,
     delayed,
+    group_changes,
+    groups,
     home,
     messages,
     push_back,
+    topic_changes,
+    topics,
     transactions,
 )
 from cometmq.console.web.action import Action
@@ -17,11 +24,23 @@ from cometmq.console.web.page import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     *home.PAGES,
+    *brokers.PAGES,
+    *topics.PAGES,
+    *groups.PAGES,
     *messages.PAGES,
     *dead_letters.PAGES,
     *transactions.PAGES,
     *delayed.PAGES,
     *connections.PAGES,
     *push_back.PAGES,
+    *accounts.PAGES,
+    *audit.PAGES,
 )
-ACTIONS: Final[tuple[Action, ...]] = (*dead_letters.ACTIONS, *transactions.ACTIONS)
+ACTIONS: Final[tuple[Action, ...]] = (
+    *brokers.ACTIONS,
+    *topic_changes.ACTIONS,
+    *group_changes.ACTIONS,
+    *dead_letters.ACTIONS,
+    *transactions.ACTIONS,
+    *accounts.ACTIONS,
+)

@@ -7,9 +7,10 @@ from typing import Final
 import msgspec
 
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
-from cometmq.insight.findings import Severity, findings
+from cometmq.insight.findings import Finding, Severity, findings
 from cometmq.insight.model import BrokerState, Group, Snapshot, Unknown
 
+PER_RULE_MAX: Final = 5
 TONES: Final = {Severity.CRITICAL: "bad", Severity.WARNING: "warn", Severity.INFO: ""}
 
 
@@ -38,7 +39,7 @@ async def view(view: View) -> Shown:
         snapshot.taken_ms,
         silent_brokers(snapshot),
         extra={
-            "findings": found,
+            "rules": _by_rule(found),
             "totals": totals,
             "tones": TONES,
             "now_ms": snapshot.taken_ms,
@@ -46,6 +47,14 @@ async def view(view: View) -> Shown:
             "notes": snapshot.notes,
         },
     )
+
+
+def _by_rule(found: list[Finding]) -> list[tuple[list[Finding], int]]:
+    """Return the first findings of each rule, worst first, and how many more it has."""
+    rules: dict[str, list[Finding]] = {}
+    for it in found:
+        rules.setdefault(it.rule, []).append(it)
+    return [(its[:PER_RULE_MAX], len(its) - PER_RULE_MAX) for its in rules.values()]
 
 
 def totals_of(snapshot: Snapshot) -> Totals:

@@ -61,7 +61,9 @@ class Plan(NamedTuple):
     subject: str
     """The name of what changes."""
     before: Any
-    """The state that the change replaces; it must be the same when the change is made."""
+    """The state that the change replaces; it must be the same when the change is made, unless
+    `compared` is given.
+    """
     after: Any
     consequences: Sequence[Consequence]
     command: str
@@ -74,9 +76,18 @@ class Plan(NamedTuple):
     details: Any = None
     """More for the template and for JSON, such as offsets per queue."""
 
-    def mark(self) -> str:
-        """Return a digest of what the user has seen, to notice that it has changed meanwhile."""
-        text = _ENCODER.encode([self.what, self.subject, self.before])
+    asks: Sequence[Field] = ()
+    """Inputs beside the button, which are never part of an address, such as secrets."""
+    compared: Any = None
+    """What must be the same instead of `before`, if that changes all the time."""
+
+    def mark(self, version: str) -> str:
+        """Return a digest of what the user has seen, to notice that it has changed meanwhile.
+
+        `version` is the newest change of the subject by anybody.
+        """
+        seen = self.before if self.compared is None else self.compared
+        text = _ENCODER.encode([self.what, self.subject, seen, version])
         return hashlib.sha256(text).hexdigest()[:32]
 
 

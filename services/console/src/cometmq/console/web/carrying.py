@@ -22,7 +22,7 @@ from cometmq.remoting.errors import CometError
 
 async def carry_out(desk: Desk, action: Action, plan: Plan, view: View, address: str) -> Response:
     """Make a change and lead to the page that shows it; raise Problem if it is not made."""
-    _check(action, plan, view)
+    _check(desk, action, plan, view)
     entry = AuditEntry(
         at_ms=desk.audit.now_ms(),
         id=secrets.token_hex(8),
@@ -61,10 +61,10 @@ async def carry_out(desk: Desk, action: Action, plan: Plan, view: View, address:
     return RedirectResponse(plan.leads_to, HTTPStatus.SEE_OTHER)
 
 
-def _check(action: Action, plan: Plan, view: View) -> None:
+def _check(desk: Desk, action: Action, plan: Plan, view: View) -> None:
     if plan.refusal:
         raise Problem(HTTPStatus.CONFLICT, plan.refusal, title="This cannot be done now")
-    if view.raw("mark") != plan.mark():
+    if view.raw("mark") != plan.mark(desk.audit.version(plan.subject)):
         raise Problem(
             HTTPStatus.CONFLICT,
             f"{plan.subject} has changed since the page was shown, perhaps by somebody else:"

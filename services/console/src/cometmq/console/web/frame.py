@@ -21,7 +21,7 @@ from cometmq.console.desk import Desk
 from cometmq.console.login.gate import Gate, address_of, may
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.routes import LoginPages
-from cometmq.console.web.action import Action
+from cometmq.console.web.action import Action, Plan
 from cometmq.console.web.carrying import carry_out
 from cometmq.console.web.guard import Guard, form_of
 from cometmq.console.web.page import Page, View
@@ -66,7 +66,7 @@ class Frame:
         ]
         app = Starlette(
             routes=routes,
-            exception_handlers={HTTPException: self._http_error, Exception: self._bug},
+            exception_handlers={HTTPException: self._http_error},
         )
         self.app: ASGIApp = Guard(app, desk.settings)
 
@@ -79,6 +79,8 @@ class Frame:
                 response = self._problem(request, problem)
             except CometError as error:
                 response = self._problem(request, of_cluster(error))
+            except Exception as error:  # noqa: BLE001  # one page must not end the connection
+                response = self._bug(request, error)
             passed_ms = (time.perf_counter() - begin) * 1_000
             response.headers["Server-Timing"] = f"app;dur={passed_ms:.1f}"
             response.headers["Vary"] = "Accept, Cookie"
@@ -146,7 +148,7 @@ class Frame:
                     "action": action.name,
                     "risk": action.risk,
                     "fields": [field._asdict() for field in form.fields],
-                    "plan": None if plan is None else _plan_data(plan),
+                    "plan": None if plan is None else _plan_data(plan, self._mark(plan)),
                 }
             )
         return self._renderer.html(
@@ -156,12 +158,16 @@ class Frame:
             action=action,
             form=form,
             plan=plan,
+            mark="" if plan is None else self._mark(plan),
             args=view.pairs(),
             title=action.title,
             section=action.section,
             command=plan.command if plan is not None else "",
             here=_here(request),
         )
+
+    def _mark(self, plan: Plan) -> str:
+        return plan.mark(self._desk.audit.version(plan.subject))
 
     def _forbidden(self, request: Request, user: User, role: Role) -> Response:
         needed = role.name.lower()
@@ -201,7 +207,7 @@ class Frame:
         }
         return self._problem(request, Problem(status, texts.get(status, error.detail)))
 
-    async def _bug(self, request: Request, error: Exception) -> Response:
+    def _bug(self, request: Request, error: Exception) -> Response:
         """Answer a request that a bug has ended; the details are in the log only."""
         self._desk.log.error(
             "request.failed", path=request.url.path, error=describe(error), exc_info=error
@@ -210,12 +216,12 @@ class Frame:
         return self._problem(request, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text))
 
 
-def _plan_data(plan: Any) -> dict[str, Any]:
+def _plan_data(plan: Plan, mark: str) -> dict[str, Any]:
     kept = ("what", "subject", "before", "after", "command", "refusal", "details")
     return {
         **{name: getattr(plan, name) for name in kept},
         "consequences": [it.text for it in plan.consequences],
-        "mark": plan.mark(),
+        "mark": mark,
     }
 
 

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consumer groups: members, subscriptions that disagree, lag per queue and over time."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.console.history.source import group_key
+from cometmq.console.login.roles import Role
+from cometmq.console.pages.plotted import Drawing, plots
+from cometmq.console.pages.topics import quoted
+from cometmq.console.web.cells import duration, number, rate
+from cometmq.console.web.page import Page, Shown, View, silent_brokers
+from cometmq.console.web.problems import missing
+from cometmq.console.web.tables import Column
+from cometmq.insight.findings import findings
+from cometmq.insight.model import Group, Member, Unknown, known
+from cometmq.insight.queue_states import QueueState, queue_states
+from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.versions import version_name
+
+PATH: Final = "/groups"
+RETENTION: Final = "fileReservedTime"
+
+
+def columns(view: View) -> list[Column[Group]]:
+    """Return the columns of the list."""
+    return [
+        Column("name", "Group", lambda it: it.name,
+               link=lambda it: view.href("/group", name=it.name)),
+        Column("state", "State", state_of, tone=_tone),
+        Column("lag", "Lag", lambda it: it.lag, "number", help="Messages that it has not read"),
+        Column("behind", "Behind", lambda it: it.behind_s, "duration",
+               help="Age of its oldest unread message"),
+        Column("members", "Members", member_count, "number"),
+        Column("out", "Out", lambda it: it.out_per_s, "rate", help="Messages read per second"),
+        Column("retry", "Retries", lambda it: it.retry_backlog, "number",
+               help="Failed messages that wait for their next delivery"),
+        Column("dead", "Dead letters", lambda it: it.dead_letters, "number",
+               link=lambda it: view.href("/dead-letters", group=it.name)
+               if it.dead_letters
+               else ""),
+        Column("topics", "Topics", lambda it: [one.topic for one in it.topics]),
+        Column("model", "Model", lambda it: (it.model or "").lower() or None),
+    ]  # fmt: skip
+
+
+def member_count(group: Group) -> int | Unknown:
+    """Return the number of connected members."""
+    return group.members if isinstance(group.members, Unknown) else len(group.members)
+
+
+def state_of(group: Group) -> str:
+    """Describe a group in a few words."""
+    if not group.is_enabled:
+        return "disabled"
+    if group.lost:
+        return "has lost messages"
+    if group.disagreements:
+        return "members disagree"
+    count = member_count(group)
+    lag = group.lag if isinstance(group.lag, int) else 0
+    if not count:
+        return "nobody reads" if lag else "no members"
+    return "behind" if lag and isinstance(group.behind_s, float) and group.behind_s > 60 else "well"
+
+
+def _tone(group: Group) -> str:
+    tones = {"well": "good", "no members": "", "behind": "warn", "disabled": "warn"}
+    return tones.get(state_of(group), "bad")
+
+
+async def groups(view: View) -> Shown:
+    """List groups."""
+    snapshot = await view.snapshot()
+    with_all = view.is_set("all")
+    rows = [it for it in known(snapshot.groups) if with_all or not it.is_system]
+    table = view.table(
+        rows,
+        columns(view),
+        default="-lag",
+        keep=("all",),
+        search=lambda it: f"{it.name} {' '.join(one.topic for one in it.topics)}",
+    )
+    unknown = snapshot.groups.reason if isinstance(snapshot.groups, Unknown) else ""
+    return Shown(
+        rows,
+        "cometmq lag",
+        snapshot.taken_ms,
+        silent_brokers(snapshot),
+        extra={"table": table, "with_all": with_all, "unknown": unknown},
+    )
+
+
+QUEUES: Final[list[Column[QueueState]]] = [
+    Column("topic", "Topic", lambda it: it.queue.topic),
+    Column("broker", "Broker", lambda it: it.queue.broker_name),
+    Column("queue", "Queue", lambda it: it.queue.queue_id, "number"),
+    Column("lag", "Lag", lambda it: it.lag, "number", tone=lambda it: "warn" if it.lag else ""),
+    Column("behind", "Behind", lambda it: it.behind_s, "duration"),
+    Column("committed", "Committed", lambda it: it.committed, "number"),
+    Column("first", "First", lambda it: it.min_offset, "number"),
+    Column("end", "End", lambda it: it.max_offset, "number"),
+    Column("lost", "Lost", lambda it: it.lost_count, "number",
+           tone=lambda it: "bad" if it.lost_count else "",
+           help="Messages that were deleted before the group read them"),
+    Column("skips", "Will skip", lambda it: it.skip_count, "number",
+           tone=lambda it: "bad" if it.skip_count else ""),
+]  # fmt: skip
+
+
+def member_columns(view: View, group: str) -> list[Column[Member]]:
+    """Return the columns of the members."""
+    return [
+        Column("id", "Client id", lambda it: it.client_id,
+               link=lambda it: view.href("/group/member", name=group, client=it.client_id)),
+        Column("address", "Address", lambda it: it.address),
+        Column("language", "Language", lambda it: it.language),
+        Column("version", "Version", lambda it: version_name(it.version)),
+        Column("brokers", "Connected to", lambda it: it.brokers),
+    ]  # fmt: skip
+
+
+async def group(view: View) -> Shown:
+    """Show one group."""
+    name = view.needed("name")
+    snapshot = await view.snapshot()
+    found = snapshot.group(name)
+    if found is None:
+        raise missing(f"there is no group {name}, or no broker that knows it answers")
+    states = await queue_states(view.admin(), name)
+    loss_s = await time_to_loss(view, states)
+    members: Sequence[Member] = () if isinstance(found.members, Unknown) else found.members
+    own = [it for it in findings(snapshot, view.desk.looks) if it.subject == name]
+    return Shown(
+        {"group": found, "queues": states, "time_to_loss_s": loss_s},
+        f"cometmq group describe {quoted(name)}",
+        snapshot.taken_ms,
+        silent_brokers(snapshot),
+        extra={
+            "group": found,
+            "findings": own,
+            "loss_s": loss_s,
+            "duration": duration,
+            "queues": view.table(
+                states, QUEUES, default="-lag", keep=("name", "hours"), name="queue_",
+                search=lambda it: f"{it.queue.topic} {it.queue.broker_name}",
+            ),
+            "members": view.table(
+                members, member_columns(view, name), default="id", keep=("name", "hours"),
+                name="member_", search=lambda it: f"{it.client_id} {it.address} {it.language}",
+            ),
+            **await plots(
+                view,
+                [
+                    Drawing("Unread messages", number, {"lag": group_key(name, "lag")}),
+                    Drawing("Age of the oldest unread message", duration,
+                            {"behind": group_key(name, "behind")}),
+                    Drawing("Messages read per second", rate, {"read": group_key(name, "out")}),
+                ],
+            ),
+        },
+        title=f"Group {name}",
+    )  # fmt: skip
+
+
+async def time_to_loss(view: View, states: Sequence[QueueState]) -> float | None:
+    """Return the seconds until the oldest unread message may be deleted; None if nothing is unread
+    or a broker does not tell how long it keeps messages. A full disk deletes them earlier.
+    """
+    left: list[float] = []
+    hours: dict[str, float | None] = {}
+    for state in states:
+        if not state.lag or state.behind_s is None:
+            continue
+        name = state.queue.broker_name
+        if name not in hours:
+            hours[name] = await _reserved_hours(view, name)
+        kept = hours[name]
+        if kept is not None:
+            left.append(max(0.0, kept * 3_600 - state.behind_s))
+    return min(left, default=None)
+
+
+async def _reserved_hours(view: View, name: str) -> float | None:
+    masters = await view.admin().masters()
+    try:
+        return float((await masters[name].config())[RETENTION])
+    except (CometError, KeyError, ValueError):
+        return None
+
+
+async def member(view: View) -> Shown:
+    """Show what a connected member says about itself; its stack only to operators."""
+    name, client = view.needed("name"), view.needed("client")
+    with_stack = view.is_set("stack") and view.user.role >= Role.OPERATOR
+    info = await view.admin().running_info(name, client, with_stacks=with_stack)
+    rows = _queue_rows(info)
+    return Shown(
+        {"properties": info.properties, "queues": rows, "stack": info.jstack if with_stack else ""},
+        f"cometmq mqadmin consumerStatus -g {quoted(name)} -i {quoted(client)}"
+        + (" -s" if with_stack else ""),
+        view.desk.clock.now_ms(),
+        extra={
+            "name": name,
+            "client": client,
+            "info": info,
+            "rows": rows,
+            "properties": [(key, value, "text") for key, value in sorted(info.properties.items())],
+            "with_stack": with_stack,
+        },
+        title=f"Member {client}",
+    )
+
+
+def _queue_rows(info: ConsumerRunningInfo) -> list[Mapping[str, Any]]:
+    return [
+        {"queue": str(queue), **msgspec.to_builtins(found)}
+        for queue, found in sorted(info.mq_table.items())
+    ]
+
+
+PAGES: Final = (
+    Page(PATH, "Consumer groups", "groups.html", groups, menu="Groups"),
+    Page("/group", "Group", "group.html", group, section=PATH),
+    Page("/group/member", "Member", "member.html", member, section=PATH),
+)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plots of the history on a page, for the time that the user chooses."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from markupsafe import Markup
+
+from cometmq.console.web.page import View
+from cometmq.console.web.plots import Line, line_plot
+
+HOURS: Final = (1, 6, 24, 72, 168, 336)
+
+
+class Drawing(NamedTuple):
+    """One plot: its title, how its values are written, and the history's key of each line."""
+
+    title: str
+    text: Callable[[float], str]
+    lines: Mapping[str, str]
+
+
+class Drawn(NamedTuple):
+    """A plot that is ready, and the names of its lines."""
+
+    title: str
+    svg: Markup
+    names: Sequence[str]
+
+
+async def plots(view: View, drawings: Sequence[Drawing]) -> dict[str, Any]:
+    """Return what the template `plots.html` needs."""
+    hours = view.number("hours", 6, low=1, high=24 * 366)
+    end_ms = view.desk.clock.now_ms()
+    begin_ms = end_ms - hours * 3_600_000
+    keys = [key for drawing in drawings for key in drawing.lines.values()]
+    found = await view.desk.history.lines(keys, begin_ms, end_ms)
+    drawn = [
+        Drawn(
+            it.title,
+            line_plot(
+                [Line(name, found[key]) for name, key in it.lines.items()],
+                begin_ms, end_ms, title=it.title, text=it.text,
+            ),
+            list(it.lines),
+        )
+        for it in drawings
+    ]  # fmt: skip
+    kept = {name: text for name, text in view.given().items() if name not in ("hours", "json")}
+    return {"plots": drawn, "hours": hours, "hour_choices": HOURS, "plot_args": kept}

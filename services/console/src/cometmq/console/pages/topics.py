@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics: rates, sizes, queues, and the groups that read them, with their lag."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.console.history.source import topic_key
+from cometmq.console.pages.plotted import Drawing, plots
+from cometmq.console.web.cells import rate
+from cometmq.console.web.page import Page, Shown, View, silent_brokers
+from cometmq.console.web.problems import missing
+from cometmq.console.web.tables import Column
+from cometmq.insight.model import Group, Snapshot, Topic, TopicKind, Unknown, known
+from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.message.flags import Perm
+
+PATH: Final = "/topics"
+KINDS: Final = ("own", "all", *TopicKind)
+
+
+class TopicRow(msgspec.Struct, frozen=True):
+    """One topic in the list, with the groups that read it."""
+
+    topic: Topic
+    groups: Sequence[Group]
+
+    @property
+    def lag(self) -> int | Unknown:
+        """The messages that the slowest group has not read."""
+        lags = [lag_in(group, self.topic.name) for group in self.groups]
+        unknown = [it for it in lags if isinstance(it, Unknown)]
+        return unknown[0] if unknown else max((it for it in lags if isinstance(it, int)), default=0)
+
+
+def lag_in(group: Group, topic: str) -> int | Unknown:
+    """Return the lag of a group in one topic."""
+    return next((it.lag for it in group.topics if it.topic == topic), 0)
+
+
+def permission(perm: int) -> str:
+    """Write a permission as the command line does."""
+    return ("r" if perm & Perm.READ else "") + ("w" if perm & Perm.WRITE else "") or "none"
+
+
+def columns(view: View) -> list[Column[TopicRow]]:
+    """Return the columns of the list."""
+    return [
+        Column("name", "Topic", lambda it: it.topic.name,
+               link=lambda it: view.href("/topic", name=it.topic.name)),
+        Column("in", "In", lambda it: it.topic.in_per_s, "rate", help="Messages stored per second"),
+        Column("messages", "Messages", lambda it: it.topic.messages, "number",
+               help="Messages that still exist"),
+        Column("groups", "Groups", lambda it: len(it.groups), "number"),
+        Column("lag", "Largest lag", lambda it: it.lag, "number",
+               help="Messages that the slowest group has not read",
+               link=lambda it: view.href("/groups", find=it.topic.name) if it.groups else ""),
+        Column("last", "Last message", lambda it: it.topic.last_write_ms, "moment"),
+        Column("queues", "Queues", lambda it: it.topic.write_queues, "number",
+               help="Queues to which producers send, on all brokers"),
+        Column("perm", "Rights", lambda it: permission(it.topic.perm)),
+        Column("brokers", "Brokers", lambda it: len(it.topic.brokers), "number"),
+        Column("kind", "Kind", lambda it: it.topic.kind),
+    ]  # fmt: skip
+
+
+def rows_of(snapshot: Snapshot, kind: str) -> list[TopicRow]:
+    """Return the topics of a kind with their groups."""
+    groups = {group.name: group for group in known(snapshot.groups)}
+    chosen = [it for it in known(snapshot.topics) if _is_of(it, kind)]
+    return [TopicRow(it, [groups[name] for name in it.groups if name in groups]) for it in chosen]
+
+
+def _is_of(topic: Topic, kind: str) -> bool:
+    return kind == "all" or topic.kind == (TopicKind.NORMAL if kind == "own" else kind)
+
+
+async def topics(view: View) -> Shown:
+    """List topics."""
+    snapshot = await view.snapshot()
+    kind = view.text("kind", "own")
+    rows = rows_of(snapshot, kind)
+    table = view.table(
+        rows, columns(view), default="name", keep=("kind",), search=lambda it: it.topic.name
+    )
+    return Shown(
+        [row.topic for row in rows],
+        "cometmq topic list" + ("" if kind == "own" else " --all"),
+        snapshot.taken_ms,
+        silent_brokers(snapshot),
+        extra={"table": table, "kind": kind, "kinds": KINDS, "unknown": _unknown(snapshot)},
+    )
+
+
+def _unknown(snapshot: Snapshot) -> str:
+    return snapshot.topics.reason if isinstance(snapshot.topics, Unknown) else ""
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """One queue of a topic."""
+
+    broker: str
+    number: int
+    first: int
+    end: int
+    last_ms: int
+
+
+QUEUES: Final[list[Column[QueueRow]]] = [
+    Column("broker", "Broker", lambda it: it.broker),
+    Column("queue", "Queue", lambda it: it.number, "number"),
+    Column("messages", "Messages", lambda it: it.end - it.first, "number"),
+    Column("first", "First offset", lambda it: it.first, "number"),
+    Column("end", "End offset", lambda it: it.end, "number"),
+    Column("last", "Last message", lambda it: it.last_ms or None, "moment"),
+]
+
+
+def reader_columns(view: View, topic: str) -> list[Column[Group]]:
+    """Return the columns of the groups that read a topic."""
+    return [
+        Column("name", "Group", lambda it: it.name,
+               link=lambda it: view.href("/group", name=it.name)),
+        Column("lag", "Lag", lambda it: lag_in(it, topic), "number"),
+        Column("behind", "Behind", lambda it: _behind_in(it, topic), "duration",
+               help="Age of the oldest unread message"),
+        Column("members", "Members",
+               lambda it: it.members if isinstance(it.members, Unknown) else len(it.members),
+               "number"),
+        Column("out", "Out", lambda it: it.out_per_s, "rate"),
+    ]  # fmt: skip
+
+
+def _behind_in(group: Group, topic: str) -> float | Unknown | None:
+    return next((it.behind_s for it in group.topics if it.topic == topic), None)
+
+
+async def topic(view: View) -> Shown:
+    """Show one topic."""
+    name = view.needed("name")
+    snapshot = await view.snapshot()
+    found = snapshot.topic(name)
+    if found is None:
+        raise missing(f"there is no topic {name}, or no broker that has it answers")
+    queues = [
+        QueueRow(
+            queue.broker_name,
+            queue.queue_id,
+            it.min_offset,
+            it.max_offset,
+            it.last_update_timestamp,
+        )
+        for queue, it in (await view.admin().topic_stats(name)).items()
+    ]
+    configs = await configs_of(view, name)
+    readers = [it for it in known(snapshot.groups) if it.name in found.groups]
+    return Shown(
+        {"topic": found, "queues": queues, "settings": configs, "groups": readers},
+        f"cometmq topic describe {quoted(name)}",
+        snapshot.taken_ms,
+        silent_brokers(snapshot),
+        extra={
+            "topic": found,
+            "configs": configs,
+            "permission": permission,
+            "queues": view.table(
+                queues, QUEUES, default="broker", search=lambda it: it.broker,
+                keep=("name", "hours"), name="queue_",
+            ),
+            "readers": view.table(
+                readers, reader_columns(view, name), default="-lag", search=lambda it: it.name,
+                keep=("name", "hours"), name="group_",
+            ),
+            **await plots(
+                view,
+                [Drawing("Messages stored per second", rate, {"stored": topic_key(name, "in")})],
+            ),
+        },
+        title=f"Topic {name}",
+    )  # fmt: skip
+
+
+async def configs_of(view: View, name: str) -> Mapping[str, TopicConfig]:
+    """Return the settings of a topic at each broker that has it."""
+    masters = (await view.admin().masters()).values()
+    tables = await view.admin().ask_each(masters, lambda it: it.topics())
+    return {broker.name: table[name] for broker, table in tables if name in table}
+
+
+def quoted(name: str) -> str:
+    """Quote a name for a shell, if it needs that."""
+    return shlex.quote(name)
+
+
+PAGES: Final = (
+    Page(PATH, "Topics", "topics.html", topics, menu="Topics"),
+    Page("/topic", "Topic", "topic.html", topic, section=PATH),
+)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every page and every change on a real suite with accounts."""
+
+import asyncio
+
+import pytest
+
+from cometmq.client import ConsumeFrom, ConsumeResult, Message, Producer, PushConsumer, PushOptions
+from cometmq.client.settings import ProducerOptions
+from cometmq.console.pages import ACTIONS, PAGES
+
+from .desks import JSON, hidden
+
+DEADLINE_S = 60
+
+
+async def log_in(desk, **form):
+    page = await desk.web.get("/login")
+    given = form or {"token": desk.token}
+    return await desk.web.post("/login", data={"csrf": hidden(page, "csrf"), **given})
+
+
+async def change(desk, path, confirm="", **form):
+    """Look at the plan of a change, and make it; return the plan's page and the answer."""
+    page = await desk.web.get(path, params=form)
+    assert page.status_code == 200, page.text
+    tokens = {"csrf": hidden(page, "csrf"), "mark": hidden(page, "mark"), "confirm": confirm}
+    return page, await desk.web.post(path, data={**form, **tokens})
+
+
+async def eventually(condition):
+    async with asyncio.timeout(DEADLINE_S):
+        while not (found := await condition()):  # noqa: ASYNC110  # a page has no event
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def send(suite, topic, count):
+    options = ProducerOptions(namesrv=suite.namesrv, credentials=suite.options.credentials)
+    async with Producer("makers", options=options) as producer:
+        for number in range(count):
+            await producer.send(Message(topic, b"%d" % number))
+
+
+def consumer(suite, group, topic):
+    options = PushOptions(
+        namesrv=suite.namesrv,
+        credentials=suite.options.credentials,
+        consume_from=ConsumeFrom.FIRST_OFFSET,
+    )
+
+    async def listen(_messages):
+        return ConsumeResult.SUCCESS
+
+    member = PushConsumer(group, listener=listen, options=options)
+    member.subscribe(topic)
+    return member
+
+
+async def test_every_page_answers_in_both_forms(desk):
+    await log_in(desk)
+    for page in PAGES:
+        if page.menu:
+            assert (await desk.web.get(page.path)).status_code == 200, page.path
+            answer = await desk.web.get(page.path, headers=JSON)
+            assert answer.json()["command"], page.path
+
+
+async def test_a_topic_from_its_creation_to_its_end(desk, suite):
+    await log_in(desk)
+    _, answer = await change(desk, "/topic/create", name="walked", queues="4", perm="rw")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/topic?name=walked"
+    await send(suite, "walked", 20)
+
+    async def listed():
+        data = (await desk.web.get("/topics", headers=JSON)).json()["data"]
+        return [it for it in data if it["name"] == "walked" and it["messages"] == 20]
+
+    await eventually(listed)
+    page = await desk.web.get("/topic?name=walked")
+    assert "The topic walked exists now" in page.text
+    page, answer = await change(desk, "/topic/alter", name="walked", read="2", write="4", perm="rw")
+    assert "Consumers no longer see 2 queues with 10 messages" in page.text
+    assert "Producers send to queues that nobody reads." in page.text
+    assert answer.status_code == 303
+    configs = await (await desk.admin.masters()).popitem()[1].topics()
+    assert configs["walked"].read_queue_nums == 2
+    page, answer = await change(desk, "/topic/delete", "walked", name="walked")
+    assert "20 messages can no longer be read." in page.text
+    assert answer.status_code == 303
+    assert "walked" not in await desk.admin.topics()
+    audit = (await desk.web.get("/audit", headers=JSON)).json()["data"]
+    assert [(it["begun"]["action"], it["outcome"]) for it in audit] == [
+        ("topic.delete", "done"), ("topic.alter", "done"), ("topic.create", "done"),
+    ]  # fmt: skip
+    assert audit[1]["begun"]["user"] == "admin"
+
+
+async def test_a_group_from_its_creation_to_its_end(desk, suite):
+    await log_in(desk)
+    await desk.admin.create_topic("stepped", queue_count=2)
+    await send(suite, "stepped", 10)
+    _, answer = await change(desk, "/group/create", name="steppers", retries="5")
+    assert answer.status_code == 303
+    async with consumer(suite, "steppers", "stepped"):
+
+        async def has_read():
+            data = (await desk.web.get("/group?name=steppers", headers=JSON)).json().get("data")
+            group = data and data["group"]
+            return group and isinstance(group["lag"], int) and group["lag"] == 0 and group
+
+        group = await eventually(has_read)
+        (member,) = group["members"]
+        page = await desk.web.get("/group?name=steppers")
+        assert member["client_id"] in page.text
+        asked = {"name": "steppers", "client": member["client_id"]}
+        page = await desk.web.get("/group/member", params=asked)
+        assert page.status_code == 200
+        assert "stack=1" in page.text
+        page = await desk.web.get("/group/member", params={**asked, "stack": "1"})
+        assert "<pre" in page.text
+        page = await desk.web.get("/group/delete?name=steppers")
+        assert "stop them first" in page.text
+
+    async def is_left():
+        data = (await desk.web.get("/group?name=steppers", headers=JSON)).json()["data"]
+        return not data["group"]["members"]
+
+    await eventually(is_left)
+    page, answer = await change(desk, "/group/reset", name="steppers", topic="stepped", to="first")
+    assert "10 messages are delivered again." in page.text
+    assert answer.status_code == 303
+    assert sum(it.lag for it in await desk.admin.lag("steppers", "stepped")) == 10
+    page, answer = await change(desk, "/group/reset", name="steppers", topic="stepped", to="last")
+    assert "10 messages that the group has not read are skipped." in page.text
+    page, answer = await change(desk, "/group/alter", name="steppers", retries="3", enabled="no")
+    assert answer.status_code == 303
+    assert (await desk.admin.groups())["steppers"].retry_max_times == 3
+    _, answer = await change(desk, "/group/delete", "steppers", name="steppers", offsets="remove")
+    assert answer.status_code == 303
+    assert "steppers" not in await desk.admin.groups()
+
+
+async def test_settings_of_a_broker(desk):
+    await log_in(desk)
+    name = next(iter(await desk.admin.masters()))
+    page, answer = await change(
+        desk, "/broker/setting", name=name, id="0", key="fileReservedTime", value="71"
+    )
+    assert answer.status_code == 303
+    page = await desk.web.get("/broker", params={"name": name, "set_find": "fileReservedTime"})
+    assert "71" in page.text
+    assert "changed while running" in page.text
+    page = await desk.web.get(
+        "/broker/setting", params={"name": name, "key": "noSuchSetting", "value": "1"}
+    )
+    assert "has no setting noSuchSetting" in page.text
+
+
+# -- accounts -----------------------------------------------------------------------------------
+
+
+async def test_accounts_log_in_and_change_with_their_own_rights(desk):
+    await log_in(desk, access_key="chief-key", secret_key="chief-secret")
+    page = await desk.web.get("/")
+    assert "chief-key" in page.text
+    assert "admin, by account" in page.text
+    _, answer = await change(desk, "/topic/create", name="by-chief", queues="1", perm="rw")
+    assert answer.status_code == 303
+    desk.web.cookies.clear()
+    answer = await log_in(desk, access_key="reader-key", secret_key="reader-secret")
+    assert answer.status_code == 303
+    assert "viewer, by account" in (await desk.web.get("/")).text
+    assert (await desk.web.get("/topic/create?name=x")).status_code == 403
+
+
+async def test_a_promoted_account_is_still_bound_by_the_brokers(suite, start_console, tmp_path):
+    from contextlib import AsyncExitStack
+
+    async with AsyncExitStack() as stack:
+        desk = await start_console(suite, stack=stack, accountRole="admin")
+        await log_in(desk, access_key="reader-key", secret_key="reader-secret")
+        _, answer = await change(desk, "/topic/create", name="by-reader", queues="1", perm="rw")
+        assert answer.status_code == 403
+        assert "The cluster denies access" in answer.text
+        assert "by-reader" not in await desk.admin.topics()
+
+
+@pytest.mark.parametrize(
+    "account",
+    [("chief-key", "wrong-secret"), ("nobody-key", "chief-secret"), ("chief-key", "")],
+)
+async def test_wrong_accounts_are_refused(desk, account):
+    answer = await log_in(desk, access_key=account[0], secret_key=account[1])
+    assert answer.status_code == 401
+    assert "no such account" in answer.text or "give an access key" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("who", "what", "name", "answer"),
+    [
+        ("chief-key", "send", "orders", "administrators may do everything"),
+        ("reader-key", "send", "orders", "its right to orders is DENY"),
+        ("reader-key", "read", "else", "the default right to else is SUB"),
+        ("reader-key", "send", "else", "the default right to else is SUB"),
+        ("reader-key", "join", "team", "the default right to team is SUB"),
+        ("nobody", "send", "orders", "does not know the account"),
+    ],
+)
+async def test_may_x_do_y(desk, who, what, name, answer):
+    await log_in(desk)
+    params = {"who": who, "may": what, "subject": name}
+    page = await desk.web.get("/accounts", params=params)
+    assert answer in page.text
+    is_yes = "Yes</strong>" in page.text
+    assert is_yes == ((who, what) in {("chief-key", "send"), ("reader-key", "read"),
+                                      ("reader-key", "join")})  # fmt: skip
+    assert "chief-secret" not in page.text
+
+
+async def test_rights_of_an_account_change(desk):
+    await log_in(desk)
+    form = {"name": "reader-key", "topic_default": "SUB", "group_default": "SUB",
+            "topics": "orders=DENY\nbooks=PUB|SUB", "groups": "", "admin": "no"}  # fmt: skip
+    page = await desk.web.get("/account/alter", params=form)
+    assert "reader-secret" not in page.text
+    tokens = {"csrf": hidden(page, "csrf"), "mark": hidden(page, "mark")}
+    short = await desk.web.post("/account/alter", data={**form, **tokens, "secret": "short"})
+    assert "length should longer than 6" in short.text
+    page = await desk.web.get("/account/alter", params=form)
+    tokens = {"csrf": hidden(page, "csrf"), "mark": hidden(page, "mark")}
+    given = {**form, **tokens, "secret": "reader-secret"}
+    answer = await desk.web.post("/account/alter", data=given)
+    assert answer.status_code == 303, answer.text
+    params = {"who": "reader-key", "may": "send", "subject": "books"}
+    assert "Yes</strong>" in (await desk.web.get("/accounts", params=params)).text
+    desk.web.cookies.clear()
+    answer = await log_in(desk, access_key="reader-key", secret_key="reader-secret")
+    assert answer.status_code == 303
+
+
+def test_every_change_belongs_to_a_menu_entry():
+    entries = {page.path for page in PAGES if page.menu}
+    assert {action.section for action in ACTIONS} <= entries
