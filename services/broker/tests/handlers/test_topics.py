@@ -194,11 +194,10 @@ async def test_a_deletion_that_has_not_reached_all_copies_is_an_error(
     status: PutStatus, has_copies: bool, code: int
 ) -> None:
     store = MemoryStore()
+    broker = memory_broker(store)
     store.needs_replicas, store.mark = has_copies, status
 
-    answer = await serve(
-        memory_broker(store), Call(215, DeleteTopicInBroker("T")), topics.delete_topic_in_broker
-    )
+    answer = await serve(broker, Call(215, DeleteTopicInBroker("T")), topics.delete_topic_in_broker)
 
     assert answer.code == code
     assert (answer.remark is None) == (code == 0)

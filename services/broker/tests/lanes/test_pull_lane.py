@@ -72,6 +72,7 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
             at = (middle - log.files.first) % log.files.file_size
             data[at : at + step.amount] = bytes(len(data[at : at + step.amount]))
         case "checkpoint":
+            store._housekeeping.cleaner.remove_at_end()  # as before any checkpoint
             for key in store.queue_ids():
                 queue = store.queue(*key)
                 assert queue is not None
