@@ -12,7 +12,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.namesrv.limits import LIMITS as NAMESRV_LIMITS
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.codes import ResponseCode
-from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES, Limit
+from cometmq.runtime.limits import HANDSHAKE_LIMITS, LIMIT_TABLE_FAMILIES, Limit
 
 from .markdown import code, notice, table
 
@@ -51,6 +51,12 @@ def page() -> str:
     for title, limits, settings in _SECTIONS:
         head = ("limit", "what is counted", "of", "default", "setting", "code", "above it")
         lines += [f"## {title}", "", *table(head, _rows(limits, settings)), ""]
+    head = ("limit", "what is counted", "of", "bound", "above it")
+    rows = (
+        (code(it.name), it.counts, it.scope.value, str(it.fixed), it.above)
+        for it in HANDSHAKE_LIMITS
+    )
+    lines += ["## TLS handshakes with any server", "", *table(head, rows), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -19,6 +19,12 @@ from typing import Any, Final, NamedTuple, Protocol
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.transport.handshakes import (
+    HANDSHAKE_BYTES_MAX,
+    HANDSHAKE_TIMEOUT_MS,
+    HOST_MIN,
+    HOST_SHARE,
+)
 from cometmq.runtime.metrics import Family, Row, labelled_counter, labelled_gauge
 
 PEERS_MAX: Final = 10_000
@@ -35,6 +41,7 @@ class Scope(StrEnum):
 
     TOTAL = "all peers together"
     CONNECTION = "a connection"
+    HOST = "an address"
     GROUP = "a consumer group"
     BROKER = "a broker"
     REQUEST = "a request"
@@ -56,6 +63,26 @@ class Limit(NamedTuple):
     fixed: int = 0
     answer: ResponseCode | None = None
     """The code that refuses an entry; None if no request is refused."""
+
+
+_CLOSED: Final = "The connection is closed (`connection.refused`)."
+
+HANDSHAKE_LIMITS: Final[tuple[Limit, ...]] = (
+    Limit(
+        "handshakes",
+        f"Incomplete TLS handshakes, in percent of the connections; at least {HOST_MIN}",
+        Scope.HOST, _CLOSED, fixed=100 // HOST_SHARE,
+    ),
+    Limit(
+        "handshake_bytes", "Bytes sent before the TLS handshake is complete", Scope.CONNECTION,
+        _CLOSED, fixed=HANDSHAKE_BYTES_MAX,
+    ),
+    Limit(
+        "handshake_ms", "Milliseconds of a TLS handshake, without those in which it waits",
+        Scope.CONNECTION, _CLOSED, fixed=HANDSHAKE_TIMEOUT_MS,
+    ),
+)  # fmt: skip
+"""The limits of every server with TLS, which its transport enforces."""
 
 
 class ShareSettings(Protocol):

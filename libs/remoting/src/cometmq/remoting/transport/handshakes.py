@@ -17,8 +17,8 @@ HANDSHAKE_BYTES_MAX: Final = 128 * 1024
 """What a peer may send before its handshake is complete; certificate chains take most of it."""
 HANDSHAKE_TIMEOUT_MS: Final = 10_000
 """How long a handshake may take, not counting the time in which it waits for its turn."""
-_HOST_SHARE: Final = 4
-_HOST_MIN: Final = 16
+HOST_SHARE: Final = 4
+HOST_MIN: Final = 16
 _SLICE_S: Final = 0.005
 """The time for handshakes in one turn of the loop; the last one may end later."""
 
@@ -55,7 +55,7 @@ class Handshakes(NextTurn, Generic[PeerT]):
     def __init__(self, loop: asyncio.AbstractEventLoop, connections_max: int) -> None:
         """A host may have a quarter of the connections in incomplete handshakes."""
         super().__init__(loop)
-        self._host_max = max(connections_max // _HOST_SHARE, _HOST_MIN)
+        self._host_max = max(connections_max // HOST_SHARE, HOST_MIN)
         self._counts: dict[str, int] = {}
         self._queues: OrderedDict[str, deque[PeerT]] = OrderedDict()
         self._spent_s = 0.0

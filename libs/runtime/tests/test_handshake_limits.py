@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documented limits of TLS handshakes are those that the transport enforces."""
+
+import asyncio
+from typing import Any
+
+from cometmq.remoting.transport.handshakes import (
+    HANDSHAKE_BYTES_MAX,
+    HANDSHAKE_TIMEOUT_MS,
+    HOST_MIN,
+    Handshakes,
+)
+from cometmq.runtime.limits import HANDSHAKE_LIMITS
+
+
+async def test_the_table_of_limits_has_every_limit_of_handshakes() -> None:
+    bounds = {limit.name: limit.fixed for limit in HANDSHAKE_LIMITS}
+    for connections_max in (10, 1_000, 10_000):
+        handshakes: Handshakes[Any] = Handshakes(asyncio.get_running_loop(), connections_max)
+        count = 0
+        while handshakes.begin("a"):
+            count += 1
+        assert count == max(connections_max * bounds["handshakes"] // 100, HOST_MIN)
+    assert bounds["handshake_bytes"] == HANDSHAKE_BYTES_MAX
+    assert bounds["handshake_ms"] == HANDSHAKE_TIMEOUT_MS
+    assert len(bounds) == len(HANDSHAKE_LIMITS) == 3
