@@ -51,12 +51,12 @@ def page() -> str:
     for title, limits, settings in _SECTIONS:
         head = ("limit", "what is counted", "of", "default", "setting", "code", "above it")
         lines += [f"## {title}", "", *table(head, _rows(limits, settings)), ""]
-    head = ("limit", "what is counted", "of", "bound", "above it")
+    columns = ("limit", "what is counted", "of", "bound", "above it")
     rows = (
         (code(it.name), it.counts, it.scope.value, str(it.fixed), it.above)
         for it in HANDSHAKE_LIMITS
     )
-    lines += ["## TLS handshakes with any server", "", *table(head, rows), ""]
+    lines += ["## TLS handshakes with any server", "", *table(columns, rows), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

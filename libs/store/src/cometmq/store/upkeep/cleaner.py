@@ -63,6 +63,11 @@ class Cleaner:
         """Request that queues and index drop their entries before the start of the log."""
         self._must_trim = True
 
+    @property
+    def doomed_count(self) -> int:
+        """The number of files and folders that wait for their deletion."""
+        return len(self._doomed)
+
     def doom(self, paths: list[str]) -> None:
         """Queue files and folders for deletion."""
         self._doomed += paths

@@ -15,7 +15,12 @@ from cometmq.store.errors import DiskError
 from cometmq.store.index.index import ROWS_MAX
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
-from cometmq.store.upkeep.checkpointer import Checkpointer, is_sync_failure
+from cometmq.store.upkeep.checkpointer import (
+    NEW_QUEUES_MAX,
+    STOP_QUEUES_MAX,
+    Checkpointer,
+    is_sync_failure,
+)
 from cometmq.store.upkeep.cleaner import Cleaner
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.upkeep.jobs import CheckpointJob, CreateJob, Job, ProbeJob, SpillJob
@@ -69,6 +74,8 @@ class Housekeeping:
             return self._create_job()
         interval_ms = self._parts.settings.flush_interval_consume_queue
         if self._checkpointer.is_due(now_ms, interval_ms) and self._put_index_backlog():
+            if self._checkpointer.new_queue_count > NEW_QUEUES_MAX:
+                return self._checkpointer.plan_spill(self._note_spilled)
             return self._checkpointer.plan(now_ms, self._note_checkpoint)
         if self._checkpointer.must_spill:
             return self._checkpointer.plan_spill(self._note_spilled)
@@ -215,12 +222,18 @@ class Housekeeping:
             self.cleaner.note_failed("note a deletion", error)  # it frees space on a full disk
 
     def finish(self) -> bool:
-        """Write everything to the disk; return whether all writes succeeded."""
+        """Write everything to the disk; return whether all writes succeeded.
+
+        If that would take long, sync only the log, from which the next start recovers the rest.
+        """
         # The kernel may have dropped dirty pages: only recovery can determine what reached the
         # disk.
         if self._write_state.has(Refusal.SYNC_FAILED):
             return False
         try:
+            if self._is_stop_long():
+                self._flusher.plan().run()
+                return False
             self.cleaner.remove_at_end()
             self._checkpointer.save_all(self._now_ms)
             self._remove_unused_file()
@@ -230,6 +243,13 @@ class Housekeeping:
         finally:
             self._checkpointer.close()
         return True
+
+    def _is_stop_long(self) -> bool:
+        new_count, doomed_count = self._checkpointer.new_queue_count, self.cleaner.doomed_count
+        is_long = max(new_count, doomed_count) > STOP_QUEUES_MAX
+        if is_long:
+            self._log.info("stop.shortened", new_queues=new_count, deleted_paths=doomed_count)
+        return is_long
 
     def _remove_unused_file(self) -> None:
         """Remove the log file prepared in advance, as RocketMQ does on shutdown."""
