@@ -292,7 +292,7 @@ fn fd_of(data: EventData) -> RawFd {
 
 /// Writes as much as the kernel takes. An error is left to the transport, whose next operation on
 /// the socket meets it as well.
-fn write(fd: RawFd, data: &[u8]) -> usize {
+pub(crate) fn write(fd: RawFd, data: &[u8]) -> usize {
     retry(|| borrowed(fd)?.write(data)).unwrap_or(0)
 }
 

@@ -4,6 +4,7 @@
 import errno
 import os
 import select
+import socket
 from pathlib import Path
 from tempfile import TemporaryFile
 from time import monotonic, sleep
@@ -60,6 +61,60 @@ def test_the_first_file_that_fails_is_reported(tmp_path: Path):
     finally:
         for descriptor in (reader, writer, folder):
             os.close(descriptor)
+
+
+def received(ours):
+    try:
+        return ours.recv(100)
+    except BlockingIOError:
+        return b""
+
+
+def test_an_answer_is_written_after_its_sync_and_never_after_it_was_taken_back():
+    syncer = accel.LogSyncer()
+    ours, theirs = socket.socketpair()
+    with TemporaryFile() as file, ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        syncer.start(1, [file.fileno()], None, (theirs.fileno(), b"first"))
+        ends(syncer, 1)
+        assert received(ours) == b"first"
+        assert syncer.withdraw() == 5
+        assert syncer.withdraw() == 0
+        reader, writer = os.pipe()
+        syncer.start(2, [writer], None, (theirs.fileno(), b"failed"))
+        ends(syncer, 2)
+        syncer.start(3, [file.fileno()], None)  # proves nothing
+        ends(syncer, 3)
+        assert received(ours) == b""
+        assert syncer.withdraw() == 0
+        os.close(reader)
+        os.close(writer)
+        for number in range(4, 104):
+            syncer.start(number, [file.fileno()], None, (theirs.fileno(), b"x"))
+            if number % 2:
+                syncer.start(number + 1_000, [file.fileno()], None)  # may replace it
+            sent = syncer.withdraw()
+            last = number + 1_000 if number % 2 else number
+            ends(syncer, last)
+            assert len(received(ours)) == sent
+
+
+def test_an_answer_survives_the_replacement_of_its_sync():
+    syncer = accel.LogSyncer()
+    ours, theirs = socket.socketpair()
+    with TemporaryFile() as file, ours, theirs:
+        theirs.setblocking(False)
+        number = 0
+        for _ in range(100):
+            first = number = number + 1
+            syncer.start(number, [file.fileno()], None, (theirs.fileno(), b"answer"))
+            for _ in range(3):
+                number += 1
+                syncer.start(number, [file.fileno()], None)
+            assert ours.recv(100) == b"answer"
+            assert ends(syncer, number)[0][0] >= first
+            assert syncer.withdraw() == 6
 
 
 def test_the_thread_ends_with_its_object():

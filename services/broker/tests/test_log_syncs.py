@@ -7,7 +7,7 @@ import asyncio
 import errno
 import os
 import queue
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ import pytest
 
 from cometmq.broker.log_syncs import REPEAT_MS, SLOW_COUNT, SLOW_S, SlowSyncs
 from cometmq.broker.native import IS_BUILT, accel
+from cometmq.broker.testing.held_syncs import HeldSyncer
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.replicas import DEADLINE_S, Node, until
 from cometmq.store.disk import OsDisk
@@ -58,51 +59,6 @@ class HeldDisk(MemoryDisk):
     def release(self) -> None:
         self._is_held = False
         self._ends.put(0)
-
-
-class HeldSyncer:
-    """The native thread, as `cometmq.accel.LogSyncer` behaves."""
-
-    def __init__(self) -> None:
-        self._event = os.eventfd(0)
-        self._running: int | None = None
-        self._next: int | None = None
-        self._ended: list[tuple[int, float, tuple[int, int] | None]] = []
-        self._ends: list[int] = []
-        self._is_held = True
-
-    def fileno(self) -> int:
-        return self._event
-
-    def start(self, number: int, files: Sequence[int], _folder: int | None) -> bool:
-        for descriptor in files:
-            os.fstat(descriptor)  # is open
-        is_replaced, self._next = self._next is not None, number
-        self._step()
-        return is_replaced
-
-    def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
-        os.eventfd_read(self._event)
-        ended, self._ended = self._ended, []
-        return ended
-
-    def end(self, number: int = 0) -> None:
-        self._ends.append(number)
-        self._step()
-
-    def release(self) -> None:
-        self._is_held = False
-        self._step()
-
-    def _step(self) -> None:
-        """Go on as far as the test allows: the next sync does not wait for the loop."""
-        if self._running is None:
-            self._running, self._next = self._next, None
-        while self._running is not None and (self._ends or not self._is_held):
-            number = self._ends.pop(0) if self._ends else 0
-            self._ended.append((self._running, 0.0, (0, number) if number else None))
-            os.eventfd_write(self._event, 1)
-            self._running, self._next = self._next, None
 
 
 @asynccontextmanager

@@ -286,6 +286,10 @@ class MessageStore:
         """Complete the puts that were waiting for this sync."""
         self._flusher.done(job, error)
 
+    def lone_put(self) -> PutDone | None:
+        """Return the callback of the only put that waits, if it waits only for a sync."""
+        return self._pending.lone()
+
     def writeback_job(self) -> Job | None:
         """Return the writeback of the log that is due now, or None.
 

@@ -5,10 +5,14 @@ While a sync runs, messages arrive and are written. The next sync covers all of 
 again with each commit and begins as soon as the running one ends, so that the disk never waits for
 the loop. The syncs run on a native thread (`NativeSyncs`) or, without native code, on a worker
 (`WorkerSyncs`, the reference). Both report the ends of syncs on the loop, in order.
+
+A lone sender would wait for the loop to wake up after the sync. The native thread therefore writes
+its answer, which the loop has encoded before, to its socket (`LoneAnswer`).
 """
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +22,7 @@ from cometmq.remoting.log import Log
 from cometmq.runtime.worker import Worker, error_of
 from cometmq.store.disk import Descriptor
 from cometmq.store.errors import DiskError
+from cometmq.store.results import PutResult
 from cometmq.store.upkeep.flush import FlushJob
 
 SLOW_S: Final = 0.1
@@ -38,8 +43,33 @@ SyncEnded: TypeAlias = Callable[[Sync, Exception | None], None]
 """Receives a sync that has ended, and its error."""
 
 
+SocketBytes: TypeAlias = tuple[int, bytes]
+"""A socket, and what is to be written to it."""
+
+
+class LoneAnswer(ABC):
+    """The answer to the only put that waits; a callback of the store."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, result: PutResult) -> None:
+        """Answer, or complete what the thread has answered."""
+
+    @abstractmethod
+    def lend(self, withdraw: Callable[[], int]) -> SocketBytes | None:
+        """Let the thread that syncs send the answer; return None if only the loop can send it.
+
+        `withdraw` stops the thread from doing so, and returns how many bytes it has written.
+        """
+
+
 class LogSyncs(Protocol):
     """Runs one sync at a time, and has room for the next one."""
+
+    @property
+    def withdraw(self) -> Callable[[], int] | None:
+        """Takes an answer back; None if answers cannot be given to `start`."""
 
     @property
     def is_busy(self) -> bool:
@@ -49,10 +79,11 @@ class LogSyncs(Protocol):
     def oldest(self) -> Sync | None:
         """The oldest sync whose end has not been reported."""
 
-    def start(self, job: FlushJob, since_ms: int | None) -> None:
+    def start(self, job: FlushJob, since_ms: int | None, answer: SocketBytes | None = None) -> None:
         """Sync as soon as the running sync has ended; replace a sync that has not begun.
 
-        The job must cover what the replaced one covers.
+        The job must cover what the replaced one covers. `answer` is sent when this sync, or the one
+        that replaces it, has succeeded, unless it is withdrawn before.
         """
 
     async def wait(self) -> None:
@@ -61,6 +92,8 @@ class LogSyncs(Protocol):
 
 class WorkerSyncs:
     """Syncs on a worker, which is given the next sync before the last one is reported."""
+
+    withdraw = None
 
     def __init__(self, worker: Worker, ended: SyncEnded) -> None:
         self._worker = worker
@@ -79,8 +112,9 @@ class WorkerSyncs:
         """The running sync."""
         return self._running
 
-    def start(self, job: FlushJob, since_ms: int | None) -> None:
+    def start(self, job: FlushJob, since_ms: int | None, answer: SocketBytes | None = None) -> None:
         """Start a sync, or make it the next one."""
+        assert answer is None
         sync = Sync(job, since_ms)
         if self._running is None:
             self._submit(sync)
@@ -121,8 +155,17 @@ class NativeSyncer(Protocol):
     def fileno(self) -> int:
         """Return the descriptor that is readable when a sync has ended."""
 
-    def start(self, number: int, files: Sequence[int], folder: int | None) -> bool:
-        """Sync next; return whether this replaces a sync that had not begun."""
+    def start(
+        self,
+        number: int,
+        files: Sequence[int],
+        folder: int | None,
+        answer: SocketBytes | None = None,
+    ) -> bool:
+        """Sync next, then answer; return whether this replaces a sync that had not begun."""
+
+    def withdraw(self) -> int:
+        """Take the answer back; return how many bytes of it were written."""
 
     def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
         """Return the number, the seconds and the failure of each sync that has ended."""
@@ -134,6 +177,7 @@ class NativeSyncs:
     def __init__(self, syncer: NativeSyncer, ended: SyncEnded) -> None:
         self._syncer = syncer
         self._ended = ended
+        self.withdraw = syncer.withdraw
         self._number = 0
         self._last = 0  # the number of the last sync that the thread was given
         self._open: dict[int, tuple[Sync, list[Descriptor]]] = {}
@@ -154,7 +198,7 @@ class NativeSyncs:
             return sync
         return None
 
-    def start(self, job: FlushJob, since_ms: int | None) -> None:
+    def start(self, job: FlushJob, since_ms: int | None, answer: SocketBytes | None = None) -> None:
         """Pass the sync to the thread."""
         sync = Sync(job, since_ms)
         try:
@@ -165,7 +209,7 @@ class NativeSyncs:
         descriptors = files if folder is None else [*files, folder]
         folder_number = None if folder is None else folder.number
         number = self._number = self._number + 1
-        if self._syncer.start(number, [file.number for file in files], folder_number):
+        if self._syncer.start(number, [file.number for file in files], folder_number, answer):
             replaced, _ = self._open.pop(self._last)
             if replaced.since_ms is not None:
                 sync.since_ms = replaced.since_ms

@@ -15,9 +15,11 @@ from typing import Final, NamedTuple
 
 from cometmq.broker.log_syncs import (
     LogSyncs,
+    LoneAnswer,
     NativeSyncer,
     NativeSyncs,
     SlowSyncs,
+    SocketBytes,
     Sync,
     WorkerSyncs,
 )
@@ -418,7 +420,15 @@ class StoreDriver:
         if job is not None:
             # This sync covers every send so far; sends from now on wait for the next one.
             since_ms, self._waiting_since_ms = self._waiting_since_ms, None
-            self._syncs.start(job, since_ms)
+            self._syncs.start(job, since_ms, self._lone_answer())
+
+    def _lone_answer(self) -> SocketBytes | None:
+        """Return the answer to a lone put that waits only for this sync."""
+        withdraw = self._syncs.withdraw
+        if withdraw is None or self._syncs.is_busy:
+            return None
+        done = self._store.lone_put()
+        return done.lend(withdraw) if isinstance(done, LoneAnswer) else None
 
     def _synced(self, sync: Sync, error: Exception | None) -> None:
         self.sync_seconds.observe(sync.seconds)

@@ -6,8 +6,10 @@ the handlers would, and leaves every other frame to the handlers, so a server be
 and without a lane.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
+
+from cometmq.remoting.transport.loans import Loan
 
 Part: TypeAlias = tuple[int, int, int, int]
 """Consecutive frames of a chunk: the number of staged requests (0 for frames that handlers serve,
@@ -45,6 +47,9 @@ class Staging(Protocol):
         """Send encoded answers to several connections of this server; each row has a connection and
         the arguments of `reply_encoded`.
         """
+
+    def lend(self, data: bytes, withdraw: Callable[[], int]) -> Loan | None:
+        """Let another thread write encoded answers to the socket; return None if it may not."""
 
 
 class Lane(Protocol):

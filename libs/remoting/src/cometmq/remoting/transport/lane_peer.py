@@ -13,7 +13,7 @@ that bound is detected in the iteration that reaches it, as if the chunk had bee
 Hot path: `_receive_for` runs once per chunk (bench/micro/bench_lane.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from cometmq.remoting.command import Call
@@ -21,6 +21,7 @@ from cometmq.remoting.transport.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane, Part
+from cometmq.remoting.transport.loans import Loan
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.room import WAITING_MAX
 from cometmq.remoting.transport.room_peer import WAITS, RoomPeer
@@ -55,6 +56,7 @@ class LanePeer(RoomPeer):
         self.direct_fd = NO_FD
         """The same socket, but only while its transport has no unsent output."""
         self.is_polled = False
+        self._loan: Loan | None = None
         self.habit = MIXED
         """What the last chunk contained; the next one probably contains the same."""
 
@@ -83,6 +85,7 @@ class LanePeer(RoomPeer):
     def leave_direct(self) -> None:
         """Let the transport read and write from now on."""
         if self.fd >= 0 and self._hub.direct is not None:
+            self.end_loan()
             self._hub.direct.leave(self)
             self._is_sealed = self._pipe is not None
             self._read_on()
@@ -126,6 +129,36 @@ class LanePeer(RoomPeer):
         if self._is_open:
             self._dispatcher.note_answered(self, count)
             self.append_output(data)
+
+    def lend(self, data: bytes, withdraw: Callable[[], int]) -> Loan | None:
+        """Let another thread write frames to the socket; return None if it may not.
+
+        All other output ends the loan first. With `before_write`, the program must decide at the
+        time of the write whether answers may leave.
+        """
+        is_idle = self.direct_fd >= 0 and not self.is_dirty
+        if not is_idle or self._pipe is not None or self._hub.before_write is not None:
+            return None
+        self._hub.prepare_write()
+        self._loan = Loan(self, self.direct_fd, data, withdraw)
+        self.direct_fd = NO_FD
+        return self._loan
+
+    def end_loan(self) -> None:
+        """Write to the socket again, first what the other thread has left."""
+        loan, self._loan = self._loan, None
+        if loan is None:
+            return
+        sent = loan.withdraw()
+        self.direct_fd = self.fd
+        self._hub.stats.bytes_sent += sent
+        if 0 < sent < len(loan.data):
+            self.write_rest(loan.data[sent:], is_sealed=False)
+
+    def note_answered(self, count: int) -> None:
+        """Note that requests were answered by another thread."""
+        if self._is_open:
+            self._dispatcher.note_answered(self, count)
 
     def append_output(self, data: bytes) -> None:
         """Send whole frames after the pending output."""
@@ -337,6 +370,8 @@ class LanePeer(RoomPeer):
     def _write(self, data: Buffer, whole_bytes: int) -> None:
         """Write directly as much as the kernel accepts, and let the transport send the rest."""
         direct = self._hub.direct
+        if self._loan is not None:
+            self.end_loan()
         if (
             direct is not None
             and isinstance(data, bytes)

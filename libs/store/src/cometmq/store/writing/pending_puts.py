@@ -28,6 +28,7 @@ class Condition(IntEnum):
 Conditions: TypeAlias = tuple[Condition, ...]
 """Conditions in the order of their numbers. An IntFlag would cost 1 us for each test of a bit."""
 
+_FLUSHED: Final[Conditions] = (Condition.FLUSHED,)
 
 TIMEOUTS: Final[Mapping[Condition, PutStatus]] = {
     Condition.FLUSHED: PutStatus.FLUSH_DISK_TIMEOUT,
@@ -65,6 +66,17 @@ class PendingPuts:
         """Return whether any put is waiting for this condition, at an offset beyond a given one."""
         needed = self._last_needed[condition]
         return bool(self._puts) and needed > beyond and needed > self._reached[condition]
+
+    def lone(self) -> PutDone | None:
+        """Return the callback of the only put, if a sync is all that it waits for.
+
+        Its status is PUT_OK then.
+        """
+        if len(self._puts) != 1:
+            return None
+        put = self._puts[0]
+        is_plain = put.needs == _FLUSHED and put.result.status is PutStatus.PUT_OK
+        return put.done if is_plain else None
 
     def add(
         self, offset: int, needs: Conditions, now_ms: int, done: PutDone, result: PutResult

@@ -13,7 +13,7 @@ sends.
 `services/broker/tests/lanes` tests that the lane and the handlers give the same results.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +25,7 @@ from cometmq.broker.handlers.put_answers import answer_delayed, answer_put
 from cometmq.broker.handlers.send import MULTI_TAG
 from cometmq.broker.lanes.access import LaneAccess, reason_against
 from cometmq.broker.lanes.pull_lane import BrokerPulls
+from cometmq.broker.lanes.run_answers import RunAnswers
 from cometmq.broker.lanes.transaction_lane import LaneTransactions
 from cometmq.broker.native import OUTDATED, accel, reason_without
 from cometmq.broker.transactions import OP_TAG_CODE, OP_TEXT
@@ -38,6 +39,7 @@ from cometmq.remoting.header_plan import sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.lane import Answered, Part, StagedRows, Staging
+from cometmq.remoting.transport.loans import Loan
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.layout import is_topic
@@ -244,7 +246,7 @@ class BrokerLane:
             # The run counts as placed but writes no byte, so none of its sends is acknowledged.
             failed = partial(self._answer_failed, self._native.unplaced(first, count))
             return count, 0, b"", [], KeyedRows(), [(False, failed, count)]
-        answers = [(waits, partial(self._answer, one), one.count) for waits, one in groups]
+        answers = [(waits, RunAnswers(self, one), one.count) for waits, one in groups]
         return done, message_count, records, entries, keys, answers
 
     def refuse(self, first: int, count: int, result: PutResult) -> None:
@@ -260,7 +262,27 @@ class BrokerLane:
 
     # Answers
 
-    def _answer(self, answers: "LaneAnswers", result: PutResult) -> None:
+    def lend_run(self, answers: "LaneAnswers", withdraw: Callable[[], int]) -> Loan | None:
+        """Encode the answer to a lone send for another thread, which writes it to the connection;
+        return None if only `answer_run` may answer.
+        """
+        if answers.count != 1 or answers.half_count or answers.end_count:
+            return None
+        try:
+            ((peer, data, _),) = answers.encode(self._native)
+        except accel.PanicException as error:
+            self._fail(error)
+            return None
+        lender: Staging = peer  # type: ignore[assignment]
+        return lender.lend(data, withdraw)
+
+    def run_answered(self, answers: "LaneAnswers", loan: Loan) -> None:
+        """Count a send whose answer was written by another thread."""
+        self._count(answers)
+        loan.answered(answers.count)
+
+    def answer_run(self, answers: "LaneAnswers", result: PutResult) -> None:
+        """Answer the sends of a run."""
         if answers.half_count or answers.end_count:
             self._transactions.finish(answers, result)
             self._keep_halves(answers, result)
@@ -274,13 +296,16 @@ class BrokerLane:
             self._fail(error)
             self._answer_each(answers, result)  # nothing is counted or sent yet
             return
+        self._count(answers)
+        if encoded:
+            peer: Staging = encoded[0][0]  # type: ignore[assignment]
+            peer.reply_rows(encoded)
+
+    def _count(self, answers: "LaneAnswers") -> None:
         stats = self._broker.stats
         stats.count_puts(answers.totals())
         for level_id, count, size in answers.delays():
             stats.count_delayed(level_id, count, size)
-        if encoded:
-            peer: Staging = encoded[0][0]  # type: ignore[assignment]
-            peer.reply_rows(encoded)
 
     def _keep_halves(self, answers: "LaneAnswers", result: PutResult) -> None:
         """Keep stored half messages in memory for the requests that end them."""

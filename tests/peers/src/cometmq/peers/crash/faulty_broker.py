@@ -85,13 +85,22 @@ class FaultySyncer:
     def fileno(self) -> int:
         return self._syncer.fileno()
 
-    def start(self, number: int, files: Sequence[int], folder: int | None) -> bool:
+    def start(
+        self,
+        number: int,
+        files: Sequence[int],
+        folder: int | None,
+        answer: tuple[int, bytes] | None = None,
+    ) -> bool:
         paths = (str(Path(f"/proc/self/fd/{descriptor}").readlink()) for descriptor in files)
         found = [errno for path in paths if (errno := fault("sync", path))]
         if found:
             self._faults[number] = found[0]
-            return self._syncer.start(number, [-1], None)
-        return self._syncer.start(number, files, folder)
+            return self._syncer.start(number, [-1], None, answer)
+        return self._syncer.start(number, files, folder, answer)
+
+    def withdraw(self) -> int:
+        return self._syncer.withdraw()
 
     def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
         return [
