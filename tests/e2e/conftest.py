@@ -418,12 +418,13 @@ def under_load(
             yield found
 
     yield running
-    if pauses := [one.pause_s for found in started for one in found.java_outages]:
-        scenario = request.node.name.removeprefix("test_").replace("_", " ")
-        report.add(
-            f"Java client: {scenario}",
-            "without sends, longest",
-            max(pauses),
-            limit=JAVA_PAUSE_S,
-            unit="s",
-        )
+    scenario = request.node.name.removeprefix("test_").replace("_", " ")
+    figures = {
+        "without sends": [one.pause_s for found in started for one in found.java_outages],
+        "without messages": [one for found in started for one in found.java_standstills],
+    }
+    for figure, pauses in figures.items():
+        if pauses:
+            limit = JAVA_PAUSE_S
+            title = f"Java client: {scenario}"
+            report.add(title, f"{figure}, longest", max(pauses), limit=limit, unit="s")

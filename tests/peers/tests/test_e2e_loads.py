@@ -25,7 +25,8 @@ say(event="answer", at_ns=10**9)
 for second, _ in enumerate(sys.stdin, 1):
     place = {"queue_id": 0, "queue_offset": second}
     say(event="sent", number=second, sender=0, **times(second), **place)
-    say(event="received", number=second, **place)
+    say(event="received", number=second, at_ns=second * 10**9 + 3, **place)
+    say(event="concurrent", number=second, at_ns=second * 10**9 + 500_000_003)
     say(event="answer", at_ns=(second + 1) * 10**9)
 """
 
@@ -72,7 +73,9 @@ def test_events_are_entered_into_a_ledger():
     assert ledger.acknowledged[4].began == 1.0
     assert ledger.acknowledged[4].ended == 2.0
     assert ledger.lost() == {4}
-    record(ledger, {"event": "received", "number": 4, **PLACE})
+    record(ledger, {"event": "received", "number": 4, "at_ns": 3 * 10**9, **PLACE})
+    record(ledger, {"event": "concurrent", "number": 4, "at_ns": 4 * 10**9})
+    assert ledger.deliveries == {"orderly": {4: 3.0}, "concurrent": {4: 4.0}}
     assert ledger.faults() == []
     record(ledger, {**SENT, "event": "failed", "number": 5, "error": "timeout"})
     assert ledger.failed[5] == (2.0, "timeout")
@@ -85,6 +88,7 @@ def test_outages_of_both_loads_count_each_on_its_own_clock(java):
     assert found.failed_count == 1  # the Java client's failed before `since`
     assert both.java_outages[0].failed_count == 0
     assert java.outage(0.0, 9.0).failed_count == 1
+    assert both.java_standstills == pytest.approx([1.0])
 
 
 def test_results_of_both_loads_are_added(java):
@@ -107,4 +111,4 @@ def test_one_load_alone():
     alone = loads_with(None)
     since = alone.now()
     assert alone.outage(since, alone.settle()).failed_count == 1
-    assert alone.java_outages == []
+    assert (alone.java_outages, alone.java_standstills) == ([], [])

@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.peers.ha.copies import judge_logs
 from cometmq.peers.ha.faults import DECKS, FAULTS, draw
-from cometmq.peers.ha.ledger import Acknowledged, Ledger, Outage
+from cometmq.peers.ha.ledger import CONCURRENT, ORDERLY, Acknowledged, Ledger, Outage
 from cometmq.peers.ha.report import Outages, percentile
 
 
@@ -54,6 +54,21 @@ def test_an_outage_ends_with_a_send_that_began_after_the_fault():
     assert outage is not None
     assert outage == pytest.approx(Outage(4.1, 4.0, 1))
     assert ledger.outage(14.15, 15.0) is None
+
+
+def test_a_consumer_stands_still_although_it_receives_other_messages():
+    ledger = a_ledger(*((number, number) for number in range(1, 10)))
+    for number in range(1, 10):
+        ledger.receive((0, number), number, at=number + 0.6)
+        if number != 4:
+            ledger.note_delivery(CONCURRENT, number, number + 0.6)
+    assert ledger.standstill(ORDERLY, 2.0, 10.0) == pytest.approx(1.0)
+    assert ledger.has_caught_up(4.0)
+    assert not ledger.has_caught_up(10.0)
+    assert ledger.standstill(CONCURRENT, 2.0, 10.0) == pytest.approx(5.5)  # it still waits
+    ledger.note_delivery(CONCURRENT, 4, 9.9)
+    assert ledger.has_caught_up(10.0)
+    assert ledger.standstill(CONCURRENT, 2.0, 10.0) == pytest.approx(5.4)
 
 
 def test_a_copy_that_differs_or_ends_early_is_named(tmp_path):

@@ -123,7 +123,7 @@ def test_a_connection_is_closed_when_none_of_its_requests_is_under_way() -> None
         def is_open(self) -> bool:
             return self.name not in closed
 
-        def close(self) -> None:
+        def reset(self) -> None:
             closed.append(self.name)
 
     clients: list[leading_away.Client] = [Connection("a"), Connection("b")]

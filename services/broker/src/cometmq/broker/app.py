@@ -399,7 +399,7 @@ class BrokerApp:
 
     def _close_clients(self) -> None:
         for peer in self._clients():
-            peer.abort()
+            peer.reset()
 
     def _slave_server(self, broker: Broker, workers: Workers, client: RemotingClient) -> LogServer:
         server = log_server(broker, workers.replicate, client)

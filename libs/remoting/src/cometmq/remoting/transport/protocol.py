@@ -60,6 +60,7 @@ class PeerProtocol(TimedPeer):
         self._is_sealed = False
         self._handshake: Handshake | None = None
         self._is_open = False
+        self._is_reset = False
         self.close_reason = "was closed"
         """The reason given in the errors of pending requests and of requests made after the
         connection has ended.
@@ -254,6 +255,16 @@ class PeerProtocol(TimedPeer):
             if self._pipe is not None:
                 self._transport.write(self._pipe.close())
             self._transport.close()
+
+    def reset(self) -> None:
+        """Send the pending output and end the connection so that its peer expects no more answers.
+
+        The peer may lose output that it has not received yet.
+        """
+        if self._is_open:
+            self.flush()
+            self._is_reset = True
+            self.abort()
 
     # -- the hub's side ---------------------------------------------------------------------
 

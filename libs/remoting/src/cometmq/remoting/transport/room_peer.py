@@ -7,6 +7,7 @@ wait, the server stops serving the connection, and keeps what it has received as
 request would take five times as much memory.
 """
 
+import asyncio
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -21,6 +22,7 @@ from cometmq.remoting.transport.budget import LARGE_BYTES
 from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.protocol import CALL_BYTES, UNSENT_OUTPUT, PeerProtocol
+from cometmq.remoting.transport.resets import set_reset
 from cometmq.remoting.transport.room import WAITING_MAX
 from cometmq.remoting.transport.turns import SLOW
 
@@ -52,8 +54,15 @@ class RoomPeer(PeerProtocol):
         """The approximate memory used by the requests that wait for room."""
         return len(self._held) + self._hub.room.count_of(self) * CALL_BYTES
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register the connection with the hub; it is reset if this process dies."""
+        set_reset(transport, is_on=True)
+        super().connection_made(transport)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection and fail its pending requests."""
+        if not self._is_reset:
+            set_reset(self._transport, is_on=False)
         self._held = b""
         self._hub.room.drop(self)
         super().connection_lost(exc)

@@ -6,12 +6,12 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from cometmq.peers.e2e.kubectl import Namespace
-from cometmq.peers.ha.ledger import Acknowledged, Ledger, Outage
+from cometmq.peers.ha.ledger import CONCURRENT, Acknowledged, Ledger, Outage
 from cometmq.peers.maven import JVM_OPTIONS
 from cometmq.peers.processes import PeerError
 
@@ -41,8 +41,12 @@ class JavaLoad:
         return self._ask("now")
 
     def settle(self) -> float:
-        """Wait until each sender has had a new send acknowledged; return the time."""
-        return self._ask("settle")
+        """Wait until each sender has had a new send acknowledged, and until the consumers have
+        caught up; return the time.
+        """
+        settled = self._ask("settle")
+        self._await(lambda: self._ledger.has_caught_up(settled))
+        return self.now()
 
     def outage(self, since: float, until: float) -> Outage:
         """Return the senders' outage between two times; raise PeerError if no send succeeded."""
@@ -52,12 +56,18 @@ class JavaLoad:
             raise PeerError("no send of the Java client was acknowledged")
         return found
 
+    def standstill(self, since: float, until: float) -> float:
+        """Return the longest time between two times that one of the consumers stood still."""
+        with self._lock:
+            return max(
+                self._ledger.standstill(consumer, since, until)
+                for consumer in self._ledger.deliveries
+            )
+
     def finish(self) -> None:
         """Stop sending, wait for the consumer, and fill in `result`."""
         self._ask("finish")
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while self._lost() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+        self._await(lambda: not self._ledger.lost())
         with self._lock:
             errors = {text for _, text in self._ledger.failed.values()}
             self.result = {
@@ -91,9 +101,14 @@ class JavaLoad:
         self._process.stdin.flush()
         return self.answer()
 
-    def _lost(self) -> bool:
-        with self._lock:
-            return bool(self._ledger.lost())
+    def _await(self, condition: Callable[[], bool]) -> None:
+        """Wait until the ledger meets a condition, or until it does not in a long time."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with self._lock:
+                if condition():
+                    return
+            time.sleep(POLL_S)
 
     def _output(self) -> str:
         return "".join(self._other_lines[-40:])
@@ -116,13 +131,16 @@ class JavaLoad:
 def record(ledger: Ledger, event: dict[str, Any]) -> None:
     """Enter a line of `Load.java` into a ledger."""
     number = event["number"]
+    if event["event"] == "concurrent":
+        ledger.note_delivery(CONCURRENT, number, event["at_ns"] / 1e9)
+        return
     if event["event"] == "failed":
         ledger.senders[number] = event["sender"]
         ledger.failed[number] = (event["ended_ns"] / 1e9, event["error"])
         return
     place = (event["queue_id"], event["queue_offset"])
     if event["event"] == "received":
-        ledger.receive(place, number)
+        ledger.receive(place, number, event["at_ns"] / 1e9)
     else:
         ledger.senders[number] = event["sender"]
         began, ended = event["began_ns"] / 1e9, event["ended_ns"] / 1e9
@@ -137,6 +155,7 @@ def running(namespace: Namespace, namesrv: str) -> Iterator[JavaLoad]:
     command += ["-Duser.home=/tmp", "-cp", f"{FOLDER}/*", "io.cometmq.peers.Main", "load"]
     command += ["--namesrv", namesrv, "--topic", TOPIC]
     command += ["--producer-group", "java-senders", "--consumer-group", "java-readers"]
+    command += ["--concurrent-group", "java-concurrent-readers"]
     command += ["--api-timeout-ms", "3000"]  # as unmodified clients have it
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

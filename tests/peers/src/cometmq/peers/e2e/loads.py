@@ -21,6 +21,8 @@ class Loads:
         self._java_times: dict[float, float] = {}
         """For each time returned, the time on the clock of the Java client's node."""
         self.java_outages: list[Outage] = []
+        self.java_standstills: list[float] = []
+        """For each outage, how long a Java consumer stood still."""
         self.result: dict[str, Any] = {}
         """The totals of both loads, once they have finished."""
 
@@ -33,8 +35,9 @@ class Loads:
     def settle(self) -> float:
         """Wait until all sends so far have an outcome; return the time.
 
-        The Java client's senders must also have been acknowledged again: they may keep using the
-        address of a lost master until they look up the route again, up to 30 s later.
+        The Java client's senders must also have been acknowledged again, and its consumers must
+        have caught up: they may keep using the address of a lost master until they look up the
+        route again, up to 30 s later.
         """
         if self._java is None:
             return self._ours.settle()
@@ -55,8 +58,10 @@ class Loads:
         found = self._ours.outage(since, until)
         if self._java is None:
             return found
-        beside = self._java.outage(self._java_times[since], self._java_times[until])
+        times = self._java_times[since], self._java_times[until]
+        beside = self._java.outage(*times)
         self.java_outages.append(beside)
+        self.java_standstills.append(self._java.standstill(*times))
         return found._replace(failed_count=found.failed_count + beside.failed_count)
 
     def finish(self) -> None:

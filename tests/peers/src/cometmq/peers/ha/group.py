@@ -122,6 +122,10 @@ class BrokerGroup:
     def store(self, ordinal: int) -> Path:
         return self.disks[ordinal].store
 
+    def address(self, ordinal: int) -> str:
+        """Return a broker's own address."""
+        return f"{self.network.address(broker(ordinal))}:{self._ports[ordinal]}"
+
     def slaves(self, master: int) -> list[int]:
         return [ordinal for ordinal in range(self.copies) if ordinal != master]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official Java client as senders and an orderly consumer, with its own ledger."""
+"""The official Java client as senders and consumers, with its own ledger."""
 
 import asyncio
 import json
@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from cometmq.peers.clients.javaclient import JavaClient
 from cometmq.peers.clients.programs import Running
-from cometmq.peers.ha.ledger import Acknowledged, Ledger
+from cometmq.peers.ha.ledger import CONCURRENT, Acknowledged, Ledger
 from cometmq.peers.ha.load import POLL_S, create_topic, until
 from cometmq.peers.processes import PeerError
 
 TOPIC: Final = "JavaLedger"
+CONSUMER_GROUP: Final = "java-ledger-readers"
 POLL_ROUTES_MS: Final = 1000
 """With the default of 30 s, the ledger would show little but the client's wait for new routes."""
 _NS: Final = 1_000_000_000
@@ -28,13 +29,13 @@ class JavaLoad:
         namesrv: str,
         folder: Path,
         *,
-        properties: Mapping[str, str] | None = None,
+        concurrent_group: str = "",
         **timeouts: int,
     ) -> None:
-        """`timeouts` and the JVM's `properties` are those of RocketMQ, where a test does not change
-        them.
+        """`timeouts` are those of RocketMQ, where a test does not change them. With a
+        `concurrent_group`, a concurrent consumer receives all messages beside the orderly one.
         """
-        self._properties = properties
+        self._concurrent_group = concurrent_group
         self._timeouts = timeouts or {"poll_routes_ms": POLL_ROUTES_MS}
         self.ledger = Ledger()
         self._namesrv = namesrv
@@ -46,13 +47,14 @@ class JavaLoad:
     async def running(self) -> AsyncIterator[Ledger]:
         """Send and consume inside the context; on leaving, wait for all acknowledged messages."""
         await create_topic(self._namesrv, TOPIC)
-        client = await asyncio.to_thread(JavaClient, self._folder, properties=self._properties)
+        client = await asyncio.to_thread(JavaClient, self._folder)
         with client.start(
             "ledger",
             namesrv=self._namesrv,
             topic=TOPIC,
             producer_group="java-ledger-senders",
-            consumer_group="java-ledger-readers",
+            consumer_group=CONSUMER_GROUP,
+            concurrent_group=self._concurrent_group,
             **self._timeouts,
             stop_sending=self._stop_sending,
             stop=self._stop,
@@ -105,6 +107,9 @@ class JavaLoad:
                     reason = status or event["error"]
                     ledger.failed[event["number"]] = (ended, reason)
             case "received":
-                ledger.receive((event["queue_id"], event["queue_offset"]), event["number"])
+                place = (event["queue_id"], event["queue_offset"])
+                ledger.receive(place, event["number"], event["at_ns"] / _NS)
+            case "concurrent":
+                ledger.note_delivery(CONCURRENT, event["number"], event["at_ns"] / _NS)
             case _:
                 self._seen.add(kind)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger of the fault tests: sent, acknowledged, failed and received messages by position."""
 
-from array import array
 from collections.abc import Iterator
 from itertools import pairwise, takewhile
 from time import monotonic
@@ -9,6 +8,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 _DISORDER_S: Final = 1.0
 """Acknowledgements are recorded in the order in which they arrive, to within this time."""
+
+ORDERLY: Final = "orderly"
+"""The consumer whose deliveries are checked."""
+CONCURRENT: Final = "concurrent"
+"""A consumer beside it, of which only the times matter."""
 
 Place: TypeAlias = tuple[int, int]
 """Queue id and queue offset."""
@@ -43,8 +47,8 @@ class Ledger:
         """When each send without an outcome began."""
         self.senders: dict[int, int] = {}
         """The sender of each message; a sender waits for one answer before its next send."""
-        self.deliveries = array("d")
-        """When messages were received, in monotonic seconds."""
+        self.deliveries: dict[str, dict[int, float]] = {ORDERLY: {}}
+        """Consumer -> message -> when the consumer first received it, in monotonic seconds."""
         self.stored: dict[Place, int] = {}
         """The number of the message received at each place."""
         self.received: set[int] = set()
@@ -53,10 +57,12 @@ class Ledger:
         self._ends: dict[int, int] = {}
         self._wrong: list[str] = []
 
-    def receive(self, place: Place, number: int) -> None:
-        """Record a delivery; an orderly consumer must receive new positions in order."""
+    def receive(self, place: Place, number: int, at: float | None = None) -> None:
+        """Record a delivery, now or at a time; an orderly consumer must receive new positions in
+        order.
+        """
         self.received.add(number)
-        self.deliveries.append(monotonic())
+        self.note_delivery(ORDERLY, number, monotonic() if at is None else at)
         if place in self.stored:
             self.repeated_count += 1
             if self.stored[place] != number:
@@ -114,8 +120,24 @@ class Ledger:
             sum(since <= when <= until for when, _ in self.failed.values()),
         )
 
-    def standstill(self, since: float, until: float) -> float:
-        """Return the longest time between two times without a delivery."""
-        inside = takewhile(lambda when: when >= since, reversed(self.deliveries))
-        times = sorted(when for when in inside if when <= until)
-        return max(later - earlier for earlier, later in pairwise([since, *times, until]))
+    def note_delivery(self, consumer: str, number: int, at: float) -> None:
+        """Record when a consumer received a message."""
+        self.deliveries.setdefault(consumer, {}).setdefault(number, at)
+
+    def has_caught_up(self, moment: float) -> bool:
+        """Return whether every consumer has received all messages acknowledged before `moment`."""
+        sent = {number for number, one in self.acknowledged.items() if one.ended < moment}
+        return all(sent <= times.keys() for times in self.deliveries.values())
+
+    def standstill(self, consumer: str, since: float, until: float) -> float:
+        """Return the longest time between two times without a delivery, or that a message waited
+        for its delivery: a consumer may stand still in some queues only.
+        """
+        received = self.deliveries[consumer]
+        times = sorted(when for when in received.values() if since <= when <= until)
+        pauses = [later - earlier for earlier, later in pairwise([since, *times, until])]
+        sent = ((number, one.ended) for number, one in self.acknowledged.items())
+        waits = [
+            received.get(number, until) - ended for number, ended in sent if since <= ended <= until
+        ]
+        return max(*pauses, *waits)

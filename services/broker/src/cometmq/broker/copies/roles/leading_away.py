@@ -22,8 +22,8 @@ class Client(Protocol):
     def is_open(self) -> bool:
         """Whether the connection is still usable."""
 
-    def close(self) -> None:
-        """Close the connection after its pending output is sent."""
+    def reset(self) -> None:
+        """Send the pending output, and reset the connection."""
 
 
 class LeadingAway:
@@ -60,4 +60,4 @@ class LeadingAway:
                 self._left.discard(one)
             elif not self._is_busy(one):
                 self._left.discard(one)
-                one.close()
+                one.reset()

@@ -42,8 +42,7 @@ final class Ledger {
         }
         new Event("stopped").print();
         await("stop");
-        clients.producer.shutdown();
-        clients.consumer.shutdown();
+        clients.shutdown();
         return Main.STATUS_DONE;
     }
 

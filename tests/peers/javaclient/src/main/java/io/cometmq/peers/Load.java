@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 
@@ -49,9 +50,10 @@ final class Load {
         for (String command = commands.readLine(); command != null; command = commands.readLine()) {
             obey(command, threads);
         }
-        Consume.storeOffsets(clients.consumer.getDefaultMQPushConsumerImpl());
-        clients.consumer.shutdown();
-        clients.producer.shutdown();
+        for (DefaultMQPushConsumer consumer : clients.consumers) {
+            Consume.storeOffsets(consumer.getDefaultMQPushConsumerImpl());
+        }
+        clients.shutdown();
         return Main.STATUS_DONE;
     }
 

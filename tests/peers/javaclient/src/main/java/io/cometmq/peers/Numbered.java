@@ -2,8 +2,12 @@
 package io.cometmq.peers;
 
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -13,11 +17,12 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * A producer of numbered messages, and an orderly consumer that prints an event for each of them.
+ * A producer of numbered messages, and an orderly consumer that prints an event for each of them;
+ * with the option {@code --concurrent-group}, also a concurrent one.
  */
 final class Numbered {
     final DefaultMQProducer producer;
-    final DefaultMQPushConsumer consumer;
+    final List<DefaultMQPushConsumer> consumers = new ArrayList<>();
     private final String topic;
 
     Numbered(Options options) throws MQClientException {
@@ -29,21 +34,42 @@ final class Numbered {
         producer.setPollNameServerInterval(pollRoutesMs);
         producer.setMqClientApiTimeout(apiTimeoutMs);
         producer.setSendMsgTimeout(options.number("timeout-ms", 3000));
-        consumer = new DefaultMQPushConsumer(options.text("consumer-group"));
-        consumer.setNamesrvAddr(options.text("namesrv"));
-        consumer.setPollNameServerInterval(pollRoutesMs);
-        consumer.setMqClientApiTimeout(apiTimeoutMs);
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(topic, "*");
-        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+        DefaultMQPushConsumer orderly = consumer(options, "consumer-group");
+        orderly.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
             messages.forEach(Numbered::received);
             return ConsumeOrderlyStatus.SUCCESS;
         });
+        if (!options.text("concurrent-group", "").isEmpty()) {
+            DefaultMQPushConsumer beside = consumer(options, "concurrent-group");
+            beside.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                messages.forEach(message -> event("concurrent", message).print());
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+    }
+
+    private DefaultMQPushConsumer consumer(Options options, String group)
+        throws MQClientException {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text(group));
+        consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setPollNameServerInterval(producer.getPollNameServerInterval());
+        consumer.setMqClientApiTimeout(producer.getMqClientApiTimeout());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumers.add(consumer);
+        return consumer;
     }
 
     void start() throws MQClientException {
-        consumer.start();
+        for (DefaultMQPushConsumer consumer : consumers) {
+            consumer.start();
+        }
         producer.start();
+    }
+
+    void shutdown() {
+        producer.shutdown();
+        consumers.forEach(DefaultMQPushConsumer::shutdown);
     }
 
     /**
@@ -60,10 +86,15 @@ final class Numbered {
     }
 
     private static void received(MessageExt message) {
-        new Event("received")
-            .with("number", Long.parseLong(new String(message.getBody(), StandardCharsets.UTF_8)))
+        event("received", message)
             .with("queue_id", message.getQueueId())
             .with("queue_offset", message.getQueueOffset())
             .print();
+    }
+
+    private static Event event(String name, MessageExt message) {
+        return new Event(name)
+            .with("number", Long.parseLong(new String(message.getBody(), StandardCharsets.UTF_8)))
+            .with("at_ns", System.nanoTime());
     }
 }
