@@ -19,37 +19,72 @@ HEADLINES: Final = (
 )  # fmt: skip
 
 
+COLUMNS: Final = (
+    ("messages/s", ("messages_per_s", "pairs_per_s")), ("p50 [us]", ("p50_us",)),
+    ("p99 [us]", ("p99_us",)), ("p99.9 [us]", ("p999_us",)), ("p99.99 [us]", ("p9999_us",)),
+    ("CPU [s per million]", ("cpu_seconds_per_million",)),
+)  # fmt: skip
+"""The columns of the first table of docs/performance.md, and the metric in each."""
+
+
 def markdown(result: report.Result) -> str:
-    """Return the table for docs/performance.md."""
-    names = report.rivals_of(result["samples"])
-    rivals = "".join(f" {report.TITLES[name]} |" for name in names)
-    lines = [
-        f"| workload | figure | CometMQ | Java | ratio |{rivals} target | |",
-        "|---|---|---|---|---|---|---|" + "---|" * len(names),
+    """Return the tables for docs/performance.md: rates and latencies, and all other figures."""
+    servers = [
+        "CometMQ",
+        "Java",
+        *(report.TITLES[it] for it in report.rivals_of(result["samples"])),
     ]
-    title = ""
+    metrics = {metric: index for index, (_, names) in enumerate(COLUMNS) for metric in names}
+    loads: dict[str, list[str]] = {}
+    others = []
     for row in report.rows(result["samples"]):
-        used = [value or 0 for value in (row.comet, row.java, *row.rivals)]
-        if row.metric == "others_cpus" and max(used) <= QUIET_CPUS_MAX:
-            continue
-        name = "" if row.workload.title == title else row.workload.title
-        title = row.workload.title
-        label, unit, divisor = report.UNITS[row.metric]
-        values = [report.cell(value, divisor).strip() for value in (row.comet, row.java)]
-        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        verdicts = [report.verdict(row, target).rpartition(" ") for target in row.targets]
-        bounds = ", ".join(bound for bound, _, _ in verdicts)
-        words = ", ".join(dict.fromkeys(word.lower() for _, _, word in verdicts))
-        others = _cells(row.rivals, divisor)
-        lines.append(
-            f"| {name} | {label} [{unit}] | {' | '.join(values)} | {ratio} |{others}"
-            f" {bounds} | {words} |"
-        )
+        if row.metric in metrics:
+            cells = loads.setdefault(row.workload.title, [""] * len(COLUMNS))
+            cells[metrics[row.metric]] = _of_all_servers(row)
+        elif row.metric != "others_cpus" or max(row.comet or 0, row.java or 0) > QUIET_CPUS_MAX:
+            others.append(_other_figure(row))
     options = result["options"]
-    return "\n".join(lines) + (
-        f"\n\nThe last run was made on {result['measured_at'][:10]} on "
-        f"{result['machine']['cpu']}, {options['rounds']} rounds of {options['seconds']:g} s."
+    made = (
+        f"Measured on {result['measured_at'][:10]} on {result['machine']['cpu']}, "
+        f"{options['rounds']} rounds of {options['seconds']:g} s."
     )
+    lines = [
+        f"Each cell: {' · '.join(servers)}, and a target if it was missed.",
+        "",
+        f"| workload | {' | '.join(title for title, _ in COLUMNS)} |",
+        "|---|" + "---|" * len(COLUMNS),
+        *(f"| {title} | {' | '.join(cells)} |" for title, cells in loads.items()),
+        "",
+        "| workload | figure | CometMQ | Java | ratio | target | |",
+        "|---|---|---|---|---|---|---|",
+        *others,
+        "",
+        made,
+    ]
+    return "\n".join(lines)
+
+
+def _of_all_servers(row: report.Row) -> str:
+    divisor = report.UNITS[row.metric][2]
+    values = [value for value in (row.comet, row.java, *row.rivals) if value is not None]
+    verdicts = [report.verdict(row, target) for target in row.targets]
+    missed = "".join(
+        f" (missed {bound})"
+        for bound, _, word in (verdict.rpartition(" ") for verdict in verdicts)
+        if word == "MISSED"
+    )
+    return " · ".join(report.cell(value, divisor).strip() for value in values) + missed
+
+
+def _other_figure(row: report.Row) -> str:
+    label, unit, divisor = report.UNITS[row.metric]
+    values = [report.cell(value, divisor).strip() for value in (row.comet, row.java)]
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+    verdicts = [report.verdict(row, target).rpartition(" ") for target in row.targets]
+    bounds = ", ".join(bound for bound, _, _ in verdicts)
+    words = ", ".join(dict.fromkeys(word.lower() for _, _, word in verdicts))
+    title = row.workload.title
+    return f"| {title} | {label} [{unit}] | {' | '.join(values)} | {ratio} | {bounds} | {words} |"
 
 
 def _cells(values: Sequence[float | None], divisor: float) -> str:
