@@ -89,6 +89,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "cluster": CommandInfo(
         "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.", CLUSTER
     ),
+    "top": CommandInfo("cometmq.cli.verbs.top", "Watch topics, groups and connections.", CLUSTER),
     "ha": CommandInfo("cometmq.cli.ha", "Show and control a broker group with failover.", CLUSTER),
     "k8s": CommandInfo(
         "cometmq.cli.k8s",
@@ -107,6 +108,9 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "debug": CommandInfo(
         "cometmq.cli.verbs.debug", "Write an archive for those who help.", OPERATION
+    ),
+    "bench": CommandInfo(
+        "cometmq.cli.verbs.bench", "Measure sends, reads and latencies.", OPERATION
     ),
     "context": CommandInfo(
         "cometmq.cli.verbs.context", "Name clusters and accounts, and choose one of them.", OWN

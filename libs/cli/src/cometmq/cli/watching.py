@@ -2,12 +2,17 @@
 """Shows the output of a command again and again, like `watch`."""
 
 import asyncio
+import inspect
+import io
 import sys
 from collections.abc import Callable
-from typing import Final
+from contextlib import redirect_stdout
+from functools import partial, wraps
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
+from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import run
 from cometmq.cli.failures import print_error, print_missing
 from cometmq.cli.meter import is_terminal
@@ -19,6 +24,16 @@ from cometmq.remoting.errors import CometError
 
 INTERVAL_S_MIN: Final = 0.1
 INTERVAL_S_MAX: Final = 86_400
+Every = Annotated[
+    float | None,
+    typer.Option(
+        "--watch",
+        min=INTERVAL_S_MIN,
+        max=INTERVAL_S_MAX,
+        metavar="SECONDS",
+        help="Repeat every SECONDS, until Ctrl-C.",
+    ),
+]
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
@@ -57,6 +72,48 @@ def watch(ask: Callable[[], Callable[[], None]], every_s: float, *, as_json: boo
         print_missing()
         MISSING.clear()  # printed
         run(_pause(every_s))
+
+
+def watched(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--watch` to a command that lists something."""
+    signature = inspect.signature(command)
+    option = inspect.Parameter(
+        "every_s", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Every
+    )
+    hints = get_type_hints(command, include_extras=True)
+
+    @wraps(command)
+    def run_command(**values: Any) -> None:
+        every_s = values.pop("every_s")
+        if every_s is None:
+            command(**values)
+        else:
+            shown = partial(_captured, partial(command, **values))
+            watch(shown, every_s, as_json=ACCESS.get().as_json)
+
+    parameters = [
+        it.replace(annotation=hints.get(it.name, it.annotation))
+        for it in signature.parameters.values()
+    ]
+    run_command.__signature__ = signature.replace(parameters=[*parameters, option])  # type: ignore[attr-defined]
+    run_command.__annotations__ = {**hints, "every_s": Every}
+    return run_command
+
+
+class _Page(io.StringIO):
+    """The output of one round, laid out for the place where it is shown."""
+
+    def isatty(self) -> bool:
+        """Return whether the output is a terminal."""
+        return is_terminal(sys.__stdout__)
+
+
+def _captured(command: Callable[[], None]) -> Callable[[], None]:
+    """Run a command; return a function that prints its output."""
+    page = _Page()
+    with redirect_stdout(page):
+        command()
+    return partial(typer.echo, page.getvalue(), nl=False)
 
 
 async def _pause(seconds: float) -> None:

@@ -11,6 +11,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.cli.verbs.write_access import ReadOnlyBroker, read_only_brokers
+from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.clusters import ClusterMember
 from cometmq.client.admin.figures import BrokerFigures, GroupCopies
@@ -33,6 +34,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command("cluster")
+@watched
 def show_cluster(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,

@@ -26,6 +26,7 @@ from cometmq.cli.output import (
     print_rows,
 )
 from cometmq.cli.verbs.dead_letters import Selection, chosen
+from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
 from cometmq.client.errors import ClientError
@@ -53,6 +54,7 @@ Max = Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of
 
 
 @app.command("list")
+@watched
 def list_groups(
     group: Annotated[str | None, typer.Argument(help="Only this group; all by default.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,

@@ -32,6 +32,7 @@ from cometmq.cli.verbs import moves, seek
 from cometmq.cli.verbs.observer import begin_of, chosen_queues
 from cometmq.cli.verbs.source import queues_of
 from cometmq.cli.verbs.topic_changes import check_exists, configs_at, unread_notes
+from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.clock import wall_ms
@@ -71,6 +72,7 @@ app.command("seek")(seek.seek)
 
 
 @app.command("list")
+@watched
 def list_groups(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
@@ -115,6 +117,7 @@ def _row(found: Members, topics: Iterable[str]) -> list[Cell]:
 
 
 @app.command()
+@watched
 def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
     """Show a group's members, subscriptions and settings.
 

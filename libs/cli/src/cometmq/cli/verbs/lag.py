@@ -27,7 +27,7 @@ from cometmq.cli.output import (
 )
 from cometmq.cli.verbs.absent import AbsentBrokers, absence
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
-from cometmq.cli.watching import INTERVAL_S_MAX, INTERVAL_S_MIN, watch
+from cometmq.cli.watching import Every, watch
 from cometmq.insight.members import is_ours, members_of
 from cometmq.insight.queue_states import (
     QueueState,
@@ -64,16 +64,7 @@ def lag(
             dir_okay=False,
         ),
     ] = None,
-    every_s: Annotated[
-        float | None,
-        typer.Option(
-            "--watch",
-            min=INTERVAL_S_MIN,
-            max=INTERVAL_S_MAX,
-            metavar="SECONDS",
-            help="Repeat every SECONDS, until Ctrl-C.",
-        ),
-    ] = None,
+    every_s: Every = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:

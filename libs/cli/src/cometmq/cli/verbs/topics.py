@@ -30,6 +30,7 @@ from cometmq.cli.verbs.topic_changes import (
     unread_text,
 )
 from cometmq.cli.verbs.write_access import read_only_brokers
+from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.kept_offsets import check_disconnected
@@ -106,6 +107,7 @@ def kind_of(topic: str) -> str:
 
 
 @app.command("list")
+@watched
 def list_topics(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
@@ -436,6 +438,7 @@ def delete(
 
 
 @app.command()
+@watched
 def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
     """Show the first and last offset and the last message of each queue.
 
@@ -472,6 +475,7 @@ def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
 
 
 @app.command()
+@watched
 def route(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
     """Show the brokers of a topic as clients see them.
 

@@ -23,6 +23,7 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
+from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_transactions import HalfMessage
@@ -57,6 +58,7 @@ Broker = Annotated[
 
 
 @app.command("list")
+@watched
 def list_open(  # one parameter per option
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq bench`: how fast this machine's Python client sends, reads and sees messages."""
+
+import asyncio
+import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Annotated, Any, Final, Self
+
+import typer
+
+from cometmq.cli.connecting import (
+    DEFAULT_NAMESRV,
+    Namesrv,
+    ask,
+    run,
+    with_access,
+)
+from cometmq.cli.meter import is_terminal
+from cometmq.cli.output import AsJson, print_facts, print_json, print_rows
+from cometmq.cli.verbs.bench_client import Outcome, Task, client
+from cometmq.cli.verbs.latencies import Histogram
+from cometmq.client import ClientOptions, MessageQueue
+from cometmq.client.admin import AdminClient
+from cometmq.client.errors import ClientError
+
+CLIENTS_MAX: Final = 64
+BUSY_SHARE: Final = 0.9
+"""Share of a processor above which a client process limits the result."""
+BAR_CHARS: Final = 30
+EXTRA_S: Final = 30.0
+"""Time after the duration in which processes must end."""
+HONEST: Final = (
+    "measured with the Python client, from this machine: a broker can take more than this"
+)
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Measure how fast messages are sent, read and delivered, with processes of this machine.",
+)
+
+Topic = Annotated[str, typer.Argument(help="Existing topic; messages are added to it.")]
+Clients = Annotated[
+    int, typer.Option("--clients", min=1, max=CLIENTS_MAX, help="Client processes.")
+]
+Size = Annotated[int, typer.Option(min=1, max=4 << 20, help="Bytes of each body.")]
+RateOption = Annotated[
+    float | None,
+    typer.Option(
+        "--rate", min=0.001, help="Messages per second of all clients; without it, at full speed."
+    ),
+]
+Seconds = Annotated[
+    float, typer.Option("--seconds", min=0.1, max=86_400, help="Duration of the measurement.")
+]
+Count = Annotated[
+    int | None, typer.Option("--count", min=1, help="End after so many messages per client.")
+]
+InFlight = Annotated[
+    int, typer.Option(min=1, max=10_000, help="Concurrent sends per client without --rate.")
+]
+
+
+@app.command()
+def send(  # noqa: PLR0913  # one parameter per option
+    topic: Topic,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    clients: Clients = 1,
+    size: Size = 1024,
+    rate: RateOption = None,
+    seconds: Seconds = 10,
+    count: Count = None,
+    in_flight: InFlight = 64,
+    as_json: AsJson = False,
+) -> None:
+    """Send messages; with --rate, latencies count from when each message was due.
+
+    \b
+    EXAMPLES
+      cometmq bench send orders --seconds 30 --clients 2
+      cometmq bench send orders --rate 1000 --size 4096 --json
+    """
+    task = Task(
+        kind="send", namesrv=namesrv, topic=topic, options=with_access(ClientOptions()), size=size,
+        rate=None if rate is None else rate / clients, duration_s=seconds, count=count,
+        in_flight=in_flight,
+    )  # fmt: skip
+    _queues(namesrv, topic)
+    _measure([task] * clients, as_json=as_json)
+
+
+@app.command()
+def consume(
+    topic: Topic,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    clients: Clients = 1,
+    seconds: Seconds = 10,
+    count: Count = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read a topic from its beginning, without changing offsets; latencies are those of pulls.
+
+    \b
+    EXAMPLE
+      cometmq bench consume orders --clients 2
+    """
+    queues = _queues(namesrv, topic)
+    clients = min(clients, len(queues))
+    options = with_access(ClientOptions())
+    tasks = [
+        Task(
+            kind="consume", namesrv=namesrv, topic=topic, options=options, duration_s=seconds,
+            count=count, queues=tuple(queues[number::clients]),
+        )
+        for number in range(clients)
+    ]  # fmt: skip
+    _measure(tasks, as_json=as_json)
+
+
+@app.command()
+def latency(  # one parameter per option
+    topic: Topic,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    rate: Annotated[
+        float, typer.Option("--rate", min=0.001, help="Messages per second of all clients.")
+    ] = 100,
+    clients: Clients = 1,
+    size: Size = 1024,
+    seconds: Seconds = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Send messages at a rate and read them: the time from when each was due until it arrived.
+
+    \b
+    EXAMPLE
+      cometmq bench latency orders --rate 500 --seconds 30
+    """
+    _queues(namesrv, topic)
+    options = with_access(ClientOptions())
+    tasks = [
+        Task(
+            kind="latency", namesrv=namesrv, topic=topic, options=options, size=max(size, 24),
+            rate=rate / clients, duration_s=seconds, run=os.urandom(8),
+        )
+        for _ in range(clients)
+    ]  # fmt: skip
+    _measure(tasks, as_json=as_json)
+
+
+def _queues(namesrv: str, topic: str) -> list[MessageQueue]:
+    async def question(admin: AdminClient) -> list[MessageQueue]:
+        return await admin.queues(topic)
+
+    found = ask(namesrv, question)
+    if not found:
+        raise ClientError(f"the topic {topic} has no queue that may be read")
+    return found
+
+
+# -- processes --------------------------------------------------------------------------------
+
+
+def _measure(tasks: Sequence[Task], *, as_json: bool) -> None:
+    outcomes = run(_outcomes(tasks))
+    if not outcomes:
+        raise ClientError("no client process has ended")
+    _print(tasks, outcomes, as_json=as_json)
+    if any(it.failures for it in outcomes):
+        raise typer.Exit(1)
+
+
+async def _outcomes(tasks: Sequence[Task]) -> list[Outcome]:
+    """Run a process for each task; they end even if this one is interrupted."""
+    context = multiprocessing.get_context("spawn")
+    running: list[tuple[Any, Any]] = []
+    try:
+        for task in tasks:
+            mine, theirs = context.Pipe(duplex=False)
+            child = context.Process(target=client, args=(task, theirs), daemon=True)
+            child.start()
+            theirs.close()
+            running.append((child, mine))
+        return await _collected(tasks[0], [pipe for _, pipe in running])
+    finally:
+        for child, pipe in running:
+            child.terminate()
+            pipe.close()
+        for child, _ in running:
+            child.join(5)
+
+
+async def _collected(task: Task, pipes: Sequence[Any]) -> list[Outcome]:
+    """Read what the processes report until all have ended, and show the progress."""
+    counts = [0] * len(pipes)
+    found: list[Outcome] = []
+    open_pipes = dict(enumerate(pipes))
+    begin = monotonic()
+    limit_s = (task.duration_s or 0) + EXTRA_S
+    bar = _Bar(task)
+    with bar:
+        while open_pipes and monotonic() - begin < limit_s:
+            await asyncio.sleep(0.05)
+            for number, pipe in list(open_pipes.items()):
+                with suppress(EOFError, OSError):
+                    while pipe.poll():
+                        report = pipe.recv()
+                        if isinstance(report, Outcome):
+                            found.append(report)
+                            open_pipes.pop(number, None)
+                            break
+                        counts[number] = report
+                    else:
+                        continue
+                    continue
+                open_pipes.pop(number, None)
+            bar.show(monotonic() - begin, sum(counts))
+    return found
+
+
+class _Bar:
+    """A progress bar on standard error, only on a terminal."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._is_shown = is_terminal(sys.stderr)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def show(self, seconds: float, count: int) -> None:
+        """Show how much of the time, or of the messages, is over."""
+        if not self._is_shown:
+            return
+        share = seconds / self._task.duration_s if self._task.duration_s else 0.0
+        done = min(BAR_CHARS, int(share * BAR_CHARS))
+        bar = "#" * done + "." * (BAR_CHARS - done)
+        sys.stderr.write(f"\r\x1b[K[{bar}] {count:,} messages, {count / max(seconds, 0.1):,.0f}/s")
+        sys.stderr.flush()
+
+
+# -- results ----------------------------------------------------------------------------------
+
+
+def _print(tasks: Sequence[Task], outcomes: Sequence[Outcome], *, as_json: bool) -> None:
+    total = Histogram()
+    for it in outcomes:
+        total.merge(it.latencies)
+    messages, size = sum(it.messages for it in outcomes), sum(it.bytes for it in outcomes)
+    seconds = max((it.seconds for it in outcomes), default=0.0)
+    errors = list(dict.fromkeys(text for it in outcomes for text in it.errors))
+    facts: dict[str, Any] = {
+        "clients": len(outcomes),
+        "messages": messages,
+        "seconds": round(seconds, 3),
+        "per_second": round(messages / seconds, 1) if seconds else 0,
+        "mib_per_second": round(size / seconds / (1 << 20), 2) if seconds else 0,
+        "failed": sum(it.failures for it in outcomes),
+        "client_cpu_percent": [round(100 * _share(it)) for it in outcomes],
+        "late_max": max((it.late_max for it in outcomes), default=0),
+        "verdict": verdict(tasks, outcomes),
+    }
+    percentiles = {f"p{share:g}": value / 1000 for share, value in total.percentiles().items()}
+    if total.count:
+        percentiles |= {"mean": total.total / total.count / 1000, "max": total.most / 1000}
+    if as_json:
+        ms = {name: round(value, 3) for name, value in percentiles.items()}
+        print_json({**facts, "latency_ms": ms, "errors": errors, "note": HONEST})
+        return
+    print_facts(facts, as_json=False)
+    typer.echo()
+    rows = [[name, f"{value:,.3f}"] for name, value in percentiles.items()]
+    print_rows(("Latency", "ms"), [list(row) for row in rows], as_json=False)
+    for text in (*errors, HONEST):
+        typer.echo(f"cometmq: {text}", err=True)
+
+
+def _share(outcome: Outcome) -> float:
+    return outcome.cpu_s / outcome.seconds if outcome.seconds else 0.0
+
+
+def verdict(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> str:
+    """Return what limits the result, or whether a rate was kept."""
+    if len(outcomes) < len(tasks):
+        return f"{len(tasks) - len(outcomes)} client processes did not end"
+    if failed := sum(it.failures for it in outcomes):
+        return f"{failed:,} messages failed: the figures are those of the others"
+    is_busy = any(_share(it) >= BUSY_SHARE for it in outcomes)
+    wanted = sum(it.rate or 0 for it in tasks)
+    seconds = max(it.seconds for it in outcomes)
+    rate = sum(it.messages for it in outcomes) / seconds if seconds else 0
+    if wanted and rate < 0.95 * wanted:
+        why = "the clients are at their limit" if is_busy else "the brokers or the network are"
+        return f"the rate was not kept: {rate:,.0f} of {wanted:,.0f} per second; {why}"
+    if is_busy:
+        return "the clients are at their limit, not the brokers: give more --clients"
+    return "the rate was kept" if wanted else "the brokers or the network limit the rate"

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One client process of `cometmq bench`: it sends, reads, or measures the way of messages.
+
+At a given rate, the latency of a message counts from the moment at which it was due, not from the
+moment at which the client came to send it. A pause of the broker therefore delays all messages that
+were due meanwhile, as it would delay their users ("coordinated omission" is avoided).
+"""
+
+import asyncio
+import os
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic, monotonic_ns
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.cli.verbs.latencies import Histogram
+from cometmq.client import (
+    ClientOptions,
+    LitePullConsumer,
+    LitePullOptions,
+    Message,
+    MessageQueue,
+    Producer,
+    ProducerOptions,
+)
+from cometmq.client.admin import AdminClient
+from cometmq.client.transfer.puller import PullStatus
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.names import TOOLS_GROUP
+from cometmq.runtime.service import new_event_loop
+
+GROUP: Final = "CLI_BENCH"
+MARK: Final = struct.Struct(">8sqq")
+"""Begins the body of a message of `bench latency`: a mark of the run, and when it was due."""
+WAITING_MAX: Final = 10_000
+"""Sends that may be late or in flight at a given rate; more wait, and their wait counts."""
+REPORT_S: Final = 0.25
+ERRORS_MAX: Final = 5
+DRAIN_S: Final = 5.0
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process has to do."""
+
+    kind: str
+    namesrv: str
+    topic: str
+    options: ClientOptions
+    size: int = 1024
+    rate: float | None = None
+    """Messages per second of this process."""
+    duration_s: float | None = None
+    count: int | None = None
+    in_flight: int = 64
+    queues: tuple[MessageQueue, ...] = ()
+    run: bytes = b""
+    """Distinguishes the messages of this run from others in the topic."""
+
+
+class Outcome(msgspec.Struct):
+    """What one process has done."""
+
+    messages: int = 0
+    bytes: int = 0
+    failures: int = 0
+    errors: list[str] = []
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    late_max: int = 0
+    """Messages that were due but not sent, at most."""
+    latencies: Histogram = msgspec.field(default_factory=Histogram)
+
+
+def client(task: Task, pipe: Any) -> None:
+    """Run a task, and report to the parent; the entry point of a process."""
+    outcome = Outcome()
+    begin, cpu = monotonic(), os.times()
+    with suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_run(task, outcome, pipe))
+    now = os.times()
+    outcome.seconds = outcome.seconds or monotonic() - begin
+    outcome.cpu_s = now.user + now.system - cpu.user - cpu.system
+    pipe.send(outcome)
+    pipe.close()
+
+
+async def _run(task: Task, outcome: Outcome, pipe: Any) -> None:
+    work = {"send": _send, "consume": _consume, "latency": _latency}[task.kind]
+
+    async def report() -> None:
+        while True:
+            await asyncio.sleep(REPORT_S)
+            pipe.send(outcome.messages)
+
+    async with asyncio.TaskGroup() as tasks:
+        reporting = tasks.create_task(report())
+        try:
+            await work(task, outcome)
+        except CometError as error:
+            _failed(outcome, error)
+        finally:
+            reporting.cancel()
+
+
+def _failed(outcome: Outcome, error: Exception) -> None:
+    outcome.failures += 1
+    if len(outcome.errors) < ERRORS_MAX and str(error) not in outcome.errors:
+        outcome.errors.append(str(error))
+
+
+async def _send(task: Task, outcome: Outcome) -> None:
+    body = bytes(task.size)
+    await _produce(task, outcome, lambda _due_ns: body, outcome.latencies.add)
+
+
+async def _produce(
+    task: Task,
+    outcome: Outcome,
+    body_at: Callable[[int], bytes],
+    took_us: Callable[[int], None],
+) -> None:
+    """Send until the time or the count is reached; latencies count from when a message was due."""
+    fields = {name: getattr(task.options, name) for name in ClientOptions.__struct_fields__}
+    options = ProducerOptions(**fields, retry_times=0)
+    room = asyncio.Semaphore(WAITING_MAX if task.rate else task.in_flight)
+    async with Producer(GROUP, task.namesrv, options=options, log=NO_LOG) as producer:
+        begin_ns = monotonic_ns()
+        end_ns = None if task.duration_s is None else begin_ns + int(task.duration_s * 1e9)
+
+        async def one(due_ns: int) -> None:
+            try:
+                await producer.send(Message(task.topic, body_at(due_ns)))
+            except CometError as error:
+                _failed(outcome, error)
+            else:
+                took_us((monotonic_ns() - due_ns) // 1000)
+                outcome.messages += 1
+                outcome.bytes += task.size
+            finally:
+                room.release()
+
+        async with asyncio.TaskGroup() as tasks:
+            number = 0
+            while task.count is None or number < task.count:
+                due_ns = _due(task, begin_ns, number)
+                if end_ns is not None and due_ns >= end_ns:
+                    break
+                wait_s = (due_ns - monotonic_ns()) / 1e9
+                if wait_s > 0:
+                    await asyncio.sleep(wait_s)
+                elif task.rate:
+                    outcome.late_max = max(outcome.late_max, int(-wait_s * task.rate))
+                await room.acquire()
+                tasks.create_task(one(due_ns if task.rate else monotonic_ns()))
+                number += 1
+                if number % task.in_flight == 0 or not task.rate:
+                    await asyncio.sleep(0)
+        outcome.seconds = (monotonic_ns() - begin_ns) / 1e9
+
+
+def _due(task: Task, begin_ns: int, number: int) -> int:
+    """Return when a message should be sent: by the rate, or now."""
+    return begin_ns + int(number * 1e9 / task.rate) if task.rate else monotonic_ns()
+
+
+async def _consume(task: Task, outcome: Outcome) -> None:
+    """Read the queues from their beginnings, without committing anything."""
+    async with AdminClient(task.namesrv, options=task.options, log=NO_LOG) as admin:
+        masters = {it.name: it for it in await admin.masters_of(task.topic)}
+        begin = monotonic()
+
+        def is_over() -> bool:
+            is_late = task.duration_s is not None and monotonic() - begin >= task.duration_s
+            return is_late or (task.count is not None and outcome.messages >= task.count)
+
+        async def read(queue: MessageQueue) -> None:
+            broker = masters[queue.broker_name]
+            at = await broker.min_offset(queue.topic, queue.queue_id)
+            while not is_over():
+                asked_ns = monotonic_ns()
+                found = await broker.pull(queue.topic, queue.queue_id, at)
+                if found.status is PullStatus.NO_NEW or found.next_offset <= at:
+                    return
+                outcome.latencies.add((monotonic_ns() - asked_ns) // 1000)
+                outcome.messages += len(found.messages)
+                outcome.bytes += sum(len(it.body) for it in found.messages)
+                at = found.next_offset
+
+        async with asyncio.TaskGroup() as tasks:
+            for queue in task.queues:
+                if queue.broker_name in masters:
+                    tasks.create_task(read(queue))
+        outcome.seconds = monotonic() - begin
+
+
+async def _latency(task: Task, outcome: Outcome) -> None:
+    """Send at a rate, and read the same messages; the latency is from due to received."""
+    sent = Outcome()
+    rest = bytes(max(0, task.size - MARK.size))
+    sequence = 0
+
+    def body(due_ns: int) -> bytes:
+        nonlocal sequence
+        sequence += 1
+        return MARK.pack(task.run, sequence, due_ns) + rest
+
+    fields = {name: getattr(task.options, name) for name in ClientOptions.__struct_fields__}
+    options = LitePullOptions(**fields, auto_commit=False)
+    async with AdminClient(task.namesrv, options=task.options, log=NO_LOG) as admin:
+        queues = await admin.queues(task.topic)
+        ends = {queue: await admin.max_offset(queue) for queue in queues}
+    consumer = LitePullConsumer(TOOLS_GROUP, task.namesrv, options=options, log=NO_LOG)
+    consumer.assign(queues)
+    async with consumer:
+        for queue, end in ends.items():
+            await consumer.seek(queue, end)
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(_receive(consumer, task, outcome))
+            try:
+                await _produce(task, sent, body, lambda _us: None)
+                deadline = monotonic() + DRAIN_S
+                while outcome.messages < sent.messages and monotonic() < deadline:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            finally:
+                reading.cancel()
+    outcome.seconds, outcome.late_max = sent.seconds, sent.late_max
+    outcome.failures += sent.failures + max(0, sent.messages - outcome.messages)
+    outcome.errors += sent.errors
+    if sent.messages > outcome.messages:
+        outcome.errors.append(f"{sent.messages - outcome.messages:,} messages were not received")
+
+
+async def _receive(consumer: LitePullConsumer, task: Task, outcome: Outcome) -> None:
+    while True:
+        for message in await consumer.poll():
+            now_ns = monotonic_ns()
+            if len(message.body) >= MARK.size:
+                run, _, due_ns = MARK.unpack_from(message.body)
+                if run == task.run:
+                    outcome.latencies.add((now_ns - due_ns) // 1000)
+                    outcome.messages += 1
+                    outcome.bytes += len(message.body)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmarks for users: the histogram, the verdict, and short runs against a suite."""
+
+import random
+
+import pytest
+
+from cometmq.cli.verbs.bench import verdict
+from cometmq.cli.verbs.bench_client import Outcome, Task
+from cometmq.cli.verbs.latencies import VALUE_MAX, Histogram, bucket_of, highest_of
+from cometmq.client import ClientOptions
+
+
+@pytest.mark.parametrize("value", [0, 1, 2047, 2048, 4095, 4096, 123_456, 10**9, VALUE_MAX])
+def test_a_bucket_holds_its_value_with_three_digits(value):
+    high = highest_of(bucket_of(value))
+    assert value <= high <= value + value // 1000
+    assert bucket_of(high) == bucket_of(value)
+
+
+def test_buckets_are_in_the_order_of_their_values_and_bounded():
+    values = sorted(random.Random(1).choices(range(VALUE_MAX), k=5000))
+    buckets = [bucket_of(it) for it in values]
+    assert buckets == sorted(buckets)
+    assert bucket_of(VALUE_MAX) < 25_000
+
+
+def test_percentiles_agree_with_a_sorted_list():
+    values = [random.Random(2).randrange(1, 10**6) for _ in range(10)]
+    values = [random.Random(number).randrange(1, 10**6) for number in range(10_000)]
+    whole, half = Histogram(), Histogram()
+    for number, value in enumerate(values):
+        (whole if number % 2 else half).add(value)
+    whole.merge(half)
+    values.sort()
+    for share, found in whole.percentiles((50, 90, 99, 99.9)).items():
+        exact = values[int(len(values) * share / 100) - 1]
+        assert exact <= found <= exact * 1.002 + 1
+    assert whole.percentiles((100,))[100] == values[-1]
+    assert (whole.least, whole.most, whole.count) == (values[0], values[-1], 10_000)
+
+
+def test_odd_values_and_an_empty_histogram():
+    found = Histogram()
+    assert found.percentiles() == {}
+    found.add(-5)
+    found.add(1 << 40)
+    assert (found.least, found.most) == (0, VALUE_MAX)
+
+
+def task(**changes):
+    facts = {"kind": "send", "namesrv": "n:1", "topic": "T", "options": ClientOptions()}
+    return Task(**{**facts, **changes})
+
+
+@pytest.mark.parametrize(
+    ("one", "outcome", "words"),
+    [
+        (task(rate=100.0), Outcome(messages=1000, seconds=10.0), "the rate was kept"),
+        (task(rate=100.0), Outcome(messages=500, seconds=10.0), "brokers or the network are"),
+        (
+            task(rate=100.0),
+            Outcome(messages=500, seconds=10.0, cpu_s=9.9),
+            "the clients are at their limit",
+        ),
+        (task(), Outcome(messages=500, seconds=10.0, cpu_s=9.9), "give more --clients"),
+        (task(), Outcome(messages=500, seconds=10.0, cpu_s=1.0), "brokers or the network limit"),
+        (task(), Outcome(messages=5, seconds=1.0, failures=2), "2 messages failed"),
+    ],
+)
+def test_the_verdict_names_what_limits_the_result(one, outcome, words):
+    assert words in verdict([one], [outcome])
+
+
+def test_a_process_that_died_is_part_of_the_verdict():
+    assert "did not end" in verdict([task(), task()], [Outcome(messages=1, seconds=1.0)])
+
+
+def test_messages_are_sent_at_the_rate_and_read_again(ask, topic):
+    sent = ask(
+        *("bench", "send", topic, "--rate", 40, "--seconds", 1, "--clients", 2, "--size", 100),
+        "--json",
+    ).json
+    assert sent["messages"] == 40
+    assert sent["clients"] == len(sent["client_cpu_percent"]) == 2
+    assert (
+        0 < sent["latency_ms"]["p50"] <= sent["latency_ms"]["p99.99"] <= sent["latency_ms"]["max"]
+    )
+    assert "Python client" in sent["note"]
+    read = ask("bench", "consume", topic, "--clients", 8, "--json").json
+    assert (read["messages"], read["clients"]) == (40, 2), "a client per queue at most"
+
+
+def test_the_way_of_messages_is_measured(ask, topic):
+    found = ask("bench", "latency", topic, "--rate", 20, "--seconds", 1, "--json").json
+    assert found["messages"] == 20
+    assert found["latency_ms"]["p50"] > 0
+
+
+def test_a_count_ends_the_run_and_a_table_is_printed(ask, topic):
+    done = ask("bench", "send", topic, "--count", 10, "--in-flight", 2)
+    assert done.status == 0, done.err
+    assert "p99.9" in done.out
+    assert "verdict" in done.out
+
+
+def test_what_cannot_work_is_refused_before_a_process_starts(ask, call):
+    assert ask("bench", "send", "Missing").status == 1
+    assert call("bench", "send", "T", "-n", "127.0.0.1:1").status == 1
+    assert call("bench", "send", "T", "--rate", 0).status == 2

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--watch` on every list."""
+
+import json
+
+import pytest
+
+from cometmq.cli import watching
+from cometmq.cli.lazy import load_command
+from cometmq.cli.main import COMMANDS
+
+
+class EndOfTest(Exception):
+    pass
+
+
+LISTS = [("topic", "list"), ("group", "list"), ("cluster",), ("dlq", "list"), ("txn", "list")]
+
+
+@pytest.mark.parametrize("path", [*LISTS, ("lag",)])
+def test_every_list_can_be_watched(path):
+    command = load_command(path[0], COMMANDS[path[0]])
+    for name in path[1:]:
+        command = command.commands[name]
+    assert "--watch" in {option for param in command.params for option in param.opts}
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_watched_list_prints_a_document_in_each_round(ask, capfdbinary, monkeypatch, path):
+    rounds = []
+
+    def pause(waiting):
+        waiting.close()
+        rounds.append(waiting)
+        if len(rounds) == 2:
+            raise EndOfTest
+
+    monkeypatch.setattr(watching, "run", pause)
+    with pytest.raises(EndOfTest):
+        ask(*path, "--watch", 1, "--json")
+    text = capfdbinary.readouterr().out.decode()
+    first, end = json.JSONDecoder().raw_decode(text)
+    assert json.loads(text[end:]) == first or path == ("cluster",)
