@@ -166,3 +166,17 @@ def test_a_large_cluster_is_summed_quickly():
     assert process_time() - begun < 1  # 0.05 s alone on a quiet core
     assert len(found.groups) == 2_000
     assert found.group("G7").lag == 400
+
+
+def aged(ages):
+    answers = master(groups=["G"], offsets={"T@G": {0: 20}})
+    told = msgspec.structs.replace(answers.master, oldest_unread_ms=ages)
+    return msgspec.structs.replace(answers, master=told)
+
+
+def test_the_oldest_unread_message_of_all_brokers_counts():
+    found = seen(aged({"T@G": NOW_MS - 9_000}), aged({"T@G": NOW_MS - 2_000})).group("G")
+    assert found.behind_s == 9.0
+    half = seen(aged({"T@G": NOW_MS - 9_000}), aged({})).group("G")
+    assert isinstance(half.behind_s, Unknown)
+    assert isinstance(seen(aged(None)).group("G").behind_s, Unknown)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cometmq.client import AdminClient, LitePullConsumer, Message, Producer
+from cometmq.client.clock import wall_ms
 from cometmq.client.errors import NoNamesrv
 from cometmq.client.testing import eventually
 from cometmq.insight.findings import findings
@@ -14,6 +15,13 @@ from cometmq.insight.history import History
 from cometmq.insight.model import BrokerState, Snapshot, Trouble, Unknown, Unreachable
 from cometmq.insight.snapshot import Watch, look
 from cometmq.peers.ports import free_port
+from cometmq.remoting.bodies.connections import Connection
+from cometmq.remoting.bodies.overview import (
+    BrokerOverview,
+    GroupClients,
+    QueueEnds,
+    RefusedRequests,
+)
 from cometmq.remoting.errors import ServerError
 
 from .fakes import Fakes, body, hang
@@ -41,6 +49,7 @@ async def test_a_look_shows_topics_groups_and_clients(suite, admin):
     topic = found.topic("Seen")
     assert (topic.messages, topic.end, topic.read_queues) == (6, 6, 2)
     assert "seen-group" in topic.groups
+    assert not isinstance(found.refusals, Unknown)
     group = found.group("seen-group")
     assert [it.topic for it in group.subscriptions if it.topic == "Seen"] == ["Seen"]
     assert "seen-producers" in {it.group for it in found.producers}
@@ -149,3 +158,32 @@ async def test_callers_at_the_same_time_share_one_look(fakes):
             for _ in range(10):
                 tasks.create_task(watch.refresh())
     assert len(asked) == 1
+
+
+async def test_a_broker_with_an_overview_is_asked_once_for_all(fakes):
+    singly = []
+
+    def ask_singly(*_):
+        singly.append(1)
+        raise ServerError("not expected")
+
+    seen = BrokerOverview(
+        queues={"T": [QueueEnds(0, 10, 30)]},
+        groups={"G": GroupClients([Connection("10.0.0.1:5", "c")], disagreement="c disagrees")},
+        oldest_unread_ms={"T@G": wall_ms() - 60_000},
+        refused=[RefusedRequests(310, 2, "T", "busy", "10.0.0.2:7", 3, 1, wall_ms())],
+    )
+    await fakes.start(
+        "a",
+        get_broker_overview=body(seen),
+        get_topic_stats_info=ask_singly,
+        get_consumer_connection_list=ask_singly,
+    )
+    found: Any = await looked(fakes)
+    group = found.group("G")
+    assert (group.lag, [it.client_id for it in group.members]) == (10, ["c"])
+    assert 60 <= group.behind_s < 120
+    assert group.disagreements == ["c disagrees"]
+    assert found.refusals[0].count == 3
+    assert not singly
+    assert {"push-back", "subscriptions-disagree"} <= {it.rule for it in findings(found)}

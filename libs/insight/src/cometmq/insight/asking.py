@@ -6,7 +6,7 @@ these, each look asks for a limited number, those first whose answers are oldest
 """
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
@@ -16,6 +16,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.model import Since, Trouble, Unknown, Unreachable
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerInfo
+from cometmq.remoting.bodies.overview import BrokerOverview, RefusedRequests
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
@@ -64,6 +65,13 @@ class MasterAnswers(msgspec.Struct, frozen=True):
     """A topic is missing if the broker has not told yet."""
     consumers: Mapping[str, ConsumerConnections | None]
     """The members of each group, None if it has none; a group is missing if not told yet."""
+    oldest_unread_ms: Mapping[str, int] | None = None
+    """When the oldest unread message was stored, by `topic@group`; None if the broker does not
+    tell. A group that is not behind, or not measured yet, is missing.
+    """
+    disagreements: Mapping[str, str] = {}
+    """How the members of a group subscribe differently."""
+    refused: Sequence[RefusedRequests] | Unknown = Unknown("this broker does not report it")
 
 
 class BrokerAnswers(msgspec.Struct, frozen=True):
@@ -108,6 +116,8 @@ class BrokerMemory:
     def __init__(self) -> None:
         self.queues: Turns[Queues] = Turns()
         self.consumers: Turns[ConsumerConnections | None] = Turns()
+        self.has_overview = True
+        """Whether the broker tells about all queues and members at once; Java's do not."""
 
 
 async def ask(
@@ -127,7 +137,9 @@ async def ask(
         offsets = group.create_task(_or_unknown(_offsets(broker)))
         delays = group.create_task(_or_unknown(_delays(broker)))
         producers = group.create_task(_or_unknown(broker.producers()))
-    await _take_turns(broker, memory, topics.result(), groups.result(), now_ms)
+    overview = await _overview(broker, memory)
+    if overview is None:
+        await _take_turns(broker, memory, topics.result(), groups.result(), now_ms)
     master = MasterAnswers(
         topics=topics.result(),
         groups=groups.result(),
@@ -137,7 +149,47 @@ async def ask(
         queues=memory.queues.answers,
         consumers=memory.consumers.answers,
     )
+    if overview is not None:
+        master = _with_overview(master, overview)
     return BrokerAnswers(runtime, settings, master)
+
+
+async def _overview(broker: BrokerAdmin, memory: BrokerMemory) -> BrokerOverview | None:
+    """Return what the broker tells at once; None if it cannot, so that it is asked singly."""
+    if not memory.has_overview:
+        return None
+    try:
+        return await broker.overview()
+    except RequestCodeNotSupported:
+        memory.has_overview = False
+    except CometError:  # the answers of the turns say what is wrong
+        pass
+    return None
+
+
+def _with_overview(master: MasterAnswers, overview: BrokerOverview) -> MasterAnswers:
+    names = () if isinstance(master.groups, Unknown) else master.groups
+    consumers: dict[str, ConsumerConnections | None] = dict.fromkeys(names)
+    for name, it in overview.groups.items():
+        consumers[name] = ConsumerConnections(
+            connection_set=it.members,
+            consume_type=it.consume_type,
+            message_model=it.message_model,
+            subscription_table={one.topic: one for one in it.subscriptions},
+        )
+    return msgspec.structs.replace(
+        master,
+        queues={
+            topic: {it.queue_id: Queue(max(0, it.first), max(0, it.end)) for it in queues}
+            for topic, queues in overview.queues.items()
+        },
+        consumers=consumers,
+        oldest_unread_ms=overview.oldest_unread_ms,
+        disagreements={
+            name: it.disagreement for name, it in overview.groups.items() if it.disagreement
+        },
+        refused=overview.refused,
+    )
 
 
 def unreachable(error: CometError, since: Since) -> Unreachable:

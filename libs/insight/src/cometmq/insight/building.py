@@ -23,6 +23,7 @@ from cometmq.insight.model import (
     Group,
     HalfMessages,
     Producer,
+    Refusal,
     Snapshot,
     Topic,
     TopicKind,
@@ -73,7 +74,7 @@ def build(
         producers=_producers(masters),
         half_messages=_half_messages(masters),
         delayed=_delayed(outcomes),
-        refusals=Unknown("these brokers do not report refused requests") if masters else NOBODY,
+        refusals=_refusals(masters),
         notes=_notes(outcomes),
     )
 
@@ -245,6 +246,31 @@ def _half_messages(masters: Sequence[tuple[str, MasterAnswers]]) -> list[HalfMes
         if queues:
             found.append(HalfMessages(broker, waiting))
     return found
+
+
+def _refusals(masters: Sequence[tuple[str, MasterAnswers]]) -> list[Refusal] | Unknown:
+    found: list[Refusal] = []
+    reason, is_told = NOBODY, False
+    for broker, answers in masters:
+        if isinstance(answers.refused, Unknown):
+            reason = answers.refused
+            continue
+        is_told = True
+        found += [
+            Refusal(
+                broker,
+                it.code,
+                it.response,
+                it.remark,
+                it.peer,
+                it.subject,
+                it.count,
+                it.first_ms,
+                it.last_ms,
+            )
+            for it in answers.refused
+        ]
+    return sorted(found, key=lambda it: -it.last_ms) if is_told else reason
 
 
 def _delayed(outcomes: Sequence[Outcome]) -> list[DelayLevel] | Unknown:

@@ -19,6 +19,7 @@ from cometmq.remoting.names import (
 from cometmq.remoting.progress import lost, unread
 
 NO_AGE: Final = Unknown("the broker does not report ages; cometmq lag GROUP measures them")
+NOT_AGED: Final = Unknown("not measured yet: the broker measures ages while somebody looks")
 NOT_TOLD: Final = Unknown("not asked yet: this broker tells it one by one")
 OWN_OFFSETS: Final = Unknown("the members keep their own offsets (BROADCASTING)")
 
@@ -43,6 +44,10 @@ class _Sum(msgspec.Struct):
     lost: int = 0
     unread_queues: int = 0
     is_known: bool = True
+    oldest_ms: int = 0
+    """When the oldest unread message was stored; 0 if nothing is unread."""
+    unaged: Unknown | None = None
+    """Why the age is not known."""
 
 
 def build_groups(parts: Parts) -> list[Group]:
@@ -89,8 +94,20 @@ def _add(total: _Sum, answers: MasterAnswers, topic: str, key: str) -> None:
         total.committed += sum(offsets.values())
         total.queues += len(offsets)
         return
+    before = total.lag
     for queue_id, queue in queues.items():
         _add_queue(total, offsets.get(queue_id), queue, queue_id, config)
+    if total.lag > before:
+        _add_age(total, answers, key)
+
+
+def _add_age(total: _Sum, answers: MasterAnswers, key: str) -> None:
+    if answers.oldest_unread_ms is None:
+        total.unaged = NO_AGE
+    elif (oldest_ms := answers.oldest_unread_ms.get(key)) is None:
+        total.unaged = total.unaged or NOT_AGED
+    else:
+        total.oldest_ms = min(total.oldest_ms or oldest_ms, oldest_ms)
 
 
 def _add_queue(
@@ -122,7 +139,7 @@ def _group(
             it.queues,
             it.committed,
             it.lag if it.is_known else NOT_TOLD,
-            0.0 if it.is_known and not it.lag else NO_AGE,
+            _age(it, parts.now_ms) if it.is_known else NOT_TOLD,
             it.skips,
             it.lost,
             it.unread_queues,
@@ -144,9 +161,20 @@ def _group(
         behind_s=OWN_OFFSETS if is_broadcast else _oldest(topics),
         out_per_s=_rate(parts, name, topics),
         dead_letters=_count(parts, dead_letter_topic(name)),
+        disagreements=[
+            answers.disagreements[name]
+            for _, answers in parts.masters
+            if name in answers.disagreements
+        ][:1],
         retry_backlog=next((it.lag for it in topics if it.topic == own), 0),
         missing_brokers=parts.absent,
     )
+
+
+def _age(total: _Sum, now_ms: int) -> float | Unknown:
+    if not total.lag:
+        return 0.0
+    return total.unaged or max(0, now_ms - total.oldest_ms) / 1_000
 
 
 def _total(lags: Iterable[int | Unknown]) -> int | Unknown:

@@ -135,8 +135,9 @@ class RequestCode(IntEnum):
     EXCHANGE_BROKER_HA_INFO = 906
     GET_BROKER_HA_STATUS = 907
     RESET_MASTER_FLUSH_OFFSET = 908
-    ASK_TRANSACTION_STATE = 30001  # this one and the next are CometMQ's own
+    ASK_TRANSACTION_STATE = 30001  # this one and the next two are CometMQ's own
     SET_TRANSACTION_ASIDE = 30002
+    GET_BROKER_OVERVIEW = 30003
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -337,6 +337,9 @@ class BrokerApp:
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
             before=() if broker.acl is None else (broker.acl.control.check,),
+            refused=lambda it, call, code, remark: it.refused.note(
+                call, code, remark, it.clock.now_ms()
+            ),
             on_close=closed,
             before_write=None if group is None else group.duties.before_write,
             save=None if broker.journal is None else broker.journal.write,

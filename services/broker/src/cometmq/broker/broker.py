@@ -54,6 +54,7 @@ from cometmq.broker.settings_file import SettingsFile
 from cometmq.broker.statistics.counters import BrokerStats
 from cometmq.broker.statistics.daily_totals import History
 from cometmq.broker.statistics.lag_times import LagTimes
+from cometmq.broker.statistics.refused import RecentRefusals
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.store_driver import StoreDriver
 from cometmq.broker.tables.groups import Groups
@@ -163,6 +164,7 @@ class Broker:
     may_read: Callable[[], bool] | None = None  # in a group: whether pulls may be answered now
     lane: LearningLane | None = None  # None: handlers serve every request
     detours: Detours = field(default_factory=Detours)
+    refused: RecentRefusals = field(default_factory=RecentRefusals)
     send_path: str = "python"  # for operators: `native`, or `python` and why
 
     def __post_init__(self) -> None:

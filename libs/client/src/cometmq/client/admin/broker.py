@@ -12,6 +12,7 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.shown import shown
 from cometmq.remoting.bodies.connections import ProducerInfo, ProducerTable
 from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.overview import BrokerOverview
 from cometmq.remoting.bodies.queues import TopicList
 from cometmq.remoting.bodies.stats import BrokerConsumeStats, BrokerStatsData, TopicStats
 from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
@@ -100,6 +101,12 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
     async def runtime_info(self) -> dict[str, str]:
         """Return statistics of the running broker by name."""
         return (await self._json(KVTable, Code.GET_BROKER_RUNTIME_INFO)).table
+
+    async def overview(self) -> BrokerOverview:
+        """Return all queues, members and recent refusals; RocketMQ's own brokers do not support
+        this request.
+        """
+        return await self._json(BrokerOverview, Code.GET_BROKER_OVERVIEW)
 
     async def config(self) -> dict[str, str]:
         """Return the broker's settings."""

@@ -33,6 +33,7 @@ from cometmq.remoting.bodies.offsets import (
     DelayOffsetTable,
     QueueOffsetTable,
 )
+from cometmq.remoting.bodies.overview import BrokerOverview
 from cometmq.remoting.bodies.queues import ConsumerIdList, GroupList, TopicList
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -156,6 +157,7 @@ COMMANDS: Final[Mapping[int, Command]] = command_table(
         transactions.AskTransactionStateReply,
     ),
     Command(Code.SET_TRANSACTION_ASIDE, transactions.SetTransactionAside, NO_HEADER),
+    Command(Code.GET_BROKER_OVERVIEW, NO_HEADER, NO_HEADER, reply_body=json_body(BrokerOverview)),
     # Requests of a broker to its clients
     Command(
         Code.CHECK_TRANSACTION_STATE,

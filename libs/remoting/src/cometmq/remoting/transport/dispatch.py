@@ -45,6 +45,7 @@ Result = Answer | None | Awaitable[Answer | None]
 Handler = Callable[[ContextT, Call[Any]], Result]
 Before = Callable[[ContextT, Call[Any]], None]
 After = Callable[[ContextT, Call[Any], Answer], None]
+Refused = Callable[[ContextT, Call[Any], int, str], None]
 
 
 class InOrder:
@@ -91,6 +92,8 @@ class Hooks(Struct, Generic[ContextT], frozen=True):
     before: tuple[Before[ContextT], ...] = ()
     """A function may refuse a call by raising CommandError, as access control does."""
     after: tuple[After[ContextT], ...] = ()
+    refused: Refused[ContextT] | None = None
+    """Called with the code and the remark of each request that is refused with an error."""
 
 
 class Dispatcher(Generic[ContextT]):
@@ -123,6 +126,7 @@ class Dispatcher(Generic[ContextT]):
         }
         self._context = context
         self.after = hooks.after
+        self._refused = hooks.refused
         self._in_flight_max = in_flight_max
         self._tasks = tasks
         self._stats = stats
@@ -142,14 +146,14 @@ class Dispatcher(Generic[ContextT]):
         for index, call in enumerate(calls):
             try:
                 if may_overflow and self._is_full(peer, in_flight):
-                    result: Result = self._refusal(peer)
+                    result: Result = self._refusal(peer, call)
                 else:
                     result = find_handler(call.code, _not_supported)(context, call)
             except NoRoom:
                 served = index
                 break
             except CommandError as error:
-                result = Reply(code=error.code, remark=error.remark)
+                result = self._error(call, error)
             except Exception as error:  # noqa: BLE001  # see the module's head
                 result = self.failure(call, error)
             if result is None:
@@ -181,7 +185,7 @@ class Dispatcher(Generic[ContextT]):
         try:
             result = self._unlimited[call.code](self._context, call)
         except CommandError as error:
-            result = Reply(code=error.code, remark=error.remark)
+            result = self._error(call, error)
         except Exception as error:  # noqa: BLE001  # see the module's head
             result = self.failure(call, error)
         if result is None:
@@ -253,7 +257,7 @@ class Dispatcher(Generic[ContextT]):
             return is_in_order
         if isinstance(work, (Coroutine, InOrder)):
             work.close()  # not started yet
-        call.answer(self._refusal(peer))
+        call.answer(self._refusal(peer, call))
         return False
 
     async def _finish_in_order(self, peer: Served, finish: Coroutine[Any, Any, None]) -> None:
@@ -272,7 +276,7 @@ class Dispatcher(Generic[ContextT]):
         try:
             answer = await work
         except CommandError as error:
-            answer = Reply(code=error.code, remark=error.remark)
+            answer = self._error(call, error)
         except Exception as error:  # noqa: BLE001  # see the module's head
             answer = self.failure(call, error)
         if answer is not None:
@@ -293,10 +297,17 @@ class Dispatcher(Generic[ContextT]):
         one, every = self._in_flight_max
         return peer.in_flight + more >= one or self._stats.in_flight + more >= every
 
-    def _refusal(self, peer: Served) -> Reply:
+    def _refusal(self, peer: Served, call: Call[Any]) -> Reply:
         self._stats.requests_refused += 1
         remark = remarks.rejected(in_flight=peer.in_flight, waited_ms=0)
+        if self._refused is not None:
+            self._refused(self._context, call, ResponseCode.SYSTEM_BUSY, remark)
         return Reply(code=ResponseCode.SYSTEM_BUSY, remark=remark)
+
+    def _error(self, call: Call[Any], error: CommandError) -> Reply:
+        if self._refused is not None:
+            self._refused(self._context, call, error.code, error.remark)
+        return Reply(code=error.code, remark=error.remark)
 
 
 def _guarded(handler: Handler[ContextT], before: tuple[Before[ContextT], ...]) -> Handler[ContextT]:

@@ -22,6 +22,7 @@ from cometmq.remoting.transport.dispatch import (
     Dispatcher,
     Handler,
     Hooks,
+    Refused,
 )
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
@@ -65,6 +66,7 @@ class Server(Generic[ContextT]):
         log: Log = NO_LOG,
         before: Sequence[Before[ContextT]] = (),
         after: Sequence[After[ContextT]] = (),
+        refused: Refused[ContextT] | None = None,
         on_open: PeerHook | None = None,
         on_close: PeerHook | None = None,
         before_write: Callable[[], None] | None = None,
@@ -72,6 +74,8 @@ class Server(Generic[ContextT]):
         release_memory: Callable[[], None] | None = None,
     ) -> None:
         """Prepare the server on the running loop; it does not listen yet.
+
+        ``refused`` is called for each request that is refused with an error.
 
         ``before_write`` is called before each write of answers to a connection. ``save`` is called
         once, before the first write after ``gather``; it must make durable what the answers
@@ -81,7 +85,7 @@ class Server(Generic[ContextT]):
         self._handlers = handlers
         self._context = context
         self._settings = settings
-        self._hooks = Hooks(tuple(before), tuple(after))
+        self._hooks = Hooks(tuple(before), tuple(after), refused)
         self._log = log
         self._release_memory = release_memory
         self._released_ms = 0

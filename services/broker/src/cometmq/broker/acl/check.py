@@ -177,6 +177,7 @@ UNCHANGING: Final = frozenset(
         Code.GET_ALL_TOPIC_CONFIG,
         Code.GET_BROKER_CONFIG,
         Code.GET_BROKER_RUNTIME_INFO,
+        Code.GET_BROKER_OVERVIEW,
         Code.SEARCH_OFFSET_BY_TIMESTAMP,
         Code.GET_MAX_OFFSET,
         Code.GET_MIN_OFFSET,

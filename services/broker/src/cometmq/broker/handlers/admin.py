@@ -143,7 +143,7 @@ def get_consumer_connection_list(broker: Broker, call: Call[GetConsumerConnectio
     if group is None:
         raise ConsumerNotOnline(remarks.group_not_online(name))
     connections = ConsumerConnections(
-        connection_set=[_connection(client) for client in group.clients.values()],
+        connection_set=[connection_of(client) for client in group.clients.values()],
         consume_from_where=group.consume_from_where,
         consume_type=group.consume_type,
         message_model=group.message_model,
@@ -157,7 +157,7 @@ def get_producer_connection_list(broker: Broker, call: Call[GetProducerConnectio
     clients = broker.producers.clients(name)
     if not clients:
         raise ServerError(remarks.producer_group_not_exist(name))
-    connections = ProducerConnections(connection_set=[_connection(client) for client in clients])
+    connections = ProducerConnections(connection_set=[connection_of(client) for client in clients])
     return Reply(body=encode_json(connections))
 
 
@@ -213,7 +213,7 @@ def _producer(client: Client, origin_ms: int) -> ProducerInfo:
     )
 
 
-def _connection(client: Client) -> Connection:
+def connection_of(client: Client) -> Connection:
     return Connection(
         client_addr=client.peer.address,
         client_id=client.client_id,

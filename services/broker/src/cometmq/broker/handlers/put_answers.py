@@ -50,6 +50,7 @@ def answer_put(
     else:
         broker.stats.put_failed_count += count
         code, remark = refusal(broker, status)
+        broker.refused.note(call, code, remark, broker.clock.now_ms())
         call.answer(Reply(code=code, remark=remark, ext=broker.send_ext))
         return
     broker.stats.count_put(topic, count, result.size)

@@ -70,7 +70,7 @@ def send_message(broker: Broker, call: Call[SendHeader]) -> Reply | InOrder | No
             return _send_batch(broker, call)
         _send_one(broker, call)
     except CommandError as error:
-        return _refused(broker, error)
+        return _refused(broker, call, error)
     return None
 
 
@@ -83,11 +83,12 @@ def send_batch_message(broker: Broker, call: Call[SendHeader]) -> Reply | InOrde
     try:
         return _send_batch(broker, call)
     except CommandError as error:
-        return _refused(broker, error)
+        return _refused(broker, call, error)
 
 
-def _refused(broker: Broker, error: CommandError) -> Reply:
+def _refused(broker: Broker, call: Call[SendHeader], error: CommandError) -> Reply:
     broker.stats.put_failed_count += 1
+    broker.refused.note(call, error.code, error.remark, broker.clock.now_ms())
     return Reply(code=error.code, remark=error.remark, ext=broker.send_ext)
 
 
@@ -223,7 +224,7 @@ async def _send_large(
         with batches.reading(len(call.body), broker.room(call)):
             await batches.runner.run(_large_steps(broker, call, queue_id, messages, items))
     except CommandError as error:
-        return _refused(broker, error)
+        return _refused(broker, call, error)
     return None
 
 

@@ -55,6 +55,7 @@ KINDS: Final[Mapping[int, Kind]] = {
     Code.GET_MAX_OFFSET: Kind.READ,
     Code.GET_CONSUME_STATS: Kind.READ,
     Code.GET_TOPIC_STATS_INFO: Kind.READ,
+    Code.GET_BROKER_OVERVIEW: Kind.READ,
 }
 """Request code -> what it needs; requests without a row are always served."""
 

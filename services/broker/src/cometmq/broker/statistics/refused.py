@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests that the broker refused lately: of whom, about what, and why (pure).
+
+Invariant: the table is bounded; the entry that is longest unused leaves first. Peers choose the
+names in it, so their length is bounded, too.
+"""
+
+from typing import Any, Final
+
+from cometmq.remoting.bodies.overview import RefusedRequests
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Call
+
+ENTRIES_MAX: Final = 200
+SUBJECT_CHARS_MAX: Final = 255
+REMARK_CHARS_MAX: Final = 500
+_ANSWERS: Final = frozenset(
+    {
+        ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED, ResponseCode.QUERY_NOT_FOUND,
+        ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    }
+)  # fmt: skip
+"""Codes that tell a client something, but refuse nothing that it needs."""
+_ASKED_BY_TOOLS: Final = frozenset(
+    {
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.VIEW_BROKER_STATS_DATA,
+    }
+)
+
+
+class RecentRefusals:
+    """Counts refusals by request, response and subject."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[int, int, str], RefusedRequests] = {}
+
+    def note(self, call: Call[Any], response: int, remark: str | None, now_ms: int) -> None:
+        """Count a refusal, about 2 us."""
+        if response in _ANSWERS or call.code in _ASKED_BY_TOOLS:
+            return
+        subject = _subject(call.header)
+        key = (call.code, response, subject)
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            if len(self._entries) >= ENTRIES_MAX:
+                del self._entries[next(iter(self._entries))]
+            entry = RefusedRequests(call.code, response, subject, "", "", 0, now_ms, now_ms)
+        entry.count += 1
+        entry.last_ms = now_ms
+        entry.peer = call.peer.address
+        entry.remark = (remark or "")[:REMARK_CHARS_MAX]
+        self._entries[key] = entry  # the newest is last
+
+    def newest(self) -> list[RefusedRequests]:
+        """Return all entries, the newest first."""
+        return list(self._entries.values())[::-1]
+
+
+def _subject(header: object) -> str:
+    """Return the topic or the group that a request is about; empty if it names none."""
+    for name in ("topic", "consumer_group", "group", "group_name", "producer_group"):
+        text = getattr(header, name, None)
+        if isinstance(text, str) and text:
+            return text[:SUBJECT_CHARS_MAX]
+    return ""

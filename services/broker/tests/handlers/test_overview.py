@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The overview for consoles agrees with what the requests for single topics and groups tell."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from cometmq.broker.clients.producers import Client
+from cometmq.broker.handlers import admin, overview
+from cometmq.broker.testing import FakePeer, MemoryStore, memory_broker
+from cometmq.remoting.bodies.connections import ConsumerConnections
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.bodies.overview import BrokerOverview
+from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands.admin import GetConsumerConnectionList
+from cometmq.remoting.commands.table import NoHeader
+
+
+def asked(code=Code.GET_BROKER_OVERVIEW, header: Any = None) -> Any:
+    return Call(code, header or NoHeader(), body=b"", peer=FakePeer())
+
+
+async def found(broker) -> BrokerOverview:
+    reply: Any = await overview.get_broker_overview(broker, asked())
+    return decode_json(BrokerOverview, reply.body)
+
+
+def join(broker, client_id, tags):
+    peer = FakePeer()
+    data = ConsumerData(
+        group_name="G", subscription_data_set=[SubscriptionData(topic="T", sub_string=tags)]
+    )
+    client = Client(peer, client_id, language=0, version=401, seen_ms=0)
+    broker.consumers.register(data, client)
+
+
+async def test_members_are_those_of_the_request_for_one_group():
+    broker = memory_broker(MemoryStore())
+    join(broker, "one", "*")
+    seen = (await found(broker)).groups["G"]
+    single: Any = admin.get_consumer_connection_list(
+        broker, asked(Code.GET_CONSUMER_CONNECTION_LIST, GetConsumerConnectionList("G"))
+    )
+    expected = decode_json(ConsumerConnections, single.body)
+    assert seen.members == expected.connection_set
+    assert seen.message_model == expected.message_model
+    assert {it.topic: it for it in seen.subscriptions} == expected.subscription_table
+    assert seen.disagreement == ""
+    join(broker, "two", "red")
+    text = (await found(broker)).groups["G"].disagreement
+    assert "one reads T with" in text
+    assert "two with" in text
+
+
+async def test_queues_have_the_ends_of_the_store():
+    broker = memory_broker(MemoryStore())
+    before = set((await found(broker)).queues)
+    broker.topics.table["New"] = TopicConfig(
+        topic_name="New", read_queue_nums=2, write_queue_nums=3
+    )
+    seen = (await found(broker)).queues
+    assert set(seen) == before | {"New"}
+    assert [(it.queue_id, it.first, it.end) for it in seen["New"]] == [
+        (number, broker.store.min_offset("New", number), broker.store.max_offset("New", number))
+        for number in range(3)
+    ]
+
+
+async def test_refusals_and_ages_are_told_once_somebody_looks():
+    broker = memory_broker(MemoryStore())
+    broker.lag_times.oldest_ms["T", "G"] = 77
+    call: Any = SimpleNamespace(
+        code=Code.SEND_MESSAGE, header=SimpleNamespace(topic="T"), peer=FakePeer()
+    )
+    broker.refused.note(call, ResponseCode.SYSTEM_BUSY, "later", 5)
+    assert not broker.is_observed
+    seen = await found(broker)
+    assert broker.is_observed
+    assert seen.oldest_unread_ms == {"T@G": 77}
+    assert [(it.subject, it.remark, it.count) for it in seen.refused] == [("T", "later", 1)]

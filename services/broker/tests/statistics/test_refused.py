@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+from types import SimpleNamespace
+from typing import Any
+
+from cometmq.broker.statistics.refused import ENTRIES_MAX, REMARK_CHARS_MAX, RecentRefusals
+from cometmq.remoting.codes import RequestCode, ResponseCode
+
+SEND = RequestCode.SEND_MESSAGE_V2
+BUSY = ResponseCode.SYSTEM_BUSY
+
+
+def call(topic="T", code=SEND, peer="10.0.0.1:5") -> Any:
+    return SimpleNamespace(
+        code=code, header=SimpleNamespace(topic=topic), peer=SimpleNamespace(address=peer)
+    )
+
+
+def test_equal_refusals_are_counted_together():
+    table = RecentRefusals()
+    table.note(call(), BUSY, "first", 100)
+    table.note(call(peer="10.0.0.2:6"), BUSY, "second", 300)
+    table.note(call("U"), BUSY, None, 400)
+    newest, older = table.newest()
+    assert (newest.subject, newest.remark) == ("U", "")
+    assert (older.count, older.first_ms, older.last_ms) == (2, 100, 300)
+    assert (older.peer, older.remark) == ("10.0.0.2:6", "second")
+
+
+def test_answers_that_refuse_nothing_are_left_out():
+    table = RecentRefusals()
+    table.note(call(), ResponseCode.PULL_NOT_FOUND, "", 1)
+    table.note(call(code=RequestCode.GET_TOPIC_STATS_INFO), ResponseCode.TOPIC_NOT_EXIST, "", 1)
+    assert table.newest() == []
+
+
+def test_the_table_is_bounded_and_forgets_the_oldest():
+    table = RecentRefusals()
+    for number in range(ENTRIES_MAX + 10):
+        table.note(call(f"T{number}" + "x" * 10_000), BUSY, "y" * 10_000, number)
+    found = table.newest()
+    assert len(found) == ENTRIES_MAX
+    assert found[-1].subject.startswith("T10x")
+    assert len(found[0].subject) == 255
+    assert len(found[0].remark) == REMARK_CHARS_MAX
