@@ -77,6 +77,13 @@ pub(crate) struct Work<'py> {
     queues: Vec<(usize, i32, Bound<'py, PyAny>, Queue)>,
 }
 
+impl Work<'_> {
+    /// Whether Python has to store something before the answers are sent.
+    pub(crate) fn has_changes(&self) -> bool {
+        !(self.commits.is_empty() && self.renewed.is_empty())
+    }
+}
+
 /// Reads by calling Python, which handles its own errors. Python reads, or names an open file.
 struct PythonSource<'a, 'py> {
     py: Python<'py>,

@@ -1,28 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Answers the pulls that sockets receive, without an object of Python for a request or an answer.
 
+use std::collections::HashMap;
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::pull_lane::{Effects, PullLane, Work};
+use crate::python_sockets::{seal, write};
+use crate::python_tls::TlsSession;
 
 /// The value of a connection's attribute `habit` if its last chunk contained only pulls.
 const PULLS: i64 = 2;
-/// Once the answers exceed this size, they are sent before more are made.
+/// Once the answers of a call exceed this size, other work of the loop comes first.
 const ANSWERS_BYTES_MAX: usize = 128 << 10;
+/// The same for the number of answers.
+const ANSWERS_MAX: usize = 16;
 /// Larger buffers are freed after the answers are sent.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// What a call needs to answer pulls: the lane, the log's view, the budget of filters, the largest
-/// number of requests in a chunk, the largest number of requests in flight on a connection, and the
-/// size above which the answers to one chunk end.
-pub(crate) type Pulling<'py> = (PyRefMut<'py, PullLane>, Bound<'py, PyAny>, i64, usize, i64, isize);
+/// number of requests in a chunk, the largest number of requests in flight on a connection, the size
+/// above which the answers to one chunk end, and whether answers may be sent if their requests have
+/// changed nothing.
+pub(crate) type Pulling<'py> =
+    (PyRefMut<'py, PullLane>, Bound<'py, PyAny>, i64, usize, i64, isize, bool);
 
-/// The number of requests, the size of their chunks, the effects, and what went wrong.
-pub(crate) type Answered<'py> = (usize, usize, Option<Effects<'py>>, Option<PyErr>);
+/// The number of requests, the size of their chunks, what is sent, what the connections must send,
+/// whether other answers are kept, the effects, and what went wrong.
+pub(crate) type Answered<'py> =
+    (usize, usize, usize, Vec<Rest<'py>>, bool, Option<Effects<'py>>, Option<PyErr>);
+
+/// A connection, the bytes that are still to be sent to it, and whether they are encrypted already;
+/// `None` if its other output has to be sent before.
+pub(crate) type Rest<'py> = (Bound<'py, PyAny>, Bound<'py, PyBytes>, Option<bool>);
 
 /// Answers that are not sent yet.
 #[derive(Default)]
@@ -33,23 +48,54 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Passes the answers of each connection to a function.
-    pub(crate) fn take<'py>(
+    /// Sends all answers; returns the number of bytes that the kernel has taken, and adds those that
+    /// the connections must send.
+    pub(crate) fn send<'py>(
         &mut self,
         py: Python<'py>,
-        mut send: impl FnMut(Bound<'py, PyAny>, &[u8]) -> PyResult<()>,
-    ) -> PyResult<()> {
-        let (mut bytes, rows) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.rows));
-        let mut begin = 0;
-        for (peer, end) in rows {
-            send(peer.into_bound(py), &bytes[begin..end])?;
+        output: &mut Output<'_>,
+        rest: &mut Vec<Rest<'py>>,
+    ) -> PyResult<usize> {
+        let (mut begin, mut total) = (0, 0);
+        for (peer, end) in self.rows.drain(..) {
+            total += output.send(peer.into_bound(py), &self.bytes[begin..end], rest)?;
             begin = end;
         }
-        if bytes.capacity() <= KEPT_BYTES_MAX {
-            bytes.clear();
-            self.bytes = bytes;
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_BYTES_MAX);
+        Ok(total)
+    }
+}
+
+/// The sockets.
+pub(crate) struct Output<'a> {
+    pub(crate) secured: &'a HashMap<RawFd, Py<TlsSession>>,
+    /// A buffer.
+    pub(crate) sealed: &'a mut Vec<u8>,
+}
+
+impl Output<'_> {
+    fn send<'py>(
+        &mut self,
+        peer: Bound<'py, PyAny>,
+        data: &[u8],
+        rest: &mut Vec<Rest<'py>>,
+    ) -> PyResult<usize> {
+        let py = peer.py();
+        peer.setattr(pyo3::intern!(py, "has_received"), true)?;
+        let fd: RawFd = peer.getattr(pyo3::intern!(py, "direct_fd"))?.extract()?;
+        if fd < 0 || peer.getattr(pyo3::intern!(py, "is_dirty"))?.is_truthy()? {
+            rest.push((peer, PyBytes::new(py, data), None));
+            return Ok(0);
         }
-        Ok(())
+        let data = seal(py, self.secured, fd, data, self.sealed);
+        let sent = write(fd, data);
+        let name = pyo3::intern!(py, "direct_bytes");
+        peer.setattr(name, peer.getattr(name)?.extract::<usize>()? + sent)?;
+        if sent < data.len() {
+            rest.push((peer, PyBytes::new(py, &data[sent..]), Some(true)));
+        }
+        Ok(sent)
     }
 }
 
@@ -60,16 +106,29 @@ pub(crate) struct Answering<'a, 'py> {
     work: Option<Work<'py>>,
     count: usize,
     received: usize,
+    sent: usize,
+    rest: Vec<Rest<'py>>,
     is_done: bool,
     fault: Option<PyErr>,
 }
 
 impl<'a, 'py> Answering<'a, 'py> {
     pub(crate) fn new(pulling: Pulling<'py>, answers: &'a mut Answers) -> Self {
-        Self { pulling, answers, work: None, count: 0, received: 0, is_done: false, fault: None }
+        Self {
+            pulling,
+            answers,
+            work: None,
+            count: 0,
+            received: 0,
+            sent: 0,
+            rest: vec![],
+            is_done: false,
+            fault: None,
+        }
     }
 
-    /// Whether no further chunk may be answered: one is unfinished, or the answers are large.
+    /// Whether no further chunk may be answered: one is unfinished or not sent, or the answers are
+    /// large.
     pub(crate) fn is_done(&self) -> bool {
         self.is_done
     }
@@ -99,12 +158,28 @@ impl<'a, 'py> Answering<'a, 'py> {
         }
         self.count += count;
         self.received += rest;
-        self.is_done = rest < data.len() || end > ANSWERS_BYTES_MAX;
+        self.is_done = rest < data.len() || self.sent + end > ANSWERS_BYTES_MAX;
         Ok(rest)
     }
 
+    /// Sends the answers so far, unless Python has to store something before; returns whether more
+    /// chunks may be received and answered.
+    pub(crate) fn send(&mut self, py: Python<'py>, output: &mut Output<'_>) -> PyResult<bool> {
+        let Some(work) = &mut self.work else {
+            return Ok(false);
+        };
+        if !self.pulling.6 || work.has_changes() {
+            return Ok(false);
+        }
+        std::mem::swap(&mut work.out, &mut self.answers.bytes);
+        self.sent += self.answers.send(py, output, &mut self.rest)?;
+        std::mem::swap(&mut work.out, &mut self.answers.bytes);
+        self.is_done |= !self.rest.is_empty() || self.count >= ANSWERS_MAX;
+        Ok(!self.is_done)
+    }
+
     fn answer_chunk(&mut self, data: &[u8]) -> PyResult<(usize, usize)> {
-        let (lane, view, budget, count_max, _, room) = &mut self.pulling;
+        let (lane, view, budget, count_max, _, room, _) = &mut self.pulling;
         if self.work.is_none() {
             let out = std::mem::take(&mut self.answers.bytes);
             self.work = Some(lane.begin(view, *budget, out)?);
@@ -113,14 +188,16 @@ impl<'a, 'py> Answering<'a, 'py> {
         lane.answer_chunk(work, data, *count_max, *room)
     }
 
-    /// Keeps the answers; returns what Python has to count and to store before they are sent.
+    /// Keeps the answers that are not sent; returns what Python has to count and to store.
     pub(crate) fn finish(self) -> PyResult<Option<Answered<'py>>> {
-        let Self { pulling: (lane, ..), answers, work, count, received, fault, .. } = self;
+        let Self { pulling: (lane, ..), answers, work, count, received, sent, rest, fault, .. } =
+            self;
         let effects = work.map(|work| lane.finish(work)).transpose()?.map(|(bytes, effects)| {
             answers.bytes = bytes;
             effects
         });
         let is_known = effects.is_some() || fault.is_some();
-        Ok(is_known.then_some((count, received, effects, fault)))
+        let is_kept = !answers.rows.is_empty();
+        Ok(is_known.then_some((count, received, sent, rest, is_kept, effects, fault)))
     }
 }

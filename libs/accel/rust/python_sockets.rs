@@ -14,7 +14,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::python_answering::{Answered, Answering, Answers, Pulling};
+use crate::python_answering::{self, Answered, Answering, Answers, Output, Pulling};
 use crate::python_tls::TlsSession;
 
 /// Size of one read; a longer input takes several turns of the loop.
@@ -40,9 +40,6 @@ pub(crate) struct Sockets {
 /// The index of a row, and the bytes that are still to be sent; `None` if the row was not touched,
 /// because its connection no longer has a socket.
 type Rest<'py> = (usize, Option<Bound<'py, PyBytes>>);
-/// A connection, the bytes that are still to be sent to it, and whether they are encrypted already;
-/// `None` if its other output has to be sent before.
-type RestOf<'py> = (Bound<'py, PyAny>, Bound<'py, PyBytes>, Option<bool>);
 type Received<'py> = (Bound<'py, PyList>, Bound<'py, PyList>, Option<Answered<'py>>);
 type Taken<'py> = (usize, Bound<'py, PyList>, Option<Answered<'py>>);
 
@@ -78,7 +75,8 @@ impl Sockets {
 
     /// Reads once from each readable socket of an epoll object, and answers the pulls. Returns the
     /// connections with what they sent and is not answered, and those whose sockets have ended or
-    /// failed. An unfinished chunk ends the call: the next one reads the other sockets.
+    /// failed. While there are only pulls, and their answers are sent, sockets are read again. An
+    /// unfinished chunk ends the call: the next one reads the other sockets.
     #[pyo3(signature = (epoll, peers, count_max, pulling=None))]
     fn receive<'py>(
         &mut self,
@@ -88,49 +86,59 @@ impl Sockets {
         count_max: usize,
         pulling: Option<Pulling<'py>>,
     ) -> PyResult<Received<'py>> {
-        let Self { buffer, secured, plain, overhead, answers, .. } = self;
+        let Self { buffer, secured, plain, sealed, overhead, answers } = self;
+        let mut output = Output { secured, sealed };
         let (chunks, ended) = (PyList::empty(py), PyList::empty(py));
         let mut events = [MaybeUninit::uninit(); EVENTS_MAX];
-        let events = poll(epoll, &mut events[..count_max.min(EVENTS_MAX)])?;
-        let share = (TURN_BYTES / events.len().max(1)).clamp(1, READ_BYTES_MAX);
-        let buffer = &mut buffer[..share];
         let mut answering = pulling.map(|pulling| Answering::new(pulling, answers));
-        for &Event { flags, data } in events {
-            let fd = fd_of(data);
-            let peer = peers.as_any().get_item(fd)?;
-            let result =
-                if flags == EventFlags::IN { retry(|| borrowed(fd)?.read(buffer)) } else { Ok(0) };
-            let data = match result {
-                Ok(0) => {
-                    ended.append(peer)?;
-                    continue;
-                }
-                Ok(count) => match secured.get(&fd) {
-                    None => &buffer[..count],
-                    Some(session) => {
-                        plain.clear();
-                        // The connection asks the session for its last bytes and for the reason.
-                        if session.borrow_mut(py).receive(&buffer[..count], plain) {
-                            ended.append(peer)?;
-                            *overhead += count as isize;
-                            continue;
-                        }
-                        // Plain bytes may have been received earlier than their last record.
-                        *overhead += count as isize - plain.len() as isize;
-                        &*plain
+        let mut reads_on = true;
+        while reads_on {
+            let events = poll(epoll, &mut events[..count_max.min(EVENTS_MAX)])?;
+            let share = (TURN_BYTES / events.len().max(1)).clamp(1, READ_BYTES_MAX);
+            let buffer = &mut buffer[..share];
+            for &Event { flags, data } in events {
+                let fd = fd_of(data);
+                let peer = peers.as_any().get_item(fd)?;
+                let is_readable = flags == EventFlags::IN;
+                let result = if is_readable { retry(|| borrowed(fd)?.read(buffer)) } else { Ok(0) };
+                let data = match result {
+                    Ok(0) => {
+                        ended.append(peer)?;
+                        continue;
                     }
-                },
-                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-                Err(_) => {
-                    ended.append(peer)?;
-                    continue;
+                    Ok(count) => match secured.get(&fd) {
+                        None => &buffer[..count],
+                        Some(session) => {
+                            plain.clear();
+                            // The connection asks the session for its last bytes and the reason.
+                            if session.borrow_mut(py).receive(&buffer[..count], plain) {
+                                ended.append(peer)?;
+                                *overhead += count as isize;
+                                continue;
+                            }
+                            // Plain bytes may have been received earlier than their last record.
+                            *overhead += count as isize - plain.len() as isize;
+                            &*plain
+                        }
+                    },
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                    Err(_) => {
+                        ended.append(peer)?;
+                        continue;
+                    }
+                };
+                if !take(answering.as_mut(), &peer, data, &chunks)? {
+                    break;
                 }
-            };
-            if !take(answering.as_mut(), &peer, data, &chunks)? {
-                break;
             }
+            reads_on = match &mut answering {
+                Some(answering) if !events.is_empty() => answering.send(py, &mut output)?,
+                _ => false,
+            } && chunks.is_empty()
+                && ended.is_empty();
         }
         let answered = answering.map_or(Ok(None), Answering::finish)?;
+        self.shrink();
         Ok((chunks, ended, answered))
     }
 
@@ -158,35 +166,17 @@ impl Sockets {
         Ok((next, chunks, answered))
     }
 
-    /// Writes the answers to pulls. Returns the number of bytes that the kernel has taken, and those
-    /// that the connections must send.
-    fn send_answers<'py>(&mut self, py: Python<'py>) -> PyResult<(usize, Vec<RestOf<'py>>)> {
-        let Self { answers, secured, sealed, .. } = self;
-        let names = [
-            pyo3::intern!(py, "direct_fd"),
-            pyo3::intern!(py, "is_dirty"),
-            pyo3::intern!(py, "direct_bytes"),
-            pyo3::intern!(py, "has_received"),
-        ];
-        let (mut total, mut unsent) = (0, vec![]);
-        answers.take(py, |peer, data| {
-            peer.setattr(names[3], true)?;
-            let fd: RawFd = peer.getattr(names[0])?.extract()?;
-            if fd < 0 || peer.getattr(names[1])?.is_truthy()? {
-                unsent.push((peer, PyBytes::new(py, data), None));
-                return Ok(());
-            }
-            let data = seal(py, secured, fd, data, sealed);
-            let sent = write(fd, data);
-            total += sent;
-            peer.setattr(names[2], peer.getattr(names[2])?.extract::<usize>()? + sent)?;
-            if sent < data.len() {
-                unsent.push((peer, PyBytes::new(py, &data[sent..]), Some(true)));
-            }
-            Ok(())
-        })?;
+    /// Writes the answers to pulls that are kept. Returns the number of bytes that the kernel has
+    /// taken, and those that the connections must send.
+    fn send_answers<'py>(
+        &mut self,
+        py: Python<'py>,
+    ) -> PyResult<(usize, Vec<python_answering::Rest<'py>>)> {
+        let mut output = Output { secured: &self.secured, sealed: &mut self.sealed };
+        let mut rest = vec![];
+        let total = self.answers.send(py, &mut output, &mut rest)?;
         self.shrink();
-        Ok((total, unsent))
+        Ok((total, rest))
     }
 
     /// Writes to a socket; returns the number of bytes that the kernel has taken.
@@ -253,7 +243,7 @@ fn take<'py>(
 }
 
 /// Returns the bytes to write to a socket: encrypted ones, in a buffer, if it is secured.
-fn seal<'a>(
+pub(crate) fn seal<'a>(
     py: Python<'_>,
     secured: &HashMap<RawFd, Py<TlsSession>>,
     fd: RawFd,

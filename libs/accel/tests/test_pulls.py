@@ -192,7 +192,7 @@ def test_chunks_of_several_connections_are_answered_until_one_is_not_plain():
     def answer(*chunks, first=0, count_max=3, room=1 << 20, peers=None):
         peers = peers or [Puller() for _ in chunks]
         rows = list(zip(peers, chunks, strict=True))
-        pulling = (world.lane, view, 99, count_max, 5, room)
+        pulling = (world.lane, view, 99, count_max, 5, room, True)
         after, left, answered = sockets.take_rows(rows, first, pulling)
         total, unsent = sockets.send_answers()
         assert total == 0
@@ -204,8 +204,10 @@ def test_chunks_of_several_connections_are_answered_until_one_is_not_plain():
         count = sum(count for _, count in counts)
         if answered is None:
             return counts, None, after, [(peers.index(peer), data) for peer, data in left]
-        found, received, (totals, commits, renewed, budget, seconds), fault = answered
-        assert (found, renewed, budget, fault) == (count, [], 99, None)
+        found, received, *sent, is_kept, effects, fault = answered
+        totals, commits, renewed, budget, seconds = effects
+        assert (found, sent, is_kept) == (count, [0, []], count > 0)
+        assert (renewed, budget, fault) == ([], 99, None)
         assert 0 < seconds < 60
         assert totals == ([("T", "g", count, 3 * count, 276 * count)] if count else [])
         assert commits == [("g", "T", 0, 1)] * count
@@ -232,50 +234,96 @@ def test_a_bug_leaves_a_chunk_to_python_and_loses_no_other():
     world.learn()
     pull, sockets = world.head(), accel.Sockets()
     rows = [(Puller(), pull), (Puller(), pull)]
-    pulling = (world.lane, object(), 99, 3, 5, 1 << 20)
-    after, left, (count, received, effects, fault) = sockets.take_rows(rows, 0, pulling)
-    assert (after, left, count, received, effects) == (1, rows[:1], 0, 0, None)
+    pulling = (world.lane, object(), 99, 3, 5, 1 << 20, True)
+    after, left, (*counts, is_kept, effects, fault) = sockets.take_rows(rows, 0, pulling)
+    assert (after, left, counts, is_kept, effects) == (1, rows[:1], [0, 0, 0, []], False, None)
     assert isinstance(fault, AttributeError)
     assert sockets.send_answers() == (0, [])
 
 
-def test_pulls_are_answered_where_they_are_received():
-    world = PullWorld()
-    world.learn()
-    pull, late = world.head(), world.head(99)
-    frames = world.answer(pull)[0]
-    sockets, epoll = accel.Sockets(), select.epoll()
-    pulling = (world.lane, View(0, 276, 1 << 20), 99, 3, 5, 1 << 20)
-    with contextlib.ExitStack() as stack:
-        stack.callback(epoll.close)
-        peers, fars = {}, []
-        for _ in range(3):
+class Wired(PullWorld):
+    """Connections that are read and written directly."""
+
+    def __init__(self, stack, count):
+        super().__init__()
+        self.learn()
+        self.sockets, self.epoll = accel.Sockets(), select.epoll()
+        stack.callback(self.epoll.close)
+        self.peers, self.fars = [], []
+        for _ in range(count):
             near, far = socket.socketpair()
             stack.enter_context(near).setblocking(False)
-            fars.append(stack.enter_context(far))
-            peers[near.fileno()] = Puller(direct_fd=near.fileno())
-            epoll.register(near, select.EPOLLIN | select.EPOLLRDHUP)
+            self.fars.append(stack.enter_context(far))
+            self.peers.append(Puller(direct_fd=near.fileno()))
+            self.epoll.register(near, select.EPOLLIN | select.EPOLLRDHUP)
             far.settimeout(60)
-        for far in fars[:2]:
-            far.sendall(pull)
-        chunks, ended, answered = sockets.receive(epoll.fileno(), peers, 128, pulling)
-        assert (chunks, ended) == ([], [])
-        assert answered[:2] == (2, 2 * len(pull))
-        assert sockets.send_answers() == (2 * len(frames), [])
-        assert [far.recv(1 << 16) for far in fars[:2]] == [frames] * 2
-        seen = [(peer.has_received, peer.direct_bytes) for peer in peers.values()]
-        assert seen == [(True, len(frames))] * 2 + [(False, 0)]
 
-        for far in fars:
+    def receive(self, *, sends_now=True, room=1 << 20):
+        peers = {peer.direct_fd: peer for peer in self.peers}
+        pulling = (self.lane, View(0, 276, 1 << 20), 99, 3, 5, room, sends_now)
+        return self.sockets.receive(self.epoll.fileno(), peers, 128, pulling)
+
+
+def test_pulls_without_a_commit_are_answered_where_they_are_received():
+    with contextlib.ExitStack() as stack:
+        world = Wired(stack, 3)
+        pull, late = world.head(sysFlag="4"), world.head(99, sysFlag="4")
+        assert world.receive() == ([], [], None)
+        for far in world.fars[:2]:
+            far.sendall(pull)
+        frames = world.answer(pull)[0]
+        chunks, ended, answered = world.receive()
+        assert (chunks, ended) == ([], [])
+        size = 2 * len(pull)
+        assert answered[:5] == (2, size, 2 * len(frames), [], False)
+        assert [far.recv(1 << 16) for far in world.fars[:2]] == [frames] * 2
+        seen = [(peer.has_received, peer.direct_bytes) for peer in world.peers]
+        assert seen == [(True, len(frames))] * 2 + [(False, 0)]
+        assert world.sockets.send_answers() == (0, [])
+
+        for far in world.fars:
             far.sendall(pull + late)
         left: list[Any] = []
         while len(left) < 3:  # an unfinished chunk ends the call
-            ((peer, rest),), _, answered = sockets.receive(epoll.fileno(), peers, 128, pulling)
-            assert (rest, answered[0]) == (late, 1)
+            ((peer, rest),), _, answered = world.receive()
+            assert (rest, answered[:5]) == (late, (1, len(pull), len(frames), [], False))
             left.append(peer)
-            peer.is_dirty = True
-            assert sockets.send_answers() == (0, [(peer, frames, None)])
-        assert {id(peer) for peer in left} == {id(peer) for peer in peers.values()}
+        assert {id(peer) for peer in left} == {id(peer) for peer in world.peers}
+        assert [far.recv(1 << 16) for far in world.fars] == [frames] * 3
+
+
+@pytest.mark.parametrize(("flags", "sends_now"), [("5", True), ("4", False)])
+def test_answers_to_commits_and_answers_that_have_to_wait_are_kept(flags, sends_now):
+    with contextlib.ExitStack() as stack:
+        world = Wired(stack, 2)
+        pull = world.head(sysFlag=flags)
+        frames = world.answer(pull)[0]
+        for far in world.fars:
+            far.sendall(pull)
+        _, _, answered = world.receive(sends_now=sends_now)
+        assert answered[:5] == (2, 2 * len(pull), 0, [], True)
+        assert answered[5][1] == ([("g", "T", 0, 1)] * 2 if flags == "5" else [])
+        world.peers[0].is_dirty = True
+        total, unsent = world.sockets.send_answers()
+        assert (total, unsent) == (len(frames), [(world.peers[0], frames, None)])
+        assert world.fars[1].recv(1 << 16) == frames
+
+
+def test_what_the_kernel_does_not_take_is_returned_and_ends_the_call():
+    with contextlib.ExitStack() as stack:
+        world = Wired(stack, 1)
+        pull = world.head(sysFlag="4")
+        frames = world.answer(pull)[0]
+        total = sent = 0
+        rest: list[Any] = []
+        while not rest:
+            world.fars[0].sendall(pull * 3)
+            _, _, (count, _, sent, rest, is_kept, *_) = world.receive()
+            assert (count, is_kept) == (3, False)
+            total += sent
+        ((peer, data, is_sealed),) = rest
+        assert (peer, is_sealed, len(data)) == (world.peers[0], True, 3 * len(frames) - sent)
+        assert peer.direct_bytes == total
 
 
 def test_filters_take_no_more_steps_than_they_may():

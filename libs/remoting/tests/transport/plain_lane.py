@@ -57,9 +57,10 @@ class PythonSockets:
     ) -> tuple[int, list[tuple[Any, bytes]], Any]:
         if pulling is None:
             return len(rows), rows[first:], None
-        lane, _, _, count_max, in_flight_max, room = pulling
+        lane, _, _, count_max, in_flight_max, room, _ = pulling
         left: list[tuple[Any, bytes]] = []
         received = count = 0
+        after = len(rows)
         for row, (peer, data) in enumerate(rows[first:], first + 1):
             if peer.habit != PULLS or peer.in_flight > in_flight_max:
                 left.append((peer, data))
@@ -70,8 +71,9 @@ class PythonSockets:
             received, count = received + rest, count + done
             if rest < len(data):
                 left.append((peer, data[rest:]))
-                return row, left, (count, received, None, None)
-        return len(rows), left, (count, received, None, None) if count else None
+                after = row
+                break
+        return after, left, (count, received, 0, [], bool(count), None, None)
 
     def send_answers(self) -> tuple[int, list[tuple[Any, bytes, bool | None]]]:
         total, answers, self._answers = 0, self._answers, []

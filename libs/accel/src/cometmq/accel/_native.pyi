@@ -259,8 +259,11 @@ class PullLane:
         frame (0: none), whether that request is for Python, and the effects.
         """
 
-_Pulling: TypeAlias = tuple[PullLane, _View, int, int, int, int]
-_Answered: TypeAlias = tuple[int, int, PullEffects | None, BaseException | None]
+_Pulling: TypeAlias = tuple[PullLane, _View, int, int, int, int, bool]
+_Rest: TypeAlias = tuple[Any, bytes, bool | None]
+_Answered: TypeAlias = tuple[
+    int, int, int, list[_Rest], bool, PullEffects | None, BaseException | None
+]
 
 def file_crcs(fd: int, parts: Sequence[tuple[int, int, int]]) -> list[int] | None:
     """Return the CRC-32 of each part of an open file, computed without the interpreter lock.
@@ -448,25 +451,28 @@ class Sockets:
         failed. A read takes at most 256 KiB, and all reads together at most 4 MiB, in equal shares.
 
         `pulling` is a lane, the view and budget of its `answer`, the maximum number of requests in
-        a chunk, the maximum of a connection's attribute `in_flight`, and the size above which the
-        answers to a chunk end. With it, chunks of pulls and renewals are answered if their
-        connection's attribute `habit` is 2; the rest of a chunk that is not answered is returned.
-        After such a chunk, or once all answers exceed 128 KiB, no other socket is read.
+        a chunk, the maximum of a connection's attribute `in_flight`, the size above which the
+        answers to a chunk end, and whether answers may be sent if their requests have no commits
+        and renewals. With it, chunks of pulls and renewals are answered if their connection's
+        attribute `habit` is 2; the rest of a chunk that is not answered is returned. After such a
+        chunk, no other socket is read. If all answers are sent, and nothing else has arrived,
+        sockets are read again, until there are 16 answers or 128 KiB.
 
         Return also None if no chunk could be answered, or the number of requests, the bytes of
-        their chunks, the effects, and the error that left the last chunk to Python.
+        their chunks, what `send_answers` returns for the answers that were sent, whether others are
+        kept, the effects, and the error that left the last chunk to Python.
         """
 
     def take_rows(
         self, rows: list[tuple[_PeerT, bytes]], first: int, pulling: _Pulling | None = None
     ) -> tuple[int, list[tuple[_PeerT, bytes]], _Answered | None]:
-        """Answer chunks as `receive` does, from a row on; return the number of the next row, what
-        is not answered, and what `receive` returns for the answers.
+        """Answer chunks as `receive` does, from a row on, and keep the answers; return the number
+        of the next row, what is not answered, and what `receive` returns for the answers.
         """
 
-    def send_answers(self) -> tuple[int, list[tuple[Any, bytes, bool | None]]]:
-        """Write the answers of `receive` and `take_rows` to the sockets in the attribute
-        `direct_fd`, add what is taken to `direct_bytes`, and set `has_received`.
+    def send_answers(self) -> tuple[int, list[_Rest]]:
+        """Write the answers that are kept to the sockets in the attribute `direct_fd`, add what is
+        taken to `direct_bytes`, and set `has_received`.
 
         Return the number of bytes taken in total, and the connections to which not everything is
         sent, with the bytes not taken, and whether they are encrypted: None, if there is no socket,

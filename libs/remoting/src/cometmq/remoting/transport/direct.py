@@ -37,7 +37,9 @@ EVENTS_MAX: Final = 128
 """Number of connections that are read at once; the others wait for the next read."""
 
 READ_ON_MAX: Final = 16
-"""After this many requests, further reads wait for the next turn of the loop."""
+"""After this many requests, further reads wait for the next turn of the loop; native code counts
+so many, too.
+"""
 
 PULL_READS: Final = 64
 """After this many reads without pulls, the next ones do not expect any, which saves a lone sender
@@ -48,13 +50,19 @@ Chunk: TypeAlias = tuple[LanePeer, bytes]
 Answers: TypeAlias = tuple[LanePeer, bytes, int]
 """A connection, the frames of its answers, and their number."""
 
-Pulling: TypeAlias = tuple[Any, Any, int, int, int, int]
+Pulling: TypeAlias = tuple[Any, Any, int, int, int, int, bool]
 """The lane's part, the maximum number of requests in a chunk, the maximum number of requests in
-flight on a connection, and the size above which the answers to a chunk end."""
+flight on a connection, the size above which the answers to a chunk end, and whether answers may be
+sent if their requests have changed nothing."""
 
-Answered: TypeAlias = tuple[int, int, Any, BaseException | None]
+Rest: TypeAlias = tuple[LanePeer, bytes, bool | None]
+"""A connection, the bytes that the kernel has not taken, and whether they are encrypted already;
+None, if they have to be sent after its other output."""
+
+Answered: TypeAlias = tuple[int, int, int, list[Rest], bool, Any, BaseException | None]
 """The number of answered requests, the size of the chunks, or of their beginnings, that contain
-them, what the lane has to count and to store, and what went wrong in native code."""
+them, the number of bytes sent, the bytes not sent, whether more answers are kept, what the lane has
+to count and to store, and what went wrong in native code."""
 
 
 class Sockets(Protocol):
@@ -66,9 +74,10 @@ class Sockets(Protocol):
         """Read once from each socket that an epoll object reports as readable, at most `count_max`.
 
         `epoll` is its descriptor. Return what has arrived, and the connections whose sockets have
-        ended or failed. With `pulling`, answer the chunks of connections with the habit PULLS; what
-        is not answered has arrived like the others. After an unfinished chunk, or if the answers
-        are large, the remaining sockets are not read.
+        ended or failed. With `pulling`, answer the chunks of connections with the habit PULLS, and
+        read again while nothing else arrives, but answer only so many that other work of the loop
+        is not delayed. What is not answered has arrived like the other chunks. After an unfinished
+        chunk, the remaining sockets are not read.
         """
 
     def take_rows(
@@ -79,12 +88,9 @@ class Sockets(Protocol):
         Return the number of the next row, and what has arrived.
         """
 
-    def send_answers(self) -> tuple[int, list[tuple[LanePeer, bytes, bool | None]]]:
-        """Write the answers that `receive` and `take_rows` have made.
-
-        Return the total number of bytes that the kernel has taken and, for each connection that is
-        not sent everything, the bytes that were not taken, and whether they are encrypted already;
-        None, if they have to be sent after its other output.
+    def send_answers(self) -> tuple[int, list[Rest]]:
+        """Write the answers that were kept; return the number of bytes that the kernel has taken,
+        and the bytes not sent.
         """
 
     def send(self, fd: int, data: bytes) -> int:
@@ -229,8 +235,7 @@ class DirectIO:
             )
             if self._secured_count:
                 stats.bytes_received += self.sockets.take_overhead()
-            if answered is not None:
-                self._send_answers(answered)
+            reads_on = answered is not None and self._note_answered(answered)
             for peer in ended:
                 peer.input_ended()
             if chunks:
@@ -244,7 +249,7 @@ class DirectIO:
                     finally:
                         self._is_in_turn = False
                 return
-            if answered is None:
+            if not reads_on:
                 return
 
     def serve(self, chunks: list[Chunk]) -> None:
@@ -253,7 +258,7 @@ class DirectIO:
         while first < len(chunks):
             first, left, answered = self.sockets.take_rows(chunks, first, self._pulling())
             if answered is not None:
-                self._send_answers(answered)
+                self._note_answered(answered)
             self._serve(left)
 
     def expect_pulls(self) -> None:
@@ -277,12 +282,16 @@ class DirectIO:
             max(0, min(frames_max, settings.in_flight_max - hub.stats.in_flight)),
             settings.in_flight_per_connection_max - frames_max,
             room,
+            not (hub.is_gathering or self._answers or hub.before_write is not None),
         )
 
-    def _send_answers(self, answered: Answered) -> None:
-        """Send answers to requests that were never counted as in flight."""
+    def _note_answered(self, answered: Answered) -> bool:
+        """Send answers that were kept, and count; return whether more pulls may be read.
+
+        The requests were never counted as in flight.
+        """
         hub, stats = self._hub, self._hub.stats
-        count, received_bytes, effects, fault = answered
+        count, received_bytes, sent_bytes, unsent, is_kept, effects, fault = answered
         self._pull_reads = PULL_READS
         stats.requests += count
         stats.bytes_received += received_bytes
@@ -292,11 +301,14 @@ class DirectIO:
             hub.loop.call_exception_handler(
                 {"message": "answered pulls cannot be counted", "exception": error}
             )
-        if self._answers:
-            self.flush()
-        else:
-            hub.prepare_write()
-        sent_bytes, unsent = self.sockets.send_answers()
+        if is_kept:
+            if self._answers:
+                self.flush()
+            else:
+                hub.prepare_write()
+            more_bytes, more = self.sockets.send_answers()
+            sent_bytes += more_bytes
+            unsent += more
         stats.bytes_sent += sent_bytes
         for peer, data, is_sealed in unsent:
             if is_sealed is None:
@@ -305,6 +317,7 @@ class DirectIO:
                 peer.write_rest(data, is_sealed=is_sealed)
         if sent_bytes > LARGE_BYTES:
             hub.note_large(sent_bytes)
+        return is_kept
 
     def _serve(self, chunks: list[Chunk]) -> None:
         sends = [chunk for chunk in chunks if chunk[0].habit == SENDS]
