@@ -16,9 +16,9 @@ use crate::python_tls::TlsSession;
 
 /// The value of a connection's attribute `habit` if its last chunk contained only pulls.
 const PULLS: i64 = 2;
-/// Once the answers of a call exceed this size, other work of the loop comes first.
+/// Once the answers exceed this size, they are sent before more are made.
 const ANSWERS_BYTES_MAX: usize = 128 << 10;
-/// The same for the number of answers.
+/// After this number of answers, other work of the loop comes before further reads.
 const ANSWERS_MAX: usize = 16;
 /// Larger buffers are freed after the answers are sent.
 const KEPT_BYTES_MAX: usize = 1 << 20;
@@ -127,8 +127,7 @@ impl<'a, 'py> Answering<'a, 'py> {
         }
     }
 
-    /// Whether no further chunk may be answered: one is unfinished or not sent, or the answers are
-    /// large.
+    /// Whether no further chunk may be answered: one is unfinished or not sent, or there is no room.
     pub(crate) fn is_done(&self) -> bool {
         self.is_done
     }
@@ -158,12 +157,27 @@ impl<'a, 'py> Answering<'a, 'py> {
         }
         self.count += count;
         self.received += rest;
-        self.is_done = rest < data.len() || self.sent + end > ANSWERS_BYTES_MAX;
+        let room = usize::try_from(self.pulling.5).unwrap_or(0);
+        self.is_done = rest < data.len() || self.sent + end > room;
         Ok(rest)
     }
 
-    /// Sends the answers so far, unless Python has to store something before; returns whether more
-    /// chunks may be received and answered.
+    /// Sends the answers if they are large. If they may not be sent, more of them may be kept.
+    pub(crate) fn send_large(&mut self, py: Python<'py>, output: &mut Output<'_>) -> PyResult<()> {
+        let bytes = self.work.as_ref().map_or(0, |work| work.out.len());
+        if bytes > ANSWERS_BYTES_MAX && !self.send(py, output)? {
+            self.is_done |= bytes > KEPT_BYTES_MAX;
+        }
+        Ok(())
+    }
+
+    /// Whether the sockets may be read again, after the answers were sent.
+    pub(crate) fn reads_on(&self) -> bool {
+        !self.is_done && self.count < ANSWERS_MAX
+    }
+
+    /// Sends the answers so far, unless Python has to store something before; returns whether it
+    /// has.
     pub(crate) fn send(&mut self, py: Python<'py>, output: &mut Output<'_>) -> PyResult<bool> {
         let Some(work) = &mut self.work else {
             return Ok(false);
@@ -174,8 +188,8 @@ impl<'a, 'py> Answering<'a, 'py> {
         std::mem::swap(&mut work.out, &mut self.answers.bytes);
         self.sent += self.answers.send(py, output, &mut self.rest)?;
         std::mem::swap(&mut work.out, &mut self.answers.bytes);
-        self.is_done |= !self.rest.is_empty() || self.count >= ANSWERS_MAX;
-        Ok(!self.is_done)
+        self.is_done |= !self.rest.is_empty();
+        Ok(true)
     }
 
     fn answer_chunk(&mut self, data: &[u8]) -> PyResult<(usize, usize)> {

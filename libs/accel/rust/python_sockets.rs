@@ -127,12 +127,18 @@ impl Sockets {
                         continue;
                     }
                 };
-                if !take(answering.as_mut(), &peer, data, &chunks)? {
-                    break;
+                take(answering.as_mut(), &peer, data, &chunks)?;
+                if let Some(answering) = &mut answering {
+                    answering.send_large(py, &mut output)?;
+                    if answering.is_done() {
+                        break;
+                    }
                 }
             }
             reads_on = match &mut answering {
-                Some(answering) if !events.is_empty() => answering.send(py, &mut output)?,
+                Some(answering) if !events.is_empty() => {
+                    answering.send(py, &mut output)? && answering.reads_on()
+                }
                 _ => false,
             } && chunks.is_empty()
                 && ended.is_empty();
@@ -158,7 +164,8 @@ impl Sockets {
             let (peer, data) =
                 rows.get_item(next)?.extract::<(Bound<'_, _>, Bound<'_, PyBytes>)>()?;
             next += 1;
-            if !take(answering.as_mut(), &peer, data.as_bytes(), &chunks)? {
+            take(answering.as_mut(), &peer, data.as_bytes(), &chunks)?;
+            if answering.as_ref().is_some_and(Answering::is_done) {
                 break;
             }
         }
@@ -225,21 +232,21 @@ impl Sockets {
     }
 }
 
-/// Answers a chunk, or adds what is not answered to the chunks; returns whether more may be taken.
+/// Answers a chunk, or adds what is not answered to the chunks.
 fn take<'py>(
     answering: Option<&mut Answering<'_, 'py>>,
     peer: &Bound<'py, PyAny>,
     data: &[u8],
     chunks: &Bound<'py, PyList>,
-) -> PyResult<bool> {
-    let (begin, is_done) = match answering {
-        None => (0, false),
-        Some(answering) => (answering.answer(peer, data)?, answering.is_done()),
+) -> PyResult<()> {
+    let begin = match answering {
+        None => 0,
+        Some(answering) => answering.answer(peer, data)?,
     };
     if begin < data.len() {
         chunks.append((peer, PyBytes::new(peer.py(), &data[begin..])))?;
     }
-    Ok(!is_done)
+    Ok(())
 }
 
 /// Returns the bytes to write to a socket: encrypted ones, in a buffer, if it is secured.

@@ -452,11 +452,11 @@ class Sockets:
 
         `pulling` is a lane, the view and budget of its `answer`, the maximum number of requests in
         a chunk, the maximum of a connection's attribute `in_flight`, the size above which the
-        answers to a chunk end, and whether answers may be sent if their requests have no commits
-        and renewals. With it, chunks of pulls and renewals are answered if their connection's
-        attribute `habit` is 2; the rest of a chunk that is not answered is returned. After such a
-        chunk, no other socket is read. If all answers are sent, and nothing else has arrived,
-        sockets are read again, until there are 16 answers or 128 KiB.
+        answers to a chunk, or all of them, end, and whether answers may be sent if their requests
+        have no commits and renewals. With it, chunks of pulls and renewals are answered if their
+        connection's attribute `habit` is 2; the rest of a chunk that is not answered is returned.
+        After such a chunk, no other socket is read. If all answers are sent, and nothing else has
+        arrived, sockets are read again until there are 16 answers.
 
         Return also None if no chunk could be answered, or the number of requests, the bytes of
         their chunks, what `send_answers` returns for the answers that were sent, whether others are

@@ -52,7 +52,7 @@ Answers: TypeAlias = tuple[LanePeer, bytes, int]
 
 Pulling: TypeAlias = tuple[Any, Any, int, int, int, int, bool]
 """The lane's part, the maximum number of requests in a chunk, the maximum number of requests in
-flight on a connection, the size above which the answers to a chunk end, and whether answers may be
+flight on a connection, the size above which the answers end, and whether answers may be
 sent if their requests have changed nothing."""
 
 Rest: TypeAlias = tuple[LanePeer, bytes, bool | None]
