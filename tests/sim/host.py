@@ -15,7 +15,7 @@ from tests.sim.kernel import ProcessLoop
 from tests.sim.tables import SimDelay, SimTable
 
 from cometmq.broker.copies.gate.gate import Gate
-from cometmq.broker.copies.joining import Grouping, Surroundings, join, open_state
+from cometmq.broker.copies.joining import Joined, Surroundings, join, open_state
 from cometmq.broker.copies.state import Following
 from cometmq.broker.copies.streams.tails import tail_path
 from cometmq.broker.once_per_turn import OncePerTurn
@@ -191,27 +191,36 @@ class SimServer:
     """The replication port, like `copies.streams.serving.LogServer` without slaves."""
 
     def __init__(self) -> None:
-        self.group: Any = None
+        self.members: Any = None
         self.addresses = self
+
+    def serve_members(self, members: Any) -> None:
+        self.members = members
 
     async def run(self) -> None:
         """Do nothing for ever: there are no slaves whose addresses matter."""
         await asyncio.get_running_loop().create_future()
 
     def wake(self) -> None:
-        self.group.wake()
+        self.members.wake()
 
     def tick(self) -> None:
-        self.group.tick()
+        self.members.tick()
 
     def close_slaves(self) -> None:
         """Do nothing: the simulation has no slaves in RocketMQ's sense."""
+
+    def establish(self, *_: object) -> bool:
+        """Return that there is room for every member."""
+        return True
+
+    note_refused = forget_stranger = forget_refusals = _ignore
 
 
 class BrokerProcess:
     """A broker process, from its start to its exit or crash."""
 
-    grouping: Grouping
+    grouping: Joined
     store: MessageStore
     driver: StoreDriver
     broker: SimBroker
@@ -397,7 +406,7 @@ class BrokerProcess:
         journal = self.broker.journal
         assert journal is not None
         journal.write()
-        self.grouping.duties.before_write()
+        self.grouping.roles.before_write()
         if life == self.life:  # otherwise the connection is closed
             if not isinstance(result, Reply):  # otherwise this broker has not served it
                 self.world.oracle.answered(self, call, result)

@@ -40,10 +40,16 @@ class Oracle:
 
     def watch(self, process: "BrokerProcess") -> None:
         """Check the actions of a broker from its start."""
-        duties: Any = process.grouping.duties
-        duties.lead = partial(self._lead, process, duties.lead)
-        duties.confirmed = partial(self._confirm, process, duties.confirmed)
-        duties.acknowledged = partial(self._acknowledge, process, duties.acknowledged)
+        roles: Any = process.grouping.roles
+        roles.lead = partial(self._lead, process, roles.lead)
+        new_leader = roles.new_leader
+
+        def watched(leadership: Any, reign: Any, is_predecessor_gone: bool) -> Any:
+            reign.confirmed = partial(self._confirm, process, reign.confirmed)
+            reign.acknowledged = partial(self._acknowledge, process, reign.acknowledged)
+            return new_leader(leadership, reign, is_predecessor_gone)
+
+        roles.new_leader = watched
 
     # Events
 
@@ -163,7 +169,7 @@ class Oracle:
     def look(self, process: "BrokerProcess") -> None:
         """Read from a broker as a consumer does, if the broker serves reads now."""
         if process.gate.may_read() and process.life >= 0:
-            process.grouping.duties.before_write()
+            process.grouping.roles.before_write()
             if process.gate.may_read():
                 self._show(process, *self.read(process))
 
@@ -174,7 +180,7 @@ class Oracle:
         found = []
         for host in self._world.hosts.values():
             other = host.process
-            if other is None or other is process or other.grouping.duties.leader is None:
+            if other is None or other is process or other.grouping.roles.leader is None:
                 continue
             if other.broker.role.epoch > epoch:
                 found.append(other)

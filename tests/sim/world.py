@@ -203,7 +203,7 @@ class World:
         holder = self.hosts[f"b{record.holder.ordinal}"].process
         if holder is None or not holder.is_master or holder.member.epoch != record.epoch:
             return f"broker {record.holder.ordinal} is not the master of epoch {record.epoch}"
-        leader = holder.grouping.duties.leader
+        leader = holder.grouping.roles.leader
         if leader is None or leader.view.confirmed != holder.end_offset:
             return "the master has not confirmed its log"
         staying = {host.ordinal for host in self.hosts.values()} - self.leaving

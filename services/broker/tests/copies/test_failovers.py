@@ -348,7 +348,7 @@ async def test_a_master_whose_copies_answer_goes_on_without_the_record(tmp_path:
         group.ports[master].is_cut_off = True
         membership = group.apps[master].group
         assert membership is not None
-        leader = membership.duties.leader
+        leader = membership.roles.leader
         assert leader is not None
         leader._renewed_ms -= 60_000  # longer than the renew deadline
         leader._adopt(leader.view)
@@ -399,7 +399,7 @@ async def test_a_master_whose_lease_ended_while_it_slept_answers_nothing(tmp_pat
         group.ports[master].is_cut_off = True
         membership = group.apps[master].group
         assert membership is not None
-        leader = membership.duties.leader
+        leader = membership.roles.leader
         assert leader is not None
         async with group.client(master) as client:
             assert (await client.send(b"awake")).code == 0

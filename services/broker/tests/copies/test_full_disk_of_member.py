@@ -45,7 +45,7 @@ async def test_a_standing_that_cannot_be_saved_ends_the_membership(
         assert rig.log.named("member.failed")[0]["step"] == "SaveInSync"
         disk.number = 0
         rig.write(record(5, holder=X))
-        rig.member.want_read()
+        rig.inbox.want_read()
         with pytest.raises(OrderRefused) as caught:
             await rig.member.fence(9)
         assert caught.value.reason is Refusal.STORE_FAILED
@@ -66,7 +66,7 @@ async def test_a_member_whose_state_did_not_fit_on_the_disk_takes_part_again(
         disk.number = 0
         await rig.until(lambda: rig.role is Role.SLAVE and rig.member.status().epoch == 4)
         assert rig.duties.calls[-1] == ("follow", 1, 4)
-        rig.member.want_read()
+        rig.inbox.want_read()
         await rig.until(lambda: rig.saved.last_in_sync == (ME, X))
 
 
@@ -124,7 +124,7 @@ async def test_a_slave_whose_history_did_not_fit_on_the_disk_follows_again(
         rig.write(record(4, holder=X))
         await rig.until(lambda: rig.member.status().epoch == 4)
         rig.duties.calls.clear()
-        rig.member.history_unsaved(FULL)
+        rig.inbox.store_failed(FULL)
         await rig.until(lambda: rig.duties.calls[-1:] == [("follow", 1, 4)])
         assert rig.duties.calls[:3] == [("close",), ("stop",), ("repair",)]
         assert rig.log.named("member.failed")[0]["step"] == "SaveHistory"
@@ -139,7 +139,7 @@ async def test_a_store_that_fails_besides_a_full_disk_does_not_recover(
         disk = FullDisk(rig, monkeypatch)
         rig.write(record(4, holder=X, in_sync=(X,)))
         await rig.until(lambda: rig.role is Role.FAILED)
-        rig.member.observe(events.StoreFailed())
+        rig.inbox.observe(events.StoreFailed())
         disk.number = 0
         with pytest.raises(OrderRefused):
             await rig.member.fence(9)

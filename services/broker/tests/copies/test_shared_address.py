@@ -67,8 +67,8 @@ async def test_a_master_that_is_cut_off_closes_the_connections_of_clients(tmp_pa
         async with group.client(old) as client:
             await client.send(b"before")
             assert app.group is not None
-            assert app.group.duties.leader is not None
-            app.group.duties.leader.is_cut_off = lambda: True  # type: ignore[method-assign]
+            assert app.group.roles.leader is not None
+            app.group.roles.leader.is_cut_off = lambda: True  # type: ignore[method-assign]
             server = app._server
             assert server is not None
             await group.until(lambda: not tuple(server.peers))

@@ -23,7 +23,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.copies.discard import Discard
 from cometmq.broker.copies.exposure import exposure
 from cometmq.broker.copies.fixed_role import log_server, replication_loops
-from cometmq.broker.copies.joining import Grouping, join, open_state
+from cometmq.broker.copies.joining import Joined, join, open_state
 from cometmq.broker.copies.keys import open_keys
 from cometmq.broker.copies.streams.serving import LogServer
 from cometmq.broker.exposition.monitoring import attach
@@ -103,7 +103,7 @@ class BrokerApp:
         the files. `record` overrides the record store that the settings name.
         """
         self._record = record
-        self._group: Grouping | None = None
+        self._group: Joined | None = None
         self.discard = Discard()
         self._own_account = own_account
         self._loaded = settings
@@ -129,7 +129,7 @@ class BrokerApp:
         return self._broker
 
     @property
-    def group(self) -> Grouping | None:
+    def group(self) -> Joined | None:
         """The broker's membership in a group with failover, or None if it belongs to none."""
         return self._group
 
@@ -341,7 +341,7 @@ class BrokerApp:
                 call, code, remark, it.clock.now_ms()
             ),
             on_close=closed,
-            before_write=None if group is None else group.duties.before_write,
+            before_write=None if group is None else group.roles.before_write,
             save=None if broker.journal is None else broker.journal.write,
             release_memory=release_free_memory,
         )

@@ -13,7 +13,6 @@ from cometmq.broker.copies.roles.claims import EpochClaims
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.member_rig import Rig, X, record, running
 from cometmq.broker.testing.replicas import until
-from cometmq.ha import events
 from cometmq.ha.member import Role
 
 HUGE = 1 << 62
@@ -82,7 +81,7 @@ async def test_a_claim_that_the_record_does_not_show_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with leading(tmp_path, monkeypatch) as rig:
-        rig.member.observe(events.EpochSeen(HUGE))
+        rig.inbox.epoch_seen(HUGE)
         await until(lambda: rig.log.named("member.epoch_unrecorded"))
         assert (rig.role, rig.duties.calls) == (Role.MASTER, [])
         assert (rig.member.status().promised, rig.saved.promised) == (1, 1)
@@ -94,7 +93,7 @@ async def test_a_claim_that_the_record_shows_deposes(
     async with leading(tmp_path, monkeypatch) as rig:
         monkeypatch.setattr(rig.member, "_look", lambda _: None)  # the watch is late
         rig.write(record(2, holder=X))
-        rig.member.observe(events.EpochSeen(2))
+        rig.inbox.epoch_seen(2)
         await rig.until(lambda: rig.member.status().epoch == 2)
         assert rig.role is Role.SLAVE
         assert not rig.log.named("member.epoch_unrecorded")

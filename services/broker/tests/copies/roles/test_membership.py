@@ -99,13 +99,13 @@ async def test_a_read_that_began_in_another_state_does_not_count(tmp_path: Path)
     port = rig.place.port(delay=delay)
     member = Membership(
         State(group="g", ordinal=0, incarnation="m", boot_id="b"), rig.file, port, rig.duties,
-        worker=rig.worker, log=rig.log,
+        inbox=rig.inbox, worker=rig.worker, log=rig.log,
     )  # fmt: skip
     task = asyncio.get_running_loop().create_task(member.run())
     try:
         rig.write(record(1, holder=X))
         gate.clear()
-        member.observe(events.Recovered())
+        rig.inbox.observe(events.Recovered())
         await asyncio.sleep(0.05)  # the read is under way
         assert (await member.fence(7)).role is Role.FENCED
         gate.set()
@@ -251,6 +251,6 @@ async def test_a_member_keeps_the_in_sync_set_of_a_record_that_is_deleted(tmp_pa
         rig.write(record(4, holder=X, in_sync=(X,)))
         await rig.until(lambda: rig.saved.last_in_sync == (X,))
         rig.place.delete()
-        rig.member.want_read()
+        rig.inbox.want_read()
         await rig.until(lambda: rig.member.record_uid == "")
         assert rig.member.status().last_in_sync == rig.saved.last_in_sync == (X,)

@@ -132,7 +132,7 @@ def test_adopted_tables_survive_a_kill(tmp_path: Path) -> None:
 def test_changes_follow_in_order_and_survive_a_kill(tmp_path: Path) -> None:
     master, slave = led(tmp_path)
     counted: list[int] = []
-    master.feed.changed = lambda: counted.append(master.feed.position.changes)
+    master.feed.begin(3, lambda: counted.append(master.feed.position.changes))
     master.topics.create("C", queue_nums=1)
     master.offsets.commit("G", "A", 0, 9)
     master.journal.write()

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.discard import why_not
 from cometmq.broker.copies.exposure import exposure, is_loopback
-from cometmq.broker.copies.joining import Grouping
+from cometmq.broker.copies.joining import Joined
 from cometmq.broker.faults import replication_fault, store_fault
 from cometmq.broker.handlers.admin import change_settings
 from cometmq.control.member import ConfigChange, Report
@@ -23,7 +23,7 @@ from cometmq.runtime.tls_keys import server_tls
 class MemberControl:
     """Executes orders of electors and operators; see `cometmq.control.member.Controlled`."""
 
-    def __init__(self, broker: Broker, group: Grouping, discard: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, group: Joined, discard: Callable[[], None]) -> None:
         """`discard` makes the broker stop and move its store aside."""
         self._broker = broker
         self._group = group
@@ -36,7 +36,7 @@ class MemberControl:
             group=broker.settings.broker_name,
             status=member.status(),
             master=member.member.master,
-            confirm_offset=self._group.duties.confirm_offset,
+            confirm_offset=self._group.roles.confirm_offset,
             record_uid=member.record_uid,
             version=self._version,
             fault=store_fault(broker) or replication_fault(broker) or "",
@@ -86,7 +86,7 @@ class MemberControl:
 
 
 async def serve_control(
-    broker: Broker, group: Grouping, discard: Callable[[], None]
+    broker: Broker, group: Joined, discard: Callable[[], None]
 ) -> ControlServer:
     """Start the control server on the configured port."""
     settings = broker.settings

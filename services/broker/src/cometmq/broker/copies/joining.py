@@ -13,7 +13,8 @@ from uuid import uuid4
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.gate.gate import Gate
 from cometmq.broker.copies.members import parse_members, record_of, timing_of
-from cometmq.broker.copies.roles.broker_duties import BrokerDuties
+from cometmq.broker.copies.roles.changes import RoleChanges
+from cometmq.broker.copies.roles.inbox import Inbox
 from cometmq.broker.copies.roles.leadership import Leader, Reign
 from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.copies.roles.role_hook import RoleHook
@@ -105,11 +106,11 @@ FOLLOWERS_POLL_S: Final = 0.05
 
 
 @dataclass(slots=True)
-class Grouping:
+class Joined:
     """The parts of a membership that the broker starts and stops."""
 
     member: Membership
-    duties: BrokerDuties
+    roles: RoleChanges
     gate: Gate
     follower: Follower
     sender: LogSender
@@ -122,13 +123,13 @@ class Grouping:
 
         def tick() -> None:
             server.tick()
-            self.duties.tick()
+            self.roles.tick()
 
         hook = {} if self.hook is None else {"role-hook": self.hook.run()}
         return {
             **hook,
             "member": self.member.run(),
-            "leader": self.duties.run(),
+            "leader": self.roles.run(),
             "replication": every(TICK_INTERVAL_MS, tick, name="replication", log=log),
             "slave-addresses": server.addresses.run(),
         }
@@ -141,13 +142,13 @@ class Grouping:
         """If this broker leads, hand over to the in-sync copy with the longest log, if any; then
         forward requests for a while.
         """
-        self.duties.leave()
+        self.roles.leave()
         for _ in range(HAND_OVERS_MAX):
-            leader = self.duties.leader
+            leader = self.roles.leader
             if leader is not None and not await self._hand_over(leader):
                 return
             await self.gate.linger(self.linger_ms)
-            if self.duties.leader is None:
+            if self.roles.leader is None:
                 return
             # Meanwhile an elector, unaware that this broker is stopping, made it master again.
 
@@ -194,7 +195,7 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
     promoted: Callable[[], None],
     record: RecordPort | None = None,
     host: Surroundings = HOST,
-) -> Grouping:
+) -> Joined:
     """Build the membership, without running it; `record` overrides the record that the settings
     name.
     """
@@ -207,12 +208,25 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
         EpochFile(folder, host.files), history,
         commit_log=broker.store.commit_log, worker=workers.config,
     )  # fmt: skip
-    identity = Identity(settings.broker_cluster_name, settings.broker_name, state.copy)
+    inbox = Inbox(state.copy, state.promised, log=broker.log)
+    proving = _proving(broker, state, host)
+    follower = Follower(
+        proving.identity, broker.driver, epoch_log, feed, inbox,
+        keep_tail=partial(host.keep_tail, folder / CUT_FOLDER), proving=proving,
+        worker=workers.config, settings=lambda: broker.settings, now_ms=host.boottime_ms,
+        log=broker.log, status=broker.replication.following,
+    )  # fmt: skip
+    sender = LogSender(
+        proving.identity, broker.store, epoch_log, feed,
+        epoch_seen=inbox.epoch_seen, port=log_server, worker=workers.replicate, proving=proving,
+        settings=lambda: broker.settings, now_ms=host.boottime_ms, log=broker.log,
+    )  # fmt: skip
+    log_server.serve_members(sender)
     gate = Gate(
         client,
-        changes=lambda: duties.changes(),  # noqa: PLW0108  # `duties` is built below
+        changes=feed.settle,
         may_read_copy=lambda: follower.may_read,
-        epoch_seen=lambda epoch: duties.epoch_seen(epoch),  # noqa: PLW0108  # as above
+        epoch_seen=inbox.epoch_seen,
         now_ms=broker.clock.monotonic_ms,
     )
     broker.may_read = gate.may_read
@@ -221,19 +235,14 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
         close_clients()
         log_server.close_slaves()
 
-    members = parse_members(settings.group_members)
-    proving = Proving(
-        identity=identity,
-        keys=broker.group_keys.current,
-        is_required=settings.group_key_required,
-        shown=f"{broker.loaded.label('groupKeyFile')}={settings.group_key_file}",
-        new_nonce=host.new_nonce,
-    )
-    duties = BrokerDuties(
+    roles = RoleChanges(
         broker,
-        members=members,
+        inbox=inbox,
+        members=parse_members(settings.group_members),
         epoch_log=epoch_log,
         feed=feed,
+        follower=follower,
+        sender=sender,
         gate=gate,
         new_leader=partial(_leader, broker, place, host),
         boottime_ms=host.boottime_ms,
@@ -241,59 +250,33 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
         clients=clients,
         promoted=promoted,
     )
-    follower, sender = _streams(broker, proving, epoch_log, feed, duties, workers, host)
+
+    def log_grew() -> None:
+        log_server.wake()
+        roles.log_grew()
+
+    broker.driver.log_grew = log_grew
     member = Membership(
-        state, StateFile(folder, host.files), place, duties, worker=workers.config, log=broker.log
-    )
-    linger_ms = settings.hand_over_linger_mills
+        state, StateFile(folder, host.files), place, roles,
+        inbox=inbox, worker=workers.config, log=broker.log,
+    )  # fmt: skip
     hook = None
     if settings.role_hook:
         hook = RoleHook(settings.role_hook, settings.broker_name, broker.role, log=broker.log)
         broker.role_changed = hook.tell
-    joined = Grouping(member, duties, gate, follower, sender, place, linger_ms, hook)
-    _connect(joined, broker, log_server, feed)
-    return joined
+    linger_ms = settings.hand_over_linger_mills
+    return Joined(member, roles, gate, follower, sender, place, linger_ms, hook)
 
 
-def _streams(
-    broker: Broker,
-    proving: Proving,
-    epoch_log: EpochLog,
-    feed: TableFeed,
-    duties: BrokerDuties,
-    workers: Workers,
-    host: Surroundings,
-) -> tuple[Follower, LogSender]:
-    """Build both ends of the replication stream; the role decides which of them runs."""
-    folder, identity = Path(broker.settings.store_path_root_dir).expanduser(), proving.identity
-    follower = Follower(
-        identity, broker.driver, epoch_log, feed, duties,
-        keep_tail=partial(host.keep_tail, folder / CUT_FOLDER), proving=proving,
-        worker=workers.config, settings=lambda: broker.settings, now_ms=host.boottime_ms,
-        log=broker.log, status=broker.replication.following,
-    )  # fmt: skip
-    sender = LogSender(
-        identity, broker.store, epoch_log, feed, duties,
-        worker=workers.replicate, proving=proving,
-        settings=lambda: broker.settings, now_ms=host.boottime_ms, log=broker.log,
-    )  # fmt: skip
-    return follower, sender
-
-
-def _connect(joined: Grouping, broker: Broker, log_server: LogServer, feed: TableFeed) -> None:
-    """Set the references between the parts of a membership and the broker around it."""
-    duties = joined.duties
-
-    def log_grew() -> None:
-        log_server.wake()
-        duties.log_grew()
-
-    duties.member, duties.follower, duties.sender = joined.member, joined.follower, joined.sender
-    feed.changed = duties.tables_changed
-    log_server.group = joined.sender
-    broker.driver.log_grew = log_grew
-    broker.replication.copies = duties.copies
-    broker.replication.copy_count = duties.copy_count
+def _proving(broker: Broker, state: State, host: Surroundings) -> Proving:
+    settings = broker.settings
+    return Proving(
+        identity=Identity(settings.broker_cluster_name, settings.broker_name, state.copy),
+        keys=broker.group_keys.current,
+        is_required=settings.group_key_required,
+        shown=f"{broker.loaded.label('groupKeyFile')}={settings.group_key_file}",
+        new_nonce=host.new_nonce,
+    )
 
 
 def replicated(broker: Broker) -> tuple[Replicated, ...]:

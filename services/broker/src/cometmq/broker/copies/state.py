@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The progress of a broker's slaves, and the broker's own progress as a slave."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from cometmq.broker.copies.unfit import Unfit
 
@@ -85,8 +86,14 @@ class Following:
         return max(0, self.master_max_offset - end)
 
 
-def _no_copies() -> None:
-    """Return no copies: the broker does not lead a group."""
+class Leadership(Protocol):
+    """The leadership of this broker in its broker group."""
+
+    def has_ended(self) -> bool: ...
+
+    def copies(self) -> Sequence[int]: ...
+
+    def copy_count(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -95,8 +102,15 @@ class Replication:
 
     slaves: Slaves = field(default_factory=Slaves)
     following: Following = field(default_factory=Following)
-    copies: Callable[[], Sequence[int] | None] = _no_copies
-    """Ids of the in-sync brokers of its group; None unless this broker leads a group."""
-    copy_count: Callable[[], int] = int
-    """The recorded number of copies that the group should have; 0 unless this broker leads a group.
-    """
+    leadership: Leadership | None = None
+    """The leadership; None, or ended, unless this broker leads a broker group."""
+
+    def copies(self) -> Sequence[int] | None:
+        """Return the ids of the brokers in sync; None unless this broker leads a broker group."""
+        leader = self.leadership
+        return None if leader is None or leader.has_ended() else leader.copies()
+
+    def copy_count(self) -> int:
+        """Return the recorded number of copies; 0 unless this broker leads a broker group."""
+        leader = self.leadership
+        return 0 if leader is None or leader.has_ended() else leader.copy_count()

@@ -5,25 +5,25 @@ from collections.abc import Iterable
 from typing import Final
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.copies.joining import Grouping
+from cometmq.broker.copies.joining import Joined
 from cometmq.ha import in_sync
 from cometmq.ha.member import Role
 from cometmq.runtime.metrics import Family, Row, counter, gauge, labelled_gauge
 
 
-def _roles(group: Grouping) -> Iterable[Row]:
+def _roles(group: Joined) -> Iterable[Row]:
     """Yield a row for every role, so that alerts can rely on all series from the start."""
     current = group.member.member.role
     return [((role.value,), int(role is current)) for role in Role]
 
 
-def _copies(group: Grouping) -> int:
-    leader = group.duties.leader
+def _copies(group: Joined) -> int:
+    leader = group.roles.leader
     return 0 if leader is None else len(in_sync.certain_set(leader.view))
 
 
-def _unconfirmed(group: Grouping) -> int:
-    leader = group.duties.leader
+def _unconfirmed(group: Joined) -> int:
+    leader = group.roles.leader
     return 0 if leader is None else leader.view.end - leader.view.confirmed
 
 
@@ -35,7 +35,7 @@ ELECTION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
 )
 
-GROUP_FAMILIES: Final[tuple[Family[Grouping], ...]] = (
+GROUP_FAMILIES: Final[tuple[Family[Joined], ...]] = (
     labelled_gauge("cometmq_group_role", "1 for the role of this member.", ("role",), _roles),
     gauge(
         "cometmq_group_epoch",

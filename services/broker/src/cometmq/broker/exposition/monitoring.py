@@ -4,7 +4,7 @@
 from functools import partial
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.copies.joining import Grouping
+from cometmq.broker.copies.joining import Joined
 from cometmq.broker.exposition import metrics
 from cometmq.broker.exposition.copies_metrics import ELECTION_FAMILIES, GROUP_FAMILIES
 from cometmq.broker.faults import elector_gap, replication_fault, store_fault, table_fault
@@ -15,7 +15,7 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.metrics import StatsCollector
 
 
-def group_fault(group: Grouping) -> str | None:
+def group_fault(group: Joined) -> str | None:
     """Return why a group member neither serves requests nor follows a master, or None."""
     member = group.member.member
     if member.role in (Role.FENCED, Role.FAILED, Role.RECOVERING) or not member.epoch:
@@ -25,9 +25,7 @@ def group_fault(group: Grouping) -> str | None:
     return None
 
 
-def attach(
-    admin: AdminHttp, broker: Broker, server: Server[Broker], group: Grouping | None
-) -> None:
+def attach(admin: AdminHttp, broker: Broker, server: Server[Broker], group: Joined | None) -> None:
     """Add the broker's metrics, settings and readiness to the HTTP port."""
 
     def settings_text() -> str:

@@ -78,6 +78,16 @@ class Journaled(Saved, Protocol):
         """
 
 
+class Counter(Protocol):
+    """Counts the entries of this broker's own changes, while it is a master."""
+
+    def next_position(self) -> Position:
+        """Return the position that the next entry will reach."""
+
+    def written(self, changes: Sequence[tuple[str, bytes]]) -> None:
+        """Note an entry that has been written."""
+
+
 class Journal:
     """The journal; only the event loop may use it, except that `sync` runs its work on a worker."""
 
@@ -128,12 +138,7 @@ class Journal:
         """Schedules a call to `write` at the end of the turn."""
         self.gather: Callable[[], None] = lambda: None
         """Makes the answers of this turn wait for a call to `write`."""
-        self.written: Callable[[Sequence[tuple[str, bytes]]], None] = lambda _: None
-        """Called with each entry of this broker's own changes, after it is written."""
-        self.next_position: Callable[[], Position | None] = lambda: None
-        """Returns the position that the next entry of this broker's own changes will reach; None if
-        own changes are not counted.
-        """
+        self._counter: Counter | None = None
         self.filled: Callable[[], None] = lambda: None
         """Called when a file is full, to request a save of all tables; the file can then be
         deleted.
@@ -293,6 +298,10 @@ class Journal:
                 self._owed.append((name, bytes(change)))
         self.write(position)
 
+    def count(self, counter: Counter | None) -> None:
+        """Give each entry of this broker's own changes a position from now on; none with None."""
+        self._counter = counter
+
     def retry(self) -> None:
         """Try to write again after a failure; called by a timer."""
         if self.fault:
@@ -317,16 +326,21 @@ class Journal:
         for changes, is_last in self._noted_entries():
             if is_last:
                 self.known_log_end = log_end
-            counted = self.next_position()
-            self._write_entry(changes, counted or (self._due if is_last else None))
-            if counted is not None:
-                self._due = None  # an earlier position, of the beginning of this epoch
-            self.written(changes)
+            self._write_own(changes, is_last=is_last)
         for table in self._changed.values():
             table.forget_noted()
         self._changed.clear()
         if self._due is not None:
             self._write_entry((), self._due)
+
+    def _write_own(self, changes: Sequence[tuple[str, bytes]], *, is_last: bool) -> None:
+        """Write an entry of this broker's own changes, and count it."""
+        if self._counter is None:
+            self._write_entry(changes, self._due if is_last else None)
+            return
+        self._write_entry(changes, self._counter.next_position())
+        self._due = None  # an earlier position, of the beginning of this epoch
+        self._counter.written(changes)
 
     def _noted_entries(self) -> Iterator[tuple[Sequence[tuple[str, bytes]], bool]]:
         """Yield the noted changes entry by entry, and whether the entry is the last one."""

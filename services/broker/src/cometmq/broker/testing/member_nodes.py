@@ -103,7 +103,6 @@ class MemberNode(Node):
             self.journal.attach(table)
         self.journal.begin()
         self.tables = TableFeed(self.journal, tables)
-        self.tables.changed = self._tables_changed
 
     def _open_streams(self, identity: Identity) -> None:
         self.sender = LogSender(
@@ -111,14 +110,15 @@ class MemberNode(Node):
             self.store,
             self.epochs,
             self.tables,
-            self,
+            epoch_seen=self.epoch_seen,
+            port=self.server,
             proving=self.proving,
             worker=self.workers.replicate,
             settings=lambda: self.settings,
             now_ms=self.clock.monotonic_ms,
             log=self.log,
         )
-        self.server.group = self.sender
+        self.server.serve_members(self.sender)
         self.group_follower = Follower(
             identity,
             self.driver,
@@ -154,8 +154,8 @@ class MemberNode(Node):
         self.store.role_writable = True
         self.store.needs_replicas = True
         self.store.may_replicate = lambda _end: True
-        self.tables.begin(epoch)
-        self.sender.lead(epoch, confirmed=self.leading.confirmed)
+        self.tables.begin(epoch, self._tables_changed)
+        self.sender.lead(epoch, confirmed=self.leading.confirmed, reports=self)
         self._advanced()
 
     async def follow_member(self, master: "MemberNode", epoch: int) -> None:
@@ -197,6 +197,7 @@ class MemberNode(Node):
         if self.leading is not None:
             changes = self.tables.position.changes
             self.leading = in_sync.tables_changed(self.leading, changes)
+        self.sender.wake_later()
 
     def _advanced(self) -> None:
         assert self.leading is not None

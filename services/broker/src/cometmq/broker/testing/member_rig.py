@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.broker.copies.roles.duties import Position
+from cometmq.broker.copies.roles.inbox import Inbox
 from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import events
@@ -103,9 +104,11 @@ class Rig:
         state = State(group="g", ordinal=0, incarnation="m", boot_id="b", promised=promised)
         self.file.save(state)
         self.worker = Worker("test")
+        self.inbox = Inbox(state.copy, state.promised, log=self.log)
         self.member = Membership(
-            state, self.file, self.port, self.duties, worker=self.worker, log=self.log
-        )
+            state, self.file, self.port, self.duties,
+            inbox=self.inbox, worker=self.worker, log=self.log,
+        )  # fmt: skip
 
     @property
     def role(self) -> Role:
@@ -133,7 +136,7 @@ class Rig:
 async def running(folder: Path, **options: int) -> AsyncIterator[Rig]:
     rig = Rig(folder, **options)
     task = asyncio.get_running_loop().create_task(rig.member.run())
-    rig.member.observe(events.Recovered())
+    rig.inbox.observe(events.Recovered())
     try:
         yield rig
     finally:

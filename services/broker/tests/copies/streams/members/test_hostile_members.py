@@ -244,7 +244,7 @@ async def test_a_master_gives_only_what_is_confirmed_and_in_one_file(tmp_path: P
 
 async def test_without_a_group_members_are_refused(tmp_path: Path) -> None:
     async with master_and_peer(tmp_path) as (master, peer):
-        master.server._group = None
+        master.server._members = None
         peer.writer.write(hello_bytes())
         assert await RawSlave(peer.reader, peer.writer).is_closed()
         assert master.state.slaves.refused_counts[Unfit.PROTOCOL] == 1

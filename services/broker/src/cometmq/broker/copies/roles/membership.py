@@ -17,12 +17,12 @@ state has not changed since it began; otherwise it is repeated (R4).
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import Final
 
-from cometmq.broker.copies.roles.claims import EpochClaims
 from cometmq.broker.copies.roles.duties import Duties
+from cometmq.broker.copies.roles.inbox import FREE_SPACE, Inbox
 from cometmq.broker.copies.roles.jobs import Job, Read, Retry, Seen
 from cometmq.broker.copies.roles.swap import swap
 from cometmq.ha import events
@@ -47,11 +47,8 @@ IDLE_READ_MS: Final = 1_000
 """
 FULL_RETRY_MS: Final = 1_000
 """Interval at which a member whose disk was full tries to save its state."""
-_FREE_SPACE: Final = "free space on the disk: this broker then takes part again"
 _SAVES: Final = frozenset({"SavePromise", "SaveInSync"})
 """The steps that only save the state file."""
-
-Sleep = Callable[[float], Awaitable[object]]
 
 
 class _StepFailed(OrderRefused):
@@ -68,42 +65,33 @@ class Membership:
         record: RecordPort,
         duties: Duties,
         *,
+        inbox: Inbox,
         worker: Worker,
         log: Log,
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`state` is the saved result of `cometmq.ha.state.started`; `worker` writes the file."""
+        """`state` is the saved result of `cometmq.ha.state.started`, and `inbox` begins with it;
+        `worker` writes the file.
+        """
+        self._inbox = inbox
         self._state = state
         self._file = file
         self._record = record
         self._duties = duties
         self._worker = worker
         self._log = log
-        self._sleep = sleep
-        self._member = Member(me=state.copy, promised=state.promised)
-        self._settled = self._member
-        self._jobs: asyncio.Queue[Job] = asyncio.Queue()
-        self._is_read_wanted = asyncio.Event()
+        self._sleep = inbox.sleep
+        self._settled = inbox.member
         self._changed = asyncio.Event()
         self._seen: tuple[object, ...] = ()
         self._record_fault = ""
         self._record_uid = ""
-        self._record_epoch = 0
-        self._claims = EpochClaims(
-            check=lambda epoch: self._jobs.put_nowait(Job(events.EpochSeen(epoch), None)),
-            recorded=lambda: max(self._record_epoch, self._member.promised),
-            log=log,
-            sleep=sleep,
-        )
-        self._is_full = asyncio.Event()
-        self._can_recover = True
 
     # For the broker
 
     @property
     def member(self) -> Member:
         """The state after the last event, whose actions may still be in progress."""
-        return self._member
+        return self._inbox.member
 
     @property
     def record_fault(self) -> str:
@@ -122,29 +110,7 @@ class Membership:
             group.create_task(self._keep_reading(), name="group-reads")
             group.create_task(self._keep_watching(), name="group-watch")
             group.create_task(self._keep_recovering(), name="group-recovery")
-            group.create_task(self._claims.run(), name="group-claims")
-
-    def observe(self, event: events.Observation) -> None:
-        """Queue an event for `run`."""
-        if isinstance(event, events.EpochSeen):
-            if event.epoch > self._member.promised:
-                self._claims.note(event.epoch)
-            return
-        if isinstance(event, events.StoreFailed):
-            self._can_recover = False
-        self._jobs.put_nowait(Job(event, None))
-
-    def history_unsaved(self, error: HistoryUnsaved) -> None:
-        """End the membership until the history of the log fits on the disk."""
-        self._log.error(
-            "member.failed", step="SaveHistory", error=describe(error), action=_FREE_SPACE
-        )
-        self._jobs.put_nowait(Job(events.StoreFailed(), None))
-        self._is_full.set()
-
-    def want_read(self) -> None:
-        """Request a read of the record."""
-        self._is_read_wanted.set()
+            group.create_task(self._inbox.claims.run(), name="group-claims")
 
     async def changed(self) -> None:
         """Wait until the next event has been completed."""
@@ -152,7 +118,7 @@ class Membership:
 
     def begin(self) -> None:
         """Take part in the group, after the broker has recovered."""
-        self.observe(events.Recovered())
+        self._inbox.observe(events.Recovered())
 
     # For electors and operators. A call that raises OrderRefused has changed nothing.
 
@@ -209,7 +175,7 @@ class Membership:
             )
         answer, epoch = result
         status = await self._obey(events.HandedOver(answer, target, epoch))
-        has_followed = (self._member.epoch, self._member.master) == (epoch, target)
+        has_followed = (self._inbox.member.epoch, self._inbox.member.master) == (epoch, target)
         if answer is not Answer.APPLIED and not has_followed:
             raise self._not_handed_over(
                 Refusal.NOT_MASTER,
@@ -225,7 +191,7 @@ class Membership:
     async def drop(self, ordinal: int) -> Status:
         """Remove a departing member from the in-sync set."""
         self._check_leading()
-        if ordinal == self._member.me.ordinal:
+        if ordinal == self._inbox.member.me.ordinal:
             raise OrderRefused(
                 Refusal.NOT_IN_SYNC, f"broker {ordinal} is the master: hand over first"
             )
@@ -243,23 +209,23 @@ class Membership:
         return self.status()
 
     def _check_leading(self) -> None:
-        if self._member.role is not Role.MASTER:
+        if self._inbox.member.role is not Role.MASTER:
             raise OrderRefused(
                 Refusal.NOT_MASTER,
-                f"broker {self._member.me.ordinal} is {self._member.role}, not the master",
+                f"broker {self.member.me.ordinal} is {self.member.role}, not the master",
             )
 
     # Events
 
     async def _obey(self, event: events.Event) -> Status:
         done = asyncio.get_running_loop().create_future()
-        self._jobs.put_nowait(Job(event, done))
+        self._inbox.jobs.put_nowait(Job(event, done))
         await done
         return self.status()
 
     async def _keep_working(self) -> None:
         while True:
-            job = await self._jobs.get()
+            job = await self._inbox.jobs.get()
             try:
                 await self._work(job.event)
             except OrderRefused as error:
@@ -279,21 +245,21 @@ class Membership:
             await self._recover()
             return
         if isinstance(event, Seen):
-            if self._member.role is not Role.FAILED:
+            if self._inbox.member.role is not Role.FAILED:
                 seen = states.saw(self._state, event.record)
                 await self._perform_step("SaveInSync", self._save(seen))
             return
         if isinstance(event, Read):
-            if event.began is not self._member:
-                self._is_read_wanted.set()
+            if event.began is not self._inbox.member:
+                self._inbox.is_read_wanted.set()
                 return
             event = events.RecordRead(event.found)
-        before = self._member
-        self._member, actions = rules.react(before, event)
-        if self._member.role is not before.role:
+        before = self._inbox.member
+        self._inbox.member, actions = rules.react(before, event)
+        if self._inbox.member.role is not before.role:
             self._log.info(
-                "member.role_changed", role=self._member.role.value, before=before.role.value,
-                epoch=self._member.epoch, cause=type(event).__name__,
+                "member.role_changed", role=self._inbox.member.role.value, before=before.role.value,
+                epoch=self._inbox.member.epoch, cause=type(event).__name__,
             )  # fmt: skip
         for action in actions:
             await self._perform_step(type(action).__name__, self._perform(action))
@@ -308,12 +274,12 @@ class Membership:
             is_full = isinstance(error, HistoryUnsaved) or (
                 step in _SAVES and isinstance(error, OSError) and error.errno in DISK_FULL
             )
-            action = _FREE_SPACE if is_full else "repair the disk, then restart this broker"
+            action = FREE_SPACE if is_full else "repair the disk, then restart this broker"
             self._log.error("member.failed", step=step, error=describe(error), action=action)
             if is_full:
-                self._is_full.set()
+                self._inbox.is_full.set()
             else:
-                self._can_recover = False
+                self._inbox.can_recover = False
             raise _StepFailed(
                 Refusal.STORE_FAILED, f"{step} has failed: {describe(error)}; {action}"
             ) from error
@@ -324,28 +290,28 @@ class Membership:
 
     async def _keep_recovering(self) -> None:
         while True:
-            await self._is_full.wait()
-            self._is_full.clear()
+            await self._inbox.is_full.wait()
+            self._inbox.is_full.clear()
             await self._sleep(FULL_RETRY_MS / 1000)
-            self._jobs.put_nowait(Job(Retry(), None))
+            self._inbox.jobs.put_nowait(Job(Retry(), None))
 
     async def _recover(self) -> None:
         """Save all promises and the history, and take part again; if they cannot be saved yet, wait
         for the next retry.
         """
-        state = states.promised(self._state, self._member.promised)
+        state = states.promised(self._state, self._inbox.member.promised)
         try:
             await self._worker.submit(partial(self._file.save, state))
         except OSError:
-            self._is_full.set()
+            self._inbox.is_full.set()
             return
         self._state = state
-        if not self._can_recover or self._member.role is not Role.FAILED:
+        if not self._inbox.can_recover or self._inbox.member.role is not Role.FAILED:
             return
         try:
             await self._duties.repair_history()
         except OSError:
-            self._is_full.set()
+            self._inbox.is_full.set()
             return
         self._log.info("member.recovered")
         self.begin()
@@ -356,17 +322,17 @@ class Membership:
         duties = self._duties
         match action:
             case rules.ReadRecord():
-                self._is_read_wanted.set()
+                self._inbox.is_read_wanted.set()
             case rules.SavePromise(epoch=epoch):
                 await self._save(states.promised(self._state, epoch))
             case rules.Claim(base=base, record=record):
                 outcome = await swap(self._record, base, record)
                 if outcome.answer is Answer.UNKNOWN:
                     await self._sleep(RETRY_MS / 1000)
-                self._is_read_wanted.set()
+                self._inbox.is_read_wanted.set()
             case rules.BeginEpoch(epoch=epoch):
                 await duties.begin_epoch(epoch)
-                self.observe(events.Opened(epoch))
+                self._inbox.observe(events.Opened(epoch))
             case rules.StartFollowing(master=master, epoch=epoch):
                 await duties.start_following(master, epoch)
             case rules.StopFollowing():
@@ -388,7 +354,7 @@ class Membership:
             self._state = state
 
     def _settle(self) -> None:
-        self._settled = self._member
+        self._settled = self._inbox.member
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -397,18 +363,18 @@ class Membership:
     async def _keep_reading(self) -> None:
         while True:
             await self._read_wanted()
-            self._is_read_wanted.clear()
-            began = self._member
+            self._inbox.is_read_wanted.clear()
+            began = self._inbox.member
             try:
                 found = await self._record.read()
             except (RecordUnreachable, RecordDamaged) as error:
                 self._note_fault(error)
-                self._is_read_wanted.set()
+                self._inbox.is_read_wanted.set()
                 await self._sleep(RETRY_MS / 1000)
                 continue
             self._note_fault(None)
             self._note_seen(found)
-            self._jobs.put_nowait(Job(Read(began, found), None))
+            self._inbox.jobs.put_nowait(Job(Read(began, found), None))
 
     async def _read_wanted(self) -> None:
         """Wait until a read of the record is requested; without a master, wait at most
@@ -417,10 +383,10 @@ class Membership:
         while True:
             try:
                 async with asyncio.timeout(IDLE_READ_MS / 1000):
-                    await self._is_read_wanted.wait()
+                    await self._inbox.is_read_wanted.wait()
                     return
             except TimeoutError:
-                member = self._member
+                member = self._inbox.member
                 if member.epoch == 0 and member.role in (Role.SLAVE, Role.FENCED):
                     return
 
@@ -442,16 +408,16 @@ class Membership:
         seen = (found.record.uid, found.record.epoch, found.record.holder)
         if seen != self._seen:
             self._seen = seen
-            self._is_read_wanted.set()
+            self._inbox.is_read_wanted.set()
 
     def _note_seen(self, found: Versioned | None) -> None:
         """Save the record's content, in case it is deleted (R10)."""
         self._record_uid = "" if found is None else found.record.uid
         if found is None:
             return
-        self._record_epoch = found.record.epoch
+        self._inbox.recorded_epoch = found.record.epoch
         if states.saw(self._state, found.record) != self._state:
-            self._jobs.put_nowait(Job(Seen(found.record), None))
+            self._inbox.jobs.put_nowait(Job(Seen(found.record), None))
 
     def _note_fault(self, error: CometError | None) -> None:
         text = "" if error is None else str(error)

@@ -134,7 +134,7 @@ class FollowerStream(asyncio.Protocol):
 
     def refuse(self, error: UnfitLog) -> None:
         """Send the reason, then close the connection."""
-        self._sender.refused(self.address, error)
+        self._sender.port.note_refused(self.address, error)
         refused = Refused(error.reason.value, str(error), self._sender.epoch)
         self._blocks.close()
         self._sender.ended(self)
@@ -159,7 +159,7 @@ class FollowerStream(asyncio.Protocol):
         sender = self._sender
         self._check_proven(hello.identity)
         if hello.promised > sender.epoch:
-            sender.events.epoch_seen(hello.promised)
+            sender.epoch_seen(hello.promised)
         leading = sender.leading()
         check_hello(hello, leading)
         point = meeting_point(hello.log, leading.log)
@@ -210,7 +210,7 @@ class FollowerStream(asyncio.Protocol):
         error = printable(refused.text)
         self._sender.log.warning("follower.refused", slave=self.address, error=error)
         if refused.epoch > self._epoch:
-            self._sender.events.epoch_seen(refused.epoch)
+            self._sender.epoch_seen(refused.epoch)
         self.close()
 
     # Reports
@@ -246,7 +246,7 @@ class FollowerStream(asyncio.Protocol):
         self._sent_offset = start
         self.is_following = True
         self._sender.log.info("follower.connected", slave=self.address, offset=start)
-        self._sender.served(self.address)
+        self._sender.port.forget_refusals(self.address)
         self._blocks.begin(self._transport)
         self.send_confirm()
         self.wake()

@@ -20,8 +20,8 @@ class Heard(NamedTuple):
     """
 
 
-class FollowerEvents(Protocol):
-    """The events that a master's followers cause; implemented by the broker's group member."""
+class Reports(Protocol):
+    """What a master learns from its followers."""
 
     def heard(self, reports: Sequence[Heard]) -> None:
         """Apply the latest report of each follower that reported; called once per turn.
@@ -31,9 +31,6 @@ class FollowerEvents(Protocol):
 
     def left(self, copy: Copy) -> None:
         """Handle a follower's notice that it is stopping; it sends no report until it is back."""
-
-    def epoch_seen(self, epoch: int) -> None:
-        """Handle a later epoch than this broker's, named by a follower."""
 
 
 class FollowerView(NamedTuple):

@@ -9,7 +9,7 @@ the next records; if there are none, it is sent a few milliseconds later.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.block_exchange import Turn
@@ -22,7 +22,7 @@ from cometmq.broker.copies.streams.proving import (
     Proving,
     send_refusal,
 )
-from cometmq.broker.copies.streams.reports import FollowerEvents, FollowerView, Heard
+from cometmq.broker.copies.streams.reports import FollowerView, Heard, Reports
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.once_per_turn import OncePerTurn
@@ -47,12 +47,24 @@ for every batch. Records carry at most one within this time.
 """
 
 
-class LogSender:
-    """Serves this master's followers on the port of `LogServer`; before `lead`, it refuses them.
+class Port(Protocol):
+    """The port on which followers connect; it is shared with strangers and RocketMQ's slaves."""
 
-    `LogServer.group` refers to this object; the server passes connections, wake-ups and ticks to
-    it.
-    """
+    def note_refused(self, address: str, error: UnfitLog) -> None:
+        """Count and log a refusal."""
+
+    def establish(self, transport: asyncio.Transport, address: str) -> bool:
+        """Take a connection off the list of strangers; return whether there is room for it."""
+
+    def forget_stranger(self, transport: asyncio.Transport) -> None:
+        """Take a connection that has ended off that list."""
+
+    def forget_refusals(self, address: str) -> None:
+        """Log later refusals of this host again, because its slave is following now."""
+
+
+class LogSender:
+    """Serves this master's followers on the port of `LogServer`; before `lead`, it refuses them."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
@@ -60,21 +72,25 @@ class LogSender:
         store: MessageStore,
         epochs: EpochLog,
         tables: TableFeed,
-        events: FollowerEvents,
         *,
+        epoch_seen: Callable[[int], None],
+        port: Port,
         worker: Worker,
         settings: Callable[[], BrokerSettings],
         proving: Proving,
         now_ms: Callable[[], int],
         log: Log,
     ) -> None:
-        """`worker` reads bytes that are not in memory; `now_ms` reads CLOCK_BOOTTIME."""
+        """`epoch_seen` handles a later epoch than this broker's, named by a follower; `worker`
+        reads bytes that are not in memory; `now_ms` reads CLOCK_BOOTTIME.
+        """
         self.proving = proving
         self.identity = identity
         self.store = store
         self.epochs = epochs
         self.tables = tables
-        self.events = events
+        self.epoch_seen = epoch_seen
+        self.port = port
         self.worker = worker
         self.settings = settings
         self.now_ms = now_ms
@@ -84,21 +100,19 @@ class LogSender:
         self.confirmed = 0
         self.turn = Turn()
         self.sent_bytes = 0
-        self.refused: Callable[[str, UnfitLog], None] = lambda _address, _error: None
-        self.established: Callable[[asyncio.Transport, str], bool] = lambda _, _address: True
-        """Takes a connection off the list of strangers; returns whether there is room for it."""
-        self.forget: Callable[[asyncio.Transport], None] = lambda _transport: None
-        """Takes a connection that has ended off that list."""
-        self.served: Callable[[str], None] = lambda _address: None
         self._streams: dict[FollowerStream, None] = {}  # in the order of connection
         self._reports: dict[Copy, Heard] = {}
         self._report = OncePerTurn(self._pass_reports)
         self._is_confirm_due = False
-        tables.sent = OncePerTurn(self.wake)
+        self.wake_later = OncePerTurn(self.wake)
+        self._told: Reports | None = None
 
-    def lead(self, epoch: int, *, confirmed: int) -> None:
-        """Accept followers of this epoch; the history (`EpochLog`) already has its entry."""
+    def lead(self, epoch: int, *, confirmed: int, reports: Reports) -> None:
+        """Accept followers of this epoch and pass on their `reports`; the history (`EpochLog`)
+        already has its entry.
+        """
         self.stop()
+        self._told = reports
         self.epoch = epoch
         self.confirmed = confirmed
 
@@ -111,6 +125,7 @@ class LogSender:
     def stop(self) -> None:
         """Close all connections, because this broker is no longer the master."""
         self.epoch = 0
+        self._told = None
         self._reports.clear()
         for stream in tuple(self._streams):
             stream.close()
@@ -147,7 +162,7 @@ class LogSender:
 
     def unproven(self, transport: asyncio.Transport, address: str, error: UnfitLog) -> None:
         """Refuse a connection, and tell it nothing about this broker."""
-        self.refused(address, error)
+        self.port.note_refused(address, error)
         texts = {
             Unfit.VERSION: str(error),
             Unfit.UNPROVEN: "this broker accepts only members that prove its groupKeyFile",
@@ -166,6 +181,10 @@ class LogSender:
         stream.transport.set_protocol(stream)
         if data:
             stream.data_received(data)
+
+    def forget(self, transport: asyncio.Transport) -> None:
+        """Forget a connection that ended before the proof, or has been counted."""
+        self.port.forget_stranger(transport)
 
     def wake(self) -> None:
         """Send all bytes and changes since the last call; called once per turn."""
@@ -196,7 +215,7 @@ class LogSender:
 
     def establish(self, stream: FollowerStream) -> None:
         """Count a stream among the members; raise UnfitLog if there are too many."""
-        if not self.established(stream.transport, stream.address):
+        if not self.port.establish(stream.transport, stream.address):
             raise UnfitLog(Unfit.REFUSED, "too many connections are open: raise haConnectionsMax")
         if stream.proven is None and self.proving.keys():
             self.log.warning(
@@ -232,15 +251,16 @@ class LogSender:
 
     def _pass_reports(self) -> None:
         reports, self._reports = self._reports, {}
-        if reports and self.epoch:
-            self.events.heard(list(reports.values()))
+        if reports and self._told is not None:
+            self._told.heard(list(reports.values()))
 
     def left(self, copy: Copy) -> None:
         """Report that a follower is stopping; drop its last report, which would claim that it is
         running.
         """
         self._reports.pop(copy, None)
-        self.events.left(copy)
+        if self._told is not None:
+            self._told.left(copy)
 
     def _send_confirms_later(self) -> None:
         if not self._is_confirm_due:

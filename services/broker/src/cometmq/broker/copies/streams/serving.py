@@ -72,7 +72,7 @@ class LogServer:
         self.acked = OncePerTurn(self._answer_senders)
         self._driver = driver
         self._log = log
-        self._group: LogSender | None = None
+        self._members: LogSender | None = None
         self._listeners: list[asyncio.Server] = []
         self._waiting: dict[FirstBytes, None] = {}  # until the name servers have been asked
         self._streams: set[SlaveStream] = set()
@@ -89,16 +89,9 @@ class LogServer:
             port = listener.sockets[0].getsockname()[1]
         return port
 
-    @property
-    def group(self) -> LogSender | None:
-        """The sender for the followers of a broker group; None if there is no group."""
-        return self._group
-
-    @group.setter
-    def group(self, group: LogSender) -> None:
-        self._group = group
-        group.refused, group.served = self.note_refused, self._forget_refusals
-        group.established, group.forget = self._establish, self.openings.remove
+    def serve_members(self, members: LogSender) -> None:
+        """Pass connections, wake-ups and ticks to the sender of a broker group from now on."""
+        self._members = members
 
     def close(self) -> None:
         """Close the port and all connections; output already written to them is still sent."""
@@ -109,8 +102,8 @@ class LogServer:
         self.openings.close()
         for stream in tuple(self._streams):
             stream.finish()
-        if self._group is not None:
-            self._group.stop()
+        if self._members is not None:
+            self._members.stop()
 
     def close_slaves(self) -> None:
         """Close the connections of RocketMQ's slaves; the log may no longer continue theirs."""
@@ -121,13 +114,13 @@ class LogServer:
         """Send the bytes appended to the log since the last call; call this once per turn."""
         for stream in tuple(self._streams):
             stream.pump()
-        if self._group is not None:
-            self._group.wake()
+        if self._members is not None:
+            self._members.wake()
 
     @property
     def connection_count(self) -> int:
         """The number of connections, including those that have not sent anything yet."""
-        group_count = 0 if self._group is None else self._group.connection_count
+        group_count = 0 if self._members is None else self._members.connection_count
         return len(self.openings) + len(self._streams) + group_count
 
     def tick(self) -> None:
@@ -144,8 +137,8 @@ class LogServer:
                 stream.beat(now_ms)
         if self._waiting:
             self.addresses.ask()
-        if self._group is not None:
-            self._group.tick()
+        if self._members is not None:
+            self._members.tick()
 
     def now_ms(self) -> int:
         return self.clock.monotonic_ms()
@@ -163,18 +156,18 @@ class LogServer:
         self, first: FirstBytes, transport: asyncio.Transport, version: int, data: bytes
     ) -> bool:
         """Hand the connection of a group member to the group; return False if there is no group."""
-        group = self._group
-        if group is None:
+        members = self._members
+        if members is None:
             return False
-        is_plain = version == VERSION and group.proving.admits_unproven
+        is_plain = version == VERSION and members.proving.admits_unproven
         self.openings.note_member(transport, is_plain=is_plain)
-        group.accept(transport, first.address, version, data)
+        members.accept(transport, first.address, version, data)
         return True
 
     def opened_by_slave(self, first: FirstBytes) -> None:
         """Serve a slave, if its host is allowed; otherwise ask the name servers first."""
-        group = self._group
-        is_strict = group is not None and not group.proving.admits_unproven
+        members = self._members
+        is_strict = members is not None and not members.proving.admits_unproven
         if is_strict and not self.addresses.is_explicit:
             text = (
                 "RocketMQ's stream cannot prove the key of this group: name its slaves in"
@@ -217,7 +210,7 @@ class LogServer:
     def _serve(self, first: FirstBytes) -> None:
         """Replace a connection whose first bytes have arrived with the stream of a slave."""
         transport = first.transport
-        if not self._establish(transport, first.address):
+        if not self.establish(transport, first.address):
             transport.abort()
             return
         stream = SlaveStream(self, transport, first.address)
@@ -231,10 +224,10 @@ class LogServer:
         self.note_refused(first.address, error)
         first.transport.abort()
 
-    def _establish(self, transport: asyncio.Transport, address: str) -> bool:
+    def establish(self, transport: asyncio.Transport, address: str) -> bool:
         """Count a connection as that of a slave or member; return False if there are too many."""
         self.openings.remove(transport)
-        group_count = 0 if self._group is None else self._group.connection_count
+        group_count = 0 if self._members is None else self._members.connection_count
         count_max = self.settings().ha_connections_max
         if len(self._streams) + group_count < count_max:
             return True
@@ -244,12 +237,16 @@ class LogServer:
         )  # fmt: skip
         return False
 
+    def forget_stranger(self, transport: asyncio.Transport) -> None:
+        """Forget a connection of a member that has ended."""
+        self.openings.remove(transport)
+
     def started(self, stream: SlaveStream) -> None:
         """Register a slave whose first report was accepted."""
         slave = stream.slave
         slave.is_following = True
         self._log.info("slave.connected", slave=slave.address, offset=slave.acked_offset)
-        self._forget_refusals(slave.address)
+        self.forget_refusals(slave.address)
         self.acked()
 
     def ended(self, stream: SlaveStream) -> None:
@@ -294,7 +291,7 @@ class LogServer:
             action=error.action,
         )
 
-    def _forget_refusals(self, address: str) -> None:
+    def forget_refusals(self, address: str) -> None:
         """Log later refusals of this host again, because its slave is following now."""
         host = address.rpartition(":")[0]
         self._refusals = {entry for entry in self._refusals if entry[0] != host}
@@ -304,5 +301,5 @@ class LogServer:
         self._log.error("slave.log_unreadable", slave=address, error=describe(error))
 
     def _answer_senders(self) -> None:
-        if self._group is None:  # otherwise the members of the group decide
+        if self._members is None:  # otherwise the members of the group decide
             self._driver.note_replicated(self.slaves.acked_offset())

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from cometmq.broker.tables.journal import Journal, Journaled
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import CometError, ServiceNotAvailable
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.journal import encode_changes
 
@@ -75,6 +75,10 @@ class TablesLost(CometError):
     """Changes cannot be applied or saved, so the follower needs the complete tables again."""
 
 
+def _nobody() -> None:
+    """Tell nobody about a change."""
+
+
 class TableFeed:
     """Both sides of the feed: a new master calls `begin`, and a follower calls `adopt` and
     `apply`.
@@ -84,43 +88,42 @@ class TableFeed:
         """`tables` maps the names of the tables' files to the tables."""
         self._journal = journal
         self._tables = tables
-        self._is_master = False
         self._has_masters_tables = False
         self._recent: deque[tuple[int, bytes]] = deque()  # number, encoded changes
         self._recent_bytes = 0
         known = journal.position
         self.position = UNKNOWN if known is None else TablesPosition(*known)
         """How recent the tables are."""
-        self.changed: Callable[[], None] = lambda: None
-        """Called after each change by this master's clients; `position` already counts it."""
-        self.sent: Callable[[], None] = lambda: None
-        """Called at the same time, for the streams to the followers."""
-        journal.written = self._note
-        journal.next_position = self._next_position
+        self._changed: Callable[[], None] = _nobody
 
     # Master
 
-    def begin(self, epoch: int) -> None:
-        """Count the changes of a new epoch from 0; this broker is becoming its master."""
+    def begin(self, epoch: int, changed: Callable[[], None] = _nobody) -> None:
+        """Count the changes of a new epoch from 0; this broker is becoming its master.
+
+        `changed` is called after each change by this master's clients, which `position` counts.
+        """
         position = TablesPosition(epoch, 0)
         self._journal.write(position)  # earlier changes are part of the snapshot
         self._has_masters_tables = False
-        self._is_master = True
+        self._changed = changed
+        self._journal.count(self)
         self._recent.clear()
         self._recent_bytes = 0
         self.position = position
 
     def stop(self) -> None:
         """Stop counting changes: this broker is no longer the master."""
-        self._is_master = False
+        self._journal.count(None)
+        self._changed = _nobody
 
-    def _next_position(self) -> TablesPosition | None:
+    def next_position(self) -> TablesPosition:
+        """Return the position that the next change will reach."""
         epoch, number = self.position
-        return TablesPosition(epoch, number + 1) if self._is_master else None
+        return TablesPosition(epoch, number + 1)
 
-    def _note(self, changes: Sequence[tuple[str, bytes]]) -> None:
-        if not self._is_master:
-            return
+    def written(self, changes: Sequence[tuple[str, bytes]]) -> None:
+        """Count a change that the journal has written, and keep it for followers."""
         epoch, number = self.position
         self.position = TablesPosition(epoch, number + 1)
         encoded = encode_changes(number + 1, changes)
@@ -128,8 +131,19 @@ class TableFeed:
         self._recent_bytes += len(encoded)
         while self._recent_bytes > RECENT_BYTES_MAX:
             self._recent_bytes -= len(self._recent.popleft()[1])
-        self.changed()
-        self.sent()
+        self._changed()
+
+    def settle(self) -> int:
+        """Write pending changes to the journal; return their number in this epoch.
+
+        Raise ServiceNotAvailable if the changes cannot be written; the copies then lack them, too.
+        """
+        self._journal.write()
+        if self._journal.fault:
+            raise ServiceNotAvailable(
+                f"the change cannot be journaled, so other copies lack it: {self._journal.fault}"
+            )
+        return self.position.changes
 
     def since(self, number: int) -> Iterable[tuple[int, bytes]] | None:
         """Return the changes after this one, encoded; None if they are no longer kept."""
