@@ -2,9 +2,9 @@
 """The actions of an elector, given a record and the states of the members (pure).
 
 `cometmq elector` and the Kubernetes operator repeatedly read the record and the members' states,
-and perform what `decide` returns. Only two values are kept between calls: `Watched` and, while
-a record is missing, the epoch of `restore_epoch`. An elector may therefore die at any point, and
-two electors that run at the same time can at worst make each other's compare-and-swap fail.
+and perform what `decide` returns. These rules keep nothing; their callers remember `Watched` and,
+while a record is missing, the epoch of `restore_epoch`. An elector may die at any point, and two
+electors that run at the same time can at worst make each other's compare-and-swap fail.
 
 The record is read with a quorum. A state is one answer of one member and is consistent: the member
 saved its promise before it read its offsets.

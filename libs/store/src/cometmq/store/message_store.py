@@ -7,8 +7,8 @@ worker thread and then completes them. Searches are `Lookup`s; the caller perfor
 
 The path of a message: `put` stages it (`writing/append.py`). `commit` writes all staged messages
 with one write, makes them visible in their queues, adds their keys to the index and calls the
-listeners. It then answers the puts (ASYNC_FLUSH) or leaves them pending until the next sync
-(SYNC_FLUSH).
+listeners. It then answers the puts, or leaves them pending until the next sync (SYNC_FLUSH) and
+until replicas have the messages (`note_replicated`).
 """
 
 import errno

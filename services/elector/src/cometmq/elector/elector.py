@@ -2,7 +2,8 @@
 """One elector: each round reads the record, asks all members for their status, and carries out the
 decisions of `election`.
 
-Only `Watched`, the epoch of fence orders and an accepted loss are kept between rounds, so an
+What an elector keeps between rounds is how long things have lasted (`Watched`, a loss, the epoch of
+fence orders, an accepted loss) and what it has logged. Nothing of it is needed for safety, so an
 elector may be killed at any point. Several electors of one group do not interfere, because a write
 of the record fails if another write came first, and orders are idempotent.
 """

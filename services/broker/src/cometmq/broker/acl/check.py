@@ -12,8 +12,8 @@ Compatibility: these checks are stricter than in RocketMQ 4.9.4:
 - a reply (324, 325) to a topic other than a cluster's reply topic needs PUB, because it is stored;
 - an account's default rights cover neither the topics that hold messages of all topics
   (``SHARED_TOPICS``) nor the group that checks transactions;
-- the codes in ``ADMIN_CODES`` beyond RocketMQ's five need an administrator, for example requests
-  that show or change accounts;
+- the codes that ``ADMIN_CODES`` lists as ours need an administrator: those that show or change
+  accounts, move groups, deliver messages, or delete;
 - requests that change something, or show a consumer's stack, need a right to what they touch, as
   in RocketMQ 5 (``NEEDS_OF_5``, and the handler of END_TRANSACTION); a producer group needs PUB on
   some topic, and traces need any right. ``aclRocketmq4Rights=true`` restores 4.9's rules for these.
