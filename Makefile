@@ -79,7 +79,7 @@ TO_RUN = $(if $(filter no,$(ACCEL)),:,$(BIN)/python deploy/accel.py install --to
 .PHONY: run
 run: $(VENV)/.runtime ## Start a whole suite in the foreground; Ctrl-C stops it (ACCEL=no: do not build the native path)
 	@$(TO_RUN)
-	@exec $(BIN)/cometmq standalone $(ARGS)
+	@exec $(BIN)/cometmq standalone --console $(ARGS)
 
 .PHONY: demo
 demo: $(VENV)/.runtime ## Send the Python standard library through a broker and compare it (ARGS="--timeout S")

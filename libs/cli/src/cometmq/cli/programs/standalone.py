@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import msgspec
 import typer
@@ -40,14 +40,17 @@ from cometmq.cli.programs.sibling import Order, Serving, instance_of
 from cometmq.cli.programs.siblings import Siblings
 from cometmq.cli.programs.suite import (
     BROKER_PORT_DEFAULT,
+    CONSOLE_PORT,
     DATA_DEFAULT,
     HTTP_PORT_DEFAULT,
     LOOPBACK,
     NAMESRV_PORT_DEFAULT,
     Options,
     Suite,
+    console_settings,
     load_suite,
 )
+from cometmq.cli.programs.waiting_console import PORT_OPTION, WaitingConsole
 from cometmq.cli.streams import OutputFailed
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.remoting.errors import SettingsError
@@ -110,6 +113,19 @@ Brokers = Annotated[
     ),
 ]
 
+ConsolePort = Annotated[
+    int,
+    typer.Option(
+        min=-1,
+        max=65535,
+        help="Port of the console, pages for a browser; -1 opens none, 0 any free one. Its process"
+        " starts when somebody connects.",
+    ),
+]
+Console = Annotated[
+    bool, typer.Option("--console", help=f"The console on its usual port, {CONSOLE_PORT}.")
+]
+
 
 @app.command()
 def standalone(  # noqa: PLR0913, PLR0917  # one parameter per option
@@ -122,6 +138,8 @@ def standalone(  # noqa: PLR0913, PLR0917  # one parameter per option
     brokers: Brokers = 1,
     config: ConfigFile = None,
     *,
+    console: Console = False,
+    console_port: ConsolePort = -1,
     log_level: LogLevel = "warning",
     log_json: LogJson = None,
 ) -> None:
@@ -164,8 +182,11 @@ def standalone(  # noqa: PLR0913, PLR0917  # one parameter per option
             for number in range(2, len(instances) + 1)
         ]
 
+    page_port = CONSOLE_PORT if console and not is_said(ctx, "console_port") else console_port
+    page = Page(page_port, log_level, log_json)
+
     async def main(stop: Stop) -> None:
-        await _serve(suite, orders, stop, log)
+        await _serve(suite, orders, page, stop, log)
 
     sys.exit(run(main, log=log))
 
@@ -176,11 +197,23 @@ def _keys(account: Account | None) -> tuple[str, str] | None:
     return account.access_key, account.config.secret_key or ""
 
 
-async def _serve(suite: Suite, orders: Callable[[int], list[Order]], stop: Stop, log: Log) -> None:
+class Page(NamedTuple):
+    """The console of a suite."""
+
+    port: int
+    """If it is -1, there is none."""
+    log_level: str
+    log_json: bool | None
+
+
+async def _serve(
+    suite: Suite, orders: Callable[[int], list[Order]], page: Page, stop: Stop, log: Log
+) -> None:
     """Start the programs in the order of their dependencies, print the banner, and stop them in
     reverse order.
     """
     _check_environment(suite, log)
+    check_port(suite.namesrv.value.bind_address, page.port, setting=PORT_OPTION)
     prepare_folder(suite.data, setting="--data")
     clock = SystemClock()
     admin = AdminHttp(log=log)
@@ -221,6 +254,7 @@ async def _serve(suite: Suite, orders: Callable[[int], list[Order]], stop: Stop,
         if suite.http_port >= 0:
             host = suite.namesrv.value.bind_address
             await admin.start(suite.http_port, host=host, setting=suite.http_setting)
+        console = await _console(suite, page, port, started, log)
         stop.serving()
         host, slaves_port = broker.broker.host, broker.broker.settings.ha_listen_port
         addresses = [*broker.addresses, host_port(host, slaves_port)]
@@ -233,12 +267,31 @@ async def _serve(suite: Suite, orders: Callable[[int], list[Order]], stop: Stop,
                 admin,
                 path=broker.broker.send_path,
                 others=others,
+                console=console,
             )
         )
         print_notes([*suite.mistakes(), *_left_out(suite, 1 + len(others))])
         await stop.wait()
         _say("stopping ...")
     _say(f"stopped; the data stays in {suite.data}")
+
+
+async def _console(
+    suite: Suite, page: Page, namesrv_port: str, started: AsyncExitStack, log: Log
+) -> list[str]:
+    """Listen for browsers; return the lines about the console for the banner."""
+    if page.port < 0:
+        return []
+    console = WaitingConsole(
+        console_settings(suite, namesrv_port),
+        log_level=page.log_level,
+        log_json=page.log_json,
+        log=log,
+    )
+    await console.start(suite.namesrv.value.bind_address, page.port)
+    started.push_async_callback(console.stop)
+    url = f"{'https' if suite.needs_tls else 'http'}://{host_port(suite.host, console.port)}/"
+    return [f"  console      {url} (changes need the token in {suite.data}/console/token)"]
 
 
 def _left_out(suite: Suite, brokers: int) -> list[str]:
@@ -287,7 +340,7 @@ def _check_environment(suite: Suite, log: Log) -> None:
         log.warning("address.foreign", host=suite.host)
 
 
-def banner(
+def banner(  # noqa: PLR0913  # everything that it shows
     suite: Suite,
     host: str,
     port: int,
@@ -296,11 +349,12 @@ def banner(
     *,
     path: str,
     others: Sequence[Serving] = (),
+    console: Sequence[str] = (),
 ) -> str:
     """Return the addresses of everything running and the commands to try next.
 
     The last element of `broker` is the address for slaves; `path` is the path that sends take;
-    `others` are the further brokers.
+    `others` are the further brokers, and `console` the lines about the console.
     """
     namesrv = host_port(host, port)
     *clients, slaves = broker
@@ -320,6 +374,7 @@ def banner(
         http = [admin.port, *(other.http_port for other in others)]
         urls = [f"http://{host_port(host, number)}/metrics" for number in http if number > 0]
         lines.append(f"  metrics      {' and '.join(urls)}")
+    lines += console
     option = "" if namesrv == DEFAULT_NAMESRV else f" -n {namesrv}"
     command = program() + (" --tls" if suite.needs_tls else "")
     if suite.needs_tls and suite.broker.value.tls_server_need_client_auth == "require":

@@ -62,6 +62,7 @@ DATA_DEFAULT: Final = Path("cometmq-data")
 NAMESRV_PORT_DEFAULT: Final = 9876
 BROKER_PORT_DEFAULT: Final = 10911
 HTTP_PORT_DEFAULT: Final = 8080
+CONSOLE_PORT: Final = 8088
 
 
 class Options(NamedTuple):
@@ -163,6 +164,25 @@ def load_suite(config: Path | None, options: Options) -> Suite:
         folder, host, http_port, http_setting, namesrv, broker, file, checker, own_account,
         {place: it.option for place, it in overruled.items()},
     )  # fmt: skip
+
+
+def console_settings(suite: Suite, namesrv_port: str) -> dict[str, str]:
+    """Return the settings of the console, without its port: the cluster, its folder and TLS.
+
+    It is not imported here, because nobody may look at it; `COMETMQ_CONSOLE_*` sets the others.
+    """
+    found = {
+        "namesrvAddr": f"{LOOPBACK}:{namesrv_port}",
+        "bindAddress": suite.namesrv.value.bind_address,
+        "storePathRootDir": str(suite.data / "console"),
+        "adminHttpPort": "-1",
+    }
+    if suite.own_account is not None:
+        found["accessKey"] = suite.own_account.access_key
+        found["secretKey"] = suite.own_account.config.secret_key or ""
+    tls = suite.broker.given("tls.") if suite.needs_tls else {}
+    kept = ("tls.server.", "tls.client.", "tls.config.file", "tls.test.mode.enable", "tls.enable")
+    return found | {name: text for name, text in tls.items() if name.startswith(kept)}
 
 
 def _load_given(

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console of `cometmq standalone`: a socket until somebody connects, then a process."""
+
+import os
+import re
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import free_broker_port
+from cometmq.peers.processes import Child
+
+START_S = 180
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def suite(tmp_path):
+    options = [
+        *("standalone", "--data", str(tmp_path / "data"), "--namesrv-port", "0"),
+        *("--broker-port", str(free_broker_port()), "--http-port", "-1", "--console-port", "0"),
+    ]
+    child = Child("suite", [str(PROGRAM), *options], log_path=tmp_path / "log", cwd=tmp_path)
+    try:
+        child.wait_for_log("is running", START_S)
+        yield child
+    finally:
+        child.stop(60)
+
+
+def url_of(suite):
+    return re.findall(r"console +(http://\S+)", suite.log())[0]
+
+
+def processes_of(suite):
+    """Return the children of a suite."""
+    found = Path(f"/proc/{suite.pid}/task/{suite.pid}/children").read_text().split()
+    return [int(word) for word in found]
+
+
+def page(url, path="", **headers):
+    request = urllib.request.Request(url + path, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def eventually(condition):
+    end = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.05)
+    return found
+
+
+def test_the_process_starts_with_the_first_connection_and_ends_with_the_suite(suite, tmp_path):
+    url = url_of(suite)
+    assert processes_of(suite) == []
+    status, text = page(url, "brokers")
+    assert status == 200
+    assert "127.0.0.1" in text
+    (process,) = processes_of(suite)
+    token = (tmp_path / "data" / "console" / "token").read_text().split()[-1]
+    status, _ = page(url, "topic/create?name=x", Authorization=f"Bearer {token}")
+    assert status == 200
+    os.kill(process, signal.SIGKILL)
+    eventually(lambda: processes_of(suite) == [])
+    assert page(url)[0] == 200  # the connection waits until the next process accepts it
+    (process,) = processes_of(suite)
+    assert suite.stop(60) == 0
+    assert not Path(f"/proc/{process}").exists()
+
+
+def test_a_console_ends_if_its_suite_is_killed(suite):
+    assert page(url_of(suite))[0] == 200
+    (process,) = processes_of(suite)
+    suite.kill()
+    eventually(lambda: not Path(f"/proc/{process}").exists())
+
+
+def test_a_port_in_use_is_refused_before_anything_is_created(call, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = call(
+            "standalone", "--data", tmp_path / "data", "--namesrv-port", 0, "--http-port", -1,
+            "--broker-port", free_broker_port(), "--console-port", port,
+        )  # fmt: skip
+    refused.assert_refused(2, f"cannot listen on 127.0.0.1:{port}: Address already in use")
+    assert refused.err.endswith(" with --console-port\n")
+    assert not (tmp_path / "data").exists()
