@@ -196,6 +196,10 @@ chromium: ## Install Debian's Chromium, if there is none
 	@command -v chromium >/dev/null || \
 		{ $(AS_ROOT) apt-get update -qq && $(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
 
+.PHONY: console-test
+console-test: setup chromium ## The console in a real browser: every page with axe, light and dark, wide and phone; two minutes
+	$(BIN)/pytest -q tests/console --timeout=600
+
 .PHONY: spark-test
 spark-test: spark-setup chromium ## Data source and lag jobs on a local Spark
 	cd spark && .venv/bin/pytest -q -m "$(or $(MARK),not slow)"

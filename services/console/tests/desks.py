@@ -72,6 +72,7 @@ class Site:
             admin=client,
             reader=client,
             snapshot=self._snapshot,
+            renew=lambda: None,
             looks=Looks(),
             history=NoHistory(),
             audit=self.audit,

@@ -203,8 +203,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "members.unanswered": "Members of this group did not report their figures; `client` and "
     "`error` belong to the first one. Clients that do not know the request never answer.",
     # console
-    "console.ended": "The process of the suite's console has ended (`status`); it starts again when "
-    "a browser connects.",
+    "console.ended": "The process of the suite's console has ended (`status`); it starts again when"
+    " a browser connects.",
     "console.killed": "The process of the suite's console did not end in time and was killed.",
     "history.damaged": "The file of the console's history cannot be read; it is put aside under "
     "the name in `kept`, and a new history begins.",

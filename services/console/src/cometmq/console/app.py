@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The console as a program: looks at the cluster, keeps the history, and serves the pages."""
 
+import math
 import socket
 from contextlib import AsyncExitStack
 from http import HTTPStatus
@@ -63,7 +64,7 @@ class ConsoleApp:
         self._listener = listener
         self._started = AsyncExitStack()
         self._watch: Watch
-        self._look_ms = -FRESH_MS
+        self._look_ms: float = -math.inf
         self.url = ""
         """The address of the pages, once the console has started."""
 
@@ -105,6 +106,7 @@ class ConsoleApp:
                 admin=client,
                 reader=reader,
                 snapshot=self._snapshot,
+                renew=self._renew,
                 looks=self._watch.history,
                 history=history,
                 audit=audit,
@@ -219,6 +221,9 @@ class ConsoleApp:
         """Look at the cluster now; return None if no name server answers and none ever did."""
         self._look_ms = self._clock.monotonic_ms()
         return await self._watch.refresh()
+
+    def _renew(self) -> None:
+        self._look_ms = -math.inf
 
     async def _snapshot(self) -> Snapshot:
         """Return a look that is fresh, or the last one if a new one takes too long."""

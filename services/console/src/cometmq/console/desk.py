@@ -26,6 +26,7 @@ class Desk:
         admin: AdminClient,
         reader: AdminClient,
         snapshot: Callable[[], Awaitable[Snapshot]],
+        renew: Callable[[], None],
         looks: LookHistory,
         history: "History",
         audit: Audit,
@@ -37,6 +38,8 @@ class Desk:
         """For changes: it raises if a broker does not answer."""
         self.reader = reader
         self.snapshot = snapshot
+        self.renew = renew
+        """After a change: the next snapshot is a new look."""
         self.looks = looks
         """What earlier looks saw: since when something is so."""
         self.history = history

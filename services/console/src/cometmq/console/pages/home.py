@@ -8,7 +8,7 @@ import msgspec
 
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.insight.findings import Finding, Severity, findings
-from cometmq.insight.model import BrokerState, Group, Snapshot, Unknown
+from cometmq.insight.model import BrokerState, Group, Snapshot, TopicKind, Unknown
 
 PER_RULE_MAX: Final = 5
 TONES: Final = {Severity.CRITICAL: "bad", Severity.WARNING: "warn", Severity.INFO: ""}
@@ -76,7 +76,9 @@ def totals_of(snapshot: Snapshot) -> Totals:
     return Totals(
         brokers=len(snapshot.brokers),
         answering=len(states),
-        topics=topics if isinstance(topics, Unknown) else len(topics),
+        topics=topics
+        if isinstance(topics, Unknown)
+        else sum(it.kind is TopicKind.NORMAL for it in topics),
         groups=of_groups(lambda _: 1),
         members=of_groups(lambda it: None if isinstance(it.members, Unknown) else len(it.members)),
         in_per_s=sum(figures.incoming.tps for figures in masters),

@@ -49,6 +49,7 @@ async def carry_out(desk: Desk, action: Action, plan: Plan, view: View, address:
         text = str(error) or type(error).__name__
         raise of_cluster(error) from error
     finally:
+        desk.renew()
         ended = msgspec.structs.replace(
             entry, at_ms=desk.audit.now_ms(), outcome=outcome, text=text, before=None, after=None
         )

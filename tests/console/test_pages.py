@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every page: accessible, within its width, and without an error, in each theme and width."""
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.console.pages import PAGES
+
+AXE = (Path(__file__).with_name("axe.min.js")).read_text(encoding="utf-8")
+RULES = """
+axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations.map(
+  (it) => it.id + ": " + it.nodes.map((node) => node.html.slice(0, 200)).join(" | ")))
+"""
+DETAILS = (
+    "/login", "/nothing", "/topic?name=orders", "/group?name=billing", "/messages?topic=orders",
+    "/topic/create", "/topic/alter?name=orders&read=2&write=8&perm=r", "/topic/delete?name=orders",
+    "/group/create", "/group/reset?name=billing&topic=orders&to=first", "/group/alter?name=billing",
+    "/group/delete?name=billing", "/account/alter",
+)  # fmt: skip
+PATHS = (*(page.path for page in PAGES if page.menu), *DETAILS)
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_are_accessible_and_fit(tab, place, theme, width, tmp_path):
+    tab.theme(theme)
+    tab.size(width, 800)
+    faults = {}
+    for number, path in enumerate(PATHS):
+        tab.open(place.url + path)
+        tab.run(AXE + ";1")
+        found = tab.run(RULES)
+        if tab.run("document.documentElement.scrollWidth") > width:
+            found.append("the page scrolls sideways")
+        found += [it for it in tab.complaints if "404" not in it]
+        tab.complaints.clear()
+        tab.screenshot(tmp_path / f"{number}.png")
+        if found:
+            faults[path] = found
+    assert faults == {}
+
+
+def test_broker_pages_are_accessible(tab, place):
+    tab.open(f"{place.url}/brokers")
+    tab.click("tbody a")
+    assert tab.run("document.querySelector('h1').textContent").startswith("Broker ")
+    tab.run(AXE + ";1")
+    assert tab.run(RULES) == []
+
+
+def test_axe_finds_what_is_wrong(tab, place):
+    """The test above measures something."""
+    tab.open(f"{place.url}/topics")
+    tab.run("document.querySelector('label').replaceWith(document.createElement('input')); 1")
+    tab.run(AXE + ";1")
+    assert any(it.startswith("label:") for it in tab.run(RULES))

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person does in the browser: themes, keys, filters, and changes from end to end."""
+
+
+def text(tab, selector):
+    return tab.run(f"document.querySelector({selector!r})?.innerText")
+
+
+def test_a_topic_is_created_changed_and_deleted_by_clicks(tab, place):
+    tab.open(f"{place.url}/topics")
+    tab.click("a[href$='/topic/create']")
+    tab.submit("input[name=name]", {"input[name=name]": "clicked", "input[name=queues]": "3"})
+    assert text(tab, "#plan") == "Create the topic clicked"
+    tab.click("form[method=post] button.primary")
+    assert text(tab, "h1") == "Topic clicked"
+    assert "exists now" in text(tab, ".notice")
+    tab.click("a[href*='/topic/alter']")
+    tab.submit("input[name=read]", {"input[name=read]": "1"})
+    assert "Consumers no longer see 2 queues" in text(tab, ".consequences")
+    tab.click("form[method=post] button.primary")
+    assert "is changed" in text(tab, ".notice")
+    tab.click("a[href*='/topic/delete']")
+    tab.submit("input[name=confirm]", {"input[name=confirm]": "clicked"})
+    assert text(tab, "h1") == "Topics"
+    assert "is deleted" in text(tab, ".notice")
+    tab.open(f"{place.url}/audit")
+    assert text(tab, "tbody tr") is not None
+    assert "topic.delete" in text(tab, "tbody")
+    assert tab.complaints == []
+
+
+def test_a_group_is_moved_with_a_preview(tab, place):
+    tab.open(f"{place.url}/group?name=billing")
+    tab.click("a[href*='/group/reset']")
+    tab.submit("input[name=to]", {"input[name=to]": "last"})
+    assert "40 messages that the group has not read are skipped" in text(tab, ".consequences")
+    tab.click("form[method=post] button.primary")
+    assert "continues at the end" in text(tab, ".notice")
+    tab.open(f"{place.url}/group/reset?name=billing&topic=orders&to=first")
+    assert "40 messages are delivered again" in text(tab, ".consequences")
+    tab.click("form[method=post] button.primary")
+    assert "continues at the first message" in text(tab, ".notice")
+
+
+def test_the_theme_is_kept(tab, place):
+    tab.open(f"{place.url}/")
+    dark = "getComputedStyle(document.body).backgroundColor"
+    before = tab.run(dark)
+    tab.run("document.getElementById('theme').click(); 1")
+    after = tab.run(dark)
+    assert after != before
+    tab.open(f"{place.url}/topics")
+    assert tab.run(dark) == after
+    tab.run("document.getElementById('theme').click(); 1")
+
+
+def test_a_live_page_renews_itself(tab, place):
+    tab.open(f"{place.url}/topics")
+    tab.run("document.body.dataset.mark = 'same'; document.querySelector('h1').id = 'old'; 1")
+    assert tab.run("renew().then(() => document.getElementById('old') === null)")
+    assert tab.run("document.body.dataset.mark") == "same"
+
+
+def test_keys_and_filters(tab, place):
+    tab.open(f"{place.url}/topics")
+    tab.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true})); 1")
+    tab.run("document.body.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true}))")
+    assert tab.run("document.activeElement.name") == "find"
+    tab.submit("input[name=find]", {"input[name=find]": "no-such"})
+    assert "Nothing matches" in text(tab, ".empty")
+    assert "find=no-such" in tab.run("location.href")
+
+
+def test_hostile_text_in_messages_is_only_text(tab, place):
+    tab.open(f"{place.url}/messages?topic=orders")
+    assert "<script>alert(1)</script>" in text(tab, "tbody") or "number" in text(tab, "tbody")
+    assert tab.run("document.querySelectorAll('main img, main b, main script').length") == 0
+
+
+def test_logging_out(tab, place):
+    tab.open(f"{place.url}/")
+    tab.click("form[action$='/logout'] button")
+    assert text(tab, ".tools a.button") == "Log in"
+    tab.open(f"{place.url}/topic/create")
+    assert text(tab, "h1") == "Log in"
