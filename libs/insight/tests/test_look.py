@@ -14,6 +14,7 @@ from cometmq.insight.findings import findings
 from cometmq.insight.history import History
 from cometmq.insight.model import BrokerState, Snapshot, Trouble, Unknown, Unreachable
 from cometmq.insight.snapshot import Watch, look
+from cometmq.peers.fakes import Fakes, body, hang
 from cometmq.peers.ports import free_port
 from cometmq.remoting.bodies.connections import Connection
 from cometmq.remoting.bodies.overview import (
@@ -23,8 +24,6 @@ from cometmq.remoting.bodies.overview import (
     RefusedRequests,
 )
 from cometmq.remoting.errors import ServerError
-
-from .fakes import Fakes, body, hang
 
 
 async def test_a_look_shows_topics_groups_and_clients(suite, admin):
@@ -149,7 +148,7 @@ async def test_callers_at_the_same_time_share_one_look(fakes):
 
     def count(*_):
         asked.append(1)
-        return body(b'{"table":{}}')()
+        return body(b'{"table":{}}')(None, None)  # type: ignore[arg-type]
 
     await fakes.start("a", get_broker_runtime_info=count)
     async with AdminClient(fakes.namesrv) as admin:

@@ -4,11 +4,13 @@
 import asyncio
 import gzip
 import re
+from typing import Any
 
 import msgspec
 import pytest
 
 from cometmq.client import (
+    AdminClient,
     ConsumeFrom,
     ConsumeResult,
     Message,
@@ -18,14 +20,21 @@ from cometmq.client import (
     TransactionProducer,
     TransactionState,
 )
+from cometmq.client.settings import ClientOptions
 from cometmq.client.testing import eventually
 from cometmq.insight.model import DelayLevel, Refusal
+from cometmq.peers.fakes import Fakes, body, hang
 
 from .conftest import FaultLog
 from .desks import JSON, OPERATOR, VIEWER, hidden, snapshot
 
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}\u202e"
 TOPIC = "Paged"
+BAD = (
+    "pull_message", "get_min_offset", "get_max_offset", "query_message", "view_message_by_id",
+    "get_all_delay_offset", "query_consumer_offset", "get_broker_config",
+    "get_all_subscriptiongroup_config",
+)  # fmt: skip
 _NUMBERS = re.compile(r"[0-9]{4}-[0-9-]+[T ][0-9:.+]+|\b[0-9A-F]{20,}\b|[0-9]+\.[0-9.:]+")
 
 
@@ -354,6 +363,44 @@ async def test_clients_are_shown_with_their_groups(live, plain_suite, send):
         (client,) = await eventually(joined)
         assert client["role"] == "consumer"
         assert "paged-producers" in await page(live, "/connections")
+        assert "Disconnect" not in await page(live, "/connections")  # a viewer
+        await live.log_in("operator")
+        params = {"client": client["client_id"]}
+        closed = await carry_out(live, "/connections/disconnect", params)
+        assert closed.status_code == 303, closed.text
+        there = (await live.web.get(closed.headers["location"])).text
+        assert re.search("[1-9] connections? of .* closed", there)
+        await eventually(joined)  # its library connects again
+    nobody = await live.web.get(
+        "/connections/disconnect", params={"client": "nobody"}, headers={**JSON, **OPERATOR}
+    )
+    assert nobody.json()["plan"]["refusal"] == "No client nobody is connected."
+
+
+HANGING: Any = (
+    ("/messages", {"topic": "T"}),
+    ("/message", {"topic": "T", "id": "0A0000010000277600000000000004D2"}),
+    ("/dead-letters/group", {"group": "G"}),
+    ("/transactions", {}),
+    ("/transactions/one", {"id": "a:1"}),
+    ("/delayed/level", {"broker": "a", "level": "1"}),
+)
+
+
+@pytest.mark.parametrize(("path", "params"), HANGING, ids=[it[0] for it in HANGING])
+@pytest.mark.parametrize("lie", [None, b"{{{", b"\xff" * 40], ids=["hangs", "lies", "garbage"])
+async def test_a_broker_that_hangs_or_lies_gives_a_clear_text(sites, path, params, lie):
+    async with Fakes() as fakes:
+        answer = hang if lie is None else body(lie)
+        await fakes.start("a", **dict.fromkeys(BAD, answer))
+        options = ClientOptions(namesrv=fakes.namesrv, api_timeout_ms=300)
+        async with AdminClient(options=options) as admin:
+            site = sites(admin=admin)
+            site.desk.log = FaultLog()
+            found = await site.web.get(path, params=params, headers={**JSON, **VIEWER})
+    text = found.text
+    assert found.status_code in {200, 400, 404, 502, 503}, text
+    assert found.status_code != 200 or found.json()["unanswered"] or not found.json()["data"]
 
 
 async def test_push_back_says_who_why_and_what_helps(sites):

@@ -12,7 +12,7 @@ from cometmq.remoting.commands.send import SendMessage, SendMessageReply, SendMe
 from cometmq.remoting.types import Direction
 
 DEAD = {13, 22, 23, 27, 209, 210, 211, 212, 213, 214, 302}
-OWN = {30001, 30002, 30003}
+OWN = {30001, 30002, 30003, 30004}
 OF_5X = {18, 47, 60, 61, 217, 225, 343, 345, 353, 354, 355, 370, 400, 401, 402, 513}
 TO_CLIENT = {39, 40, 220, 221, 307, 309, 326}
 

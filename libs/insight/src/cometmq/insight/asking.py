@@ -16,7 +16,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.model import Since, Trouble, Unknown, Unreachable
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerInfo
-from cometmq.remoting.bodies.overview import BrokerOverview, RefusedRequests
+from cometmq.remoting.bodies.overview import BrokerOverview, QueueEnds, RefusedRequests
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
@@ -40,7 +40,7 @@ TURNS_S_MAX: Final = 10.0
 NEVER_MS: Final = -1
 
 
-class Queue(msgspec.Struct, frozen=True, array_like=True):
+class Queue(msgspec.Struct, frozen=True, gc=False):
     """The ends of one queue, and when its newest message was stored (0: unknown)."""
 
     first: int
@@ -48,7 +48,7 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     last_write_ms: int = 0
 
 
-Queues = Mapping[int, Queue]
+Queues = Mapping[int, Queue | QueueEnds]
 """The queues of a topic on one broker, by number."""
 
 
@@ -180,8 +180,7 @@ def _with_overview(master: MasterAnswers, overview: BrokerOverview) -> MasterAns
     return msgspec.structs.replace(
         master,
         queues={
-            topic: {it.queue_id: Queue(max(0, it.first), max(0, it.end)) for it in queues}
-            for topic, queues in overview.queues.items()
+            topic: {it.queue_id: it for it in queues} for topic, queues in overview.queues.items()
         },
         consumers=consumers,
         oldest_unread_ms=overview.oldest_unread_ms,

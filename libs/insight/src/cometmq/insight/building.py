@@ -12,7 +12,7 @@ from typing import Final
 
 from cometmq.client.admin.figures import BrokerFigures, read_figures
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.insight.asking import BrokerAnswers, MasterAnswers, Queue
+from cometmq.insight.asking import BrokerAnswers, MasterAnswers, Queues
 from cometmq.insight.groups import Parts, build_groups
 from cometmq.insight.history import RATE_UNKNOWN, History, Place, Sample
 from cometmq.insight.model import (
@@ -60,7 +60,10 @@ def build(
         if not isinstance(outcome, Unreachable) and outcome.master is not None:
             masters.append((place.name, outcome.master))
     absent = sorted({it.name for it, _ in outcomes} - {name for name, _ in masters})
-    parts = Parts(masters, absent, history.earlier(now_ms), now_ms)
+    disagreements = {
+        name: [text] for _, answers in masters for name, text in answers.disagreements.items()
+    }
+    parts = Parts(masters, absent, history.earlier(now_ms), now_ms, disagreements)
     groups = build_groups(parts) if masters else NOBODY
     topics = _topics(parts, groups) if masters else NOBODY
     _note(history, topics, groups, now_ms)
@@ -155,7 +158,7 @@ def kind_of(topic: str) -> TopicKind:
     return TopicKind.SYSTEM if is_system_topic(topic) else TopicKind.NORMAL
 
 
-Home = tuple[str, TopicConfig, Mapping[int, Queue] | None]
+Home = tuple[str, TopicConfig, Queues | None]
 """A broker that has a topic, its settings there, and its queues if the broker has told them."""
 
 

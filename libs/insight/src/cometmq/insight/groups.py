@@ -11,6 +11,7 @@ from cometmq.insight.history import RATE_UNKNOWN, Sample
 from cometmq.insight.members import is_ours
 from cometmq.insight.model import Group, GroupTopic, Member, Subscription, Unknown
 from cometmq.remoting.bodies.connections import ConsumerConnections
+from cometmq.remoting.bodies.overview import QueueEnds
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.names import (
     dead_letter_topic,
@@ -32,9 +33,10 @@ class Parts(msgspec.Struct, frozen=True):
     """Names of brokers whose master does not answer."""
     earlier: Sample | None
     now_ms: int
+    disagreements: Mapping[str, Sequence[str]]
 
 
-class _Sum(msgspec.Struct):
+class _Sum(msgspec.Struct, gc=False):
     """The progress of a group in a topic while its brokers are added."""
 
     queues: int = 0
@@ -111,7 +113,11 @@ def _add_age(total: _Sum, answers: MasterAnswers, key: str) -> None:
 
 
 def _add_queue(
-    total: _Sum, committed: int | None, queue: Queue, queue_id: int, config: TopicConfig | None
+    total: _Sum,
+    committed: int | None,
+    queue: Queue | QueueEnds,
+    queue_id: int,
+    config: TopicConfig | None,
 ) -> None:
     first, end = queue.first, queue.end
     lag = unread(committed, first, end)
@@ -161,11 +167,7 @@ def _group(
         behind_s=OWN_OFFSETS if is_broadcast else _oldest(topics),
         out_per_s=_rate(parts, name, topics),
         dead_letters=_count(parts, dead_letter_topic(name)),
-        disagreements=[
-            answers.disagreements[name]
-            for _, answers in parts.masters
-            if name in answers.disagreements
-        ][:1],
+        disagreements=parts.disagreements.get(name, ()),
         retry_backlog=next((it.lag for it in topics if it.topic == own), 0),
         missing_brokers=parts.absent,
     )

@@ -18,6 +18,8 @@ from cometmq.remoting.bodies.stats import BrokerConsumeStats, BrokerStatsData, T
 from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import admin, topics
+from cometmq.remoting.commands.clients import DisconnectClient, DisconnectClientReply
+from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.remoting.spelling import did_you_mean
 
@@ -107,6 +109,15 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         this request.
         """
         return await self._json(BrokerOverview, Code.GET_BROKER_OVERVIEW)
+
+    async def disconnect(self, client_id: str) -> int:
+        """Close the connections of a client, and return how many there were; it connects again by
+        itself. RocketMQ's own brokers do not support this request.
+        """
+        reply = (await self.invoke(Code.DISCONNECT_CLIENT, DisconnectClient(client_id))).header
+        if not isinstance(reply, DisconnectClientReply):
+            raise RemoteProtocolError("the broker's answer lacks the number of connections")
+        return reply.count
 
     async def config(self) -> dict[str, str]:
         """Return the broker's settings."""

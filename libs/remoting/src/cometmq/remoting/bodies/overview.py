@@ -19,6 +19,11 @@ class QueueEnds(msgspec.Struct, gc=False, array_like=True):
     first: Int64
     end: Int64
 
+    @property
+    def last_write_ms(self) -> int:
+        """When the newest message was stored; brokers do not tell it here."""
+        return 0
+
 
 class GroupClients(msgspec.Struct, gc=False, rename="camel"):
     """The members of a connected consumer group."""

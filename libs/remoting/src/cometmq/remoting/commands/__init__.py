@@ -133,6 +133,7 @@ COMMANDS: Final[Mapping[int, Command]] = command_table(
     # Clients
     Command(Code.HEART_BEAT, NO_HEADER, NO_HEADER, body=json_body(Heartbeat)),
     Command(Code.UNREGISTER_CLIENT, clients.UnregisterClient, NO_HEADER),
+    Command(Code.DISCONNECT_CLIENT, clients.DisconnectClient, clients.DisconnectClientReply),
     Command(
         Code.GET_CONSUMER_LIST_BY_GROUP,
         clients.GetConsumerListByGroup,

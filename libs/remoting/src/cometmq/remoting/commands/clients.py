@@ -3,6 +3,8 @@
 
 import msgspec
 
+from cometmq.remoting.integers import Int32
+
 
 class UnregisterClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Remove a client from its producer or consumer group."""
@@ -16,3 +18,15 @@ class GetConsumerListByGroup(msgspec.Struct, frozen=True, gc=False, rename="came
     """Ask for the clients of a consumer group, to divide the queues among them."""
 
     consumer_group: str
+
+
+class DisconnectClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Close the connections of a client; its library connects again by itself."""
+
+    client_id: str
+
+
+class DisconnectClientReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """How many connections were closed."""
+
+    count: Int32

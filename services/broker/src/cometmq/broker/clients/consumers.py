@@ -153,6 +153,10 @@ class Consumers:
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
+    def peers_of(self, client_id: str) -> set[Peer]:
+        """Return the connections of a client."""
+        return {it.peer for it in self._members() if it.client_id == client_id}
+
     @property
     def group_count(self) -> int:
         return len(self._groups)

@@ -96,6 +96,10 @@ class Producers:
         places = self._places.get(client_id, {})
         return next((peer for peer in reversed(places) if peer.is_open), None)
 
+    def peers_of(self, client_id: str) -> set[Peer]:
+        """Return the connections of a client."""
+        return set(self._places.get(client_id, {}))
+
     @property
     def group_count(self) -> int:
         return len(self._groups)

@@ -64,6 +64,7 @@ _HANDLERS: Final[Mapping[int, Handler[Broker]]] = {
     # clients
     Code.HEART_BEAT: clients.heart_beat,
     Code.UNREGISTER_CLIENT: clients.unregister_client,
+    Code.DISCONNECT_CLIENT: clients.disconnect_client,
     Code.GET_CONSUMER_LIST_BY_GROUP: clients.get_consumer_list_by_group,
     Code.CHECK_CLIENT_CONFIG: clients.check_client_config,
     Code.LOCK_BATCH_MQ: locks.lock_batch_mq,

@@ -24,7 +24,12 @@ from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, ConsumerData, H
 from cometmq.remoting.bodies.queues import ConsumerIdList
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.command import OK, Call, Peer, Reply
-from cometmq.remoting.commands.clients import GetConsumerListByGroup, UnregisterClient
+from cometmq.remoting.commands.clients import (
+    DisconnectClient,
+    DisconnectClientReply,
+    GetConsumerListByGroup,
+    UnregisterClient,
+)
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError, SubscriptionParseFailed
 from cometmq.remoting.message.flags import TopicSysFlag
@@ -78,6 +83,18 @@ def unregister_client(broker: Broker, call: Call[UnregisterClient]) -> Reply:
         )
         broker.registered.leave(call.peer, header.consumer_group, consumes=True)
     return OK
+
+
+def disconnect_client(broker: Broker, call: Call[DisconnectClient]) -> DisconnectClientReply:
+    """Close the connections of a client, for operators."""
+    client_id = call.header.client_id
+    peers = broker.producers.peers_of(client_id) | broker.consumers.peers_of(client_id)
+    broker.log.info(
+        "client.disconnected", client_id=client_id, count=len(peers), by=call.peer.address
+    )
+    for peer in peers:
+        peer.close()
+    return DisconnectClientReply(len(peers))
 
 
 def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup]) -> Reply:

@@ -41,6 +41,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     *topic_changes.ACTIONS,
     *group_changes.ACTIONS,
     *dead_letters.ACTIONS,
+    *connections.ACTIONS,
     *transactions.ACTIONS,
     *accounts.ACTIONS,
 )

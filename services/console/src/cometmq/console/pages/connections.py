@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections: producers and consumers, with their versions and brokers."""
 
+import shlex
 from typing import Final, NamedTuple
 
+from cometmq.client.admin import AdminClient
+from cometmq.console.login.gate import may
+from cometmq.console.login.roles import Role
+from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
 from cometmq.console.web.tables import Column
 from cometmq.insight.model import Snapshot, Unknown, known
+from cometmq.insight.words import counted, listed
+from cometmq.remoting.errors import RequestCodeNotSupported
 from cometmq.remoting.versions import version_name
 
 _SECTION: Final = "/connections"
@@ -57,6 +64,17 @@ async def overview(view: View) -> Shown:
     """Show all clients."""
     snapshot = await view.snapshot()
     clients = clients_of(snapshot)
+    refusals = {it.peer: it.remark or "refused" for it in known(snapshot.refusals)}
+    disconnecting: list[Column[Client]] = []
+    if may(view.user, Role.OPERATOR):
+        disconnecting = [
+            Column(
+                "tools",
+                "Change",
+                lambda _: "Disconnect",
+                link=lambda it: view.href("/connections/disconnect", client=it.client_id),
+            )
+        ]
     columns: list[Column[Client]] = [
         Column("group", "Group", lambda it: it.group),
         Column("role", "Role", lambda it: it.role),
@@ -74,6 +92,14 @@ async def overview(view: View) -> Shown:
         Column("language", "Language", lambda it: it.language),
         Column("version", "Version", lambda it: version_name(it.version)),
         Column("brokers", "Connected to", lambda it: it.brokers),
+        Column(
+            "refused",
+            "Last refusal",
+            lambda it: refusals.get(it.address.lstrip("/"), ""),
+            tone=lambda it: "warn" if it.address.lstrip("/") in refusals else "",
+            help="what a broker refused this connection lately; see Push-back",
+        ),
+        *disconnecting,
     ]
     table = view.table(
         clients,
@@ -83,11 +109,62 @@ async def overview(view: View) -> Shown:
     )
     return Shown(
         [it._asdict() for it in clients],
-        "cometmq report connections",
+        "cometmq top connections",
         snapshot.taken_ms,
         silent_brokers(snapshot),
         {"table": table, "gaps": gaps_of(snapshot)},
     )
 
 
+async def disconnect(view: View) -> Form:
+    """Plan to close the connections of a client."""
+    client_id = view.needed("client")
+    clients = [it for it in clients_of(await view.snapshot()) if it.client_id == client_id]
+    groups = sorted({f"{it.role} {it.group}" for it in clients})
+
+    async def perform(client: AdminClient) -> str:
+        count, unable = 0, []
+        for name, master in (await client.masters()).items():
+            try:
+                count += await master.disconnect(client_id)
+            except RequestCodeNotSupported:
+                unable.append(name)
+        text = f"{counted(count, 'connection')} of {client_id} were closed."
+        if unable:
+            text += f" RocketMQ's brokers cannot do this: {listed(unable)}."
+        return text
+
+    state = {"groups": groups}
+    return Form(
+        [Field("client", "Client", "hidden", client_id)],
+        Plan(
+            what=f"Close the connections of {client_id}",
+            subject=client_id,
+            before=state,
+            after=state,
+            consequences=[
+                Consequence(
+                    "Its library connects again within seconds; to keep it away, stop the program,"
+                    " or take its account's rights."
+                ),
+                Consequence(
+                    "Its queues go to other members meanwhile, and messages that it has not"
+                    " acknowledged are delivered again.",
+                    "warn",
+                ),
+            ],
+            command=f"cometmq group describe {shlex.quote(clients[0].group)}" if clients else "",
+            perform=perform,
+            leads_to=view.href(_SECTION),
+            refusal="" if clients else f"No client {client_id} is connected.",
+        ),
+    )
+
+
 PAGES: Final = (Page(_SECTION, "Connections", "connections.html", overview, menu="Connections"),)
+ACTIONS: Final = (
+    Action(
+        "client.disconnect", "/connections/disconnect", "Disconnect", Role.OPERATOR, Risk.MEDIUM,
+        disconnect, _SECTION,
+    ),
+)  # fmt: skip
