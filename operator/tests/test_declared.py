@@ -9,7 +9,7 @@ import pytest
 from cometmq.client.admin import AdminClient
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.broker import CLUSTER_NAME
-from cometmq.operator.declared.decide import (
+from cometmq.operator.topics_and_groups.decide import (
     BrokerSeen,
     Left,
     Outcome,
@@ -19,9 +19,9 @@ from cometmq.operator.declared.decide import (
     status_of,
     wanted,
 )
-from cometmq.operator.declared.item import declared_of, owner
-from cometmq.operator.declared.models import DeclaredStatus
-from cometmq.operator.declared.suite import Suite
+from cometmq.operator.topics_and_groups.item import declared_of, owner
+from cometmq.operator.topics_and_groups.models import DeclaredStatus
+from cometmq.operator.topics_and_groups.suite import Suite
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import NoPermission

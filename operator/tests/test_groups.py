@@ -11,7 +11,7 @@ from cometmq.ha.places.memory import MemoryPlace
 from cometmq.operator.access import AGE_MAX_MS, PLAIN, Link, Secrets
 from cometmq.operator.events import Reporter
 from cometmq.operator.group import CONTROL_NAME, FINALIZER, TLS_SECRET
-from cometmq.operator.groups import Groups
+from cometmq.operator.group_tasks import Groups
 from cometmq.operator.members import Members
 from cometmq.operator.metrics import OperatorFigures
 from cometmq.operator.observe import Live

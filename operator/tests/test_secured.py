@@ -16,13 +16,13 @@ from cometmq.ha.places.memory import MemoryPlace
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.operator.access import PLAIN, Link, Secrets
-from cometmq.operator.declared.passes import Pass, Shared
 from cometmq.operator.key_rotation import StoredKeys
 from cometmq.operator.key_secret import KeySecret
 from cometmq.operator.members import Addresses, Members
 from cometmq.operator.pod import ACCOUNTS, GROUP_KEY, TLS
 from cometmq.operator.render import broker_conf
 from cometmq.operator.testing.states import group
+from cometmq.operator.topics_and_groups.passes import Pass, Shared
 from cometmq.peers.ports import free_port
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.certificate import self_signed_pem

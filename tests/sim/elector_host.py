@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.sim.host import GROUP, BrokerProcess, Host
 from tests.sim.kernel import ProcessLoop
 
-from cometmq.control.member import MemberUnreachable, Report
+from cometmq.control.controlled import MemberUnreachable, Report
 from cometmq.elector.elector import Elector
 from cometmq.elector.plan import Plan
 from cometmq.ha.actions import Group, Statuses

@@ -23,7 +23,7 @@ from cometmq.broker.role import Role, RoleState
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.tables.journal import Journal
-from cometmq.control.member import Report
+from cometmq.control.controlled import Report
 from cometmq.ha.group_key import Keys
 from cometmq.ha.member import Role as MemberRole
 from cometmq.remoting.codes import RequestCode as Code

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.sim.kernel import ProcessLoop, Scheduler
 
 from cometmq.broker.copies.streams.frames import decode_opening
-from cometmq.control.member import MemberUnreachable
+from cometmq.control.controlled import MemberUnreachable
 
 if TYPE_CHECKING:
     from tests.sim.host import Host

@@ -12,7 +12,7 @@ use crate::transactions::TRANSACTION_MASK;
 
 /// Maximum size of properties, whose length field is a signed short.
 const PROPERTIES_BYTES_MAX: usize = 32767;
-/// Left free in a file by delayed and half messages; see `cometmq.broker.parking`.
+/// Left free in a file by delayed and half messages; see `cometmq.broker.delays.parking`.
 const RESERVED_BYTES: usize = 768;
 /// The flags that do not change the layout of a record: compressed, several tags, kind of
 /// compression.

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
+from cometmq.control.controlled import Target
 from cometmq.control.electors import Electors, elector_mark
-from cometmq.control.member import Target
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.obedient import ObedientMember
 from cometmq.ha.member import OrderRefused, Refusal, Role

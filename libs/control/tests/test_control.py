@@ -18,8 +18,8 @@ from cometmq.control.admission import (
     CONNECTION_CALLS_MAX,
 )
 from cometmq.control.client import MemberClient
+from cometmq.control.controlled import ConfigChange, MemberUnreachable, Target, WrongMember
 from cometmq.control.electors import Electors
-from cometmq.control.member import ConfigChange, MemberUnreachable, Target, WrongMember
 from cometmq.control.messages import ROLES, STANDINGS, from_message, to_message, to_target
 from cometmq.control.methods import ORDERS
 from cometmq.control.server import CODES, ControlServer

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cometmq.control import proof as proofs
 from cometmq.control.client import MemberClient
-from cometmq.control.member import MemberUnproven, Target
+from cometmq.control.controlled import MemberUnproven, Target
 from cometmq.control.methods import ORDERS, SERVICE
 from cometmq.control.proof import PROOF_KEY, Caller, Seal, Verifier
 from cometmq.control.server import ControlServer

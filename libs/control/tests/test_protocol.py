@@ -40,7 +40,7 @@ def test_every_method_of_the_protocol_is_served():
 
 def test_the_interface_of_a_member_needs_no_grpc():
     code = (
-        "import sys, cometmq.control.member, cometmq.broker.app, cometmq.cli.main\n"
+        "import sys, cometmq.control.controlled, cometmq.broker.app, cometmq.cli.main\n"
         "assert not {'grpc', 'google.protobuf'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=180)

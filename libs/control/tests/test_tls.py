@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.control.client import MemberClient
+from cometmq.control.controlled import MemberUnproven, MemberUnreachable
 from cometmq.control.credentials import channel_credentials, server_credentials
-from cometmq.control.member import MemberUnproven, MemberUnreachable
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.scripted import TARGET
 from cometmq.remoting.errors import SettingsError

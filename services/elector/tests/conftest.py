@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from cometmq.control.member import MemberUnreachable, Target
+from cometmq.control.controlled import MemberUnreachable, Target
 from cometmq.control.testing.scripted import ScriptedMember
 from cometmq.elector.elector import Elector
 from cometmq.elector.plan import plan_of

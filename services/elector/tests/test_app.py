@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.control.member import Target
+from cometmq.control.controlled import Target
 from cometmq.control.testing.obedient import ObedientMember
 from cometmq.elector.app import ElectorApp
 from cometmq.elector.settings import ElectorSettings

@@ -15,14 +15,14 @@ from cometmq.ha.places.http import HttpClient
 from cometmq.ha.places.kubernetes import Api, KubernetesRecord
 from cometmq.operator.access import Secrets
 from cometmq.operator.api import KubeApi, Server, in_cluster
-from cometmq.operator.declared.objects import Objects
-from cometmq.operator.groups import Groups
+from cometmq.operator.group_tasks import Groups
 from cometmq.operator.handlers import watch
 from cometmq.operator.leader import Leadership, LeadershipLost
 from cometmq.operator.members import Addresses
 from cometmq.operator.metrics import ELECTOR_FAMILIES, FAMILIES, OperatorFigures, electors
 from cometmq.operator.reconcile import Context
 from cometmq.operator.settings import OperatorSettings
+from cometmq.operator.topics_and_groups.objects import Objects
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.admin_http import AdminHttp

@@ -6,10 +6,13 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from cometmq.operator.declared.item import CONSUMER_GROUP as CONSUMER_GROUP_KIND
-from cometmq.operator.declared.item import PLURALS
-from cometmq.operator.declared.item import TOPIC as TOPIC_KIND
-from cometmq.operator.declared.models import (
+from cometmq.operator.models import GROUP, KIND, PLURAL, ROOT_RULES, SPEC_RULES, VERSION, Spec
+from cometmq.operator.schema import Schema, schema_of, without_defaults
+from cometmq.operator.status_types import GroupStatus
+from cometmq.operator.topics_and_groups.item import CONSUMER_GROUP as CONSUMER_GROUP_KIND
+from cometmq.operator.topics_and_groups.item import PLURALS
+from cometmq.operator.topics_and_groups.item import TOPIC as TOPIC_KIND
+from cometmq.operator.topics_and_groups.models import (
     GROUP_ROOT_RULES,
     GROUP_RULES,
     TOPIC_ROOT_RULES,
@@ -18,9 +21,6 @@ from cometmq.operator.declared.models import (
     DeclaredStatus,
     TopicSpec,
 )
-from cometmq.operator.models import GROUP, KIND, PLURAL, ROOT_RULES, SPEC_RULES, VERSION, Spec
-from cometmq.operator.schema import Schema, schema_of, without_defaults
-from cometmq.operator.status_types import GroupStatus
 
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
@@ -96,7 +96,7 @@ TOPIC: Final = Definition(
     noun="topic",
     plural=PLURALS[TOPIC_KIND],
     short_name="mqt",
-    module="cometmq.operator.declared.models",
+    module="cometmq.operator.topics_and_groups.models",
     description="A Topic declares one topic of a cluster: its queues and permission. The operator"
     " creates it on the brokers, undoes manual changes, and removes queues only once their messages"
     " have been consumed. By default, deleting the object leaves the topic as it is.",
@@ -117,7 +117,7 @@ CONSUMER_GROUP: Final = Definition(
     noun="consumer group",
     plural=PLURALS[CONSUMER_GROUP_KIND],
     short_name="mqg",
-    module="cometmq.operator.declared.models",
+    module="cometmq.operator.topics_and_groups.models",
     description="A ConsumerGroup declares one consumer group of a cluster: whether it may consume,"
     " and how its messages are redelivered. The operator creates it on the brokers and undoes"
     " manual changes. By default, deleting the object leaves the group as it is.",

@@ -17,11 +17,11 @@ from typing import Any, Final
 import kopf
 
 from cometmq.operator.api import Server
-from cometmq.operator.declared.item import PLURALS
-from cometmq.operator.declared.objects import Objects
 from cometmq.operator.group import GROUP_LABEL
-from cometmq.operator.groups import Groups
+from cometmq.operator.group_tasks import Groups
 from cometmq.operator.models import GROUP, PLURAL, VERSION
+from cometmq.operator.topics_and_groups.item import PLURALS
+from cometmq.operator.topics_and_groups.objects import Objects
 from cometmq.remoting.errors import CometError
 
 OWNED: Final = (

@@ -14,7 +14,7 @@ import msgspec
 
 from cometmq.operator.group import MAIN_PORT, BrokerGroup
 from cometmq.operator.models import GROUP
-from cometmq.operator.protection import ExternalType
+from cometmq.operator.security_sections import ExternalType
 
 Object = dict[str, Any]
 

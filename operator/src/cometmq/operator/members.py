@@ -9,7 +9,7 @@ import msgspec
 from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions
 from cometmq.control.client import MemberClient
-from cometmq.control.member import Target
+from cometmq.control.controlled import Target
 from cometmq.elector.app import ElectorApp
 from cometmq.elector.elector import Elector
 from cometmq.elector.settings import ElectorSettings

@@ -9,8 +9,8 @@ import msgspec
 
 from cometmq.elector.metrics import Electors, families
 from cometmq.elector.stats import ElectorStats
-from cometmq.operator.declared.models import DeclaredStatus
 from cometmq.operator.status_types import GroupStatus
+from cometmq.operator.topics_and_groups.models import DeclaredStatus
 from cometmq.runtime.histogram import Buckets
 from cometmq.runtime.metrics import (
     Family,

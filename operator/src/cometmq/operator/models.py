@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from cometmq.operator.protection import Accounts, External, Network, Tls
 from cometmq.operator.schema import OPAQUE, rule, rules
 from cometmq.operator.sections import (
     IMMUTABLE,
@@ -23,6 +22,7 @@ from cometmq.operator.sections import (
     Storage,
     Update,
 )
+from cometmq.operator.security_sections import Accounts, External, Network, Tls
 from cometmq.remoting.names import DEFAULT_CLUSTER
 
 GROUP: Final = "cometmq.io"

@@ -11,7 +11,6 @@ from cometmq.operator.group import (
     REPLICATION_PORT,
     BrokerGroup,
 )
-from cometmq.operator.protection import External, ExternalType
 from cometmq.operator.secret_keys import (
     ACL_FILE,
     GROUP_KEY_FILE,
@@ -19,6 +18,7 @@ from cometmq.operator.secret_keys import (
     TLS_KEY,
     TLS_TRUST,
 )
+from cometmq.operator.security_sections import External, ExternalType
 
 USER: Final = 10_001
 GRACE_S: Final = 90

@@ -27,7 +27,6 @@ from cometmq.operator.group import (
 from cometmq.operator.master_service import is_wanted, service_spec
 from cometmq.operator.models import GROUP, KIND
 from cometmq.operator.pod import ACCOUNTS, GROUP_KEY, STORE, TLS, pod_template
-from cometmq.operator.protection import Accounts, External, ExternalType, Tls, TlsMode
 from cometmq.operator.secret_keys import (
     ACL_FILE,
     GROUP_KEY_FILE,
@@ -35,6 +34,7 @@ from cometmq.operator.secret_keys import (
     TLS_KEY,
     TLS_TRUST,
 )
+from cometmq.operator.security_sections import Accounts, External, ExternalType, Tls, TlsMode
 from cometmq.runtime import properties
 
 Object = dict[str, Any]

@@ -16,8 +16,8 @@ from cometmq.broker.testing.broker_groups import BrokerGroup
 from cometmq.client.admin.figures import read_figures
 from cometmq.control import electors
 from cometmq.control.client import MemberClient
+from cometmq.control.controlled import MemberUnproven, Target
 from cometmq.control.electors import elector_mark
-from cometmq.control.member import MemberUnproven, Target
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.signed import fingerprint
 from cometmq.peers.ports import free_port

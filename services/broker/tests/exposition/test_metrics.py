@@ -5,8 +5,8 @@ from pathlib import Path
 from msgspec import structs
 
 from cometmq.broker.clients.producers import Client
+from cometmq.broker.delays.parking import Reason
 from cometmq.broker.exposition.metrics import collectors
-from cometmq.broker.parking import Reason
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData

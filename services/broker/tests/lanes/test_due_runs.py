@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.delay import BATCH_COUNT_MAX
-from cometmq.broker.due_runs import RUN_COUNT_MAX
+from cometmq.broker.delays.delays import BATCH_COUNT_MAX
+from cometmq.broker.delays.due_runs import RUN_COUNT_MAX
 from cometmq.broker.messages import delay
 from cometmq.broker.native import IS_BUILT, accel
 from cometmq.broker.testing.scripted import ScriptedBroker

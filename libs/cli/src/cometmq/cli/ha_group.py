@@ -14,7 +14,7 @@ from cometmq.cli.access import resolved_access, tls_config_name
 from cometmq.cli.option_sets import OptionSet
 from cometmq.client.errors import InvalidArgument
 from cometmq.control.client import MemberClient
-from cometmq.control.member import Report, Target
+from cometmq.control.controlled import Report, Target
 from cometmq.elector.plan import Plan, plan_of, record_of
 from cometmq.elector.settings import PREFIX, ElectorSettings
 from cometmq.ha.actions import Statuses

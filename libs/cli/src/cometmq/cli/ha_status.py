@@ -6,8 +6,8 @@ from typing import Final
 from cometmq.cli.ha_group import OpenGroup
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import Cell
+from cometmq.control.controlled import Report
 from cometmq.control.electors import SILENCE_MS
-from cometmq.control.member import Report
 from cometmq.ha import missing_record
 from cometmq.ha.actions import Wait
 from cometmq.ha.member import Role

@@ -7,9 +7,7 @@ from typing import Any, Final
 
 import grpc
 
-from cometmq.control.credentials import channel_credentials
-from cometmq.control.electors import ELECTOR_KEY
-from cometmq.control.member import (
+from cometmq.control.controlled import (
     ConfigChange,
     MemberUnproven,
     MemberUnreachable,
@@ -18,6 +16,8 @@ from cometmq.control.member import (
     Target,
     WrongMember,
 )
+from cometmq.control.credentials import channel_credentials
+from cometmq.control.electors import ELECTOR_KEY
 from cometmq.control.messages import from_message, to_target
 from cometmq.control.methods import ORDERS, REASON_KEY, SERVICE
 from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Caller, Seal

@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from cometmq.control.admission import Caller, Streams
-from cometmq.control.member import Report
+from cometmq.control.controlled import Report
 from cometmq.ha.member import Role
 
 WATCH_MS: Final = 250

@@ -3,7 +3,7 @@
 
 from typing import Final, TypeVar
 
-from cometmq.control.member import Report, Target
+from cometmq.control.controlled import Report, Target
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.actions import Status
 from cometmq.ha.member import Role

@@ -4,7 +4,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from cometmq.control.member import Controlled
+from cometmq.control.controlled import Controlled
 from cometmq.control.v1 import control_pb2 as pb
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["GroupControl"].full_name

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cometmq.control.member import Target
+from cometmq.control.controlled import Target
 from cometmq.ha.group_key import MAC_BYTES, NONCE_BYTES, Keys
 from cometmq.ha.signed import Signed, fingerprint, message_mac, signing_key
 

@@ -22,10 +22,10 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2_grpc
 
 from cometmq.control.admission import Caller, Orders, Streams, TooManyCalls
+from cometmq.control.controlled import Controlled, Reason, Report, Target, lasting
 from cometmq.control.credentials import server_credentials
 from cometmq.control.electors import ELECTOR_KEY, Electors
 from cometmq.control.health import Health
-from cometmq.control.member import Controlled, Reason, Report, Target, lasting
 from cometmq.control.messages import to_message
 from cometmq.control.methods import ORDERS, REASON_KEY, SERVICE
 from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Seal, Verifier

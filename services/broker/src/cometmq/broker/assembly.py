@@ -11,14 +11,14 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.rebalance_notices import Notices
 from cometmq.broker.copies.keys import MemberKeys
-from cometmq.broker.delay import DelayService, delay_file
-from cometmq.broker.due_runs import DueRuns
+from cometmq.broker.delays.delays import Delays, delay_file
+from cometmq.broker.delays.due_runs import DueRuns
+from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
 from cometmq.broker.log_syncs import NativeSyncer
 from cometmq.broker.native import reason_without
 from cometmq.broker.once_per_turn import OncePerTurn
-from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.registration.addresses import (
     Address,
     Ports,
@@ -270,12 +270,12 @@ def _delay(  # noqa: PLR0913  # the collaborators of the service
     parking: Parking,
     settings: Callable[[], BrokerSettings],
     store_host: bytes,
-) -> DelayService:
+) -> Delays:
     first = inputs.loaded.value
     runs = None
     if reason_without(first) is None:
         runs = DueRuns(inputs.store, host=store_host, settings=settings, log=inputs.log)
-    delay = DelayService(
+    delay = Delays(
         inputs.store,
         DelayLevels.parse(first.message_delay_level),
         delay_file(str(config / "delayOffset.json")),

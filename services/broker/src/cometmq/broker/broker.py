@@ -17,7 +17,8 @@ from cometmq.broker.clients.queue_locks import QueueLock, QueueLocks
 from cometmq.broker.clients.registered import Registered
 from cometmq.broker.copies.keys import MemberKeys
 from cometmq.broker.copies.state import Replication
-from cometmq.broker.delay import DelayService
+from cometmq.broker.delays.delays import Delays
+from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.detours import Detours
 from cometmq.broker.disk_figures import DiskWatch
 from cometmq.broker.filters.records import RecordFilter
@@ -46,7 +47,6 @@ from cometmq.broker.limits import (
     address_of,
 )
 from cometmq.broker.messages import cluster_pair
-from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.role import MASTER_ID, Role, RoleState, id_of
 from cometmq.broker.settings import BrokerSettings
@@ -121,7 +121,7 @@ class Broker:
     topics: Topics
     groups: Groups
     offsets: Offsets
-    delay: DelayService
+    delay: Delays
     consumers: Consumers
     filters: FilterSubscriptions
     registration: Registration

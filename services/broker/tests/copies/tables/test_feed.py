@@ -18,7 +18,7 @@ from cometmq.broker.copies.tables.feed import (
     TablesLost,
     TablesPosition,
 )
-from cometmq.broker.delay import DelayService, delay_file
+from cometmq.broker.delays.delays import Delays, delay_file
 from cometmq.broker.filters.subscriptions import FilterSubscriptions, filter_file
 from cometmq.broker.tables.groups import Groups, group_file
 from cometmq.broker.tables.journal import Journal
@@ -45,7 +45,7 @@ class Member:
         self.filters = FilterSubscriptions(
             filter_file(folder / "filters.json"), clock_ms=clock.now_ms
         )
-        self.delay = DelayService(
+        self.delay = Delays(
             absent,
             DelayLevels.parse("1s 5s 10s"),
             delay_file(str(folder / "delay.json")),

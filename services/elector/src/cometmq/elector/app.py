@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.control.client import MemberClient
+from cometmq.control.controlled import Report, Target, lasting
 from cometmq.control.electors import elector_mark
-from cometmq.control.member import Report, Target, lasting
+from cometmq.elector.asked_member import Link, Member
 from cometmq.elector.elector import ACCEPT_WITH, Elector
-from cometmq.elector.member import Link, Member
 from cometmq.elector.metrics import FAMILIES
 from cometmq.elector.plan import plan_of, record_of, timing_of
 from cometmq.elector.settings import ElectorSettings

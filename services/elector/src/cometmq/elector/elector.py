@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from cometmq.control.member import Report
-from cometmq.elector.member import Link, Member
+from cometmq.control.controlled import Report
+from cometmq.elector.asked_member import Link, Member
 from cometmq.elector.plan import Plan
 from cometmq.elector.stats import RENEWED, RESTORED, ElectorStats
 from cometmq.ha import election, missing_record

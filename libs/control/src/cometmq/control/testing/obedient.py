@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member that obeys immediately, writes a real record, and runs its own control server."""
 
-from cometmq.control.member import Target
+from cometmq.control.controlled import Target
 from cometmq.control.server import ControlServer
 from cometmq.control.testing.scripted import ScriptedMember
 from cometmq.ha.member import Role

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.control.member import ConfigChange, Report, Target
+from cometmq.control.controlled import ConfigChange, Report, Target
 from cometmq.ha.actions import Status
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy

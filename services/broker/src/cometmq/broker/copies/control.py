@@ -13,7 +13,7 @@ from cometmq.broker.copies.exposure import exposure, is_loopback
 from cometmq.broker.copies.joining import Joined
 from cometmq.broker.faults import replication_fault, store_fault
 from cometmq.broker.handlers.admin import change_settings
-from cometmq.control.member import ConfigChange, Report
+from cometmq.control.controlled import ConfigChange, Report
 from cometmq.control.server import ControlServer
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.remoting.errors import CommandError, SettingsError
@@ -21,7 +21,7 @@ from cometmq.runtime.tls_keys import server_tls
 
 
 class MemberControl:
-    """Executes orders of electors and operators; see `cometmq.control.member.Controlled`."""
+    """Executes orders of electors and operators; see `cometmq.control.controlled.Controlled`."""
 
     def __init__(self, broker: Broker, group: Joined, discard: Callable[[], None]) -> None:
         """`discard` makes the broker stop and move its store aside."""

@@ -7,7 +7,8 @@ from typing import Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.unfit import Unfit
-from cometmq.broker.exposition import exporter, native
+from cometmq.broker.exposition import exporter
+from cometmq.broker.exposition import rocketmq5_metrics as native
 from cometmq.broker.exposition.figures import FigureCollector, Figures
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.stats import TransportStats

@@ -13,14 +13,15 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from cometmq.broker import refusals, retries
+from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
+from cometmq.broker.delays import retries
+from cometmq.broker.delays.parking import is_storable_again
 from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers.put_answers import answer_delayed, answer_put, group_refusal
 from cometmq.broker.limits import BATCH_MESSAGES, add_topic
 from cometmq.broker.messages import batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import check_topic
-from cometmq.broker.parking import is_storable_again
 from cometmq.broker.recent_half_messages import RecentHalf
 from cometmq.broker.transactions import QUEUE_COUNT, prepare
 from cometmq.remoting import remarks

@@ -11,20 +11,21 @@ from typing import Final
 
 from msgspec import structs
 
-from cometmq.broker import refusals, retries
+from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.deferred_answers import look_up
-from cometmq.broker.handlers.stored_topics import readable
-from cometmq.broker.limits import Room, add_topic
-from cometmq.broker.messages import delay, sent_back
-from cometmq.broker.names import can_retry
-from cometmq.broker.parking import (
+from cometmq.broker.delays import retries
+from cometmq.broker.delays.parking import (
     REFUSED_FOR_GOOD,
     Case,
     Origin,
     Reason,
     is_storable_again,
 )
+from cometmq.broker.handlers.deferred_answers import look_up
+from cometmq.broker.handlers.stored_topics import readable
+from cometmq.broker.limits import Room, add_topic
+from cometmq.broker.messages import delay, sent_back
+from cometmq.broker.names import can_retry
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.command import OK, Call, Reply

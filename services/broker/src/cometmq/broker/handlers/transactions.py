@@ -13,11 +13,11 @@ import random
 from typing import Any, Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.delays.parking import REFUSED_FOR_GOOD, Case, Origin, Reason
 from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.put_answers import STORED_CODES, refusal
 from cometmq.broker.handlers.stored_topics import check_half, check_writer
-from cometmq.broker.parking import REFUSED_FOR_GOOD, Case, Origin, Reason
 from cometmq.broker.transactions import (
     HALF_QUEUE_ID,
     QUEUE_COUNT,

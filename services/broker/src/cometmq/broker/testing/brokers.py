@@ -9,9 +9,9 @@ import msgspec
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers, notify_members
-from cometmq.broker.delay import DelayFile
+from cometmq.broker.delays.delays import DelayFile
+from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
-from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.registration.identity import Identity
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.registration.registration import Registration

@@ -8,11 +8,11 @@ from typing import Any
 
 from cometmq.broker.assembly import delivery_counter
 from cometmq.broker.broker import Broker
-from cometmq.broker.delay import DelayService, delay_file
+from cometmq.broker.delays.delays import Delays, delay_file
+from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.hold import HoldTable
-from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.tables.persistence import TableSaver
@@ -62,7 +62,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         log=NO_LOG,
     )
     broker.destinations = Destinations(broker.topics, broker.groups)
-    broker.delay = DelayService(
+    broker.delay = Delays(
         store,
         DelayLevels.parse(loaded.value.message_delay_level),
         delay_file(str(folder / "config" / "delayOffset.json")),

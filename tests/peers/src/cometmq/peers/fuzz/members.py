@@ -22,7 +22,7 @@ from cometmq.broker.copies.streams.frames import Kind, Report, WantedBlock
 from cometmq.broker.copies.streams.handshake import Hello, Identity, LogExtent
 from cometmq.broker.copies.streams.proving import Answer, Challenge, Proof
 from cometmq.broker.testing.broker_groups import HOST, BrokerGroup
-from cometmq.control.member import Target
+from cometmq.control.controlled import Target
 from cometmq.control.methods import ORDERS, SERVICE
 from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Caller
 from cometmq.control.v1 import control_pb2 as pb

@@ -20,7 +20,7 @@ from cometmq.client import AdminClient, Message, Producer, ProducerOptions
 from cometmq.peers.broker.child import until
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.load.journal import Delivery
-from cometmq.peers.load.member import ORDERED_TOPIC, PLAIN_TOPIC
+from cometmq.peers.load.loaded_member import ORDERED_TOPIC, PLAIN_TOPIC
 from cometmq.peers.load.members import JavaMember, Member, OwnMember, freeze
 from cometmq.peers.load.reporting import Findings, say
 from cometmq.peers.load.verdicts import (

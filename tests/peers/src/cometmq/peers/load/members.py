@@ -13,11 +13,11 @@ from typing import Final
 
 from cometmq.peers.clients.javaclient import JavaClient
 from cometmq.peers.load.journal import JavaReader, JournalReader, LineReader
-from cometmq.peers.load.member import ORDERED_TOPIC, PLAIN_TOPIC, READY
+from cometmq.peers.load.loaded_member import ORDERED_TOPIC, PLAIN_TOPIC, READY
 from cometmq.peers.load.verdicts import End, Life
 from cometmq.peers.processes import Child
 
-MEMBER: Final = "cometmq.peers.load.member"
+MEMBER: Final = "cometmq.peers.load.loaded_member"
 LEAVE_S: Final = 45
 JAVA_STARTED: Final = '{"event":"started"'
 JAVA_TIMEOUT_S: Final = 3_600

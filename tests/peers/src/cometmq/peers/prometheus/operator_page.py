@@ -3,7 +3,6 @@
 
 from cometmq.elector.stats import ElectorStats
 from cometmq.ha.testing.samples import recorded
-from cometmq.operator.declared.models import DeclaredStatus
 from cometmq.operator.metrics import (
     ELECTOR_FAMILIES,
     FAMILIES,
@@ -13,6 +12,7 @@ from cometmq.operator.metrics import (
     electors,
 )
 from cometmq.operator.status_types import Condition, GroupStatus
+from cometmq.operator.topics_and_groups.models import DeclaredStatus
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, StatsCollector
 from cometmq.runtime.metrics_text import render

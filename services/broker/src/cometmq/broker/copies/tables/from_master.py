@@ -16,7 +16,7 @@ import msgspec
 
 from cometmq.broker.copies.state import Following
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.broker.delay import DelayFile, DelayService
+from cometmq.broker.delays.delays import DelayFile, Delays
 from cometmq.broker.registration.identity import Invoker
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.role import MASTER_ID
@@ -53,7 +53,7 @@ class Copied(msgspec.Struct, frozen=True):
     topics: Topics
     groups: Groups
     offsets: Offsets
-    delay: DelayService
+    delay: Delays
 
 
 class MasterCopies:

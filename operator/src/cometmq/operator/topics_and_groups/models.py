@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from cometmq.operator.protection import secret_name
 from cometmq.operator.schema import rule, rules
 from cometmq.operator.sections import Retain
+from cometmq.operator.security_sections import secret_name
 from cometmq.operator.status_types import Condition
 from cometmq.remoting.names import (
     BOOT_GROUPS,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delivers due delayed messages in native code: a whole batch at once, from log to log.
 
-The native code delivers the plain messages at the head of a level. `delay.py` delivers all other
+The native code delivers the plain messages at the head of a level. `delays.py` delivers all other
 messages, and remains responsible for positions and counters.
 
 `services/broker/tests/lanes/test_due_runs.py` tests that both paths produce the same log.
@@ -47,7 +47,7 @@ RunDone = Callable[[Delivered, PutResult], None]
 
 
 class Times(NamedTuple):
-    """The times that determine when a message of a level is due; see `delay.py`."""
+    """The times that determine when a message of a level is due; see `delays.py`."""
 
     now_ms: int
     due_at_most: int

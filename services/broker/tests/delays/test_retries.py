@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.broker.retries import Fate, consume_count_max, fate, retry_level
+from cometmq.broker.delays.retries import Fate, consume_count_max, fate, retry_level
 from cometmq.remoting.versions import V3_4_9, V4_9_4
 
 

@@ -8,16 +8,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cometmq.broker.delay import (
+from cometmq.broker.delays.delays import (
     BATCH_COUNT_MAX,
     IDLE_INTERVAL_MS,
     STEP_INTERVAL_MS,
     DelayFile,
-    DelayService,
+    Delays,
     delay_file,
 )
+from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.messages import delay
-from cometmq.broker.parking import Destinations, Parking
 from cometmq.broker.tables.groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.log import NO_LOG
@@ -143,10 +143,10 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "delayOffset.json")
 
 
-def service(store: Any, path: str, levels: DelayLevels = LEVELS) -> DelayService:
+def service(store: Any, path: str, levels: DelayLevels = LEVELS) -> Delays:
     topics = Topics(clock_ms=int)
     topics.create("T", queue_nums=4)
-    return DelayService(
+    return Delays(
         store,
         levels,
         delay_file(path),
@@ -159,7 +159,7 @@ def service(store: Any, path: str, levels: DelayLevels = LEVELS) -> DelayService
     )
 
 
-def step(delay_service: DelayService, store: FakeStore, now_ms: int) -> None:
+def step(delay_service: Delays, store: FakeStore, now_ms: int) -> None:
     store.now_ms = now_ms
     delay_service.step(now_ms)
 

@@ -12,13 +12,20 @@ import msgspec
 
 from cometmq.operator.access import SecretFault, Secrets
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body, KubeApi
-from cometmq.operator.declared import decide
-from cometmq.operator.declared.decide import BrokerSeen, Outcome, Plan, Reason, Wait
-from cometmq.operator.declared.item import FINALIZER, Claim, Declared, Key, declared_of, owner
-from cometmq.operator.declared.models import DeclaredStatus
-from cometmq.operator.declared.suite import Suite, is_outage, open_admin
 from cometmq.operator.events import event_of
 from cometmq.operator.observe import is_ending
+from cometmq.operator.topics_and_groups import decide
+from cometmq.operator.topics_and_groups.decide import BrokerSeen, Outcome, Plan, Reason, Wait
+from cometmq.operator.topics_and_groups.item import (
+    FINALIZER,
+    Claim,
+    Declared,
+    Key,
+    declared_of,
+    owner,
+)
+from cometmq.operator.topics_and_groups.models import DeclaredStatus
+from cometmq.operator.topics_and_groups.suite import Suite, is_outage, open_admin
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.operator.declared.models import ConsumerGroupSpec, TopicSpec
 from cometmq.operator.group import SKIP_DRAIN
 from cometmq.operator.models import GROUP
 from cometmq.operator.sections import Retain
+from cometmq.operator.topics_and_groups.models import ConsumerGroupSpec, TopicSpec
 
 FINALIZER: Final = f"operator.{GROUP}/delete"
 """Present only while deletionPolicy is Delete, so that an object whose topic is retained can be

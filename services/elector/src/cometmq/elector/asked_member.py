@@ -4,7 +4,7 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from cometmq.control.member import Report
+from cometmq.control.controlled import Report
 from cometmq.ha.actions import Status
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log

@@ -11,14 +11,14 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.settings import ClientOptions
 from cometmq.operator.access import Secrets
-from cometmq.operator.declared.decide import (
+from cometmq.operator.topics_and_groups.decide import (
     BrokerSeen,
     Config,
     Left,
     needs_backlog,
     removed_queues,
 )
-from cometmq.operator.declared.item import TOPIC, Declared
+from cometmq.operator.topics_and_groups.item import TOPIC, Declared
 from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import CometError, ConsumerNotOnline, Outage, TopicNotExist

@@ -11,9 +11,9 @@ import msgspec
 
 from cometmq.operator.access import Secrets
 from cometmq.operator.api import ApiRefused, ApiUnreachable, Body, KubeApi
-from cometmq.operator.declared.item import PLURALS, Claim, Key, declared_of
-from cometmq.operator.declared.passes import Pass, Shared
 from cometmq.operator.metrics import DeclaredFigures
+from cometmq.operator.topics_and_groups.item import PLURALS, Claim, Key, declared_of
+from cometmq.operator.topics_and_groups.passes import Pass, Shared
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.clock import Clock

@@ -11,15 +11,15 @@ from typing import Final
 
 import msgspec
 
-from cometmq.operator.declared.item import Claim, Declared
-from cometmq.operator.declared.models import (
+from cometmq.operator.status_types import Condition
+from cometmq.operator.topics_and_groups.item import Claim, Declared
+from cometmq.operator.topics_and_groups.models import (
     BrokerEntry,
     ConsumerGroupSpec,
     DeclaredStatus,
     Permission,
     TopicSpec,
 )
-from cometmq.operator.status_types import Condition
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.message.flags import Perm
 

@@ -22,10 +22,17 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from cometmq.broker.delay_level import Level
-from cometmq.broker.due_runs import RUN_COUNT_MAX, Delivered, DueRun, DueRuns, Times
+from cometmq.broker.delays.due_runs import RUN_COUNT_MAX, Delivered, DueRun, DueRuns, Times
+from cometmq.broker.delays.level import Level
+from cometmq.broker.delays.parking import (
+    REFUSED_FOR_GOOD,
+    Case,
+    Destinations,
+    Origin,
+    Parking,
+    Reason,
+)
 from cometmq.broker.messages import delivered
-from cometmq.broker.parking import REFUSED_FOR_GOOD, Case, Destinations, Origin, Parking, Reason
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.log import Log
@@ -125,7 +132,7 @@ class DelayDriver(Protocol):
         """Store `count` messages from a source, starting with number `first`."""
 
 
-class DelayService:
+class Delays:
     """Delivers due messages; a timer calls `step` every 100 ms while a message waits."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, all but three by name

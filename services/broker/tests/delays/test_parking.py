@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker import parking
 from cometmq.broker.broker import Broker
+from cometmq.broker.delays import parking
+from cometmq.broker.delays.parking import Reason
 from cometmq.broker.messages import delay
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.parking import Reason
 from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.broker.transactions import prepare
