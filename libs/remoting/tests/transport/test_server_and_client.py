@@ -61,6 +61,35 @@ async def test_a_struct_is_a_successful_answer(
 
 
 @BOTH
+@pytest.mark.parametrize("is_deferred", [False, True])
+async def test_an_answer_that_no_peer_accepts_is_an_error(
+    start_server: Any, new_client: Any, serialization: Serialization, is_deferred: bool
+) -> None:
+    """A peer closes the connection at a frame above its limit, and asks again."""
+
+    def query(_: None, call: Call[QueryConsumerOffset]) -> Reply | None:
+        reply = Reply(header=QueryConsumerOffsetReply(offset=1), body=bytes(call.header.queue_id))
+        if not is_deferred:
+            return reply
+        asyncio.get_running_loop().call_soon(call.answer, reply)
+        return None
+
+    server, port = await start_server({QUERY: query}, ServerSettings(frame_bytes_max=5_000))
+    client = new_client(settings(serialization))
+
+    async def ask(size: int) -> int:
+        header = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=size)
+        response = await client.invoke(f"127.0.0.1:{port}", QUERY, header, timeout_ms=60_000)
+        return len(response.body)
+
+    assert await ask(4_500) == 4_500
+    with pytest.raises(ServerError, match="ask for less"):
+        await ask(6_000)
+    assert await ask(10) == 10
+    assert server.stats().connections == 1
+
+
+@BOTH
 async def test_errors_of_handlers_are_answers(
     start_server: Any, new_client: Any, serialization: Serialization
 ) -> None:

@@ -93,6 +93,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "dispatch.failed": "Native dispatch has a bug; please report it. From now on Python dispatches "
     "all records of the log.",
     "handler.failed": "A request was answered with code 1 because of a bug; please report it.",
+    "answer.too_large": "An answer was larger than a frame may be, so code 1 was sent instead; "
+    "`code` is the request's.",
     # name server
     "broker.address_replaced": "A broker registered with the name and id of a live broker at "
     "another address, `replaced`, and took its place in the routes. If both are running, give one "

@@ -147,7 +147,7 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=1,
             description="Maximum number of topics, counted once for each broker group that has"
-            " them: about 500 MB.",
+            " them: 160 to 300 MB (measured with 1,000,000; longest hold of the loop 17 ms).",
             extra={"mutable": True},
         ),
     ] = 1_000_000

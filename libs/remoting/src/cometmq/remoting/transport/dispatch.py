@@ -289,6 +289,12 @@ class Dispatcher(Generic[ContextT]):
         self._log.error("handler.failed", code=call.code, peer=call.peer.address, error=remark)
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
+    def too_large(self, call: Call[Any], size: int) -> Reply:
+        """Log an answer with which the peer would close the connection; return one that says so."""
+        self._log.warning("answer.too_large", code=call.code, peer=call.peer.address, bytes=size)
+        remark = f"the answer has {size} bytes, more than one frame may have: ask for less"
+        return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+
     def _may_overflow(self, peer: Served, count: int) -> bool:
         one, every = self._in_flight_max
         return peer.in_flight + count > one or self._stats.in_flight + count > every

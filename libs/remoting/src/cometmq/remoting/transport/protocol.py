@@ -53,6 +53,7 @@ class PeerProtocol(TimedPeer):
         self._connection = Connection(hub.codec, self)
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._encode_reply = hub.codec.encoder.encode_reply
+        self._answer_bytes_max = hub.codec.frame_bytes_max
         self._flush_bytes = hub.settings.write_high_water_bytes
         self._gate = hub.tls
         self._refusal = ""
@@ -275,16 +276,21 @@ class PeerProtocol(TimedPeer):
     def deliver(self, call: Call[Any], answer: Answer) -> bool:
         """Encode an answer; return False if the peer must catch up before it is served further.
 
-        An answer that cannot be encoded is a bug in its handler; a failure is sent instead.
+        An answer that cannot be encoded is a bug in its handler; a failure is sent instead, also of
+        an answer whose frame no peer would accept.
         """
         dispatcher, connection = self._dispatcher, self._connection
         if dispatcher.after:
             dispatcher.run_after(call, answer)
         out, serialization, opaque = connection.out, call.serialization, call.opaque
+        sent_count = len(out)
         try:
             size = self._encode_reply(out, serialization, opaque, answer)
         except Exception as error:  # noqa: BLE001  # as in dispatch.py
             size = self._encode_reply(out, serialization, opaque, dispatcher.failure(call, error))
+        if size > self._answer_bytes_max:
+            del out[sent_count:]
+            size = self._encode_reply(out, serialization, opaque, dispatcher.too_large(call, size))
         connection.out_bytes += size
         if connection.out_bytes > LARGE_BYTES:
             self._note_output()
