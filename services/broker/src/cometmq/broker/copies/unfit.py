@@ -26,6 +26,7 @@ class Unfit(StrEnum):
     NOT_MASTER = "not-master"
     DUPLICATE = "duplicate"
     DIVERGED = "diverged"
+    DIFFERENT = "different"
     DAMAGED = "damaged"
     STOPPING = "stopping"
     UNPROVEN = "unproven"
@@ -53,6 +54,8 @@ ACTIONS: Final[Mapping[Unfit, str]] = {
     Unfit.NOT_MASTER: "none: the broker finds the current master in the record of the group",
     Unfit.DUPLICATE: "give each broker of the group a brokerId of its own",
     Unfit.DIVERGED: f"each log has messages that the other lacks; {_REBUILD}",
+    Unfit.DIFFERENT: "one copy has changed bytes that no checksum covers yet: compare both"
+    " (docs/runbooks/slave-does-not-follow.md#which-copy-is-right), then rebuild the wrong one",
     Unfit.DAMAGED: "the master cannot read a part of its log: make another copy the master, or"
     " repair its store (cometmq store verify)",
     Unfit.UNPROVEN: "give every broker of the group the same groupKeyFile; if it is none of them,"

@@ -141,7 +141,7 @@ async def test_logs_with_other_bytes_are_not_cut(tmp_path: Path) -> None:
         await master.lead(1)
         end = slave.end
         await slave.follow_member(master, 1)
-        await until(lambda: slave.state.following.unfit is Unfit.DIVERGED)
+        await until(lambda: slave.state.following.unfit is Unfit.DIFFERENT)
         assert slave.end == end
         assert "bytes from 0 on differ" in slave.state.following.unfit_detail
         assert not (slave.folder / "cut").exists()

@@ -224,10 +224,14 @@ def digest(data: Buffer) -> str:
 
 
 def check_digest(welcome: Welcome, hello: Hello, data: Buffer) -> None:
-    """Raise UnfitLog if the follower's bytes before the common point differ from the master's."""
+    """Raise UnfitLog if the follower's bytes before the common point differ from the master's.
+
+    Neither side is repaired: the bytes have no checksum yet, so either copy may be the right one,
+    and the follower counts as in sync until the record says otherwise.
+    """
     if digest(data) != welcome.digest.value:
         raise UnfitLog(
-            Unfit.DIVERGED,
+            Unfit.DIFFERENT,
             f"by their epochs, the logs agree up to {welcome.start}, but the bytes from"
             f" {welcome.digest.start} on differ; the follower's log ends at {hello.log.end}",
         )
