@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::pull::answer::{PlainTemplate, Template};
-use crate::pull::cache::{Part, fits};
+use crate::pull::cache::{CHECKSUM_BYTES, fits, parts};
 use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Found, Limits, LogView, Queue, Source};
 use crate::pull::stage::{Context, Pull, Pulls, Reader, Renewal, Staged, answer};
 use crate::python::array;
@@ -93,6 +93,11 @@ struct PythonSource<'a, 'py> {
     read_entries: &'a Py<PyAny>,
 }
 
+/// An open file, its descriptor, a position in it, and where the checksums of the block are.
+type Place<'py> = (Bound<'py, PyAny>, i32, u64, Option<Checksums<'py>>);
+/// An open file, its descriptor, where the block begins in the log, and its first and last entry.
+type Checksums<'py> = (Bound<'py, PyAny>, i32, i64, usize, usize);
+
 impl PythonSource<'_, '_> {
     fn copy(&self, found: &Bound<'_, PyAny>, into: &mut [u8]) -> bool {
         PyBuffer::<u8>::get(found).is_ok_and(|data| data.copy_to_slice(self.py, into).is_ok())
@@ -109,11 +114,24 @@ impl Source for PythonSource<'_, '_> {
         let Ok(place) = found.cast::<PyTuple>() else {
             return self.copy(found, &mut block[known..]);
         };
-        // `found` keeps the file open.
-        let place = place.extract::<(Bound<'_, PyAny>, i32, u64, Vec<Part>)>();
-        place.is_ok_and(|(_file, fd, position, parts)| {
-            read_cached(fd, position, &mut block[known..]) && fits(block, known, &parts)
-        })
+        // `found` keeps the files open.
+        let Ok((_file, fd, position, sealed)) = place.extract::<Place<'_>>() else {
+            return false;
+        };
+        let parts = match sealed {
+            None => vec![],
+            Some((_file, fd, start, first, stop)) => {
+                let Some(count) = stop.checked_sub(first) else {
+                    return false;
+                };
+                let mut entries = vec![0; count * CHECKSUM_BYTES];
+                if !read_cached(fd, (first * CHECKSUM_BYTES) as u64, &mut entries) {
+                    return false;
+                }
+                parts(&entries, start)
+            }
+        };
+        read_cached(fd, position, &mut block[known..]) && fits(block, known, &parts)
     }
 
     fn entries(&mut self, _queue: usize, queue_offset: i64, into: &mut [u8]) -> bool {

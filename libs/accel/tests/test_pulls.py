@@ -4,6 +4,7 @@
 import contextlib
 import select
 import socket
+import struct
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -120,24 +121,36 @@ def test_an_open_file_is_read_without_python(tmp_path):
     world.lane.clear()
     path = tmp_path / "log"
     path.write_bytes(b"xy" + world.log)
-    with path.open("rb") as file:
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(path.open("rb"))
         fd = file.fileno()
-        world.answer_to_read = lambda _: (file, fd, 2, [])
+        world.answer_to_read = lambda _: (file, fd, 2, None)
         assert world.answer(data)[0] == expected
         world.lane.clear()
         size, crc = world.size, crc32(world.log[: world.size])
-        world.answer_to_read = lambda _: (file, fd, 2, [(0, size, crc)])
+        entries = [(size, crc), (size, crc ^ 1), (1 << 20, crc), (0, 0)]
+        sums = stack.enter_context((tmp_path / "checksums").open("wb+", buffering=0))
+        for number, entry in enumerate(entries):  # all of them for the block at 0
+            sums.write(struct.pack(">III", *entry, crc32(struct.pack(">qII", 0, *entry), 65536)))
+            place = (file, fd, 2, (sums, sums.fileno(), 0, number, number + 1))
+            world.answer_to_read = partial(always, place)
+            world.lane.clear()
+            fits = number in {0, 3}  # the last one says nothing
+            assert world.answer(data)[:2] == ((expected, 1) if fits else (b"", 0))
+        # not its own entry, none, no position, no file, no entries, and not as many values
+        world.lane.clear()
+        other = (sums, sums.fileno(), 65536, 1, 2)
+        world.answer_to_read = partial(always, (file, fd, 2, other))
         assert world.answer(data)[0] == expected
-        # other checksums, too near to the end, no position, no file, and not four values
         odd: list[Any] = [
-            (file, fd, 2, [(0, size, crc ^ 1)]),
-            (file, fd, 2, [(0, size, crc), (size, 2 * size, crc)]),
-            (file, fd, 2, [(0, 1 << 20, crc)]),
-            (file, fd, 2, [(2, 1, crc)]),
-            (file, fd, 3, []),
-            (file, fd, -1, []),
-            (file, fd, "2", []),
-            (None, -1, 2, []),
+            (file, fd, 2, (sums, sums.fileno(), 0, 4, 5)),
+            (file, fd, 2, (sums, sums.fileno(), 0, 2, 1)),
+            (file, fd, 2, (sums, -1, 0, 0, 1)),
+            (file, fd, 2, []),
+            (file, fd, 3, None),
+            (file, fd, -1, None),
+            (file, fd, "2", None),
+            (None, -1, 2, None),
             (file, fd, 2),
             (None, 2),
             (),

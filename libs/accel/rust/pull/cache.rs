@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::scan::be32;
+
 /// The owner of a block, and the number of the block within that owner.
 pub type Key = (usize, i64);
 
@@ -91,8 +93,33 @@ impl Cache {
     }
 }
 
+/// Size of the parts of the log that have checksums.
+const PART_BYTES: usize = 64 << 10;
+/// Size of a checksum's entry: the length of the part that it covers, the CRC-32 of these bytes, and
+/// the entry's own.
+pub const CHECKSUM_BYTES: usize = 12;
+
 /// Begin and end of a part of a block, and the CRC-32 of its bytes.
 pub type Part = (usize, usize, u32);
+
+/// Reads the entries of consecutive parts of a log file, as `cometmq.store.log.checksums` does:
+/// those that are missing or damaged are left out. `offset` is where the first part begins in the
+/// log.
+#[must_use]
+pub fn parts(entries: &[u8], offset: i64) -> Vec<Part> {
+    let mut found = vec![];
+    for (number, entry) in entries.chunks_exact(CHECKSUM_BYTES).enumerate() {
+        let begin = number * PART_BYTES;
+        let mut hasher = crc32fast::Hasher::new_with_initial(PART_BYTES as u32);
+        hasher.update(&(offset + begin as i64).to_be_bytes());
+        hasher.update(&entry[..8]);
+        let length = be32(entry, 0) as usize;
+        if length > 0 && be32(entry, 8) == hasher.finalize() {
+            found.push((begin, begin + length, be32(entry, 4)));
+        }
+    }
+    found
+}
 
 /// Returns whether the bytes of a block match the checksums of its parts. Parts before `known` were
 /// compared when they were read.
@@ -141,6 +168,8 @@ mod tests {
         assert_eq!(*cache.get((0, 2), 1, |_, _| false).unwrap(), [2]);
     }
 
+    const PROOF: [u8; 4] = 0xe6be_6f30_u32.to_be_bytes();
+
     #[test]
     fn parts_are_compared_unless_they_are_known() {
         let crc = crc32fast::hash(b"cd");
@@ -149,6 +178,23 @@ mod tests {
         assert!(!fits(b"abce", 3, &[(2, 4, crc)]));
         assert!(fits(b"abce", 4, &[(2, 4, crc)]));
         assert!(!fits(b"abcd", 0, &[(2, 5, crc)]));
+    }
+
+    #[test]
+    fn entries_that_are_not_their_own_are_left_out() {
+        // written by Python: length 5, CRC 7, of the block at 65,536
+        let entry = [0, 0, 0, 5, 0, 0, 0, 7, PROOF[0], PROOF[1], PROOF[2], PROOF[3]];
+        let missing = [0; CHECKSUM_BYTES];
+        assert_eq!(parts(&entry, 65_536), [(0, 5, 7)]);
+        assert_eq!(parts(&entry, 0), []);
+        let both = [missing, entry].concat();
+        assert_eq!(parts(&both, 0), [(PART_BYTES, PART_BYTES + 5, 7)]);
+        assert_eq!(parts(&both[..20], 0), []);
+        for at in 0..CHECKSUM_BYTES {
+            let mut other = entry;
+            other[at] ^= 1;
+            assert_eq!(parts(&other, 65_536), []);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 import errno
 import os
+import struct
 from functools import partial
 from random import Random
 from zlib import crc32
@@ -254,11 +255,17 @@ def test_native_code_gets_the_checksums_of_what_it_reads(tmp_path):
         count = min(BLOCK_BYTES, FILE_BYTES - start % FILE_BYTES, view.end - start)
         place = read_log(view, start, 10, count)
         assert isinstance(place, tuple)
-        _, number, position, parts = place
+        _, number, position, sealed = place
         assert position == start % FILE_BYTES + 10
+        if sealed is None:
+            continue
+        _, entries, offset, first, stop = sealed
+        assert offset == start
         data = os.pread(number, count, start % FILE_BYTES)
-        for begin, end, crc in parts:
-            assert crc32(data[begin:end]) == crc
-            covered += end - begin
+        for block in range(first, stop):
+            length, crc, _ = struct.unpack(">III", os.pread(entries, 12, 12 * block))
+            begin = BLOCK_BYTES * block - start % FILE_BYTES
+            assert crc32(data[begin : begin + length]) == crc
+            covered += length
     assert covered >= view.end - BLOCK_BYTES
     rig.store.close()

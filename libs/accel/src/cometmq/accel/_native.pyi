@@ -148,7 +148,7 @@ PullEffects: TypeAlias = tuple[
 commit; the locks of each renewal; what is left of the filters' budget; the seconds that it took.
 """
 
-_Place: TypeAlias = tuple[Any, int, int, Sequence[tuple[int, int, int]]]
+_Place: TypeAlias = tuple[Any, int, int, tuple[Any, int, int, int, int] | None]
 
 class _View(Protocol):
     @property
@@ -194,8 +194,10 @@ class PullLane:
         of known bytes, and a number of bytes: those between the two numbers are wanted.
         `read_entries` gets a queue, an offset and a number of entries. Both return None if the data
         is not in memory. Instead of the bytes, `read_log` may return an object that keeps a file
-        open, its descriptor, the position, and parts of the block with their CRC-32; the bytes are
-        then read if that does not block, and must match. With `accounts`, only pulls that these
+        open, its descriptor, the position, and the place of the block's checksums: an object that
+        keeps their file open, its descriptor, the offset of the block, and the number of the first
+        entry and of the one behind the last. The bytes are then read if that does not block, and
+        must match. With `accounts`, only pulls that these
         accounts have signed and may make are taken, and no renewals.
         """
 

@@ -36,7 +36,7 @@ __all__ = [
     "reason_without",
 ]
 
-INTERFACE: Final = 0xFAE3B471
+INTERFACE: Final = 0xEB3AF752
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 A `git pull` does not rebuild the module, and the version changes only with releases.

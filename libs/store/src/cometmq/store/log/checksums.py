@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.disk import Descriptor, Disk, DiskFile
 from cometmq.store.errors import DiskError
 from cometmq.store.layout import Layout
 from cometmq.store.log.damage import DamagedRange
@@ -198,6 +198,16 @@ class Checksums:
             (length, crc) if proof == _proof(start, number, length, crc) else _UNKNOWN
             for number, (length, crc, proof) in enumerate(rows, first)
         ]
+
+    def descriptor(self, start: int) -> Descriptor | None:
+        """Return a descriptor of the entries of the log file that begins at `start`; None if there
+        are none.
+        """
+        file = self._files.get(start)
+        try:
+            return None if file is None else file.descriptor()
+        except DiskError:
+            return None  # unknown: the log itself may be intact
 
     def prove(self, parts: Sequence[Span]) -> bool:
         """Return whether every block has a matching checksum; may block."""

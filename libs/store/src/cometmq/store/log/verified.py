@@ -14,13 +14,18 @@ file. Any thread may read; only the thread that owns the store calls the other m
 import errno
 import threading
 from collections import OrderedDict
-from typing import Final
+from typing import Final, TypeAlias
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import DiskFile
+from cometmq.store.disk import Descriptor, DiskFile
 from cometmq.store.errors import DiskError
 from cometmq.store.log.checksums import BLOCK_BYTES, Checksums, crc_of
 from cometmq.store.log.damage import DamagedRange, merged, overlaps
+
+ChecksumPlace: TypeAlias = tuple[Descriptor, int, int, int, int]
+"""An open file of checksums, its number, the offset of a block of the log, and the number of its
+entry and of the one behind the last.
+"""
 
 KEPT_COUNT_MAX: Final = 64
 """4 MiB: readers of the Python path that are close to each other share their blocks."""
@@ -153,22 +158,19 @@ class VerifiedReads:
         with self._lock:
             self.suspects = merged([*self.suspects, DamagedRange(offset, offset + size)])
 
-    def parts(self, start: int, begin: int, end: int) -> list[tuple[int, int, int]] | None:
-        """Return the checksums of a range of the log file that begins at `start`, for native code.
+    def place(self, offset: int, position: int, count: int) -> ChecksumPlace | None:
+        """Return where the checksums of bytes at this offset are, for native code.
 
-        Each part has its begin and end relative to `begin`, which starts a block, and the CRC-32 of
-        its bytes. Return None if they are not in memory, or if one of them ends behind `end`.
+        The bytes are at `position` of a log file, where a block begins.
         """
-        first, stop = begin // BLOCK_BYTES, -(-min(end, self.end - start) // BLOCK_BYTES)
-        entries = self._checksums.entries(start, first, stop, may_block=False)
-        if entries is None:
+        if offset >= self.end:
             return None
-        found, at = [], 0
-        for length, crc in entries:
-            if length:
-                found.append((at, at + length, crc))
-            at += BLOCK_BYTES
-        return None if found and found[-1][1] > end - begin else found
+        descriptor = self._checksums.descriptor(offset - position)
+        if descriptor is None:
+            return None
+        covered = min(position + count, position + self.end - offset)
+        first, stop = position // BLOCK_BYTES, -(-covered // BLOCK_BYTES)
+        return descriptor, descriptor.number, offset, first, stop
 
 
 def _whole(file: DiskFile, begin: int, size: int, *, may_block: bool) -> Buffer | None:

@@ -4,14 +4,13 @@
 Hot path: `get` runs once per pull, on top of `read_queue` (bench/micro/bench_broker.py).
 """
 
-from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import Descriptor
-from cometmq.store.log.checksums import Part
 from cometmq.store.log.commit_log import CommitLog, LogView
+from cometmq.store.log.verified import ChecksumPlace
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.matching_reader import BlockSize, RecordTest, read_matching
 from cometmq.store.queues.queue_reader import ReadLimits, read_queue
@@ -25,8 +24,8 @@ from cometmq.store.stats import Counters
 TOLD_COUNT_MAX: Final = 10_000
 """Number of damaged places that are remembered, so that each is logged once."""
 
-LogPlace: TypeAlias = tuple[Descriptor, int, int, Sequence[Part]]
-"""An open file, its number, a position in it, and the checksums of what is read there."""
+LogPlace: TypeAlias = tuple[Descriptor, int, int, ChecksumPlace | None]
+"""An open file, its number, a position in it, and where the checksums of its block are."""
 
 
 class Pulls:
@@ -183,18 +182,16 @@ def read_log(view: LogView, start: int, known: int, count: int) -> LogPlace | Bu
     if they are not in memory or are damaged.
 
     `start` begins a block that has a checksum. If native code can read the bytes, return the open
-    file, the descriptor's number, the position, and the checksums of parts of the range, relative
-    to `start`, which native code has to compare.
+    file, the descriptor's number, the position, and where the checksums are that native code has to
+    compare; None if there are none.
     """
     file, position = view.locate(start)
     descriptor = file.descriptor()
     if descriptor is None:
         return view.read(start + known, count - known, may_block=False)
     verified = view.verified
-    if verified is None or start >= verified.end:
-        return descriptor, descriptor.number, position + known, ()
-    parts = verified.parts(start - position, position, position + count)
-    return None if parts is None else (descriptor, descriptor.number, position + known, parts)
+    sealed = None if verified is None else verified.place(start, position, count)
+    return descriptor, descriptor.number, position + known, sealed
 
 
 def read_entries(queue: ConsumeQueue, queue_offset: int, count: int) -> Buffer | None:
