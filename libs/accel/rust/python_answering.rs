@@ -16,11 +16,14 @@ use crate::python_tls::TlsSession;
 
 /// The value of a connection's attribute `habit` if its last chunk contained only pulls.
 const PULLS: i64 = 2;
-/// Once the answers exceed this size, they are sent before more are made.
+/// Once the answers exceed this size, they are sent before more are made. Smaller ones are sent
+/// together: if each were sent at once, every client would ask again at another time, and the loop
+/// would take 1.3 times the processor time for pulls with an SQL filter.
 const ANSWERS_BYTES_MAX: usize = 128 << 10;
 /// After this number of answers, other work of the loop comes before further reads.
 const ANSWERS_MAX: usize = 16;
-/// Larger buffers are freed after the answers are sent.
+/// Once the answers that are kept exceed this size, they are sent before more are made. Larger
+/// buffers are freed then.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// What a call needs to answer pulls: the lane, the log's view, the budget of filters, the largest
@@ -105,6 +108,8 @@ pub(crate) struct Answering<'a, 'py> {
     answers: &'a mut Answers,
     work: Option<Work<'py>>,
     count: usize,
+    /// The number of requests at the last call of `reads_on`.
+    seen: usize,
     received: usize,
     sent: usize,
     rest: Vec<Rest<'py>>,
@@ -119,6 +124,7 @@ impl<'a, 'py> Answering<'a, 'py> {
             answers,
             work: None,
             count: 0,
+            seen: 0,
             received: 0,
             sent: 0,
             rest: vec![],
@@ -162,34 +168,34 @@ impl<'a, 'py> Answering<'a, 'py> {
         Ok(rest)
     }
 
-    /// Sends the answers if they are large. If they may not be sent, more of them may be kept.
+    /// Sends the answers if they are large.
     pub(crate) fn send_large(&mut self, py: Python<'py>, output: &mut Output<'_>) -> PyResult<()> {
         let bytes = self.work.as_ref().map_or(0, |work| work.out.len());
-        if bytes > ANSWERS_BYTES_MAX && !self.send(py, output)? {
-            self.is_done |= bytes > KEPT_BYTES_MAX;
-        }
-        Ok(())
+        if bytes > ANSWERS_BYTES_MAX { self.send(py, output) } else { Ok(()) }
     }
 
-    /// Whether the sockets may be read again, after the answers were sent.
-    pub(crate) fn reads_on(&self) -> bool {
-        !self.is_done && self.count < ANSWERS_MAX
-    }
-
-    /// Sends the answers so far, unless Python has to store something before; returns whether it
-    /// has.
-    pub(crate) fn send(&mut self, py: Python<'py>, output: &mut Output<'_>) -> PyResult<bool> {
+    /// Sends the answers so far, unless Python has to store something before.
+    pub(crate) fn send(&mut self, py: Python<'py>, output: &mut Output<'_>) -> PyResult<()> {
         let Some(work) = &mut self.work else {
-            return Ok(false);
+            return Ok(());
         };
         if !self.pulling.6 || work.has_changes() {
-            return Ok(false);
+            self.is_done |= work.out.len() > KEPT_BYTES_MAX;
+            return Ok(());
         }
         std::mem::swap(&mut work.out, &mut self.answers.bytes);
         self.sent += self.answers.send(py, output, &mut self.rest)?;
         std::mem::swap(&mut work.out, &mut self.answers.bytes);
         self.is_done |= !self.rest.is_empty();
-        Ok(true)
+        Ok(())
+    }
+
+    /// Whether the sockets may be read again: everything is answered and sent, and the last reads
+    /// have brought pulls. Returns false if there have been many.
+    pub(crate) fn reads_on(&mut self) -> bool {
+        let has_new = self.count > self.seen;
+        self.seen = self.count;
+        has_new && !self.is_done && self.count < ANSWERS_MAX && self.answers.rows.is_empty()
     }
 
     fn answer_chunk(&mut self, data: &[u8]) -> PyResult<(usize, usize)> {

@@ -136,12 +136,12 @@ impl Sockets {
                 }
             }
             reads_on = match &mut answering {
-                Some(answering) if !events.is_empty() => {
-                    answering.send(py, &mut output)? && answering.reads_on()
+                None => false,
+                Some(answering) => {
+                    answering.send(py, &mut output)?;
+                    answering.reads_on() && chunks.is_empty() && ended.is_empty()
                 }
-                _ => false,
-            } && chunks.is_empty()
-                && ended.is_empty();
+            };
         }
         let answered = answering.map_or(Ok(None), Answering::finish)?;
         self.shrink();

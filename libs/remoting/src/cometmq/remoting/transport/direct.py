@@ -321,8 +321,11 @@ class DirectIO:
 
     def _serve(self, chunks: list[Chunk]) -> None:
         sends = [chunk for chunk in chunks if chunk[0].habit == SENDS]
-        others = [chunk for chunk in chunks if chunk[0].habit != SENDS] if sends else chunks
+        others = chunks
         if sends:
+            others = []
+            if len(sends) < len(chunks):
+                others = [chunk for chunk in chunks if chunk[0].habit != SENDS]
             others += self._safely(self._stage, sends)
         for peer, data in others:
             self._serve_one(peer, data)
