@@ -304,8 +304,9 @@ def test_a_cluster_is_shown_with_roles_and_rates(ask, suite):
     assert 0 < row["disk_percent"] <= 100
     assert row["messages_today"] >= 0
     head, line = ask("cluster").out.splitlines()
-    assert head.split()[:3] == ["Cluster", "Broker", "Id"]
+    assert head.split()[:3] == ["Broker", "Role", "Address"]
     assert suite.broker in line
+    assert ask("cluster", "--wide").out.split()[:3] == ["Cluster", "Broker", "Id"]
 
 
 # -- errors, times, speed ---------------------------------------------------------------------

@@ -104,7 +104,7 @@ def test_two_brokers_share_topics_and_stop_with_ctrl_c(pair):
     pair.start()
     log = pair.child.log()
     assert f"broker 2     127.0.0.1:{pair.port + 10} and 127.0.0.1:{pair.port + 8}; slaves" in log
-    names = sorted(re.findall(r"^DefaultCluster +(\S+)", pair.run("cluster"), re.MULTILINE))
+    names = sorted(re.findall(r"^(\S+):0 +master", pair.run("cluster"), re.MULTILINE))
     assert names[1] == f"{names[0]}-2"
     assert f"brokers     {','.join(names)}" in pair.run("topic", "create", "both")
     for number in range(4):

@@ -62,6 +62,10 @@ def status(
 
     A group is complete if its master is open, every broker answers and is in sync, and electors
     look after every broker.
+
+    \b
+    EXAMPLE
+      cometmq ha status -c elector.conf
     """
 
     async def show(open_group: OpenGroup) -> None:
@@ -101,7 +105,12 @@ def switchover(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make another broker the master without failing any sends, and wait until it is open."""
+    """Make another broker the master without failing any sends, and wait until it is open.
+
+    \b
+    EXAMPLE
+      cometmq ha switchover -c elector.conf --to 2
+    """
 
     async def switch(open_group: OpenGroup) -> None:
         found = await open_group.found()
@@ -175,6 +184,10 @@ def fence(  # one parameter per option
 
     Use `switchover` unless the master is doing harm. The same broker is elected again only if no
     other in-sync broker answers.
+
+    \b
+    EXAMPLE
+      cometmq ha fence 0 -c elector.conf
     """
 
     async def stop_master(open_group: OpenGroup) -> None:
@@ -239,6 +252,10 @@ def rebuild(
 
     The old files move to the folder discarded-TIME in its store; delete that folder once you no
     longer need its contents.
+
+    \b
+    EXAMPLE
+      cometmq ha rebuild 1 -c elector.conf
     """
 
     async def discard(open_group: OpenGroup) -> None:
@@ -300,6 +317,10 @@ def restore(
     An elector does this on its own unless acknowledged messages might be lost; in that case you
     have to decide, with --accept-loss. All brokers in --members have to answer, so leave out
     brokers that will never return.
+
+    \b
+    EXAMPLE
+      cometmq ha restore -c elector.conf --accept-loss
     """
 
     async def create(open_group: OpenGroup) -> None:

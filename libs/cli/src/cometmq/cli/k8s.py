@@ -129,7 +129,12 @@ def switchover(  # one parameter per option
     wait: Wait = WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Make another broker the master without failing any sends, and wait until it is open."""
+    """Make another broker the master without failing any sends, and wait until it is open.
+
+    \b
+    EXAMPLE
+      cometmq k8s switchover mq
+    """
     one = OneGroup(group, namespace, context)
 
     async def switch() -> None:
@@ -153,6 +158,10 @@ def fence(  # one parameter per option
     """Stop a master at once, even if sends fail, and wait for the next one.
 
     Use `switchover` unless the master is doing harm.
+
+    \b
+    EXAMPLE
+      cometmq k8s fence mq mq-0
     """
     one = OneGroup(group, namespace, context)
 
@@ -182,6 +191,10 @@ def rebuild(  # one parameter per option
     The old files move to the folder discarded-TIME in its volume; delete that folder once you no
     longer need its contents. The group's condition FullyReplicated is True again once the slave is
     back in sync.
+
+    \b
+    EXAMPLE
+      cometmq k8s rebuild mq mq-1
     """
     one = OneGroup(group, namespace, context)
 
@@ -209,6 +222,10 @@ def accept_loss(  # one parameter per option
     The operator elects no master if acknowledged messages might be lost, for example after a power
     failure of all nodes. This command accepts the loss that the group's condition ElectionPossible
     describes: messages that only other stores had are lost for good.
+
+    \b
+    EXAMPLE
+      cometmq k8s accept-loss mq
     """
     one = OneGroup(group, namespace, context)
 

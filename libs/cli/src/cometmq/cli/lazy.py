@@ -210,4 +210,6 @@ class LazyGroup(TyperGroup):
                 add_global_options(command, ctx.find_root().command.params)
                 if info.panel not in self.hidden_panels:  # mqadmin's commands take full names
                     use_namespace(command)
+            if ctx.resilient_parsing:  # a shell completes
+                import_module("cometmq.cli.completion").complete_names(command)
         return called, command, rest

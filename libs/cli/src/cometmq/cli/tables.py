@@ -19,6 +19,15 @@ PADDING: Final = 2
 FOLDED_CHARS_MIN: Final = 16
 """Minimum width of a folded column."""
 
+STYLES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("ok", "OK", "ONLINE"), "green"),
+    **dict.fromkeys(("warning", "WARNING", "read-only", "no elector", "lacks copies"), "yellow"),
+    **dict.fromkeys(
+        ("critical", "CRITICAL", "error", "takes no messages", "cannot follow", "no master"), "red"
+    ),
+}
+"""The colours of cells that are a state, by the text before its reason."""
+
 Cell = str | int | float | bool | None | list[str] | list[int]
 
 
@@ -41,8 +50,15 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: st
         side: Literal["left", "right"] = "right" if is_number else "left"
         table.add_column(column, justify=side, overflow="fold", width=widths[index])
     for texts_of_row in shown:
-        table.add_row(*map(Text, texts_of_row))
+        table.add_row(*(Text(text, style=_style(text)) for text in texts_of_row))
     _print(table, title)
+
+
+def _style(text: str) -> str:
+    """Return the colour of a state; rich leaves it out if the output is no terminal, or NO_COLOR is
+    set.
+    """
+    return STYLES.get(text.partition(":")[0], "")
 
 
 def _layout(texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
@@ -93,7 +109,9 @@ def _print(table: Table, title: str) -> None:
         Console().print(*parts, sep="\n")
         return
     text = StringIO()
-    Console(file=text, width=UNBOUNDED_CHARS).print(*parts, sep="\n")
+    Console(file=text, width=UNBOUNDED_CHARS, no_color=True, force_terminal=False).print(
+        *parts, sep="\n"
+    )
     for line in text.getvalue().splitlines():
         sys.stdout.write(line.rstrip() + "\n")
 

@@ -75,6 +75,10 @@ def broker(
     """Run a broker in the foreground; SIGTERM and Ctrl-C stop it.
 
     Every setting is also an option: --listen-port 10911 sets listenPort.
+
+    \b
+    EXAMPLE
+      cometmq broker -c broker.conf -n 'mq1:9876;mq2:9876'
     """
 
     def settings() -> Loaded[BrokerSettings]:

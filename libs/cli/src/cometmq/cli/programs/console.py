@@ -34,6 +34,10 @@ def console(
 
     It shows the cluster in a browser; changes need a login. Every setting is also an option:
     --history-days 30 sets historyDays.
+
+    \b
+    EXAMPLE
+      cometmq console -n mq1:9876
     """
 
     def settings() -> Loaded[ConsoleSettings]:

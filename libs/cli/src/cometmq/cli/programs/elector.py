@@ -31,6 +31,10 @@ def elector(
 
     Run one on each of several machines; they do not interfere with each other. Every setting is
     also an option: --broker-name orders sets brokerName.
+
+    \b
+    EXAMPLE
+      cometmq elector -c elector.conf
     """
 
     def settings() -> Loaded[ElectorSettings]:

@@ -34,6 +34,10 @@ def exporter(
 
     It asks all connected consumers for their statistics, and shows them as metrics. Every setting
     is also an option: --clients-max 500 sets clientsMax.
+
+    \b
+    EXAMPLE
+      cometmq exporter -n mq1:9876
     """
 
     def settings() -> Loaded[ExporterSettings]:

@@ -30,6 +30,10 @@ def namesrv(
     """Run a name server in the foreground; SIGTERM and Ctrl-C stop it.
 
     Every setting is also an option: --listen-port 9876 sets listenPort.
+
+    \b
+    EXAMPLE
+      cometmq namesrv -c namesrv.conf
     """
 
     def settings() -> Loaded[NamesrvSettings]:

@@ -147,6 +147,10 @@ def standalone(  # noqa: PLR0913, PLR0917  # one parameter per option
 
     If the folder already has data, they continue with it. Without -c, the broker reads its settings
     from broker.conf in the folder, if that file exists.
+
+    \b
+    EXAMPLE
+      cometmq standalone --data /tmp/mq
     """
     with exit_on_bad_settings():
         values = Options(data, host, namesrv_port, broker_port, http_port)._asdict().items()

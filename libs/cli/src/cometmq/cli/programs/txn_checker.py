@@ -33,6 +33,10 @@ def txn_checker(
     """Run a transaction check service in the foreground; SIGTERM and Ctrl-C stop it.
 
     Every setting is also an option: --transaction-check-max 5 sets transactionCheckMax.
+
+    \b
+    EXAMPLE
+      cometmq txn-checker -c checker.conf -n mq1:9876
     """
 
     def settings() -> Loaded[TxnCheckerSettings]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq cluster`: every broker with its role, rates, disk usage and send path."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final
 
 import typer
@@ -24,6 +24,11 @@ COLUMNS: Final = (
     "Slow because", "State",
 )  # fmt: skip
 
+NARROW: Final[Mapping[str, str]] = {
+    "Role": "Role", "Address": "Address", "In per s": "In/s", "Out per s": "Out/s",
+    "Disk percent": "Disk %", "Behind bytes": "Behind", "State": "State",
+}  # fmt: skip
+"""The columns that fit on 80 characters, after the broker's name and id, with their headings."""
 SLOW_REASONS: Final = 3
 
 FOLLOW_REMEDY: Final = "see its log, and the runbook slave-does-not-follow.md"
@@ -47,6 +52,9 @@ def show_cluster(
         ),
     ] = None,
     *,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Also clusters, versions, starts and send paths.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show each broker's role, rates, disk usage and slave lag; exit status 1 if one fails.
@@ -61,6 +69,10 @@ def show_cluster(
 
     A broker set aside with wipeWritePerm or brokerPermission is shown as read-only; this is not a
     failure.
+
+    \b
+    EXAMPLE
+      cometmq cluster --expect broker-a --expect broker-b
     """
 
     async def question(
@@ -86,7 +98,10 @@ def show_cluster(
         )
         for member in members
     ]
-    print_rows(COLUMNS, rows, as_json=as_json)
+    if wide or as_json:
+        print_rows(COLUMNS, rows, as_json=as_json)
+    else:
+        print_rows(("Broker", *NARROW.values()), [_narrow(row) for row in rows], as_json=False)
     print_notes(it.note for it in read_only.values())
     _note_absent(set(expected or ()) - {member.broker_name for member in members}, cluster)
     for name, slaves in leaderless.items():
@@ -97,6 +112,11 @@ def show_cluster(
         else:
             _note_faults(member)
             _note_misspelt(member)
+
+
+def _narrow(row: list[Cell]) -> list[Cell]:
+    cells = dict(zip(COLUMNS, row, strict=True))
+    return [f"{cells['Broker']}:{cells['Id']}", *(cells[name] for name in NARROW)]
 
 
 def _note_absent(names: Iterable[str], cluster: str | None) -> None:

@@ -8,8 +8,10 @@ nothing on the broker.
 
 import asyncio
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from time import monotonic
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -29,6 +31,7 @@ from cometmq.cli.verbs.message_format import HEADERS_FORMAT, HELP, Piece, compil
 from cometmq.cli.verbs.observer import LAST, as_observer
 from cometmq.cli.verbs.source import Printed, Source
 from cometmq.cli.verbs.spans import LAST_MAX, Span, as_reader, parse_span
+from cometmq.client import MessageExt
 from cometmq.client.clock import wall_ms
 from cometmq.client.subscriptions import MessageSelector, subscription
 from cometmq.insight import message_json
@@ -43,26 +46,23 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 Topic = Annotated[str, typer.Argument(help="Topic to read.")]
 Group = Annotated[
     str | None,
-    typer.Option(
-        "-g", "--group", help="Consume as a member of this group; its offsets are committed."
-    ),
+    typer.Option("-g", "--group", help="Consume as a member; offsets are committed."),
 ]
 Tag = Annotated[str, typer.Option("--tag", help="Only messages with these tags: 'A || B'.")]
 Filter = Annotated[
     str | None,
-    typer.Option("--filter", help="Only messages that meet this SQL92 condition: 'price > 5'."),
+    typer.Option("--filter", help="Only what meets this SQL92 condition."),
 ]
 From = Annotated[
     str | None,
     typer.Option(
         "--from",
         show_default="last",
-        help="first, last, a time (2026-11-20T10:00Z, 90m ago) or a range @TIME:TIME. With -g, it"
-        " places a group without offsets; by default, brokers decide.",
+        help="first, last, a time (90m) or a range @TIME:TIME.",
     ),
 ]
 Until = Annotated[
-    str | None, typer.Option("--until", help="Only messages stored before this time; then exit.")
+    str | None, typer.Option("--until", help="Only what was stored before; then exit.")
 ]
 Last = Annotated[
     int | None,
@@ -74,12 +74,16 @@ Follow = Annotated[
 ]
 Format = Annotated[
     str | None,
+    typer.Option("--format", help="As '%k: %v\\n'; `--format help` lists escapes."),
+]
+Decode = Annotated[
+    Literal["raw", "auto", "json", "msgpack", "text", "hex"],
     typer.Option(
-        "--format", help="Print '%k: %v\\n', for example; `--format help` lists the escapes."
+        "--decode", metavar="FORM", help="auto, json, msgpack, text, hex or raw (as they are)."
     ),
 ]
 Headers = Annotated[
-    bool, typer.Option("--headers", help="Print position, times, keys and properties, too.")
+    bool, typer.Option("--headers", help="Print position, times and properties, too.")
 ]
 Queue = Annotated[
     str | None, typer.Option("--queue", help="Only this queue, BROKER:NUMBER; not with -g.")
@@ -88,11 +92,9 @@ Offset = Annotated[int | None, typer.Option(min=0, help="Start at this offset of
 Max = Annotated[int | None, typer.Option("--max", min=1, help="Exit after this many messages.")]
 Timeout = Annotated[
     float | None,
-    typer.Option(min=0.001, help="Exit after this many seconds without a message."),
+    typer.Option(min=0.001, help="Exit after this time without a message."),
 ]
-AsJsonLines = Annotated[
-    bool, typer.Option("--json", help="Print each message as one line of JSON, with properties.")
-]
+AsJsonLines = Annotated[bool, typer.Option("--json", help="Print each message as a line of JSON.")]
 
 
 @app.command()
@@ -112,13 +114,13 @@ def consume(  # noqa: PLR0913  # one parameter per option
     timeout: Timeout = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     format_: Format = None,
+    decode: Decode = "raw",
     headers: Headers = False,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Print messages until Ctrl-C, --max, --timeout or the end of --last, --until and --no-follow.
+    """Print messages until Ctrl-C, or the end that options set.
 
-    The exit status is 1 if the timeout expires before --max messages have arrived, or while a
-    broker is not answering; the queues of that broker are then named.
+    Exit status 1: --timeout passed before --max messages came, or queues could not be read.
 
     \b
     EXAMPLES
@@ -129,7 +131,7 @@ def consume(  # noqa: PLR0913  # one parameter per option
     if format_ == "help":
         typer.echo(HELP, nl=False)
         return
-    render = _renderer(format_, has_headers=headers, as_json=as_json)
+    render = _renderer(format_, decode, has_headers=headers, as_json=as_json)
     selector = _selector(tag, condition)
     span = _checked_span(parse_span(start, until, last, follow), start, group, queue, offset)
 
@@ -194,8 +196,10 @@ def _selector(tag: str, condition: str | None) -> str | MessageSelector:
 # -- printing ---------------------------------------------------------------------------------
 
 
-def _renderer(format_: str | None, *, has_headers: bool, as_json: bool) -> Piece:
+def _renderer(format_: str | None, decode: str, *, has_headers: bool, as_json: bool) -> Piece:
     """Return the function that renders a message with its number."""
+    if decode != "raw" and as_json:
+        raise wrong_usage("--decode is for people: --json has the body as it is")
     if (format_ is not None) + has_headers + as_json > 1:
         raise wrong_usage("--format, --headers and --json are three forms: give one of them")
     is_shown = is_terminal(sys.stdout)
@@ -203,7 +207,22 @@ def _renderer(format_: str | None, *, has_headers: bool, as_json: bool) -> Piece
         return lambda message, _: message_json.render(message) + b"\n"
     if format_ is None:
         format_ = HEADERS_FORMAT if has_headers else "%v\\n"
-    return compiled(format_, for_terminal=is_shown)
+    return compiled(format_, _decoder(decode), for_terminal=is_shown)
+
+
+def _decoder(form: str) -> Callable[[MessageExt], bytes] | None:
+    """Return the function that shows a body in a form; a body of another form is shown as hex."""
+    if form == "raw":
+        return None
+    module = import_module("cometmq.insight.decode")
+
+    def decoded(message: MessageExt) -> bytes:
+        found = module.decode(message.body, module.Format(form))
+        cut = " ..." if found.is_cut else ""
+        text: str = found.text + cut
+        return text.encode()
+
+    return decoded
 
 
 class Printer:

@@ -87,7 +87,7 @@ def add(  # noqa: PLR0913  # one parameter per option
 
     \b
     EXAMPLES
-      cometmq context add prod -n mq1:9876;mq2:9876 --credentials ~/.mq/tools.yml --tls
+      cometmq context add prod -n 'mq1:9876;mq2:9876' --credentials tools.yml
       cometmq context add dev -n 127.0.0.1:9876 --access-key dev < secret.txt
     """
     check_name(name)

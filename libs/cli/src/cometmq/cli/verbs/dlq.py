@@ -64,6 +64,10 @@ def list_groups(
     """List consumer groups that have dead letters, and how many.
 
     Last is when the newest dead letter was stored; cometmq dlq show lists the messages.
+
+    \b
+    EXAMPLE
+      cometmq dlq list
     """
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
@@ -96,7 +100,12 @@ def show(  # one parameter per option
     count_max: Max = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show the dead letters of a group; --json includes bodies and properties."""
+    """Show the dead letters of a group; --json includes bodies and properties.
+
+    \b
+    EXAMPLE
+      cometmq dlq show billing --since 1d
+    """
 
     async def question(admin: AdminClient) -> list[MessageExt]:
         choice = chosen(selection, count_max)
@@ -140,6 +149,10 @@ def export(  # one parameter per option
     """Write the dead letters of a group to a file that `produce --json-lines` can send.
 
     Asks for confirmation if the file exists and is not empty.
+
+    \b
+    EXAMPLE
+      cometmq dlq export billing dead.jsonl
     """
 
     async def question(admin: AdminClient) -> int:
@@ -194,6 +207,10 @@ def replay(  # noqa: PLR0913  # one parameter per option
     that are unreadable or that brokers refuse for good, such as too large ones, are reported and
     skipped. The command refuses a group without retries, because brokers
     would turn the messages into dead letters again.
+
+    \b
+    EXAMPLE
+      cometmq dlq replay billing --tag paid --rate 100 --dry-run
     """
     target = topic or f"the group {group}"
     run = Replay(group, topic, pace=Pace(rate), is_dry=dry_run, left_out=_print_left_out)

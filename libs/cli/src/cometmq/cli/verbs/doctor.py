@@ -106,7 +106,7 @@ def write(
 
     \b
     EXAMPLE
-      cometmq debug bundle --log /var/log/cometmq/broker.log && cometmq doctor --from FILE
+      cometmq debug bundle --log /var/log/cometmq/broker.log
     """
     moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     file = out or Path(f"cometmq-bundle-{moment}.tar.gz")

@@ -47,7 +47,7 @@ def explain(
       cometmq explain 14
       cometmq explain SYSTEM_BUSY
       cometmq explain disk.full
-      cometmq explain 'CODE: 2  DESC: [TIMEOUT_CLEAN_QUEUE]broker busy, start flow control'
+      cometmq explain 'CODE: 2  DESC: [TIMEOUT_CLEAN_QUEUE]broker busy'
     """
     words = " ".join(text).strip()
     found = list(_explained(words))

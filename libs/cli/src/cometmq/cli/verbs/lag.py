@@ -77,6 +77,10 @@ def lag(
 
     The column Skips counts messages that the group will never read, because its committed offset is
     beyond the end of the queue.
+
+    \b
+    EXAMPLE
+      cometmq lag billing --watch 5
     """
     if report is not None:
         if every_s is not None:

@@ -56,8 +56,12 @@ def show(
     NOT_CONSUME_YET        the group has not committed such an offset
     NOT_ONLINE             no member of the group is connected
     PULL                   its members pull; brokers do not know their progress
-    CONSUME_BROADCASTING   each member receives it; brokers do not know their progress
+    CONSUME_BROADCASTING   each member receives it; brokers know no progress
     UNKNOWN                the broker answered with an error
+
+    \b
+    EXAMPLE
+      cometmq message show 0A000001...A5A10001 -t orders
     """
 
     async def question(admin: AdminClient) -> tuple[list[MessageExt], list[MessageTrack]]:
@@ -104,6 +108,10 @@ def find(
 
     A note is printed if --max leaves out older messages, or if a broker may have more messages
     stored at the same time than it returns.
+
+    \b
+    EXAMPLE
+      cometmq message find orders --key order-17 --since 2d
     """
     now_ms = wall_ms()
     begin_ms = 0 if since is None else times.parsed(since, now_ms=now_ms)

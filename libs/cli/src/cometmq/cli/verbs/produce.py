@@ -79,8 +79,8 @@ DelayLevel = Annotated[
     typer.Option(
         min=0,
         max=18,
-        help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h, unless the"
-        " brokers' messageDelayLevel differs; 0 means no delay.",
+        help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h, unless"
+        " messageDelayLevel differs.",
     ),
 ]
 Count = Annotated[
@@ -112,15 +112,14 @@ KeyDelimiter = Annotated[
     typer.Option(
         "-K",
         "--key-delimiter",
-        help="Text that separates the key at the beginning of each line from its body, as in kcat.",
+        help="Text between the key and the body of each line.",
     ),
 ]
 Template = Annotated[
     bool,
     typer.Option(
         "--template",
-        help="Replace {{Count}}, {{Unix}} (ms), {{TimeStamp}}, {{ID}} and {{Random 5 20}} in"
-        " bodies, keys, tags and properties.",
+        help="Replace {{Count}}, {{Unix}}, {{TimeStamp}}, {{ID}} and {{Random 5 20}}.",
     ),
 ]
 JsonLines = Annotated[

@@ -67,7 +67,12 @@ Config = Annotated[
 
 @app.command()
 def inspect(folder: Folder, config: Config = None, *, as_json: AsJson = False) -> None:
-    """Show the contents of a store; exit status 5 if its log is damaged."""
+    """Show the contents of a store; exit status 5 if its log is damaged.
+
+    \b
+    EXAMPLE
+      cometmq store inspect cometmq-data
+    """
     settings = _settings(config)
     root = str(_root(folder))
     with Meter() as meter:
@@ -137,6 +142,10 @@ def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) ->
     3  in use          open in a process; no findings before its last checkpoint
     4  needs recovery  the next start of a broker repairs the findings
     5  damaged         recovery cannot repair the findings
+
+    \b
+    EXAMPLE
+      cometmq store verify cometmq-data
     """
     settings = _settings(config)
     root = str(_root(folder))
@@ -275,6 +284,10 @@ def dump(
 
     Damaged records are reported on standard error, and the exit status is then 5. With --queue,
     records with damage only in the body are printed as well.
+
+    \b
+    EXAMPLE
+      cometmq store dump cometmq-data -t orders --max 3
     """
     root = str(_root(folder))
     faults = DumpFaults(start)

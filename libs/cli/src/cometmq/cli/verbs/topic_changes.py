@@ -231,3 +231,39 @@ def _unread(
 
 def _covers(old: UnreadQueues, new: UnreadQueues) -> bool:
     return old.first <= new.first and new.end <= old.end
+
+
+def permission_text(perm: int) -> str:
+    """Return a permission as rw, r, w or none."""
+    return ("r" if perm & Perm.READ else "") + ("w" if perm & Perm.WRITE else "") or "none"
+
+
+def described(config: TopicConfig) -> str:
+    """Return the queues and the permission of a topic, in a few words."""
+    return (
+        f"{config.read_queue_nums}/{config.write_queue_nums} queues, {permission_text(config.perm)}"
+    )
+
+
+def exists_text(
+    topic: str, existing: Mapping[str, TopicConfig], masters: Mapping[str, BrokerAdmin]
+) -> str:
+    """Return the error for an existing topic, with its brokers, its settings, and the right
+    command.
+    """
+    if topic in masters:
+        return (
+            f"{topic} is the name of a broker, which has a topic of this name for tests of itself;"
+            " choose a different name"
+        )
+    found = ", ".join(
+        f"{name} ({it.read_queue_nums} read and {it.write_queue_nums} write queues,"
+        f" {permission_text(it.perm)})"
+        for name, it in existing.items()
+    )
+    text = f"the topic {topic} exists at {found}; to change it, use cometmq topic alter {topic}"
+    rest = [name for name in masters if name not in existing]
+    if rest:
+        options = " ".join(f"-b {name}" for name in rest)
+        text += f"; to create it at the other brokers, use cometmq topic create {topic} {options}"
+    return text

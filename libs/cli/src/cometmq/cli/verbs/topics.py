@@ -2,7 +2,6 @@
 """`cometmq topic`: list, describe, create, alter and delete topics."""
 
 import sys
-from collections.abc import Mapping
 from typing import Annotated, Final
 
 import typer
@@ -24,15 +23,17 @@ from cometmq.cli.verbs.topic_changes import (
     check_exists,
     configs_at,
     cut_off_text,
+    described,
+    exists_text,
     hidden_queues,
     newly_unread,
+    permission_text,
     unread_notes,
     unread_text,
 )
 from cometmq.cli.verbs.write_access import read_only_brokers
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.kept_offsets import check_disconnected
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_topic
@@ -85,11 +86,6 @@ NewWriteQueues = Annotated[
 ]
 _PURPOSES: Final = {RETRY_PREFIX: "retries", DLQ_PREFIX: "dead letters"}
 _PERMISSIONS: Final = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.WRITE, "none": 0}
-
-
-def permission_text(perm: int) -> str:
-    """Return a permission as rw, r, w or none."""
-    return ("r" if perm & Perm.READ else "") + ("w" if perm & Perm.WRITE else "") or "none"
 
 
 def kind_of(topic: str) -> str:
@@ -214,7 +210,7 @@ def create(  # noqa: PLR0913  # one parameter per option
         masters = await admin.masters_to_change(cluster, broker or None)
         existing = await configs_at(admin, masters, topic, lambda it: it.topics())
         if existing:
-            raise ClientError(_exists_text(topic, existing, masters))
+            raise ClientError(exists_text(topic, existing, masters))
         names = await admin.create_topic(
             topic,
             queue_count=queue_count,
@@ -315,7 +311,7 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
         elif cut_off := cut_off_text(topic, before, after):
             await confirm(f"{cut_off}. Continue?", is_confirmed=yes)
         admin.preview = {
-            name: f"{_described(before[name])} -> {_described(it)}" for name, it in after.items()
+            name: f"{described(before[name])} -> {described(it)}" for name, it in after.items()
         }
         await admin.change_each(
             [masters[name] for name in after],
@@ -331,12 +327,6 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
     print_rows(columns, ask(namesrv, question), as_json=as_json, title=topic)
 
 
-def _described(config: TopicConfig) -> str:
-    return (
-        f"{config.read_queue_nums}/{config.write_queue_nums} queues, {permission_text(config.perm)}"
-    )
-
-
 async def _confirm_loss(text: str, *, is_forced: bool, is_confirmed: bool) -> None:
     """Ask before a change that takes messages from consumers; refuse it without --force."""
     if not is_forced:
@@ -348,30 +338,6 @@ def _permission(text: str) -> int:
     if text not in _PERMISSIONS:
         raise wrong_usage(f"--perm={text}: must be one of {', '.join(_PERMISSIONS)}")
     return int(_PERMISSIONS[text])
-
-
-def _exists_text(
-    topic: str, existing: Mapping[str, TopicConfig], masters: Mapping[str, BrokerAdmin]
-) -> str:
-    """Return the error for an existing topic, with its brokers, its settings, and the right
-    command.
-    """
-    if topic in masters:
-        return (
-            f"{topic} is the name of a broker, which has a topic of this name for tests of itself;"
-            " choose a different name"
-        )
-    found = ", ".join(
-        f"{name} ({it.read_queue_nums} read and {it.write_queue_nums} write queues,"
-        f" {permission_text(it.perm)})"
-        for name, it in existing.items()
-    )
-    text = f"the topic {topic} exists at {found}; to change it, use cometmq topic alter {topic}"
-    rest = [name for name in masters if name not in existing]
-    if rest:
-        options = " ".join(f"-b {name}" for name in rest)
-        text += f"; to create it at the other brokers, use cometmq topic create {topic} {options}"
-    return text
 
 
 @app.command()

@@ -82,6 +82,10 @@ def list_open(  # one parameter per option
 
     Half is the position of the half message, broker:offset; the other commands find a transaction
     fastest by this position.
+
+    \b
+    EXAMPLE
+      cometmq txn list
     """
     end_ms = None if until is None else times.parsed(until, now_ms=wall_ms())
 
@@ -112,7 +116,12 @@ def list_open(  # one parameter per option
 def show(
     transaction: Transaction, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Show a transaction's message and producer, and whether it is still open."""
+    """Show a transaction's message and producer, and whether it is still open.
+
+    \b
+    EXAMPLE
+      cometmq txn show broker-a:1234
+    """
 
     async def question(admin: AdminClient) -> dict[str, Any]:
         master, half = await _found(admin, transaction)
@@ -128,6 +137,10 @@ def check(
     """Check a transaction now, with a connected producer of its group.
 
     The exit status is 1 if no producer of the group is connected.
+
+    \b
+    EXAMPLE
+      cometmq txn check broker-a:1234
     """
 
     async def question(admin: AdminClient) -> dict[str, Cell]:
@@ -156,6 +169,10 @@ def resolve(
     """End a transaction in place of its producer; shows the message and asks for confirmation.
 
     Only the application knows the outcome, so check there first.
+
+    \b
+    EXAMPLE
+      cometmq txn resolve broker-a:1234 --rollback
     """
     if commit == rollback:
         raise wrong_usage("give either --commit or --rollback")
@@ -199,6 +216,10 @@ def verify(
     Half behind   half messages that the txn-checker has not read yet
     Op behind     commits and rollbacks that the txn-checker has not read yet
     Differences   contradictions between tables and queues; each is printed below
+
+    \b
+    EXAMPLE
+      cometmq txn verify /var/lib/cometmq
     """
     root = _checker_folder(folder)
     found = ask(namesrv, lambda admin: verify_folder(root, admin))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Completes the names of topics and groups in shells; a silent cluster completes nothing."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final
+
+from cometmq.cli.access import NAMESRV_VARIABLE, resolved_access
+
+TIMEOUT_S: Final = 1.0
+NAMES_MAX: Final = 200
+TOPICS: Final = frozenset({"topic"})
+GROUPS: Final = frozenset({"group", "source", "destination"})
+
+
+def complete_names(command: Any) -> None:
+    """Make a command and its subcommands complete the topics and groups that they take."""
+    for param in command.params:
+        if param.name in TOPICS | GROUPS and getattr(param, "_custom_shell_complete", 0) is None:
+            param._custom_shell_complete = _names  # noqa: SLF001  # typer has no later way
+    for child in getattr(command, "commands", {}).values():
+        complete_names(child)
+
+
+def _names(ctx: Any, param: Any, incomplete: str) -> list[Any]:
+    completion = import_module("typer._click.shell_completion")
+    is_topic = param.name in TOPICS
+    found = [it for it in _asked(ctx, is_topic=is_topic) if it.startswith(incomplete)]
+    return [completion.CompletionItem(it) for it in found[:NAMES_MAX]]
+
+
+def _asked(ctx: Any, *, is_topic: bool) -> Sequence[str]:
+    """Return the names that the cluster has; none if it does not answer in time."""
+    import os  # noqa: PLC0415  # only a shell that completes needs what follows
+    from asyncio import run, timeout  # noqa: PLC0415
+
+    from cometmq.cli.connecting import DEFAULT_NAMESRV, with_access  # noqa: PLC0415
+    from cometmq.client import ClientOptions  # noqa: PLC0415
+    from cometmq.client.admin import AdminClient  # noqa: PLC0415
+    from cometmq.insight.members import is_ours  # noqa: PLC0415
+    from cometmq.remoting.errors import CometError  # noqa: PLC0415
+    from cometmq.remoting.log import NO_LOG  # noqa: PLC0415
+    from cometmq.remoting.names import is_system_topic  # noqa: PLC0415
+
+    given = next((at.params["namesrv"] for at in _contexts(ctx) if at.params.get("namesrv")), "")
+
+    async def ask() -> Sequence[str]:
+        access = resolved_access()
+        namesrv = given or os.getenv(NAMESRV_VARIABLE) or access.context_namesrv or DEFAULT_NAMESRV
+        options = with_access(ClientOptions())
+        async with timeout(TIMEOUT_S), AdminClient(namesrv, options=options, log=NO_LOG) as admin:
+            if is_topic:
+                return sorted(it for it in await admin.topics() if not is_system_topic(it))
+            return sorted(it for it in await admin.groups() if is_ours(it))
+
+    try:
+        return run(ask())
+    except (CometError, TimeoutError, OSError):
+        return ()
+
+
+def _contexts(ctx: Any) -> Sequence[Any]:
+    found = []
+    while ctx is not None:
+        found.append(ctx)
+        ctx = ctx.parent
+    return found
