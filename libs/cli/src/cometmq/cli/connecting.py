@@ -23,7 +23,6 @@ from cometmq.cli.access import (
     tls_config_name,
 )
 from cometmq.cli.admin import CommandAdmin, DryRun
-from cometmq.cli.input import read_lines
 from cometmq.cli.output import Cell, print_facts
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ClientOptions, OptionsT
@@ -198,7 +197,8 @@ async def confirm(question: str, *, is_confirmed: bool) -> None:
     sys.stdout.flush()
     answer: bytes | None = None
     try:
-        answer = await anext(read_lines(sys.stdin.fileno()), None)
+        lines = import_module("cometmq.cli.input")  # only questions read a keyboard
+        answer = await anext(lines.read_lines(sys.stdin.fileno()), None)
     finally:
         if answer is None:  # Ctrl-C or Ctrl-D
             typer.echo("\ncometmq: interrupted: nothing was changed", err=True)

@@ -8,16 +8,13 @@ from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Final, Self
 
+from cometmq.cli.streams import is_terminal
+
 FIRST_S: Final = 0.5
 """Commands that end sooner than this show no progress."""
 
 REFRESH_S: Final = 0.25
 _CLEAR: Final = "\r\x1b[K"
-
-
-def is_terminal(stream: object) -> bool:
-    """Return whether a standard stream is a terminal; `stream` is None if it is closed."""
-    return stream is not None and bool(getattr(stream, "isatty", bool)())
 
 
 class Meter:

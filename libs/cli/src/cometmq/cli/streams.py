@@ -62,6 +62,11 @@ def _failed(error: OSError) -> OutputFailed:
     return OutputFailed(f"cannot write to standard output: {error.strerror or error}")
 
 
+def is_terminal(stream: object) -> bool:
+    """Return whether a standard stream is a terminal; `stream` is None if it is closed."""
+    return stream is not None and bool(getattr(stream, "isatty", bool)())
+
+
 @contextmanager
 def checked_streams() -> Iterator[None]:
     """Run a command with checked standard streams; write errors are raised as SystemExit."""

@@ -15,9 +15,8 @@ import typer
 from cometmq.cli.access import ACCESS
 from cometmq.cli.connecting import run
 from cometmq.cli.failures import print_error, print_missing
-from cometmq.cli.meter import is_terminal
 from cometmq.cli.outcome import MISSING
-from cometmq.cli.streams import OutputFailed, fail_if_output_closes
+from cometmq.cli.streams import OutputFailed, fail_if_output_closes, is_terminal
 from cometmq.client.clock import wall_ms
 from cometmq.insight.times import shown
 from cometmq.remoting.errors import CometError

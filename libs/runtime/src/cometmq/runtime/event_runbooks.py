@@ -22,7 +22,6 @@ RUNBOOKS: Final[Mapping[str, tuple[str, ...]]] = {
     "group-degraded.md": (
         "control.unproven",
         "group.blocked",
-        "member.tables_behind",
         "program.failed",
         "store.failed",
     ),

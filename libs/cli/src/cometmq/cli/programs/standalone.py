@@ -88,9 +88,8 @@ BrokerPort = Annotated[
     typer.Option(
         min=0,
         max=65535,
-        help="Port of the broker; the file's listenPort overrides the default. The broker also"
-        " listens two below it, and for slaves one above it (haListenPort), so 0 (any free port) is"
-        " refused.",
+        help="Port of the broker; the file's listenPort overrides the default. It also listens"
+        " two below and one above it (haListenPort), so 0 is refused.",
     ),
 ]
 HttpPort = Annotated[
@@ -107,9 +106,8 @@ Brokers = Annotated[
     typer.Option(
         min=1,
         max=INSTANCES_MAX,
-        help="Number of brokers, a process each, because a broker uses one core. Those after the"
-        " first have ports that are 10, 20, ... higher, and -2, -3, ... after their name and their"
-        " folder.",
+        help="Number of brokers, a process each; the N-th has ports 10 * (N - 1) higher, and -N"
+        " after its name and folder.",
     ),
 ]
 
@@ -143,10 +141,9 @@ def standalone(  # noqa: PLR0913, PLR0917  # one parameter per option
     log_level: LogLevel = "warning",
     log_json: LogJson = None,
 ) -> None:
-    """Run name server, broker and txn-checker in one process until Ctrl-C or SIGTERM.
+    """Run name server, broker and txn-checker in one process, until Ctrl-C.
 
-    If the folder already has data, they continue with it. Without -c, the broker reads its settings
-    from broker.conf in the folder, if that file exists.
+    They continue with the data in the folder; without -c, its broker.conf counts.
 
     \b
     EXAMPLE

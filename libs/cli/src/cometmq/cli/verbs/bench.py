@@ -19,8 +19,8 @@ from cometmq.cli.connecting import (
     run,
     with_access,
 )
-from cometmq.cli.meter import is_terminal
 from cometmq.cli.output import AsJson, print_facts, print_json, print_rows
+from cometmq.cli.streams import is_terminal
 from cometmq.cli.verbs.bench_client import Outcome, Task, client
 from cometmq.cli.verbs.latencies import Histogram
 from cometmq.client import ClientOptions, MessageQueue

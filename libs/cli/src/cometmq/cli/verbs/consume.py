@@ -22,10 +22,10 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.lookup import check_not_reserved
-from cometmq.cli.meter import is_terminal, live, rate
+from cometmq.cli.meter import live, rate
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import print_notes
-from cometmq.cli.streams import fail_if_output_closes
+from cometmq.cli.streams import fail_if_output_closes, is_terminal
 from cometmq.cli.verbs.member_source import as_member
 from cometmq.cli.verbs.message_format import HEADERS_FORMAT, HELP, Piece, compiled
 from cometmq.cli.verbs.observer import LAST, as_observer

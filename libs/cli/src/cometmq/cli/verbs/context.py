@@ -19,8 +19,8 @@ from cometmq.cli.connecting import (
     with_access,
     wrong_usage,
 )
-from cometmq.cli.meter import is_terminal
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
+from cometmq.cli.streams import is_terminal
 from cometmq.client.addresses import parse_addresses
 from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions

@@ -15,9 +15,10 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, wrong_usage
 from cometmq.cli.input import read_lines
-from cometmq.cli.meter import is_terminal, live
+from cometmq.cli.meter import live
 from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.output import AsJson, print_notes
+from cometmq.cli.streams import is_terminal
 from cometmq.cli.verbs.lines import Line, line_form, message_of_line, pairs
 from cometmq.cli.verbs.patience import MaybeStored, Patience
 from cometmq.cli.verbs.sent import Sent, delay_texts, failure_notes, report

@@ -16,8 +16,8 @@ from typing import Annotated, Final, Literal
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access
-from cometmq.cli.meter import is_terminal
 from cometmq.cli.output import AsJson, print_rows
+from cometmq.cli.streams import is_terminal
 from cometmq.cli.verbs.top_views import Screen, rendered, rows_of
 from cometmq.client import ClientOptions
 from cometmq.client.admin import AdminClient
