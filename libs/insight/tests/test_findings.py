@@ -7,6 +7,7 @@ from cometmq.insight.history import History
 from cometmq.insight.model import Refusal, Since, Trouble
 from cometmq.peers.paths import ROOT
 from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.names import HALF_TOPIC
 
 from .answers import NOW_MS, master, members, seen, silent, slave
 
@@ -148,6 +149,15 @@ def test_refusals_become_findings_while_they_are_new():
     assert "a refused 7 times SEND_MESSAGE_V2 (310) for T" in found.text
     assert found.runbook == "system-busy.md"
     assert with_refusal(NOW_MS - 3_600_000) == []
+
+
+def test_a_checker_that_waits_for_the_first_transaction_is_no_finding():
+    snapshot = seen(master())
+    fields = {it: getattr(snapshot, it) for it in snapshot.__struct_fields__}
+    missing = ("a", 11, 17, "topic[X] not exist", "10.0.0.1:5")
+    for topic, count in ((HALF_TOPIC, 0), ("orders", 1)):
+        refusal = Refusal(*missing, topic, 7, NOW_MS - 60_000, NOW_MS)
+        assert len(findings(type(snapshot)(**fields | {"refusals": [refusal]}))) == count
 
 
 def test_rules_have_different_names():

@@ -6,9 +6,10 @@ from typing import Final
 
 from cometmq.insight.finding import Condition, Severity
 from cometmq.insight.history import History
-from cometmq.insight.model import Snapshot, TopicKind, Unknown, known
+from cometmq.insight.model import Refusal, Snapshot, TopicKind, Unknown, known
 from cometmq.insight.words import counted
 from cometmq.remoting.codes import ResponseCode, request_name
+from cometmq.remoting.names import is_system_topic
 
 HALF_MAX: Final = 1_000
 HALF_S: Final = 300
@@ -45,7 +46,7 @@ def half_messages(snapshot: Snapshot, history: History) -> Iterator[Condition]:
 def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
     """Find requests that brokers refused lately."""
     for it in known(snapshot.refusals):
-        if snapshot.taken_ms - it.last_ms > REFUSED_MS:
+        if snapshot.taken_ms - it.last_ms > REFUSED_MS or _is_expected(it):
             continue
         name = request_name(it.code)
         about = f" for {it.subject}" if it.subject else ""
@@ -64,6 +65,14 @@ def refused(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
             command="cometmq cluster",
             page="push-back",
         )
+
+
+def _is_expected(refusal: Refusal) -> bool:
+    """Return whether a server has asked for a topic that exists only once it is used, as a
+    txn-checker does until the first transaction.
+    """
+    is_missing = refusal.response == ResponseCode.TOPIC_NOT_EXIST
+    return is_missing and is_system_topic(refusal.subject)
 
 
 def unread_topics(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
