@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq check`: compare a cluster with thresholds, for monitoring systems and scripts."""
 
-from collections.abc import Callable, Collection, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Annotated, Final, Literal, NoReturn
 
+import msgspec
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, EXIT_USAGE, Namesrv, run, with_access
@@ -11,11 +13,13 @@ from cometmq.cli.verbs import checks
 from cometmq.cli.verbs.checks import FORMS, Item, Limits, Status
 from cometmq.client import ClientOptions
 from cometmq.client.admin import AdminClient
-from cometmq.insight.model import Snapshot
+from cometmq.insight.model import Snapshot, Topic, TopicKind, Unknown, known
 from cometmq.insight.snapshot import look
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 
+ASKED_MAX: Final = 16
+"""Requests at a time."""
 EXIT_UNKNOWN: Final = int(Status.UNKNOWN)
 
 app = typer.Typer(
@@ -105,8 +109,9 @@ def topic(
     EXAMPLE
       cometmq check topic orders --critical 600
     """
-    limits = _limits(warn, critical)
-    _check("topic", namesrv, lambda it: checks.topics(it, name or (), limits), form)
+    limits, names = _limits(warn, critical), name or ()
+    add = _with_ages(names) if limits != Limits() else None
+    _check("topic", namesrv, lambda it: checks.topics(it, names, limits), form, add=add)
 
 
 @app.command()
@@ -170,6 +175,34 @@ def _limits(warn: float | None, critical: float | None) -> Limits:
     return Limits(warn, critical)
 
 
+def _with_ages(names: Collection[str]) -> Callable[[AdminClient, Snapshot], Awaitable[Snapshot]]:
+    """Return a function that asks when topics got their newest message; snapshots of many topics
+    leave it out.
+    """
+
+    async def add(admin: AdminClient, snapshot: Snapshot) -> Snapshot:
+        async def completed(topic: Topic) -> Topic:
+            is_wanted = topic.name in names or (not names and topic.kind is TopicKind.NORMAL)
+            if not (is_wanted and isinstance(topic.last_write_ms, Unknown)):
+                return topic
+            async with room:
+                stats = await admin.topic_stats(topic.name)
+            last_ms = max((it.last_update_timestamp for it in stats.values()), default=0)
+            return msgspec.structs.replace(topic, last_write_ms=last_ms or None)
+
+        room = asyncio.Semaphore(ASKED_MAX)
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(completed(it)) for it in known(snapshot.topics)]
+        topics = (
+            snapshot.topics
+            if isinstance(snapshot.topics, Unknown)
+            else [task.result() for task in asked]
+        )
+        return msgspec.structs.replace(snapshot, topics=topics)
+
+    return add
+
+
 def _check(
     check: str,
     namesrv: str,
@@ -177,13 +210,18 @@ def _check(
     form: str,
     *,
     expected: Collection[str] = (),
+    add: Callable[[AdminClient, Snapshot], Awaitable[Snapshot]] | None = None,
 ) -> NoReturn:
-    """Look at the cluster, print the result, and exit with its status."""
+    """Look at the cluster, print the result, and exit with its status.
+
+    `add` asks for what a snapshot leaves out.
+    """
 
     async def asked() -> Snapshot:
         options = with_access(ClientOptions())
         async with AdminClient(namesrv, options=options, log=NO_LOG) as admin:
-            return await look(admin, expected=expected)
+            found = await look(admin, expected=expected)
+            return found if add is None else await add(admin, found)
 
     try:
         items = judge(run(asked()))
