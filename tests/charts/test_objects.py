@@ -12,6 +12,7 @@ import yaml
 from cometmq.broker.copies.members import check_group, parse_members
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_settings
+from cometmq.console.settings import ConsoleSettings
 from cometmq.elector.plan import parse_members as parse_control_members
 from cometmq.elector.settings import ElectorSettings
 from cometmq.exporter.settings import ExporterSettings
@@ -36,6 +37,7 @@ SETTINGS = {
     "txn-checker": TxnCheckerSettings,
     "elector": ElectorSettings,
     "exporter": ExporterSettings,
+    "console": ConsoleSettings,
 }
 
 
@@ -281,7 +283,15 @@ def test_the_pod_monitor_selects_all_pods_with_metrics(render):
             labels = template["metadata"]["labels"]
             assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
             found.add(labels["app.kubernetes.io/component"])
-    assert found == {"broker", "elector", "exporter", "lag-collector", "namesrv", "txn-checker"}
+    assert found == {
+        "broker",
+        "console",
+        "elector",
+        "exporter",
+        "lag-collector",
+        "namesrv",
+        "txn-checker",
+    }
 
 
 def test_the_exporter_is_optional_and_may_have_an_account_of_its_own(render):

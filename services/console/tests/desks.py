@@ -59,7 +59,9 @@ def snapshot(clock, **parts):
 class Site:
     """An application, and a browser with its cookies."""
 
-    def __init__(self, folder, stack, *, pages=None, actions=None, admin=None, **settings):
+    def __init__(
+        self, folder, stack, *, pages=None, actions=None, admin=None, oidc=None, **settings
+    ):
         self.clock = FakeClock()
         given = {"namesrvAddr": "n:9876", "storePathRootDir": str(folder), **settings}
         loaded = load(ConsoleSettings, prefix="COMETMQ_TEST", env={}, cli=given)
@@ -87,6 +89,9 @@ class Site:
             for name, value in (("pages", pages), ("actions", actions))
             if value is not None
         }
+        if oidc is not None:
+            chosen["oidc"] = oidc(loaded.value, clock=self.clock)
+            stack.push_async_callback(chosen["oidc"].close)
         self.app = site(self.desk, tokens, **chosen)
         transport = httpx2.ASGITransport(self.app, raise_app_exceptions=False)
         self.web = httpx2.AsyncClient(transport=transport, base_url=BASE)

@@ -9,7 +9,7 @@
 {{- fail (printf "%s.name: %s is the name of another group: give each group its own" $path $group.name) -}}
 {{- end -}}
 {{- $names = append $names $group.name -}}
-{{- if has $group.name (list "namesrv" "namesrv-pods" "txn-checker" "exporter" "lag" "tests") -}}
+{{- if has $group.name (list "namesrv" "namesrv-pods" "txn-checker" "exporter" "console" "lag" "tests") -}}
 {{- fail (printf "%s.name: %s is the name of a component of the chart: choose another" $path $group.name) -}}
 {{- end -}}
 {{- include "cometmq.checkGroup" (dict "root" $ "group" $group "path" $path) -}}
@@ -25,6 +25,13 @@
 {{- end -}}
 {{- if and .Values.exporter.enabled .Values.acl.enabled (not .Values.exporter.accountSecret) (not .Values.acl.adminSecret) -}}
 {{- fail "exporter.accountSecret: name the Secret with accessKey and secretKey of any account, or set acl.adminSecret" -}}
+{{- end -}}
+{{- include "cometmq.checkConfig" (dict "config" .Values.console.config "path" "console.config" "owned" (include "cometmq.ownedConsole" .)) -}}
+{{- if and .Values.console.enabled .Values.acl.enabled (not .Values.console.accountSecret) (not .Values.acl.adminSecret) -}}
+{{- fail "console.accountSecret: name the Secret with accessKey and secretKey of an account, or set acl.adminSecret" -}}
+{{- end -}}
+{{- if and .Values.console.ingress.enabled (not .Values.console.ingress.host) -}}
+{{- fail "console.ingress.host: name the host of the console, because console.ingress.enabled is true" -}}
 {{- end -}}
 {{- if and .Values.tls.enabled (not .Values.tls.existingSecret) -}}
 {{- fail "tls.existingSecret: name the Secret with tls.crt, tls.key and ca.crt, because tls.enabled is true" -}}
@@ -89,6 +96,10 @@ listenPort kvConfigPath configStorePath adminHttpPort tls.server.mode tls.server
 
 {{- define "cometmq.ownedTxnChecker" -}}
 namesrvAddr storePathRootDir adminHttpPort accessKey secretKey tls.enable tls.client.certPath tls.client.keyPath tls.client.trustCertPath tls.client.authServer
+{{- end -}}
+
+{{- define "cometmq.ownedConsole" -}}
+namesrvAddr bindAddress listenPort adminHttpPort storePathRootDir tokenFile accessKey secretKey tls.enable tls.client.certPath tls.client.keyPath tls.client.trustCertPath tls.client.authServer
 {{- end -}}
 
 {{- define "cometmq.ownedExporter" -}}

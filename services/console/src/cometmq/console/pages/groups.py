@@ -143,6 +143,7 @@ async def group(view: View) -> Shown:
             "group": found,
             "findings": own,
             "loss_s": loss_s,
+            "behind_s": _behind(found, states),
             "duration": duration,
             "queues": view.table(
                 states, QUEUES, default="-lag", keep=("name", "hours"), name="queue_",
@@ -164,6 +165,14 @@ async def group(view: View) -> Shown:
         },
         title=f"Group {name}",
     )  # fmt: skip
+
+
+def _behind(group: Group, states: Sequence[QueueState]) -> float | Unknown:
+    """Return the age of the oldest unread message, which the queues may tell if a look did not."""
+    known_s = [it.behind_s for it in states if it.behind_s is not None]
+    if isinstance(group.behind_s, Unknown) and len(known_s) == len(states) and states:
+        return max(known_s)
+    return group.behind_s
 
 
 async def time_to_loss(view: View, states: Sequence[QueueState]) -> float | None:

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that try to be markup, scripts or addresses are only text, on every list."""
+
+from html.parser import HTMLParser
+from urllib.parse import urlsplit
+
+import pytest
+
+from cometmq.client.admin.figures import BrokerFigures
+from cometmq.client.errors import NoRoute
+from cometmq.console.pages import PAGES
+from cometmq.insight.model import (
+    Broker,
+    BrokerState,
+    DelayLevel,
+    Disk,
+    Group,
+    GroupTopic,
+    HalfMessages,
+    Member,
+    Producer,
+    Refusal,
+    Since,
+    Subscription,
+    Topic,
+    TopicKind,
+    Trouble,
+    Unknown,
+    Unreachable,
+)
+
+from .desks import ADMIN, JSON, snapshot
+
+NAMES = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "javascript:alert(1)",
+    "{{7*7}}${7*7}<%= 7*7 %>",
+    "</textarea></title></style><svg onload=alert(1)>",
+    "]]><!--<a href='//evil.example'>",
+    "%3Cscript%3Ealert(1)%3C/script%3E",
+    "a&b=c#d?e/../f",
+    "\u202egnp.exe\u2066\u200b\ufeff",
+    "\U0001f4a9" * 60,
+    "\x00\x07\x1b[31m",
+    "x" * 5_000,
+    "..",
+)
+TEXT = """html head meta title link script body a header svg circle path span div
+button form input nav ul li main h1 h2 h3 p section article dl
+dt dd footer time code table caption thead tbody tr th td label select
+option strong details summary pre datalist textarea figure figcaption line text"""
+KINDS = set(TEXT.split())
+
+
+class Inspector(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.faults = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in KINDS:
+            self.faults.append(f"<{tag}>")
+        given = dict(attrs)
+        if tag == "script" and not (given.get("src") or "").startswith("/static/"):
+            self.faults.append(f"script {given}")
+        for name, value in attrs:
+            if name.startswith("on") or name == "style":
+                self.faults.append(f"{tag} {name}={value}")
+            if name in {"href", "src", "action"} and (
+                urlsplit(value or "").scheme or (value or "").startswith("//")
+            ):
+                self.faults.append(f"{tag} {name}={value}")
+
+
+def hostile(clock, name):
+    well = BrokerState(BrokerFigures(version=name, writes_refused=name), Disk(0.95))
+    dead = Unreachable(Trouble.DOWN, name, Since(1))
+    own = GroupTopic(name, 1, 0, 5, 3.0, lost=2)
+    group = Group(
+        name, False, 16, True, [Member(name, name, name, 9_999, [name])], name, name,
+        [Subscription(name, name, name)], [own], 5, Unknown(name), 1.0, 3, 2, [name], [name],
+    )  # fmt: skip
+    return snapshot(
+        clock,
+        brokers=[Broker(name, name, 0, name, well), Broker(name, name, 1, name, dead)],
+        topics=[Topic(name, TopicKind.NORMAL, 6, 4, 4, [name], 1, 1, 0.0, 1, [name])],
+        groups=[group],
+        producers=[Producer(name, name, name, name, -1, [name])],
+        half_messages=[HalfMessages(name, 4)],
+        delayed=[DelayLevel(name, 3, 7, name)],
+        refusals=[Refusal(name, 10, 2, name, name, name, 3, 1, 2)],
+        notes=[name],
+    )
+
+
+@pytest.mark.parametrize("path", [page.path for page in PAGES if page.menu])
+async def test_hostile_names_are_only_text(sites, path):
+    site = sites(admin=Silent())
+    for name in NAMES:
+        site.snapshot = hostile(site.clock, name)
+        for query in ({}, {"find": name, "sort": name, "kind": name, "topic": name, "group": name}):
+            page = await site.web.get(path, params=query, headers=ADMIN)
+            assert page.status_code < 500, (name, page.text)
+            inspector = Inspector()
+            inspector.feed(page.text)
+            assert inspector.faults == [], name
+            answer = await site.web.get(path, params=query, headers={**ADMIN, **JSON})
+            assert answer.headers["content-type"] == "application/json"
+
+
+class Silent:
+    """A client of a cluster without brokers."""
+
+    async def masters(self):
+        return {}
+
+    async def masters_of(self, _topic):
+        return []
+
+    def __getattr__(self, name):
+        async def call(*_args, **_more):
+            raise NoRoute(f"{name}: no broker")
+
+        return call

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logging in with an OpenID provider, which this test runs."""
+
+import base64
+import hashlib
+import secrets
+import socket
+import time
+from contextlib import AsyncExitStack
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, RedirectResponse
+from starlette.routing import Route
+
+from cometmq.console.login.oidc import Oidc
+from cometmq.console.web.server import WebServer
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.tasks import TaskSet
+
+from .desks import Site
+
+PUBLIC = "https://mq.example"
+
+
+class Provider:
+    """An OpenID provider with one user; `claims` and `broken` change what it says."""
+
+    def __init__(self):
+        self.key = RSAKey.generate_key(2048, parameters={"kid": "one"})
+        self.claims = {"preferred_username": "ann", "groups": ["staff", "mq-ops"]}
+        self.signing = self.key
+        self.audience = "console"
+        self.nonce = None
+        self.codes = {}
+        self.url = ""
+
+    async def start(self, stack):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        app = Starlette(
+            routes=[
+                Route("/.well-known/openid-configuration", self._metadata),
+                Route("/authorize", self._authorize),
+                Route("/token", self._token, methods=["POST"]),
+                Route("/keys", self._keys),
+            ]
+        )
+        server = WebServer(app, tls=None, trusted_proxies="", tasks=TaskSet(NO_LOG))
+        await server.start(listener)
+        stack.push_async_callback(server.stop)
+
+    async def _metadata(self, _request):
+        return JSONResponse(
+            {
+                "issuer": self.url,
+                "authorization_endpoint": f"{self.url}/authorize",
+                "token_endpoint": f"{self.url}/token",
+                "jwks_uri": f"{self.url}/keys",
+            }
+        )
+
+    async def _authorize(self, request):
+        asked = request.query_params
+        assert asked["code_challenge_method"] == "S256"
+        code = secrets.token_urlsafe(8)
+        self.codes[code] = asked["code_challenge"], asked["nonce"]
+        return RedirectResponse(f"{asked['redirect_uri']}?code={code}&state={asked['state']}")
+
+    async def _token(self, request):
+        form = parse_qs((await request.body()).decode())
+        found = self.codes.pop(form.get("code", [""])[0], None)
+        if found is None:
+            return JSONResponse({"error": "invalid_grant"}, 400)
+        challenge, nonce = found
+        digest = hashlib.sha256(form["code_verifier"][0].encode()).digest()
+        assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == challenge
+        assert request.headers["authorization"].startswith("Basic ")
+        now = int(time.time())  # noqa: TID251  # as the provider's clock
+        claims = {
+            "iss": self.url, "aud": self.audience, "sub": "7", "iat": now, "exp": now + 60,
+            "nonce": self.nonce or nonce, **self.claims,
+        }  # fmt: skip
+        token = jwt.encode({"alg": "RS256", "kid": "one"}, claims, self.signing)
+        return JSONResponse({"access_token": "a", "token_type": "Bearer", "id_token": token})
+
+    async def _keys(self, _request):
+        return JSONResponse({"keys": [self.key.as_dict(private=False)]})
+
+
+@pytest.fixture
+async def stack():
+    async with AsyncExitStack() as found:
+        yield found
+
+
+@pytest.fixture
+async def provider(stack):
+    found = Provider()
+    await found.start(stack)
+    return found
+
+
+@pytest.fixture
+def console(provider, stack, tmp_path):
+    site = Site(
+        tmp_path, stack, oidc=Oidc, publicUrl=PUBLIC, oidcIssuer=provider.url,
+        oidcClientId="console", oidcClientSecret="secret",
+        oidcRoles="mq-ops=operator;mq-admins=admin",
+    )  # fmt: skip
+    now_ms = int(time.time() * 1_000)  # noqa: TID251  # the clocks of both agree
+    site.clock.jump(now_ms)
+    site.web.base_url = PUBLIC
+    return site
+
+
+async def log_in(console, there="/"):
+    """Do what a browser does; return the answer of the callback."""
+    begun = await console.web.get("/login/oidc", params={"next": there})
+    assert begun.status_code == 303
+    async with httpx2.AsyncClient(trust_env=False) as browser:
+        back = await browser.get(begun.headers["location"])
+    callback = urlsplit(back.headers["location"])
+    assert (
+        f"{callback.scheme}://{callback.netloc}{callback.path}" == f"{PUBLIC}/login/oidc/callback"
+    )
+    return callback, lambda: console.web.get(f"{callback.path}?{callback.query}")
+
+
+async def test_a_user_logs_in_with_the_highest_role(console):
+    assert "Single sign-on" in (await console.web.get("/login")).text
+    _, finish = await log_in(console, "/topics")
+    answer = await finish()
+    assert (answer.status_code, answer.headers["location"]) == (303, "/topics")
+    page = await console.web.get("/")
+    assert "operator, by oidc" in page.text
+    assert ">ann<" in page.text
+
+
+async def test_an_answer_works_once_and_in_its_own_browser_only(console):
+    _, finish = await log_in(console)
+    assert (await finish()).status_code == 303
+    assert (await finish()).status_code == 403
+    _, finish = await log_in(console)
+    console.web.cookies.clear()  # the address was opened in another browser
+    assert (await finish()).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("claims", {"preferred_username": "eve", "groups": ["staff"]}),
+        ("claims", {"groups": "mq-admins-not"}),
+        ("claims", {"groups": ["mq-ops"], "exp": 1}),
+        ("claims", {"groups": ["mq-ops"], "iss": "https://evil.example"}),
+        ("audience", "other"),
+        ("nonce", "replayed"),
+        ("signing", RSAKey.generate_key(2048, parameters={"kid": "one"})),
+    ],
+)
+async def test_other_answers_are_refused(console, provider, name, value):
+    setattr(provider, name, value)
+    _, finish = await log_in(console)
+    answer = await finish()
+    assert answer.status_code == 403
+    assert "Login refused" in answer.text
+    assert "by oidc" not in (await console.web.get("/")).text
+
+
+async def test_roles_may_be_nested(provider, stack, tmp_path):
+    provider.claims = {"realm": {"roles": ["boss"]}}
+    site = Site(
+        tmp_path, stack, oidc=Oidc, publicUrl=PUBLIC, oidcIssuer=provider.url,
+        oidcClientId="console", oidcClientSecret="s", oidcRoles="*=viewer;boss=admin",
+        oidcRoleClaim="realm.roles",
+    )  # fmt: skip
+    site.clock.jump(int(time.time() * 1_000))  # noqa: TID251  # the clocks of both agree
+    site.web.base_url = PUBLIC
+    _, finish = await log_in(site)
+    assert (await finish()).status_code == 303
+    assert "admin, by oidc" in (await site.web.get("/")).text
+
+
+async def test_a_silent_provider_is_named(stack, tmp_path):
+    site = Site(
+        tmp_path, stack, oidc=Oidc, publicUrl=PUBLIC, oidcIssuer="http://127.0.0.1:1",
+        oidcClientId="c", oidcRoles="*=viewer",
+    )  # fmt: skip
+    site.web.base_url = PUBLIC
+    answer = await site.web.get("/login/oidc")
+    assert answer.status_code == 502
+    assert "the OpenID provider does not answer" in answer.text
