@@ -220,7 +220,10 @@ class MessageStore:
         except DiskError as error:
             self._fail_write(error, batch)
             return None
-        return self._complete(batch)
+        self._complete(batch)
+        if self._flusher.is_sync:
+            self._flusher.zeros_ahead.write()  # no large unit is being written behind the end
+        return batch
 
     def _complete(self, batch: Batch) -> Batch:
         """Make written messages part of the log, and answer their puts."""

@@ -12,7 +12,7 @@ from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.errors import CorruptStore
 from cometmq.store.layout import file_name
 
-_PAGE_BYTES: Final = 4096
+_PIECE_BYTES: Final = 1 << 20
 
 
 class FileSequence:
@@ -139,19 +139,14 @@ class FileSequence:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def has_data_from(self, offset: int) -> bool:
-        """Return whether any byte at or after this offset may be nonzero."""
+        """Return whether any byte at or after this offset is not zero; may block."""
         if not self.first <= offset < self.end:
             return False
-        file = self.file_at(offset)
         position = (offset - self.first) % self.file_size
-        if self.files[-1] is not file and any(
-            later.next_data(0) is not None for later in self.files[self.files.index(file) + 1 :]
-        ):
-            return True
-        rest = min(-position % _PAGE_BYTES, self.file_size - position)
-        if any(file.read(position, rest)):
-            return True
-        return position + rest < self.file_size and file.next_data(position + rest) is not None
+        file, *later = self.files_from(offset)
+        return _has_data(file, position, self.file_size) or any(
+            _has_data(one, 0, self.file_size) for one in later
+        )
 
     def clear_from(self, offset: int) -> None:
         """Zero everything at and after this offset and delete later files. The caller syncs.
@@ -165,3 +160,20 @@ class FileSequence:
         file = self.file_at(offset)
         self._disk.resize(file.path, (offset - self.first) % self.file_size)
         self._disk.resize(file.path, self.file_size)
+
+
+def _has_data(file: DiskFile, position: int, end: int) -> bool:
+    """Return whether a file has a byte other than zero; blocks of zeros may have been written."""
+    while position < end:
+        rest = min(-position % _PIECE_BYTES or _PIECE_BYTES, end - position)
+        found = file.next_data(position)
+        if found is None:
+            return False
+        if found >= position + rest:
+            position = found
+            continue
+        data = file.read(position, rest)
+        if data.count(0) != len(data):
+            return True
+        position += rest
+    return False

@@ -36,6 +36,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.settings import FlushDiskType
+from cometmq.store.upkeep.zeros_ahead import ZerosAhead
 from cometmq.store.writing.pending_puts import Condition, PendingPuts
 from cometmq.store.writing.write_state import Refusal
 
@@ -150,6 +151,7 @@ class Flusher:
         "flushed_offset",
         "has_failed",
         "is_writing_back",
+        "zeros_ahead",
     )
 
     def __init__(
@@ -175,6 +177,7 @@ class Flusher:
         self._deletions_version = 0  # of the notes of deleted topics that are on the disk
         self._named_end = -1  # the folder is synced for all files before this offset
         self._writeback_offset = flushed_offset  # writeback was started for all pages before it
+        self.zeros_ahead = ZerosAhead(self._log)
         self.is_writing_back = False
         self.flushed_offset = flushed_offset
         self.flush_count = 0
@@ -364,4 +367,5 @@ class Flusher:
         self.flushed_offset = min(self.flushed_offset, offset)
         self._writeback_offset = min(self._writeback_offset, offset)
         self._pending.retreat(offset)
+        self.zeros_ahead.note_truncated(offset)
         self._named_end = -1
