@@ -21,6 +21,7 @@ import release as releasing
 import wheels
 import yaml
 from contents import document, locked_crates, locked_packages
+from tests.packages import pace
 
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
@@ -31,6 +32,9 @@ EPOCH = 1_790_000_000
 IS_NATIVE = ROOT / "libs/accel" in wheels.buildable()
 START_TIMEOUT_S = 180
 SIZE_MAX = 65_000_000  # with compiled files
+INSTALL_S_MAX = 15.0
+FIRST_ANSWER_S_MAX = 0.3
+STARTS = 5
 
 
 def make(out, *native):
@@ -250,6 +254,18 @@ def documented():
     return re.findall(r"^\$ ((?:python3 -m venv|cometmq/bin/pip install) .*)$", text, re.MULTILINE)
 
 
+def check_starts(cometmq, folder, env):
+    """Check the processor time from the start of a suite to its first answer, at its best."""
+    times, slow = [], []
+    for number in range(STARTS):
+        port = free_broker_port()
+        command = [cometmq, "standalone", "--data", folder / str(number), "--http-port", -1]
+        command += ["--namesrv-port", free_port(), "--broker-port", port]
+        slow.append(pace.slowness())
+        times.append(pace.first_answer_s([*map(str, command)], port, env))
+    assert min(times) < FIRST_ANSWER_S_MAX * min(slow), (times, slow)
+
+
 def test_the_files_alone_install_a_suite_that_stores_and_delivers(files, tmp_path):
     """There is no checkout, no compiler in PATH, and HOME is empty."""
     programs, home = tmp_path / "bin", tmp_path / "home"
@@ -273,9 +289,12 @@ def test_the_files_alone_install_a_suite_that_stores_and_delivers(files, tmp_pat
     lines = documented()
     assert len(lines) == 3
     (tmp_path / "release").symlink_to(files)
+    slowness, began_s = pace.slowness(), pace.children_s()
     for line in lines:
         words = line.split()
         run(programs / "python3" if words[0] == "python3" else tmp_path / words[0], *words[1:])
+    slowness = max(slowness, pace.slowness())
+    assert pace.children_s() - began_s < INSTALL_S_MAX * slowness
     cometmq = tmp_path / "cometmq/bin/cometmq"
     assert run(cometmq, "--version").startswith(f"cometmq {VERSION}, wire ")
     packages = tmp_path / "cometmq/lib"
@@ -283,6 +302,7 @@ def test_the_files_alone_install_a_suite_that_stores_and_delivers(files, tmp_pat
     ours = [it for it in packages.rglob("*") if it.is_file() and not own & set(it.parts)]
     size = sum(it.stat().st_size for it in ours)
     assert size < SIZE_MAX
+    check_starts(cometmq, tmp_path / "starts", bare)
     port, http = free_port(), free_port()
     bare["NAMESRV_ADDR"] = f"127.0.0.1:{port}"
     command = [cometmq, "standalone", "--data", tmp_path / "data", "--namesrv-port", port]
