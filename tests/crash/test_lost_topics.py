@@ -89,7 +89,7 @@ async def test_topics_of_acknowledged_messages_are_there_and_deleted_ones_are_no
             topics = await client.topics()
             assert {OLD, NEW, LATER} <= topics.keys()
             assert GONE not in topics
-        assert len(read_log(broker.store)[0]) == 2 + 2 * QUEUES
+        assert len(read_log(broker.store)[0]) == 3 + 2 * QUEUES  # with the mark of the deletion
         assert await broker.stop() == 0
     finally:
         broker.kill()
