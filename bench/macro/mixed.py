@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A normal day in one workload: 10 topics with tags, accounts, delayed messages, retries, and
+"""A normal day in one workload: 10 topics with tags, accounts, TLS, delayed messages, retries, and
 two groups, one of which is too slow.
 
 The native generator sends at a fixed rate, and this module, as a program, consumes. Sends and pulls
@@ -33,7 +33,7 @@ from cometmq.peers.ports import HOST
 TOPIC: Final = "BENCH_mixed"
 TOPICS: Final = 10
 QUEUES: Final = 4
-SETUP: Final = Setup(accounts=True)
+SETUP: Final = Setup(accounts=True, tls=True)
 RATE: Final = 10_000
 """Messages per second: a fifth of what RocketMQ accepts with accounts on two cores."""
 DELAYED_RATE: Final = RATE // 20

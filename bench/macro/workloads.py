@@ -246,7 +246,7 @@ TRANSACTIONS: Final = Scenario(
 )
 MIXED: Final = Scenario(
     "mixed",
-    "accounts, 10,000 messages/s: 10 topics, tags, 5 % retries, 5 % delayed, a slow group",
+    "accounts, TLS, 10,000 messages/s: 10 topics, tags, 5 % retries, 5 % delayed, a slow group",
     targets=(Target("native_share", 0.95, of_java=False),),
 )
 MILLION: Final = Scenario(

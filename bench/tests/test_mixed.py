@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mixed workload takes the native path, except for its retries."""
+"""The mixed workload takes the native path."""
 
 import pytest
 from macro import mixed
@@ -8,9 +8,8 @@ from macro.workloads import MIXED
 
 from cometmq.broker.native import IS_BUILT
 
-RETRIES = mixed.RETRY_SHARE
-OTHERS_MAX = 0.02
-"""Pulls that find nothing are held; a machine that stops the senders for a moment causes some."""
+SHARE_MIN = 0.95
+"""Usually 0.99; on a machine that stops the senders for a moment, pulls find nothing."""
 
 
 @pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
@@ -25,5 +24,5 @@ def test_a_normal_day_takes_the_native_path(tmp_path, monkeypatch):
     mixed.run_mixed(plan)
 
     (sample,) = plan.samples[MIXED.name]["comet"]
-    assert sample["native_share"] >= 1 - RETRIES - OTHERS_MAX
+    assert sample["native_share"] >= SHARE_MIN
     assert sample["messages_per_s"] > 500

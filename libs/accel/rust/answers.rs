@@ -4,6 +4,8 @@
 use std::ops::Range;
 
 use crate::host::Host;
+use crate::pull::answer::PlainTemplate;
+use crate::send_back::Back;
 use crate::transactions::{End, Half};
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
@@ -30,6 +32,8 @@ pub struct Answer {
     pub size: usize,
     /// Range of the request's messages in `Answers::places`.
     pub places: Range<usize>,
+    /// For a request that sent a message back, whose answer has no fields.
+    pub back: Option<Back>,
 }
 
 /// A stored request that ended a half message.
@@ -68,6 +72,8 @@ pub struct Template {
     pub binary_entries: Vec<u8>,
     /// The broker's address, in the form in which message ids contain it.
     pub host: Vec<u8>,
+    /// Answers without fields.
+    pub plain: PlainTemplate,
 }
 
 impl Template {
@@ -85,14 +91,23 @@ impl Template {
                 out.push(b',');
             }
             out.extend_from_slice(&self.host);
-            for shift in (0..16).rev() {
-                out.push(HEX[usize::try_from(place >> (4 * shift) & 15).unwrap_or(0)]);
-            }
+            Self::push_hex(out, *place);
+        }
+    }
+
+    /// Appends a physical offset as message ids contain it.
+    pub fn push_hex(out: &mut Vec<u8>, offset: i64) {
+        for shift in (0..16).rev() {
+            out.push(HEX[usize::try_from(offset >> (4 * shift) & 15).unwrap_or(0)]);
         }
     }
 
     /// Appends the frame of one answer.
     pub fn push(&self, out: &mut Vec<u8>, answer: &Answer, places: &[i64]) {
+        if answer.back.is_some() {
+            self.plain.push(out, answer.opaque, answer.serialization, b"");
+            return;
+        }
         let start = out.len();
         out.extend_from_slice(&[0; PREFIX_BYTES]);
         if answer.serialization == 1 {

@@ -155,6 +155,7 @@ impl Stage {
                 peer: request.peer,
                 opaque: request.opaque,
                 serialization: request.serialization,
+                back: request.back.clone(),
                 ..Answer::default()
             };
             answer.places.start = answers.places.len();

@@ -202,6 +202,7 @@ impl Stage {
             queue_id: 0,
             records: number..number + 1,
             end: None,
+            back: None,
         });
         Some(())
     }

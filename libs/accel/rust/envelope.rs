@@ -11,17 +11,26 @@ pub const ONEWAY: u32 = 2;
 
 const BINARY_FIXED_BYTES: usize = 21;
 
-/// Reads the members of a JSON header after the code and returns the opaque. Each member may occur
-/// at most once. `read_fields` reads the object of extended fields.
+/// The parts of an envelope that requests need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Envelope {
+    /// Number that the answer repeats.
+    pub opaque: i32,
+    /// Version of the client; 0 if it names none.
+    pub version: i32,
+}
+
+/// Reads the members of a JSON header after the code. Each member may occur at most once.
+/// `read_fields` reads the object of extended fields.
 #[inline]
 pub fn read_json<'a>(
     head: &'a [u8],
     start: usize,
     flag: u32,
     mut read_fields: impl FnMut(&mut Scan<'a>) -> Option<()>,
-) -> Option<i32> {
+) -> Option<Envelope> {
     let mut scan = Scan::new(head, start);
-    let (mut opaque, mut seen) = (0, 0u32);
+    let (mut envelope, mut seen) = (Envelope::default(), 0u32);
     scan.members(|scan, name| {
         let bit = match name {
             b"flag" => (scan.number()? == i64::from(flag)).then_some(1)?,
@@ -30,7 +39,7 @@ pub fn read_json<'a>(
                 1 << 1
             }
             b"opaque" => {
-                opaque = i32::try_from(scan.number()?).ok()?;
+                envelope.opaque = i32::try_from(scan.number()?).ok()?;
                 1 << 2
             }
             b"serializeTypeCurrentRPC" => {
@@ -38,7 +47,7 @@ pub fn read_json<'a>(
                 1 << 3
             }
             b"version" => {
-                i32::try_from(scan.number()?).ok()?;
+                envelope.version = i32::try_from(scan.number()?).ok()?;
                 1 << 4
             }
             b"extFields" => {
@@ -53,13 +62,13 @@ pub fn read_json<'a>(
         is_new.then_some(())
     })?;
     let has_flag = flag == ANSWERED || seen & 1 != 0; // a missing flag is 0
-    (scan.is_at_end() && has_flag).then_some(opaque)
+    (scan.is_at_end() && has_flag).then_some(envelope)
 }
 
-/// Reads the fixed part of a binary header; returns the opaque and the extended fields.
+/// Reads the fixed part of a binary header; returns it and the extended fields.
 #[inline]
 #[must_use]
-pub fn read_binary(head: &[u8], flag: u32) -> Option<(i32, &[u8])> {
+pub fn read_binary(head: &[u8], flag: u32) -> Option<(Envelope, &[u8])> {
     if head.len() < BINARY_FIXED_BYTES {
         return None;
     }
@@ -70,7 +79,9 @@ pub fn read_binary(head: &[u8], flag: u32) -> Option<(i32, &[u8])> {
     {
         return None;
     }
-    Some((be32(head, 5).cast_signed(), &head[BINARY_FIXED_BYTES..]))
+    let version = i32::from(i16::from_be_bytes([head[3], head[4]]));
+    let envelope = Envelope { opaque: be32(head, 5).cast_signed(), version };
+    Some((envelope, &head[BINARY_FIXED_BYTES..]))
 }
 
 /// Reads the first extended field of a binary header; returns its name, its value and the rest.

@@ -131,7 +131,8 @@ fn read_json<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
     let mut header = Header { is_batch, ..Header::default() };
     header.opaque = envelope::read_json(head, JSON_SEND.len(), ANSWERED, |scan| {
         read_json_fields(scan, &mut header, text)
-    })?;
+    })?
+    .opaque;
     header.is_complete().then_some(header)
 }
 
@@ -158,8 +159,8 @@ fn read_binary<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
     if !is_batch && !head.starts_with(&BINARY_SEND) {
         return None;
     }
-    let (opaque, mut rest) = envelope::read_binary(head, ANSWERED)?;
-    let mut header = Header { opaque, is_batch, ..Header::default() };
+    let (envelope, mut rest) = envelope::read_binary(head, ANSWERED)?;
+    let mut header = Header { opaque: envelope.opaque, is_batch, ..Header::default() };
     while !rest.is_empty() {
         let (name, value, tail) = envelope::binary_field(rest)?;
         rest = tail;

@@ -18,6 +18,8 @@ pub mod properties;
 pub mod pull;
 pub mod range;
 pub mod scan;
+pub mod send_back;
+pub mod send_back_header;
 mod sends;
 pub mod signatures;
 pub mod stage;

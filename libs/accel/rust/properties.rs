@@ -8,7 +8,7 @@ use crate::scan::decimal32;
 
 /// Separates the pairs of a property text.
 pub const PAIR_SEPARATOR: u8 = 2;
-const VALUE_SEPARATOR: u8 = 1;
+pub(crate) const VALUE_SEPARATOR: u8 = 1;
 
 /// The facts in the property text of a send, apart from the pairs to store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

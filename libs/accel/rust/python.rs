@@ -13,6 +13,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use crate::answers::{Answer, Answers, Ended, Template};
 use crate::commit::{Built, OpenQueue, Place};
 use crate::host::Host;
+use crate::pull::answer::PlainTemplate;
 use crate::pull_lane::PullLane;
 use crate::python_access::LaneAccounts;
 use crate::python_answers::LaneAnswers;
@@ -21,6 +22,7 @@ use crate::python_keys::LaneKeys;
 use crate::python_sockets::Sockets;
 use crate::python_syncs::LogSyncer;
 use crate::python_tls::{TlsContext, TlsFault, TlsSession};
+use crate::send_back::{BackGroup, Backs};
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
 use crate::transactions::Transactions;
 
@@ -62,7 +64,7 @@ pub(crate) fn host(packed: &[u8]) -> PyResult<Host> {
 #[pymethods]
 impl SendLane {
     #[new]
-    #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, batch_count_max, request_bytes_max, json, binary_head, flag, binary_entries, delayed, transactions, accounts))]
+    #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, batch_count_max, request_bytes_max, json, binary_head, flag, binary_entries, plain_json, plain_binary, delayed, transactions, accounts))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn new(
         store_host: &[u8],
@@ -75,6 +77,8 @@ impl SendLane {
         binary_head: &[u8],
         flag: i32,
         binary_entries: Vec<u8>,
+        plain_json: [Vec<u8>; 2],
+        plain_binary: [Vec<u8>; 2],
         delayed: (Bound<'_, PyString>, Vec<i64>),
         transactions: (Bound<'_, PyString>, Bound<'_, PyString>, &str, i64),
         accounts: Option<&LaneAccounts>,
@@ -87,6 +91,7 @@ impl SendLane {
             flag,
             binary_entries,
             host: Template::hex_host(&store_host),
+            plain: PlainTemplate { json: plain_json, binary: plain_binary },
         };
         let limits = Limits { frame_bytes_max, body_bytes_max, batch_count_max, request_bytes_max };
         let mut stage = Stage::new(limits, store_host, cluster.as_bytes());
@@ -128,14 +133,34 @@ impl SendLane {
         }
         let is_new = self.stage.learn(topic.to_str()?.as_bytes(), queue_count).is_some();
         if is_new {
-            if self.names.is_empty() {
-                let own_topics = self.own_topics.iter().map(|name| name.clone_ref(topic.py()));
-                self.names.extend(own_topics);
-            }
+            self.name_own_topics(topic.py());
             self.names.push(topic.unbind());
             self.queue_count += queues;
         }
         Ok(is_new)
+    }
+
+    /// Accepts messages that a consumer group sends back.
+    fn learn_back(
+        &mut self,
+        py: Python<'_>,
+        group: &str,
+        topic: &str,
+        queue_count: u64,
+        count_max: i32,
+        version_min: i32,
+    ) -> bool {
+        let topic = topic.as_bytes().to_vec();
+        let known = BackGroup { topic, queue_count, count_max, version_min };
+        let is_new = self.stage.learn_back(group.as_bytes(), known);
+        if is_new {
+            self.name_own_topics(py);
+        }
+        is_new
+    }
+
+    fn forget_backs(&mut self) {
+        self.stage.forget_backs();
     }
 
     fn forget(&mut self) {
@@ -169,9 +194,9 @@ impl SendLane {
         Ok(requests.iter().filter_map(|request| Some(request.end?.half_offset)).collect())
     }
 
-    /// Leaves pulls to Python if `pulls` is `None`, sends if `takes_sends` is false, and the ends
-    /// of transactions if `now_ms` is `None`.
-    #[pyo3(signature = (data, peer, host, count_max, *, takes_sends=true, now_ms=None, pulls=None))]
+    /// Leaves pulls to Python if `pulls` is `None`, sends if `takes_sends` is false, the ends of
+    /// transactions if `now_ms` is `None`, and messages sent back if `backs` is `None`.
+    #[pyo3(signature = (data, peer, host, count_max, *, takes_sends=true, now_ms=None, pulls=None, backs=None))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn stage(
         &mut self,
@@ -182,11 +207,18 @@ impl SendLane {
         takes_sends: bool,
         now_ms: Option<i64>,
         pulls: Option<PyRefMut<'_, PullLane>>,
+        backs: Option<(u64, Bound<'_, PyAny>)>,
     ) -> Vec<(isize, usize, usize, usize)> {
         let origin = if takes_sends { self.origin(&peer, host, now_ms) } else { None };
         let mut pulls = pulls;
         let pulls = pulls.as_mut().map(|lane| &mut lane.pulls);
-        let parts = self.stage.stage(data.as_bytes(), origin, pulls, count_max);
+        let (count, record) = backs.unzip();
+        let mut read = |offset: i64| {
+            let found = record.as_ref()?.call1((offset,)).ok()?;
+            Some(found.cast::<PyBytes>().ok()?.as_bytes().to_vec())
+        };
+        let backs = count.map(|count| Backs { count, read: &mut read });
+        let parts = self.stage.stage(data.as_bytes(), origin, pulls, backs, count_max);
         if parts.iter().any(|part| part.kind == Kind::Sends) {
             self.keep(data, peer);
         }
@@ -216,7 +248,7 @@ impl SendLane {
             let host = peer.getattr(name)?;
             let origin = self.origin(&peer, host.cast::<PyBytes>()?.as_bytes(), now_ms);
             let first = self.stage.requests.len();
-            let parts = self.stage.stage(data.as_bytes(), origin, None, count_max);
+            let parts = self.stage.stage(data.as_bytes(), origin, None, None, count_max);
             match parts[..] {
                 [part] if part.kind == Kind::Sends && part.end == data.as_bytes().len() => {
                     count += part.count;
@@ -299,6 +331,7 @@ impl SendLane {
                 queue_offset: -1,
                 size: 0,
                 places: start..answers.places.len(),
+                back: request.back.clone(),
             });
         }
         Ok(self.own(py, answers))
@@ -397,6 +430,12 @@ impl SendLane {
         let end = first.checked_add(count).filter(|&end| end <= self.stage.requests.len());
         let end = end.ok_or_else(|| PyIndexError::new_err("more sends than are staged"))?;
         Ok(first..end)
+    }
+
+    fn name_own_topics(&mut self, py: Python<'_>) {
+        if self.names.is_empty() {
+            self.names.extend(self.own_topics.iter().map(|name| name.clone_ref(py)));
+        }
     }
 
     /// Gives the answers their own references to connections and topics, because answers outlive

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The class `LaneAnswers`, which is described in `_native.pyi`.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -8,6 +10,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::answers::{Answers, Ended, Template};
 use crate::python::SendLane;
+use crate::send_back::Back;
 
 /// Answers to requests of one commit.
 #[pyclass(module = "cometmq.accel")]
@@ -91,6 +94,20 @@ impl LaneAnswers {
         totals
     }
 
+    /// Returns the topics and groups of the messages that were sent back, and their numbers.
+    fn backs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let mut totals: HashMap<&Back, usize> = HashMap::new();
+        for back in self.answers.rows.iter().filter_map(|row| row.back.as_ref()) {
+            *totals.entry(back).or_default() += 1;
+        }
+        let list = PyList::empty(py);
+        for (back, count) in totals {
+            let (topic, group) = names_of(back);
+            list.append((topic, group, count))?;
+        }
+        Ok(list)
+    }
+
     /// Returns, for each connection: the connection, its frames and the number of its answers.
     fn encode<'py>(&self, py: Python<'py>, lane: &SendLane) -> PyResult<Bound<'py, PyList>> {
         let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
@@ -123,8 +140,13 @@ impl LaneAnswers {
                 row.level,
                 places.len(),
                 (place, row.size, row.queue_offset, String::from_utf8_lossy(&ids)),
+                row.back.as_ref().map(names_of),
             ))?;
         }
         Ok(list)
     }
+}
+
+fn names_of(back: &Back) -> (Cow<'_, str>, Cow<'_, str>) {
+    (String::from_utf8_lossy(&back.topic), String::from_utf8_lossy(&back.group))
 }

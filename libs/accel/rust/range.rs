@@ -80,7 +80,7 @@ pub struct Record<'a> {
     pub(crate) sys_flag: u32,
     timestamp: i64,
     pub(crate) body: Range<usize>,
-    topic: &'a [u8],
+    pub(crate) topic: &'a [u8],
     pub(crate) properties: &'a [u8],
 }
 

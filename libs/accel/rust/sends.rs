@@ -13,7 +13,7 @@ use crate::transactions::TRANSACTION_MASK;
 /// Maximum size of properties, whose length field is a signed short.
 const PROPERTIES_BYTES_MAX: usize = 32767;
 /// Left free in a file by delayed and half messages; see `cometmq.broker.delays.parking`.
-const RESERVED_BYTES: usize = 768;
+pub(crate) const RESERVED_BYTES: usize = 768;
 /// The flags that do not change the layout of a record: compressed, several tags, kind of
 /// compression.
 const PLAIN_SYS_FLAGS: i32 = 0x1 | 0x2 | 0x700;
@@ -94,6 +94,7 @@ impl Stage {
             queue_id: header.queue_id,
             records,
             end: None,
+            back: None,
         });
         Some(bytes)
     }
@@ -201,7 +202,7 @@ impl Stage {
 
     /// Redirects a message to the queue of its delay level; levels above the highest are reduced to
     /// it.
-    fn delay(&self, record: &mut Record, level: u16) -> Option<()> {
+    pub(crate) fn delay(&self, record: &mut Record, level: u16) -> Option<()> {
         let delays_ms = &self.delay_topic.as_ref()?.delays_ms;
         let queue = usize::from(level).min(delays_ms.len()).checked_sub(1)?;
         record.topic = DELAY_TOPIC;
@@ -211,7 +212,7 @@ impl Stage {
         Some(())
     }
 
-    fn push(&mut self, record: Record) -> Option<()> {
+    pub(crate) fn push(&mut self, record: Record) -> Option<()> {
         let fits = record.text.len() <= PROPERTIES_BYTES_MAX;
         self.records.push(record);
         fits.then_some(())

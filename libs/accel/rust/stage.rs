@@ -14,6 +14,7 @@ use crate::frames::{Frame, Next, frame_at};
 use crate::host::Host;
 use crate::properties::java_hash;
 use crate::pull::stage::Pulls;
+use crate::send_back::{Back, BackGroup, Backs};
 use crate::sends::Room;
 use crate::transactions::{End, Transactions};
 
@@ -84,6 +85,8 @@ pub struct Request {
     pub records: Range<usize>,
     /// For a request that ends a half message, which gets no answer.
     pub end: Option<End>,
+    /// For a request that sends a message back.
+    pub back: Option<Back>,
 }
 
 /// The kind of the frames of a part.
@@ -161,6 +164,8 @@ pub struct Stage {
     /// Topics of the staged messages, including topics that were forgotten.
     pub topics: Vec<Topic>,
     pub(crate) by_name: HashMap<Vec<u8>, u32>,
+    /// Groups whose consumers may send messages back.
+    pub(crate) backs: HashMap<Vec<u8>, BackGroup>,
     /// Requests in order of arrival.
     pub requests: Vec<Request>,
     pub(crate) records: Vec<Record>,
@@ -183,6 +188,7 @@ impl Stage {
             transactions: None,
             topics: vec![],
             by_name: HashMap::new(),
+            backs: HashMap::new(),
             requests: vec![],
             records: vec![],
             texts: vec![],
@@ -229,7 +235,7 @@ impl Stage {
     }
 
     /// Appends the topics to which the broker redirects messages.
-    fn push_own_topics(&mut self) -> Option<()> {
+    pub(crate) fn push_own_topics(&mut self) -> Option<()> {
         if let Some(DelayTopic { name, delays_ms }) = &self.delay_topic {
             let level_count = i32::try_from(delays_ms.len()).ok()?;
             self.topics.push(Topic::new(name.len() as u8, name, level_count));
@@ -246,6 +252,7 @@ impl Stage {
     /// Forgets all topics; staged sends keep theirs.
     pub fn forget(&mut self) {
         self.by_name.clear();
+        self.backs.clear();
         if self.requests.is_empty() {
             self.topics.clear();
         }
@@ -254,7 +261,7 @@ impl Stage {
     /// Removes all staged sends.
     pub fn release(&mut self) {
         self.drop_from(0);
-        if self.by_name.is_empty() {
+        if self.by_name.is_empty() && self.backs.is_empty() {
             self.topics.clear();
         }
     }
@@ -274,12 +281,14 @@ impl Stage {
     /// Stages the plain sends and pulls among the first `count_max` frames of a chunk. The returned
     /// parts cover the chunk from its start without gaps. They end before an incomplete frame,
     /// before a frame with illegal lengths, or after `count_max` frames. Sends are left to Python
-    /// if `origin` is `None`, and pulls if `pulls` is `None`.
+    /// if `origin` is `None`, pulls if `pulls` is `None`, and messages sent back if `backs` is
+    /// `None`.
     pub fn stage(
         &mut self,
         data: &[u8],
         origin: Option<Origin>,
         mut pulls: Option<&mut Pulls>,
+        mut backs: Option<Backs>,
         count_max: usize,
     ) -> Vec<Part> {
         let mut parts: Vec<Part> = vec![];
@@ -297,7 +306,9 @@ impl Stage {
                 let staged = origin.and_then(|origin| {
                     let staged =
                         send.and_then(|send| self.stage_send(data, frame, &send, text, origin));
-                    staged.or_else(|| self.stage_end(data, frame, origin))
+                    staged
+                        .or_else(|| self.stage_end(data, frame, origin))
+                        .or_else(|| self.stage_back(data, frame, origin, backs.as_mut()?))
                 });
                 let (kind, bytes) = if let Some(bytes) = staged {
                     (Kind::Sends, bytes)

@@ -181,6 +181,7 @@ impl Stage {
             queue_id: 0,
             records,
             end: Some(End { half_offset: half.queue_offset, size: half.size, commits }),
+            back: None,
         });
         Some(bytes)
     }

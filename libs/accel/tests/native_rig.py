@@ -23,13 +23,15 @@ FIELDS = {
 
 
 def make_lane(**changes):
-    pieces = sent_pieces(ConstantExt({"TRACE_ON": "100%"}), 0)
+    pieces, plain = sent_pieces(ConstantExt({"TRACE_ON": "100%"}), 0), plain_pieces(0)
     options = {
         "store_host": HOST, "cluster": "CLUSTER\x01c", "frame_bytes_max": 1 << 20,
         "body_bytes_max": 4096, "batch_count_max": 100, "request_bytes_max": 8192,
         "json": list(pieces.json),
         "binary_head": pieces.binary_head, "flag": pieces.flag,
-        "binary_entries": pieces.binary_entries, "delayed": ("Delayed", [1_000, 5_000]),
+        "binary_entries": pieces.binary_entries,
+        "plain_json": list(plain.json), "plain_binary": list(plain.binary),
+        "delayed": ("Delayed", [1_000, 5_000]),
         "transactions": ("Half", "Op", "TAGS\x01d", 100), "accounts": None,
     }  # fmt: skip
     lane = accel.SendLane(**options | changes)

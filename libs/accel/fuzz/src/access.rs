@@ -219,7 +219,7 @@ pub fn run(seed: u64, frames: u64) -> Seen {
             push_request(&mut chunk, &mut random);
         }
         mutate(&mut chunk, &mut random);
-        for part in stage.stage(&chunk, Some(origin), Some(&mut pulls), 100) {
+        for part in stage.stage(&chunk, Some(origin), Some(&mut pulls), None, 100) {
             so_far.staged += part.count as u64;
             if part.kind != Kind::Other {
                 check(&chunk[..part.end], part.start, part.kind);

@@ -36,6 +36,8 @@ pub struct Seen {
     pub delivered: u64,
     /// Half messages that were ended.
     pub ended: u64,
+    /// Messages that were sent back.
+    pub sent_back: u64,
 }
 
 pub fn binary_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {

@@ -18,11 +18,12 @@ fn main() {
     };
     let first = arguments.next().and_then(Result::ok).unwrap_or(1);
     let (mut staged, mut ended, mut answered, mut read, mut delivered) = (0, 0, 0, 0, 0);
-    let (mut allowed, mut whole) = (0, 0);
+    let (mut allowed, mut whole, mut sent_back) = (0, 0, 0);
     for seed in first..first + frames.div_ceil(ROUND_FRAMES) {
         let seen = sends::run(seed, ROUND_FRAMES.min(frames));
         staged += seen.staged;
         ended += seen.ended;
+        sent_back += seen.sent_back;
         allowed += access::run(seed, ROUND_FRAMES.min(frames)).staged;
         answered += pulls::run(seed, ROUND_FRAMES.min(frames)).staged;
         whole += tls::run(seed, ROUND_FRAMES.min(frames)).staged;
@@ -32,6 +33,7 @@ fn main() {
     }
     println!("native readers: {frames} mutated sends, {staged} of them staged, no fault");
     println!("native readers: {ended} of the staged requests end a half message, no fault");
+    println!("native readers: {sent_back} of them send a message back, no fault");
     println!("native readers: {frames} mutated signed requests, {allowed} of them taken, no fault");
     println!("native readers: {frames} pieces of TLS input, {whole} records whole, no fault");
     println!("native readers: {frames} mutated pulls, {answered} of them answered, no fault");

@@ -5,6 +5,9 @@
 use cometmq_accel::answers::Template;
 use cometmq_accel::commit::Place;
 use cometmq_accel::host::Host;
+use cometmq_accel::pull::answer::PlainTemplate;
+use cometmq_accel::scan::be32;
+use cometmq_accel::send_back::{BackGroup, Backs};
 use cometmq_accel::stage::{Limits, Origin, Stage};
 use cometmq_accel::transactions::Transactions;
 
@@ -12,6 +15,7 @@ use crate::input::{Random, Seen, binary_head, json_head, mutate};
 
 const HOST: Host = Host::V6([0x2a; 20]);
 const PEERS: [Host; 2] = [Host::V4([10, 0, 0, 1, 0, 0, 0x2a, 0x9f]), Host::V6([1; 20])];
+const LOG_START: i64 = 4096;
 const CHUNK_FRAMES_MAX: u32 = 6;
 /// Position of the last byte of the flag in a binary header.
 const BINARY_FLAG_AT: usize = 12;
@@ -29,7 +33,7 @@ pub fn run(seed: u64, frames: u64) -> Seen {
             frame_bytes_max: 1 << 16,
             body_bytes_max: 600,
             batch_count_max: 8,
-            request_bytes_max: 1000,
+            request_bytes_max: 1400,
         },
         HOST,
         b"CLUSTER\x01c",
@@ -40,12 +44,13 @@ pub fn run(seed: u64, frames: u64) -> Seen {
         flag: 1,
         binary_entries: vec![],
         host: Template::hex_host(&HOST),
+        plain: PlainTemplate::default(),
     };
     stage.delay_in(b"Delayed", vec![1_000, 5_000]);
     let mut transactions = Transactions::new(b"Half", b"Op", b"TAGS\x01d", 100);
     transactions.takes_halves = true;
     stage.transactions = Some(transactions);
-    let mut halves = vec![];
+    let (mut halves, mut log) = (vec![], vec![]);
     let mut so_far = Seen::default();
     let mut chunk = vec![];
     while so_far.frames < frames {
@@ -54,36 +59,54 @@ pub fn run(seed: u64, frames: u64) -> Seen {
         }
         let _ = stage.learn(b"Orders", 4);
         let _ = stage.learn(b"T", 1);
+        let (topic, count_max) = (b"%RETRY%g".to_vec(), 16);
+        stage.learn_back(b"g", BackGroup { topic, queue_count: 3, count_max, version_min: 1 });
         chunk.clear();
         for _ in 0..=random.below(CHUNK_FRAMES_MAX) {
             so_far.frames += 1;
             match halves.pop().filter(|_| random.below(2) == 0) {
                 Some(half) => push_end(&mut chunk, half, &mut random),
+                None if random.below(8) == 0 => push_back(&mut chunk, &log, &mut random),
                 None => push_frame(&mut chunk, &mut random),
             }
         }
         mutate(&mut chunk, &mut random);
         let peer = PEERS[random.below(2) as usize];
-        let (staged, ended) = check(&mut stage, &chunk, peer, &template, &mut halves);
+        if !log.is_empty() {
+            let at = random.below(log.len() as u32) as usize;
+            log[at] ^= u8::from(random.below(2) == 0) << random.below(8);
+        }
+        let (staged, ended, sent_back) =
+            check(&mut stage, &chunk, peer, &template, &mut halves, &mut log);
         so_far.staged += staged;
         so_far.ended += ended;
+        so_far.sent_back += sent_back;
     }
     so_far
 }
 
-/// Returns the number of staged requests, and how many of them end a half message. `halves` receives
-/// the physical offset and the queue offset of the half messages that are stored.
+/// Returns the number of staged requests, and how many of them end a half message or send one back. `halves` receives
+/// the physical offset and the queue offset of the half messages that are stored, and `log` the
+/// records, which requests may send back.
 fn check(
     stage: &mut Stage,
     chunk: &[u8],
     peer: Host,
     template: &Template,
     halves: &mut Vec<(i64, i64)>,
-) -> (u64, u64) {
+    log: &mut Vec<u8>,
+) -> (u64, u64, u64) {
+    let read = &mut |offset: i64| {
+        let rest = log.get(usize::try_from(offset - LOG_START).ok()?..)?;
+        let size = be32(rest.get(..4)?, 0) as usize;
+        Some(rest.get(..size)?.to_vec())
+    };
+    let backs = Backs { count: u64::MAX, read };
     let parts = stage.stage(
         chunk,
         Some(Origin { chunk: 0, peer: 0, host: peer, now_ms: Some(7) }),
         None,
+        Some(backs),
         100,
     );
     let mut end = 0;
@@ -94,7 +117,7 @@ fn check(
     assert!(end <= chunk.len());
     let count = stage.requests.len();
     assert_eq!(parts.iter().map(|part| part.count).sum::<usize>(), count);
-    let place = Place { offset: 4096, file_end: 1 << 30, now_ms: 1_700_000_000_000 };
+    let place = Place { offset: LOG_START, file_end: 1 << 30, now_ms: 1_700_000_000_000 };
     let (fitting, bytes) = stage.fit(0, count, place);
     assert_eq!(fitting, count);
     let mut open = stage.open_queues(0, count);
@@ -103,8 +126,8 @@ fn check(
     stage.close_queues(&open);
     let mut at = 0;
     for _ in 0..built.message_count {
-        let size = cometmq_accel::scan::be32(&out, at) as usize;
-        assert_eq!(u64::from(cometmq_accel::scan::be32(&out, at + 32)), (4096 + at) as u64);
+        let size = be32(&out, at) as usize;
+        assert_eq!(u64::from(be32(&out, at + 32)), LOG_START as u64 + at as u64);
         at += size;
     }
     assert_eq!(at, bytes, "records fill the commit");
@@ -114,7 +137,7 @@ fn check(
     assert!(built.keys.hashes.iter().all(|&hash| hash >= 0));
     let mut frames = vec![];
     halves.clear();
-    let mut ended = 0;
+    let (mut ended, mut sent_back) = (0, 0);
     for (_, mut answers) in built.groups {
         assert!(answers.halves.len() <= answers.half_count);
         for half in answers.halves.drain(..) {
@@ -124,15 +147,19 @@ fn check(
             }
         }
         ended += answers.ends.len() as u64;
+        sent_back += answers.rows.iter().filter(|row| row.back.is_some()).count() as u64;
         for row in &answers.rows {
             let start = frames.len();
             template.push(&mut frames, row, &answers.places[row.places.clone()]);
-            let length = cometmq_accel::scan::be32(&frames, start) as usize;
+            let length = be32(&frames, start) as usize;
             assert_eq!(start + 4 + length, frames.len(), "an answer is one frame");
         }
     }
     stage.release();
-    (count as u64, ended)
+    if !out.is_empty() {
+        *log = out;
+    }
+    (count as u64, ended, sent_back)
 }
 
 /// Appends a request that ends a half message.
@@ -155,6 +182,29 @@ fn push_end(chunk: &mut Vec<u8>, half: (i64, i64), random: &mut Random) {
         let head = String::from_utf8(json_head(37, &fields)).unwrap_or_default();
         head.replace("\"flag\":0", "\"flag\":2").into_bytes()
     };
+    let word = u32::from(is_binary) << 24 | head.len() as u32;
+    chunk.extend_from_slice(&((4 + head.len()) as u32).to_be_bytes());
+    chunk.extend_from_slice(&word.to_be_bytes());
+    chunk.extend_from_slice(&head);
+}
+
+/// Appends a request that sends a message back.
+fn push_back(chunk: &mut Vec<u8>, log: &[u8], random: &mut Random) {
+    let (mut at, count) = (0, random.below(3));
+    for _ in 0..count {
+        let size = log.get(at..at + 4).map_or(0, |size| be32(size, 0) as usize);
+        at += if size < log.len() - at { size } else { 0 };
+    }
+    let offset = (LOG_START as usize + at).to_string();
+    let fields = [
+        ("offset", offset.as_str()),
+        ("group", random.pick(&["g", "g", "g", "other"])),
+        ("delayLevel", random.pick(&["0", "0", "1", "99", "-1"])),
+        ("originMsgId", "0A0B"),
+        ("maxReconsumeTimes", random.pick(&["16", "1", "0"])),
+    ];
+    let is_binary = random.below(2) == 0;
+    let head = if is_binary { binary_head(36, &fields) } else { json_head(36, &fields) };
     let word = u32::from(is_binary) << 24 | head.len() as u32;
     chunk.extend_from_slice(&((4 + head.len()) as u32).to_be_bytes());
     chunk.extend_from_slice(&word.to_be_bytes());
@@ -225,6 +275,7 @@ mod tests {
         let seen = run(1, 300_000);
         assert!(seen.staged > seen.frames / 8, "{seen:?}");
         // Half messages that leave too little room for their commit are left to Python.
-        assert!(seen.ended > seen.frames / 500, "{seen:?}");
+        assert!(seen.ended > seen.frames / 1000, "{seen:?}");
+        assert!(seen.sent_back > seen.frames / 200, "{seen:?}");
     }
 }

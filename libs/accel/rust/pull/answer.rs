@@ -83,6 +83,7 @@ impl Template {
 }
 
 /// The constant parts of answers without fields, before and after the opaque.
+#[derive(Clone, Default)]
 pub struct PlainTemplate {
     /// JSON, where the opaque is decimal.
     pub json: [Vec<u8>; 2],

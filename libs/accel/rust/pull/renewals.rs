@@ -68,11 +68,13 @@ impl Renewals {
 fn read_lock(serialization: u8, head: &[u8]) -> Option<i32> {
     match serialization {
         0 if head.starts_with(JSON_LOCK) => {
-            envelope::read_json(head, JSON_LOCK.len(), ANSWERED, |scan| scan.eat(b'}'))
+            let envelope =
+                envelope::read_json(head, JSON_LOCK.len(), ANSWERED, |scan| scan.eat(b'}'))?;
+            Some(envelope.opaque)
         }
         1 if head.starts_with(&BINARY_LOCK) => {
-            let (opaque, fields) = envelope::read_binary(head, ANSWERED)?;
-            fields.is_empty().then_some(opaque)
+            let (envelope, fields) = envelope::read_binary(head, ANSWERED)?;
+            fields.is_empty().then_some(envelope.opaque)
         }
         _ => None,
     }

@@ -169,15 +169,16 @@ fn read_json(head: &[u8]) -> Option<Fields<'_>> {
     let mut fields = Fields::default();
     fields.asked.opaque = envelope::read_json(head, start, ANSWERED, |scan| {
         scan.members(|scan, name| fields.set(name, scan.raw()?))
-    })?;
+    })?
+    .opaque;
     fields.has_escapes = head.contains(&b'\\');
     Some(fields)
 }
 
 fn read_binary(head: &[u8]) -> Option<Fields<'_>> {
-    let (opaque, mut rest) = envelope::read_binary(head, ANSWERED)?;
+    let (envelope, mut rest) = envelope::read_binary(head, ANSWERED)?;
     let mut fields = Fields { may_repeat: true, ..Fields::default() };
-    fields.asked.opaque = opaque;
+    fields.asked.opaque = envelope.opaque;
     while !rest.is_empty() {
         let (name, value, tail) = envelope::binary_field(rest)?;
         rest = tail;

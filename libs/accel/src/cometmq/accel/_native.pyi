@@ -43,6 +43,8 @@ class SendLane:
         binary_head: bytes,
         flag: int,
         binary_entries: bytes,
+        plain_json: list[bytes],
+        plain_binary: list[bytes],
         delayed: tuple[str, Sequence[int]],
         transactions: tuple[str, str, str, int],
         accounts: LaneAccounts | None,
@@ -55,7 +57,8 @@ class SendLane:
 
         `json` holds the parts of an answer's JSON header around the id, queue id, queue offset and
         opaque; `binary_head`, `flag` and `binary_entries` are the constant parts of the header in
-        the other encoding. With `accounts`, only sends that these accounts have signed and may make
+        the other encoding. `plain_json` and `plain_binary` are the parts of headers without fields
+        around the opaque. With `accounts`, only sends that these accounts have signed and may make
         are taken, and the ends of transactions are left to Python. Raise ValueError for a
         `store_host` of a wrong size.
         """
@@ -67,8 +70,22 @@ class SendLane:
     def learn(self, topic: str, queue_count: int) -> bool:
         """Take sends to this topic from now on; return whether it is new."""
 
+    def learn_back(
+        self, group: str, topic: str, queue_count: int, count_max: int, version_min: int
+    ) -> bool:
+        """Take messages that this group sends back from now on; return whether it is new.
+
+        `topic` is its retry topic, `queue_count` the number of queues for retries, `count_max` how
+        often a message may be retried, unless a client of `version_min` or later says so.
+        """
+
+    def forget_backs(self) -> None:
+        """Stop taking messages that each group sends back until it is learned again."""
+
     def forget(self) -> None:
-        """Stop taking sends to each topic until it is learned again; staged sends remain."""
+        """Stop taking sends to each topic, and messages that each group sends back, until they are
+        learned again; staged sends remain.
+        """
 
     def take_halves(self, takes_halves: bool) -> None:
         """Take half messages from now on, or leave them to Python, as is the default."""
@@ -92,6 +109,7 @@ class SendLane:
         takes_sends: bool = True,
         now_ms: int | None = None,
         pulls: PullLane | None = None,
+        backs: tuple[int, Callable[[int], bytes | None]] | None = None,
     ) -> list[tuple[int, int, int, int]]:
         """Stage the plain sends and pulls among the first `count_max` frames of a chunk.
 
@@ -100,6 +118,10 @@ class SendLane:
         number of sends (0: frames for Python; negative: pulls and renewals), the bytes of their
         bodies and properties, its begin and its end. Anything after the last part is for Python
         too. Pulls and renewals are staged in `pulls`, until the next call.
+
+        With `backs`, messages sent back count as sends: the number of those before, which selects
+        the queue, and a function that returns the record at an offset of the log, or None if it is
+        not in memory.
         """
 
     def stage_rows(
@@ -419,6 +441,9 @@ class LaneAnswers:
     def delays(self) -> list[tuple[int, int, int]]:
         """Return each delay level's queue id, number of messages, and bytes in the log."""
 
+    def backs(self) -> list[tuple[str, str, int]]:
+        """Return each topic and group whose consumers sent messages back, and their number."""
+
     def encode(self, lane: SendLane) -> list[tuple[object, bytes, int]]:
         """Return, for each connection, the frames of successful answers, as this lane makes them,
         and their number.
@@ -426,12 +451,24 @@ class LaneAnswers:
 
     def rows(
         self,
-    ) -> list[tuple[object, int, int, str, int, int | None, int, tuple[int, int, int, str]]]:
+    ) -> list[
+        tuple[
+            object,
+            int,
+            int,
+            str,
+            int,
+            int | None,
+            int,
+            tuple[int, int, int, str],
+            tuple[str, str] | None,
+        ]
+    ]:
         """Return each answer as values, for results other than success.
 
         Connection, opaque, serialization, topic, queue id of the answer, queue id of the delay
-        level (None without a delay), number of messages, and the place: physical offset, bytes,
-        queue offset, ids.
+        level (None without a delay), number of messages, the place: physical offset, bytes, queue
+        offset, ids; and for a message sent back, its topic and group.
         """
 
 @final

@@ -45,6 +45,17 @@ class Lookups:
 
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
         """Find the record that begins exactly at this offset; None if there is none."""
+        data = yield from self.record_bytes(physical_offset)
+        if data is None:
+            return None
+        try:
+            record = decode_record(data)
+        except CorruptRecord:
+            return None
+        return record if record.physical_offset == physical_offset else None
+
+    def record_bytes(self, physical_offset: int) -> Lookup[bytes | None]:
+        """Find the bytes from this offset on that are a record if one begins there."""
         log = self._commit_log.view()
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return None
@@ -57,11 +68,7 @@ class Lookups:
             return None
         if size > len(data):
             data = yield read
-        try:
-            record = decode_record(bytes(data))
-        except CorruptRecord:
-            return None
-        return record if record.physical_offset == physical_offset else None
+        return bytes(data[:size])
 
     def newest_record(self) -> Lookup[MessageRecord | None]:
         """Find the last message in the log that a queue refers to."""

@@ -401,6 +401,10 @@ class MessageStore:
         """Find the record at a physical offset supplied by a client; the offset may be wrong."""
         return self._lookups.read_record(physical_offset)
 
+    def record_bytes(self, physical_offset: int) -> Lookup[bytes | None]:
+        """Find the bytes from a physical offset on that are a record if one begins there."""
+        return self._lookups.record_bytes(physical_offset)
+
     def newest_record(self) -> Lookup[MessageRecord | None]:
         """Find the last message in the log that a queue refers to; None if there is none."""
         return self._lookups.newest_record()

@@ -81,3 +81,18 @@ def finish(lookup: Lookup[T]) -> T:
     except StopIteration as end:
         found: T = end.value
         return found
+
+
+def cached(lookup: Lookup[T]) -> T | None:
+    """Run a lookup and return its result, or None as soon as it needs bytes that are not in
+    memory.
+    """
+    try:
+        read = next(lookup)
+        while (data := read.cached()) is not None:
+            read = lookup.send(data)
+    except StopIteration as end:
+        found: T = end.value
+        return found
+    lookup.close()
+    return None

@@ -102,6 +102,11 @@ class LearningLane(Protocol):
         return whether it did not know them.
         """
 
+    def learn_back(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
+        """Let the lane store later messages that consumers of a group send back, now that a handler
+        has admitted one; return whether it did not know the group. `topic` is its retry topic.
+        """
+
     def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> bool:
         """Let the lane serve later requests like `call`, which has just locked all its queues;
         return whether it did not know them. `answer` is the body of the answer.

@@ -36,7 +36,7 @@ __all__ = [
     "reason_without",
 ]
 
-INTERFACE: Final = 0xEB3AF752
+INTERFACE: Final = 0x6423F4FE
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 A `git pull` does not rebuild the module, and the version changes only with releases.

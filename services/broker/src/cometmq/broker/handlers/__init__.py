@@ -112,6 +112,7 @@ _NOTING: Final = frozenset(
     {
         Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.PULL_MESSAGE,
         Code.LITE_PULL_MESSAGE, Code.LOCK_BATCH_MQ, Code.END_TRANSACTION,
+        Code.CONSUMER_SEND_MSG_BACK,
     }
 )  # fmt: skip
 """Codes whose handlers note why they, and not a lane, serve a request."""

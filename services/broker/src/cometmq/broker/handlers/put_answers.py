@@ -7,8 +7,9 @@ from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
 from cometmq.remoting import remarks
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.send import SendMessageReply
+from cometmq.remoting.errors import ServerError
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.writing.write_state import Refusal
@@ -65,6 +66,27 @@ def answer_delayed(
     if result.status.is_stored:
         broker.stats.count_delayed(level_id, 1, result.size)
     answer_put(broker, call, SCHEDULE_TOPIC, queue_id, 1, result)
+
+
+def answer_back(
+    broker: Broker,
+    call: Call[Any],
+    origin: tuple[str, str],
+    level_id: int | None,
+    result: PutResult,
+) -> None:
+    """Answer a request that sends a message back once its copy is stored; `origin` is the topic in
+    which the message was stored first, and the consumer group.
+    """
+    if result.status is not _PUT_OK:
+        call.fail(ServerError(result.status.name))
+        return
+    stats = broker.stats
+    if level_id is not None:
+        stats.count_put(SCHEDULE_TOPIC, 1, result.size)
+        stats.count_delayed(level_id, 1, result.size)
+    stats.count_send_backs(*origin, 1)
+    call.answer(OK)
 
 
 def group_refusal(broker: Broker) -> str | None:

@@ -21,21 +21,23 @@ from cometmq.broker.delays.parking import (
     Reason,
     is_storable_again,
 )
+from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers.deferred_answers import look_up
+from cometmq.broker.handlers.put_answers import answer_back
 from cometmq.broker.handlers.stored_topics import readable
 from cometmq.broker.limits import Room, add_topic
 from cometmq.broker.messages import delay, sent_back
 from cometmq.broker.names import can_retry
 from cometmq.remoting import remarks
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.send import ConsumerSendMsgBack
 from cometmq.remoting.errors import NoPermission, ServerError, SubscriptionGroupNotExist
 from cometmq.remoting.message.flags import Perm, TopicSysFlag
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.remoting.names import SCHEDULE_TOPIC, dead_letter_topic, retry_topic
-from cometmq.store.results import PutResult, PutStatus
+from cometmq.remoting.names import dead_letter_topic, retry_topic
+from cometmq.store.results import PutResult
 
 _WRITE: Final = int(Perm.WRITE)
 
@@ -43,22 +45,17 @@ _WRITE: Final = int(Perm.WRITE)
 def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> Reply | None:
     """Store a copy in the group's retry topic or dead-letter topic; answer once it is stored."""
     header = call.header
-    room = broker.room(call)
-    group = _check(broker, header, room)
-    if group.retry_queue_nums <= 0:
-        return OK
-    if not can_retry(header.group):
-        raise ServerError(refusals.retry_topic_too_long(header.group))
-    topic = retry_topic(header.group)
-    sys_flag = int(TopicSysFlag.UNIT_SUB) if header.unit_mode else 0
-    config = broker.topics.create_retry(
-        header.group,
-        queue_nums=group.retry_queue_nums,
-        sys_flag=sys_flag,
-        admit=partial(add_topic, room),
-    )
-    if not config.perm & _WRITE:
-        raise NoPermission(refusals.topic_send_forbidden(topic))
+    reason = SlowReason.UNUSUAL
+    try:
+        group = _check(broker, header, broker.room(call))
+        if group.retry_queue_nums <= 0:
+            return OK
+        topic = _retry_topic(broker, call, group)
+        if broker.lane is not None and broker.lane.learn_back(group, topic):
+            reason = SlowReason.FIRST
+    finally:
+        if broker.lane is not None:
+            broker.detours.note(call.code, reason)
 
     def found(record: MessageRecord | None) -> None:
         if record is None:
@@ -76,6 +73,23 @@ def _check(broker: Broker, header: ConsumerSendMsgBack, room: Room) -> Subscript
     if not broker.settings.broker_permission & _WRITE:
         raise NoPermission(remarks.broker_send_forbidden(broker.host))
     return group
+
+
+def _retry_topic(
+    broker: Broker, call: Call[ConsumerSendMsgBack], group: SubscriptionGroupConfig
+) -> TopicConfig:
+    header = call.header
+    if not can_retry(header.group):
+        raise ServerError(refusals.retry_topic_too_long(header.group))
+    config = broker.topics.create_retry(
+        header.group,
+        queue_nums=group.retry_queue_nums,
+        sys_flag=int(TopicSysFlag.UNIT_SUB) if header.unit_mode else 0,
+        admit=partial(add_topic, broker.room(call)),
+    )
+    if not config.perm & _WRITE:
+        raise NoPermission(refusals.topic_send_forbidden(config.topic_name))
+    return config
 
 
 def _store_copy(
@@ -105,11 +119,11 @@ def _store_copy(
     message = sent_back(
         record, topic=topic, queue_id=queue_id, delay_level=level, host=broker.store_host
     )
-    origin = record.properties.get(PropertyKey.RETRY_TOPIC, record.topic)
+    origin = record.properties.get(PropertyKey.RETRY_TOPIC, record.topic), header.group
     case = Case(message, Origin.SEND_BACK, Reason.TOO_LARGE, record.physical_offset)
     file_bytes = broker.settings.mapped_file_size_commit_log
     if not is_storable_again(message, file_bytes=file_bytes):
-        broker.parking.park(case, partial(_answer, broker, call, origin, None))
+        broker.parking.park(case, partial(answer_back, broker, call, origin, None))
         return
     if level > 0:
         message = structs.replace(message)  # the message to park keeps its topic
@@ -118,27 +132,8 @@ def _store_copy(
 
     def stored(result: PutResult) -> None:
         if result.status in REFUSED_FOR_GOOD:
-            broker.parking.park(case, partial(_answer, broker, call, origin, None))
+            broker.parking.park(case, partial(answer_back, broker, call, origin, None))
         else:
-            _answer(broker, call, origin, level_id, result)
+            answer_back(broker, call, origin, level_id, result)
 
     broker.driver.put(message, stored)
-
-
-def _answer(
-    broker: Broker,
-    call: Call[ConsumerSendMsgBack],
-    origin: str,
-    level_id: int | None,
-    result: PutResult,
-) -> None:
-    if result.status is not PutStatus.PUT_OK:
-        call.fail(ServerError(result.status.name))
-        return
-    stats = broker.stats
-    if level_id is not None:
-        stats.count_put(SCHEDULE_TOPIC, 1, result.size)
-        stats.count_delayed(level_id, 1, result.size)
-    stats.send_back_count += 1
-    stats.group(origin, call.header.group).send_back_count += 1
-    call.answer(OK)

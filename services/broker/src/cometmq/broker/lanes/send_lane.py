@@ -2,13 +2,14 @@
 """The native lane: connects `cometmq.accel` to the connections and the store.
 
 Plain pulls and renewals of queue locks are answered at once (`pull_lane.py`); this module handles
-plain sends, including half messages, and passes the ends of transactions to `transaction_lane.py`.
+plain sends, including half messages and messages that consumers send back, and passes the ends of
+transactions to `transaction_lane.py`.
 
 The native code serves sends to a topic once `admit` has admitted one, and builds the records, queue
 entries, index keys and answers of a whole commit. Once per chunk, this module checks whether
 anything has changed that a send depends on. After any change of topics, settings or accounts, the
-lane relearns its topics. While the broker has a reason to inspect every send, the lane serves no
-sends.
+lane relearns its topics; after any change of groups, too, those that send messages back. While the
+broker has a reason to inspect every send, the lane serves none.
 
 `services/broker/tests/lanes` tests that the lane and the handlers give the same results.
 """
@@ -21,7 +22,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.queue_locks import QueueLock
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import TagFilter
-from cometmq.broker.handlers.put_answers import answer_delayed, answer_put
+from cometmq.broker.handlers.put_answers import answer_back, answer_delayed, answer_put
 from cometmq.broker.handlers.send import MULTI_TAG
 from cometmq.broker.lanes.access import LaneAccess, reason_against
 from cometmq.broker.lanes.pull_lane import BrokerPulls
@@ -35,15 +36,17 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.frame import FRAME_BYTES_MAX
-from cometmq.remoting.header_plan import sent_pieces
+from cometmq.remoting.header_plan import plain_pieces, sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.lane import Answered, Part, StagedRows, Staging
 from cometmq.remoting.transport.loans import Loan
 from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.versions import REQUEST_MAX_RECONSUME_MIN
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.layout import is_topic
 from cometmq.store.log.commit_log import LogView
+from cometmq.store.reads import cached
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
 
@@ -81,6 +84,7 @@ class BrokerLane:
         self._broker = broker
         self._settings = broker.settings
         self._topics_version = broker.topics.version
+        self._groups_version = broker.groups.version
         self._access = LaneAccess(broker)
         self._accounts = self._access.accounts
         self._native = _build(broker, self._access)
@@ -111,6 +115,25 @@ class BrokerLane:
     ) -> bool:
         return self._pulls.learn(call, group, accept)
 
+    def learn_back(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
+        """From now on, take the messages that a group sends back; `topic` is its retry topic."""
+        broker = self._broker
+        queue_nums = broker.topics.known_queue_nums(topic)
+        if queue_nums != topic.write_queue_nums:
+            return False  # its consumers do not know all queues yet
+        if self._settings.acl_check_stored_topic:
+            return False
+        return self._native.learn_back(
+            group.group_name,
+            topic.topic_name,
+            min(queue_nums, group.retry_queue_nums) or 1,
+            group.retry_max_times,
+            REQUEST_MAX_RECONSUME_MIN,
+        )
+
+    def _read_record(self, physical_offset: int) -> bytes | None:
+        return cached(self._broker.store.record_bytes(physical_offset))
+
     def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> bool:
         return self._pulls.learn_renewal(call, locks, answer)
 
@@ -132,6 +155,7 @@ class BrokerLane:
                 takes_sends=takes_sends,
                 now_ms=now_ms,
                 pulls=pulls,
+                backs=(self._broker.stats.send_back_count, self._read_record),
             )
         except accel.PanicException as error:
             self._fail(error)
@@ -170,7 +194,8 @@ class BrokerLane:
         # or filled the commit, which has then released all staged sends.
         first = self._put_count
         is_released = self._native.staged_count < first + count
-        if is_released or self._has_changed() or self._is_busy():
+        has_changed = self._has_changed() or self._groups_version is not self._broker.groups.version
+        if is_released or has_changed or self._is_busy():
             return None
         try:
             end_count = self._transactions.begin(self._native, first, count)
@@ -196,6 +221,9 @@ class BrokerLane:
 
     def _follow(self) -> bool:
         """Adopt changes of topics, settings and accounts; return whether staging is possible."""
+        if self._groups_version is not self._broker.groups.version:
+            self._native.forget_backs()
+            self._groups_version = self._broker.groups.version
         if not self._has_changed():
             return not self._has_failed
         if self._put_count:
@@ -306,6 +334,8 @@ class BrokerLane:
         stats.count_puts(answers.totals())
         for level_id, count, size in answers.delays():
             stats.count_delayed(level_id, count, size)
+        for topic, group, count in answers.backs():
+            stats.count_send_backs(topic, group, count)
 
     def _keep_halves(self, answers: "LaneAnswers", result: PutResult) -> None:
         """Keep stored half messages in memory for the requests that end them."""
@@ -318,13 +348,25 @@ class BrokerLane:
 
     def _answer_each(self, answers: "LaneAnswers", result: PutResult) -> None:
         """Answer each send as a handler would; used if the result is not a plain success."""
-        for peer, opaque, serialization, topic, queue_id, level_id, count, place in answers.rows():
+        for (
+            peer,
+            opaque,
+            serialization,
+            topic,
+            queue_id,
+            level_id,
+            count,
+            place,
+            back,
+        ) in answers.rows():
             offset, size, queue_offset, message_ids = place
             one = PutResult(
                 result.status, offset, size, queue_offset, result.store_timestamp, message_ids
             )
             call = _call(peer, opaque, serialization)
-            if level_id is None:
+            if back is not None:
+                answer_back(self._broker, call, back, level_id, one)
+            elif level_id is None:
                 answer_put(self._broker, call, topic, queue_id, count, one)
             else:
                 answer_delayed(self._broker, call, level_id, queue_id, one)
@@ -352,6 +394,7 @@ def _call(peer: object, opaque: int, serialization: int) -> Call[None]:
 def _build(broker: Broker, access: LaneAccess) -> "SendLane":
     settings = broker.settings
     pieces = sent_pieces(broker.send_ext, ResponseCode.SUCCESS)
+    plain = plain_pieces(ResponseCode.SUCCESS)
     delays_ms = broker.delay.levels.delays_ms
     return accel.SendLane(
         store_host=broker.store_host,
@@ -364,6 +407,8 @@ def _build(broker: Broker, access: LaneAccess) -> "SendLane":
         binary_head=pieces.binary_head,
         flag=pieces.flag,
         binary_entries=pieces.binary_entries,
+        plain_json=list(plain.json),
+        plain_binary=list(plain.binary),
         delayed=(SCHEDULE_TOPIC, delays_ms if max(delays_ms) <= DELAY_MS_MAX else ()),
         transactions=(HALF_TOPIC, OP_HALF_TOPIC, OP_TEXT, OP_TAG_CODE),
         accounts=access.native(),

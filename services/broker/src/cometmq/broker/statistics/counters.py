@@ -181,6 +181,11 @@ class BrokerStats:
             stats.request_count += request_count
         self.put_count += put_count
 
+    def count_send_backs(self, topic: str, group: str, count: int) -> None:
+        """Count messages of a topic that consumers of a group sent back."""
+        self.send_back_count += count
+        self.group(topic, group).send_back_count += count
+
     def count_get(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages that were returned by one pull."""
         self.found_count += 1

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Headers of requests that send a message back, in both encodings; for an unusual header,
+//! `read_back` returns `None`, and Python takes over.
+
+use crate::access::{Proof, Signed};
+use crate::envelope::{self, ANSWERED, Envelope};
+use crate::scan::{decimal, decimal32};
+
+const JSON_BACK: &[u8] = b"{\"code\":36,";
+const BINARY_BACK: [u8; 2] = 36u16.to_be_bytes();
+
+// The fields in the order of their names, in which they are signed.
+const DELAY_LEVEL: usize = 0;
+const GROUP: usize = 1;
+const COUNT_MAX: usize = 2;
+const OFFSET: usize = 3;
+const ORIGIN_ID: usize = 4;
+const ORIGIN_TOPIC: usize = 5;
+const UNIT_MODE: usize = 6;
+const FIELDS: usize = 7;
+const REQUIRED: [usize; 3] = [DELAY_LEVEL, GROUP, OFFSET];
+
+/// The fields of a plain request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackHeader<'a> {
+    /// Consumer group.
+    pub group: &'a [u8],
+    /// Physical offset of the message.
+    pub offset: i64,
+    /// Delay level; 0 if the broker chooses.
+    pub level: i32,
+    /// How often the message may be retried, if the client says so.
+    pub count_max: Option<i32>,
+    /// The envelope.
+    pub envelope: Envelope,
+    values: [Option<&'a [u8]>; FIELDS],
+    proof: Proof<'a>,
+}
+
+impl<'a> BackHeader<'a> {
+    /// `may_repeat`: in signed binary requests of Java's client, most fields occur twice.
+    fn set(&mut self, name: &[u8], value: &'a [u8], may_repeat: bool) -> Option<()> {
+        let index = match name {
+            b"delayLevel" => DELAY_LEVEL,
+            b"group" => GROUP,
+            b"maxReconsumeTimes" => COUNT_MAX,
+            b"offset" => OFFSET,
+            b"originMsgId" => ORIGIN_ID,
+            b"originTopic" => ORIGIN_TOPIC,
+            b"unitMode" => UNIT_MODE,
+            _ => return self.proof.set(name, value),
+        };
+        if let Some(known) = self.values[index] {
+            return (may_repeat && known == value).then_some(());
+        }
+        self.values[index] = Some(value);
+        match index {
+            DELAY_LEVEL => self.level = decimal32(value)?,
+            GROUP => self.group = value,
+            COUNT_MAX => self.count_max = Some(decimal32(value)?),
+            OFFSET => self.offset = decimal(value)?,
+            UNIT_MODE => return matches!(value, b"true" | b"false").then_some(()),
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// Returns what the client signed, if it did.
+    #[must_use]
+    pub fn signed(&self) -> Signed<'a, FIELDS> {
+        Signed { proof: self.proof, values: self.values.map(Option::unwrap_or_default), body: b"" }
+    }
+
+    fn complete(self, envelope: Envelope) -> Option<Self> {
+        let is_complete = REQUIRED.iter().all(|&index| self.values[index].is_some());
+        is_complete.then_some(Self { envelope, ..self })
+    }
+}
+
+/// Reads a header.
+#[must_use]
+pub fn read_back(serialization: u8, head: &[u8]) -> Option<BackHeader<'_>> {
+    let mut header = BackHeader::default();
+    match serialization {
+        0 if head.starts_with(JSON_BACK) => {
+            let envelope = envelope::read_json(head, JSON_BACK.len(), ANSWERED, |scan| {
+                scan.members(|scan, name| header.set(name, scan.plain()?, false))
+            })?;
+            header.complete(envelope)
+        }
+        1 if head.starts_with(&BINARY_BACK) => {
+            let (envelope, mut rest) = envelope::read_binary(head, ANSWERED)?;
+            while !rest.is_empty() {
+                let (name, value, tail) = envelope::binary_field(rest)?;
+                rest = tail;
+                let is_plain = !value.is_empty() && value.is_ascii();
+                header.set(name, is_plain.then_some(value)?, true)?;
+            }
+            header.complete(envelope)
+        }
+        _ => None,
+    }
+}
