@@ -196,8 +196,13 @@ chromium: ## Install Debian's Chromium, if there is none
 	@command -v chromium >/dev/null || \
 		{ $(AS_ROOT) apt-get update -qq && $(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
 
+.PHONY: npm
+npm: ## Install Debian's npm, if there is none
+	@command -v npm >/dev/null || \
+		{ $(AS_ROOT) apt-get update -qq && $(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends npm >/dev/null; }
+
 .PHONY: console-test
-console-test: setup chromium ## The console in a real browser: every page with axe, light and dark, wide and phone; two minutes
+console-test: setup chromium npm ## The console in a real browser: every page with axe, light and dark, wide and phone; two minutes
 	$(BIN)/pytest -q tests/console --timeout=600
 
 .PHONY: spark-test

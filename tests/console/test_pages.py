@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every page: accessible, within its width, and without an error, in each theme and width."""
 
-from pathlib import Path
-
 import pytest
 
 from cometmq.console.pages import PAGES
 
-AXE = (Path(__file__).with_name("axe.min.js")).read_text(encoding="utf-8")
+from . import axe
+
 RULES = """
 axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations.map(
   (it) => it.id + ": " + it.nodes.map((node) => node.html.slice(0, 200)).join(" | ")))
@@ -29,7 +28,7 @@ def test_pages_are_accessible_and_fit(tab, place, theme, width, tmp_path):
     faults = {}
     for number, path in enumerate(PATHS):
         tab.open(place.url + path)
-        tab.run(AXE + ";1")
+        tab.run(axe.source() + ";1")
         found = tab.run(RULES)
         if tab.run("document.documentElement.scrollWidth") > width:
             found.append("the page scrolls sideways")
@@ -45,7 +44,7 @@ def test_broker_pages_are_accessible(tab, place):
     tab.open(f"{place.url}/brokers")
     tab.click("tbody a")
     assert tab.run("document.querySelector('h1').textContent").startswith("Broker ")
-    tab.run(AXE + ";1")
+    tab.run(axe.source() + ";1")
     assert tab.run(RULES) == []
 
 
@@ -53,5 +52,5 @@ def test_axe_finds_what_is_wrong(tab, place):
     """The test above measures something."""
     tab.open(f"{place.url}/topics")
     tab.run("document.querySelector('label').replaceWith(document.createElement('input')); 1")
-    tab.run(AXE + ";1")
+    tab.run(axe.source() + ";1")
     assert any(it.startswith("label:") for it in tab.run(RULES))
