@@ -352,7 +352,7 @@ async def test_write_permission_comes_back_with_the_next_changed_registration(li
 
 
 async def test_a_version_query_keeps_an_unchanged_broker_alive(link, namesrv, clock):
-    await register(link, "T")
+    await register(link, "T", "U")
     clock.advance(100_000)
     header, body = await ask(link, 322, BROKER, b'{"counter":1,"timestamp":0}')
     assert (header.ext, json.loads(body)) == ({"changed": "false"}, {"counter": 1, "timestamp": 0})

@@ -81,11 +81,19 @@ def test_a_slave_brings_no_topics_and_learns_its_master(routes):
 
 
 def test_topics_are_taken_only_with_a_new_data_version(routes):
-    routes.add(broker(), ["T"], version=1)
+    routes.add(broker(), ["S", "T"], version=1)
     routes.add(broker(), ["U"], version=1)
-    assert finish(routes.topics.selecting()) == ["T"]
+    assert finish(routes.topics.selecting()) == ["S", "T"]
     routes.add(broker(), ["U"], version=2)
-    assert finish(routes.topics.selecting()) == ["T", "U"]
+    assert finish(routes.topics.selecting()) == ["S", "T", "U"]
+
+
+def test_the_first_registration_may_hold_only_a_new_topic(routes):
+    routes.add(broker(), ["New"])
+    assert routes.ask()[0]
+    routes.add(broker(), ["T", "New"])
+    assert sorted(finish(routes.topics.selecting())) == ["New", "T"]
+    assert not routes.ask()[0]
 
 
 def test_a_topic_deleted_here_is_back_when_its_broker_registers_again(routes):

@@ -19,9 +19,10 @@ because brokers may register single topics. Write permission removed by WIPE_WRI
 returns when the broker next registers a change.
 
 Unlike RocketMQ, a table also reads topics of a known version again if they are in doubt: if one of
-them was deleted here (DELETE_TOPIC_IN_NAMESRV), or if another connection registered the same
-broker. Whoever changes the routes in a broker's name thus changes them only until the broker
-registers again, unless the broker has lost the topic, too.
+them was deleted here (DELETE_TOPIC_IN_NAMESRV), if another connection registered the same broker,
+or if a broker that was unknown registered one topic, perhaps only a new one. Whoever changes the
+routes in a broker's name thus changes them only until the broker registers again, unless the broker
+has lost the topic, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -186,7 +187,9 @@ class RouteTable:
             count = yield from self.topics.putting(
                 name, registration.topics, lambda: self._live.get(address) is live
             )
-            if is_known and count:  # all topics of this version, not only a change
+            if known is None:  # RocketMQ registers a new topic alone; all have this version, too
+                live.is_in_doubt = count == 1
+            elif is_known and count:  # all topics of this version, not only a change
                 live.is_in_doubt = False
         live.data_version = registration.data_version
         return None if broker.broker_id == MASTER_ID else self._master_of(broker.broker_name)
