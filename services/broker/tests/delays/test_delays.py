@@ -300,6 +300,21 @@ def test_positions_outside_the_queue_are_corrected(store: FakeStore, path: str) 
     assert store.delivered == ["b"]
 
 
+@pytest.mark.parametrize("has_queue", [True, False])
+def test_a_message_before_the_first_step_is_above_every_position(
+    store: FakeStore, path: str, has_queue: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(path).write_bytes(b'{"offsetTable":{2:17}}')
+    delays = service(store, path)
+    with monkeypatch.context() as patch:
+        if not has_queue:
+            patch.setattr(store, "queue", lambda *_: None)
+        delays.fit()
+    store.add("a", 0)
+    step(delays, store, 10_000)
+    assert store.delivered == ["a"]
+
+
 def test_a_position_is_saved_only_when_the_copy_is_on_the_disk(store: FakeStore, path: str) -> None:
     """Otherwise a power failure could destroy the copy after the position has moved past it."""
     store.add("a", 0)

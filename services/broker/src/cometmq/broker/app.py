@@ -186,6 +186,8 @@ class BrokerApp:
             await self._join(broker, workers, inputs.client, slave_server)
         else:
             recall_transactions(broker)
+            if broker.is_master:
+                broker.delay.fit()
         server = await self._listen(broker)
         await self._serve_slaves(slave_server)
         group = await stack.enter_async_context(asyncio.TaskGroup())

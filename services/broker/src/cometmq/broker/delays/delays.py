@@ -243,6 +243,14 @@ class Delays:
         for level in self._levels.values():
             level.place(level.saved_offset, level.saved_offset)
 
+    def fit(self) -> None:
+        """Move the positions into the queues before the broker accepts messages: one that arrives
+        below a position, before the first step, would count as delivered.
+        """
+        for level in self._served:
+            queue = self._store.queue(SCHEDULE_TOPIC, level.number - 1)
+            level.fit(*(0, 0) if queue is None else (queue.min_offset, queue.max_offset))
+
     def step(self, now_ms: int) -> None:
         """Deliver due messages, and save positions whose copies are on disk."""
         self._now_ms = now_ms
