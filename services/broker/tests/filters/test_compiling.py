@@ -4,12 +4,20 @@ from collections.abc import Callable
 
 import pytest
 
-from cometmq.broker.filters import compiling
-from cometmq.broker.filters.compiling import AT_ONCE_CHARS_MAX, COMPILED_CHARS_MAX, Compiler
+from cometmq.broker.filters.compiling import (
+    AT_ONCE_CHARS_MAX,
+    COMPILED_CHARS_MAX,
+    WAITING_MAX,
+    Compiler,
+    Shares,
+)
 from cometmq.broker.filters.sql import CHARS_MAX, SqlError, compile_sql, is_compiled
 from cometmq.broker.filters.sql.parser import PART_TOKENS
+from cometmq.broker.limits import HEARTBEAT_FILTER_CHARS
 from cometmq.remoting.errors import SystemBusy
 from cometmq.runtime.clock import FakeClock
+
+A, B = "10.0.0.1:1", "10.0.0.1:2"
 
 
 class Rig:
@@ -41,26 +49,26 @@ def long_text(name: str) -> str:
 
 def test_a_short_expression_is_compiled_at_once(rig: Rig) -> None:
     done: list[bool] = []
-    rig.compiler.when_ready("short = 1", lambda: done.append(True))
+    rig.compiler.when_ready("short = 1", lambda: done.append(True), A)
     assert done == [True]
-    rig.compiler.check("short = 2")
+    rig.compiler.check("short = 2", A)
     assert not rig.turns
 
 
 def test_a_long_expression_is_compiled_in_steps(rig: Rig) -> None:
     text, done = long_text("parts"), []
-    rig.compiler.when_ready(text, lambda: done.append(is_compiled(text)))
+    rig.compiler.when_ready(text, lambda: done.append(is_compiled(text)), A)
     assert not done
     turn_count = rig.run()
     assert done == [True]
     assert turn_count > 4 * text.count("OR") // PART_TOKENS - 2
     assert compile_sql(text).matches({"parts": "1"})
-    rig.compiler.check(text)
+    rig.compiler.check(text, A)
 
 
 def test_the_error_of_a_long_expression_is_cached(rig: Rig) -> None:
     text = long_text("wrong") + " OR"
-    rig.compiler.when_ready(text, lambda: None)
+    rig.compiler.when_ready(text, lambda: None, A)
     rig.run()
     assert is_compiled(text)
     with pytest.raises(SqlError, match="Encountered"):
@@ -71,16 +79,16 @@ def test_a_synchronous_caller_has_to_retry(rig: Rig) -> None:
     text = long_text("again")
     for _ in range(2):
         with pytest.raises(SystemBusy, match="COMPILING_FILTER"):
-            rig.compiler.check(text)
+            rig.compiler.check(text, A)
     rig.run()
-    rig.compiler.check(text)
+    rig.compiler.check(text, A)
 
 
 def test_equal_expressions_are_compiled_once(rig: Rig) -> None:
     text, done = long_text("shared"), []
-    rig.compiler.when_ready(text, lambda: done.append(1))
+    rig.compiler.when_ready(text, lambda: done.append(1), A)
     alone = len(rig.turns)
-    rig.compiler.when_ready(text, lambda: done.append(2))
+    rig.compiler.when_ready(text, lambda: done.append(2), A)
     assert len(rig.turns) == alone == 1
     rig.run()
     assert done == [1, 2]
@@ -89,7 +97,7 @@ def test_equal_expressions_are_compiled_once(rig: Rig) -> None:
 def test_long_expressions_are_compiled_one_after_the_other(rig: Rig) -> None:
     done: list[str] = []
     for name in ("first", "second"):
-        rig.compiler.when_ready(long_text(name), lambda name=name: done.append(name))  # type: ignore[misc]
+        rig.compiler.when_ready(long_text(name), lambda name=name: done.append(name), A)  # type: ignore[misc]
     assert len(rig.turns) == 1
     rig.run()
     assert done == ["first", "second"]
@@ -97,37 +105,85 @@ def test_long_expressions_are_compiled_one_after_the_other(rig: Rig) -> None:
 
 def test_many_short_expressions_at_once_are_queued(rig: Rig) -> None:
     for number in range(AT_ONCE_CHARS_MAX // 100):
-        rig.compiler.check(f"moment = {number}".ljust(100))
+        rig.compiler.check(f"moment = {number}".ljust(100), A)
     with pytest.raises(SystemBusy, match="COMPILING_FILTER"):
-        rig.compiler.check("moment = 'more'".ljust(100))
+        rig.compiler.check("moment = 'more'".ljust(100), A)
     rig.clock.advance(1_000)
-    rig.compiler.check("moment = 'later'".ljust(100))
+    rig.compiler.check("moment = 'later'".ljust(100), A)
 
 
 def test_the_total_of_characters_is_bounded(rig: Rig) -> None:
     for number in range(COMPILED_CHARS_MAX // CHARS_MAX):
-        rig.compiler.when_ready(f"load = '{number}'".ljust(CHARS_MAX), lambda: None)
+        text = f"load = '{number}'".ljust(CHARS_MAX)
+        rig.compiler.when_ready(text, lambda: None, f"10.0.0.{number}:1")
     with pytest.raises(SystemBusy, match="TOO_MANY_FILTERS"):
-        rig.compiler.check("load = 1000")
+        rig.compiler.check("load = 1000", A)
     compile_sql("load = 1001")
-    rig.compiler.check("load = 1001")
+    rig.compiler.check("load = 1001", A)
     rig.clock.advance(1_000)
-    rig.compiler.check("load = 1000")
+    rig.compiler.check("load = 1000", A)
 
 
-def test_the_number_of_pending_callbacks_is_bounded(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiling, "WAITING_MAX", 2)
-    text = long_text("crowd")
-    for _ in range(2):
-        rig.compiler.when_ready(text, lambda: None)
-    with pytest.raises(SystemBusy, match="too many requests wait"):
-        rig.compiler.when_ready(text, lambda: None)
+def flood(rig: Rig, name: str) -> int:
+    """Send long expressions on connection A until they are refused; return how many were not."""
+    accepted: list[str] = []
+
+    def send() -> None:
+        while len(accepted) < 100:
+            text = long_text(f"{name}{len(accepted)}")
+            rig.compiler.when_ready(text, lambda: None, A)
+            accepted.append(text)
+
+    with pytest.raises(SystemBusy, match="TOO_MANY_FILTERS"):
+        send()
+    return len(accepted)
+
+
+def test_a_flood_of_expressions_leaves_half_of_the_total_to_other_connections(rig: Rig) -> None:
+    counts = []
+    for second in range(3):
+        counts.append(flood(rig, f"flood{second}x"))
+        rig.run()
+        rig.compiler.when_ready(long_text(f"honest{second}"), lambda: None, B)
+        rig.run()
+        assert is_compiled(long_text(f"honest{second}"))
+        rig.clock.advance(1_000)
+    assert counts[0] >= HEARTBEAT_FILTER_CHARS.fixed // CHARS_MAX  # a whole heartbeat
+    assert min(counts) >= 2  # what the others leave
+
+
+def test_the_expression_of_another_connection_waits_for_one_of_a_flood(rig: Rig) -> None:
+    done: list[str] = []
+    for number in range(4):
+        rig.compiler.when_ready(long_text(f"many{number}"), lambda: done.append("flood"), A)
+    rig.turns.pop(0)()
+    shared = long_text("many3")  # which the flood has sent, too
+    rig.compiler.when_ready(long_text("single"), lambda: done.append("honest"), B)
+    rig.compiler.when_ready(shared, lambda: done.append("shared"), B)
     rig.run()
-    rig.compiler.when_ready(long_text("crowd2"), lambda: None)
+    assert done == ["flood", "flood", "honest", "flood", "shared", "flood"]
+
+
+def test_the_number_of_pending_callbacks_is_bounded(rig: Rig) -> None:
+    text = long_text("crowd")
+    for _ in range(WAITING_MAX // 2):
+        rig.compiler.when_ready(text, lambda: None, A)
+    with pytest.raises(SystemBusy, match="too many requests wait"):
+        rig.compiler.when_ready(text, lambda: None, A)
+    rig.compiler.when_ready(text, lambda: None, B)
+    rig.run()
+    rig.compiler.when_ready(long_text("crowd2"), lambda: None, A)
+
+
+def test_connections_with_their_whole_share_take_no_memory() -> None:
+    shares = Shares()
+    for number in range(1_000):
+        shares.charge(f"10.0.0.1:{number}", 100, number)
+    assert len(shares) < 50
+    shares.charge(A, 1 << 30, 1_000)
+    assert shares.left(A, 1_000) < 0 < shares.left(A, 60_000)
 
 
 def test_a_too_long_expression_is_refused_at_once(rig: Rig) -> None:
-    rig.compiler.check("x" * (CHARS_MAX + 1))
+    rig.compiler.check("x" * (CHARS_MAX + 1), A)
     assert not rig.turns

@@ -46,7 +46,7 @@ def long_text(number: object) -> str:
 
 def spend_all(compiler: Compiler) -> None:
     for number in range(COMPILED_CHARS_MAX // CHARS_MAX):
-        compiler.check(long_text(f"spent {number}"))
+        compiler.check(long_text(f"spent {number}"), f"10.0.0.1:{number}")
 
 
 def expression(filters: FilterSubscriptions) -> str | None:
@@ -198,7 +198,7 @@ def test_a_filter_compiled_in_steps_is_stored_when_ready() -> None:
     turns.run()
     found = filters.get("T", "G")
     assert found is not None
-    assert filters.compiled(found) is not None
+    assert filters.compiled(found, "10.0.0.1:1") is not None
 
 
 @pytest.mark.parametrize("leave", [True, False])

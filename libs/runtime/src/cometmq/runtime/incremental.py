@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Generator
 from typing import TypeAlias, TypeVar
 
+from cometmq.runtime.turn_lock import TurnLock
+
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, None, T]
@@ -29,16 +31,18 @@ class IncrementalRunner:
     """Runs one job at a time, one step per turn of the event loop; further jobs wait."""
 
     def __init__(self) -> None:
-        self._is_free = asyncio.Lock()
+        self._lock = TurnLock()
 
     @property
     def is_running(self) -> bool:
         """Whether a job has not ended yet."""
-        return self._is_free.locked()
+        return self._lock.is_held
 
-    async def run(self, work: Steps[T]) -> T:
-        """Run the job after all earlier ones, and return its result."""
-        async with self._is_free:
+    async def run(self, work: Steps[T], key: object = None) -> T:
+        """Run the job after the earlier ones with the same key and one of each other key, and
+        return its result. The key of a peer's request is its connection.
+        """
+        async with self._lock.hold(key):
             try:
                 while True:
                     next(work)

@@ -74,6 +74,7 @@ from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import Loaded
+from cometmq.runtime.turn_lock import TurnLock
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
 
@@ -157,6 +158,7 @@ class Broker:
     replication: Replication = field(default_factory=Replication)
     transactions: Transactions = field(default_factory=Transactions)
     incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # for long answers
+    reports: TurnLock = field(default_factory=TurnLock)  # for long answers that read the log
     large_batches: LargeBatches = field(default_factory=LargeBatches)
     is_observed: bool = False  # an HTTP port shows metrics, so their figures are measured
     lag_times: LagTimes = field(default_factory=LagTimes)

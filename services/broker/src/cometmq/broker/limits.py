@@ -196,6 +196,12 @@ class Room:
             self._peer = self._peer_of(self._call)
         return self._peer
 
+    @property
+    def address(self) -> str:
+        """The address of the connection."""
+        address: str = self._call.peer.address
+        return address
+
     def admit(self, limit: Limit, used: int, count: int = 1) -> None:
         """Count entries that the peer is about to add; raise LimitReached if there is no room."""
         self.limits.admit(limit, used, self.peer, count)

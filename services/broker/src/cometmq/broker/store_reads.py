@@ -15,13 +15,13 @@ from functools import partial
 from time import thread_time
 from typing import Any, Final, TypeVar
 
-from cometmq.broker.fair_queue import FairQueue
 from cometmq.remoting import remarks
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
+from cometmq.runtime.fair_queue import FairQueue
 from cometmq.runtime.worker import Worker, error_of
 from cometmq.store.reads import Exhausted, Lookup, SomeRead
 

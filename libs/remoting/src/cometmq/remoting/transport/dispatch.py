@@ -36,6 +36,7 @@ from cometmq.remoting.raw import FLAG_ONEWAY
 from cometmq.remoting.transport.starts import Starts
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.transport.timed import Timed
 from cometmq.remoting.transport.turns import SLICE_S
 from cometmq.remoting.typed_decode import HeaderFault
 
@@ -274,7 +275,7 @@ class Dispatcher(Generic[ContextT]):
                 work.close()
             raise
         try:
-            answer = await work
+            answer = await Timed(work, call.peer.charge)
         except CommandError as error:
             answer = self._error(call, error)
         except Exception as error:  # noqa: BLE001  # see the module's head

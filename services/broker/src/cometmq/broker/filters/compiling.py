@@ -4,30 +4,77 @@
 Any client may send expressions, and the longest takes 25 ms to compile. Expressions that exceed the
 current allowance are therefore compiled one after the other, a step in each turn of the loop, and
 the total number of characters per second is bounded.
+
+The connections take turns, and half of the allowance is left to connections that have compiled
+little lately: a flood of expressions neither uses up the allowance of others nor delays theirs by
+more than one expression for each connection that floods.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from cometmq.broker.filters.sql import CHARS_MAX, compiling, is_compiled
 from cometmq.remoting.errors import SystemBusy
+from cometmq.runtime.fair_queue import FairQueue
 
 COMPILED_CHARS_MAX: Final = 64 << 10
 COMPILED_CHARS_PER_S: Final = 32 << 10
 """Characters compiled per burst and per second; each takes about 3 us on the loop."""
+SHARE_CHARS_MAX: Final = 16 << 10
+SHARE_CHARS_PER_S: Final = COMPILED_CHARS_PER_S // 8
+"""What one connection may compile, per burst and per second, as long as anything is left. A
+connection that compiles more uses only what is left above `RESERVE_CHARS`.
+"""
+RESERVE_CHARS: Final = COMPILED_CHARS_MAX // 2
 AT_ONCE_CHARS_MAX: Final = 1 << 10
-WAITING_MAX: Final = 1_000
-"""Maximum number of callbacks waiting for expressions to be compiled."""
+WAITING_MAX: Final = 2_000
+"""Maximum number of callbacks waiting for expressions to be compiled; one connection may have half.
+"""
 
 Later = Callable[[Callable[[], None]], object]
+
+
+class _Waiting(NamedTuple):
+    expression: str
+    then: Callable[[], None]
+    peer: str
 
 
 def _at_once(work: Callable[[], None]) -> None:
     work()
 
 
+class Shares:
+    """What each connection has left of its share; one that has all of it takes no memory."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, tuple[int, int]] = {}  # and when; those charged last come last
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def left(self, peer: str, now_ms: int) -> int:
+        """Return the characters that are left; negative if the connection has used more."""
+        left, at_ms = self._left.get(peer, (SHARE_CHARS_MAX, now_ms))
+        more = max(0, now_ms - at_ms) * SHARE_CHARS_PER_S // 1_000
+        return min(SHARE_CHARS_MAX, left + more)
+
+    def charge(self, peer: str, size: int, now_ms: int) -> None:
+        """Subtract the size of an expression; the debt is bounded, so that it ends in time."""
+        left = max(self.left(peer, now_ms) - size, -COMPILED_CHARS_MAX)
+        self._left.pop(peer, None)
+        self._left[peer] = left, now_ms
+        for first in list(self._left):
+            if self.left(first, now_ms) < SHARE_CHARS_MAX:
+                break
+            del self._left[first]
+
+
 class Compiler:
-    """Compiles expressions within the current allowance, and queues expressions that exceed it."""
+    """Compiles expressions within the current allowance, and queues expressions that exceed it.
+
+    A peer is the address of a connection.
+    """
 
     def __init__(self, clock_ms: Callable[[], int], call_soon: Later = _at_once) -> None:
         """`call_soon` schedules the next step in a later turn of the loop."""
@@ -36,37 +83,39 @@ class Compiler:
         self._left = COMPILED_CHARS_MAX
         self._left_at_once = AT_ONCE_CHARS_MAX
         self._left_ms = clock_ms()
-        self._waiting: dict[str, list[Callable[[], None]]] = {}
-        self._waiting_count = 0
-        self._parts: Iterator[None] | None = None
+        self._shares = Shares()
+        self._waiting: FairQueue[_Waiting] = FairQueue(WAITING_MAX)
+        self._peers: dict[str, list[str]] = {}  # those that wait, by expression
+        self._current: _Waiting | None = None
+        self._parts: Iterator[None] = iter(())
 
-    def check(self, expression: str) -> None:
+    def check(self, expression: str, peer: str) -> None:
         """Raise SystemBusy unless the expression is already compiled or may be compiled at once."""
-        if self._may_now(expression):
+        if self._may_now(expression, peer):
             return
-        if expression not in self._waiting:
-            self._enqueue(expression, _ignore)
+        if peer not in self._peers.get(expression, ()):
+            self._enqueue(expression, _ignore, peer)
         if not is_compiled(expression):
             raise SystemBusy("[COMPILING_FILTER]the filter is being compiled, try again later")
 
-    def when_ready(self, expression: str, then: Callable[[], None]) -> None:
+    def when_ready(self, expression: str, then: Callable[[], None], peer: str) -> None:
         """Call `then`, now or in a later turn of the loop, once `check` accepts the expression.
 
         Raise SystemBusy if too many callbacks are pending.
         """
-        if self._may_now(expression):
+        if self._may_now(expression, peer):
             then()
         else:
-            self._enqueue(expression, then)
+            self._enqueue(expression, then, peer)
 
-    def _may_now(self, expression: str) -> bool:
+    def _may_now(self, expression: str, peer: str) -> bool:
         size = len(expression)
         if size > CHARS_MAX or is_compiled(expression):  # the parser refuses longer ones at once
             return True
         self._refill()
-        if size > self._left_at_once or expression in self._waiting:
+        if size > self._left_at_once or expression in self._peers:
             return False
-        self._charge(size)
+        self._charge(size, peer)
         self._left_at_once -= size
         return True
 
@@ -77,39 +126,46 @@ class Compiler:
         self._left = min(COMPILED_CHARS_MAX, self._left + more)
         self._left_at_once = min(AT_ONCE_CHARS_MAX, self._left_at_once + more)
 
-    def _charge(self, size: int) -> None:
-        if self._left <= 0:
+    def _charge(self, size: int, peer: str) -> None:
+        has_share = self._shares.left(peer, self._left_ms) > 0
+        if self._left <= (0 if has_share else RESERVE_CHARS):
             raise SystemBusy("[TOO_MANY_FILTERS]too many new filters at once, try again later")
         self._left -= size
+        self._shares.charge(peer, size, self._left_ms)
 
-    def _enqueue(self, expression: str, then: Callable[[], None]) -> None:
-        if self._waiting_count >= WAITING_MAX:
+    def _enqueue(self, expression: str, then: Callable[[], None], peer: str) -> None:
+        peers = self._peers.get(expression)
+        if peers is None:
+            self._charge(len(expression), peer)
+            peers = self._peers[expression] = []
+        is_first = not self._waiting and self._current is None
+        if not self._waiting.put(peer, _Waiting(expression, then, peer)):
+            if not peers:
+                del self._peers[expression]
             raise SystemBusy(
                 "[TOO_MANY_FILTERS]too many requests wait for filters, try again later"
             )
-        waiting = self._waiting.get(expression)
-        if waiting is None:
-            self._charge(len(expression))
-            waiting = self._waiting[expression] = []
-        waiting.append(then)
-        self._waiting_count += 1
-        if self._waiting_count == 1:
+        peers.append(peer)
+        if is_first:
             self._call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        expression = next(iter(self._waiting))
-        if self._parts is None:
-            self._parts = compiling(expression)
+        if self._current is None:
+            self._current = self._waiting.pop()
+            expression = self._current.expression  # another connection may have been first
+            self._parts = iter(()) if is_compiled(expression) else compiling(expression)
         for _ in self._parts:
             self._call_soon(self._go_on)
             return
-        self._parts = None
-        ready = self._waiting.pop(expression)
-        self._waiting_count -= len(ready)
+        expression, then, peer = self._current
+        self._current = None
+        peers = self._peers[expression]
+        peers.remove(peer)
+        if not peers:
+            del self._peers[expression]
         if self._waiting:
             self._call_soon(self._go_on)
-        for then in ready:
-            then()
+        then()
 
 
 def _ignore() -> None:

@@ -142,12 +142,12 @@ class FilterSubscriptions:
         """Return whether the group has a filter for any topic."""
         return group in self._filters
 
-    def compiled(self, data: FilterData) -> SqlFilter | None:
-        """Return the filter, or None if it is invalid; raise SystemBusy while it is being
-        compiled.
+    def compiled(self, data: FilterData, peer: str) -> SqlFilter | None:
+        """Return the filter, or None if it is invalid; raise SystemBusy while it is being compiled
+        for the connection with this address.
         """
         if data.expression_type == EXPRESSION_TYPE:
-            self.compiler.check(data.expression)
+            self.compiler.check(data.expression, peer)
         return data.compiled()
 
     def register(
@@ -271,7 +271,7 @@ class FilterSubscriptions:
             if room is not None:  # if there is no room for the new one, the old one remains
                 self._admit(group, subscription, room)
             self._remove(group, subscription.topic, is_replaced=True)
-            self._add(group, subscription, None)
+            self._start(group, subscription, room)
 
     def _admit(self, group: str, subscription: SubscriptionData, room: Room) -> None:
         """Raise LimitReached if there is no room for a filter, or for its characters."""
@@ -292,13 +292,19 @@ class FilterSubscriptions:
             self.released(owner)
 
     def _add(self, group: str, subscription: SubscriptionData, room: Room | None) -> None:
-        key = group, subscription.topic
         if room is not None:
             self._admit(group, subscription, room)
+        self._start(group, subscription, room)
+
+    def _start(self, group: str, subscription: SubscriptionData, room: Room | None) -> None:
+        """Add a filter once it is compiled."""
+        key = group, subscription.topic
         self._compiling.add(group, subscription)
         try:
             self.compiler.when_ready(
-                subscription.sub_string, partial(self._add_ready, group, subscription)
+                subscription.sub_string,
+                partial(self._add_ready, group, subscription),
+                "" if room is None else room.address,
             )
         except SystemBusy:
             self._compiling.remove(*key)

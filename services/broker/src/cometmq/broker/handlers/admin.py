@@ -126,9 +126,9 @@ def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
     look_up(broker, call, lookup, read)
 
 
-async def get_all_consumer_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
+async def get_all_consumer_offset(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Return all committed offsets, for slaves."""
-    return Reply(body=await broker.incremental.run(broker.offsets.encode()))
+    return Reply(body=await broker.incremental.run(broker.offsets.encode(), call.peer))
 
 
 def get_all_delay_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:

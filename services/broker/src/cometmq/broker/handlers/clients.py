@@ -123,7 +123,9 @@ def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply | None:
         raise ServerError(remarks.filter_refused(kind))
     expression = subscription.sub_string
     broker.filters.compiler.when_ready(
-        expression, lambda: answer(broker, call, lambda: _check_expression(expression))
+        expression,
+        lambda: answer(broker, call, lambda: _check_expression(expression)),
+        call.peer.address,
     )
     return None
 

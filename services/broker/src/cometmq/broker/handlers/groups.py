@@ -52,9 +52,9 @@ async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscription
     return OK
 
 
-async def get_all_subscriptiongroup_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
+async def get_all_subscriptiongroup_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Return the group table, for slaves."""
-    return Reply(body=await broker.incremental.run(broker.groups.encode()))
+    return Reply(body=await broker.incremental.run(broker.groups.encode(), call.peer))
 
 
 def get_subscriptiongroup_config(broker: Broker, call: Call[GetSubscriptiongroupConfig]) -> Reply:

@@ -16,14 +16,14 @@ from cometmq.runtime.incremental import Steps
 STEP_ITEMS: Final = 256  # queues and members; about 0.3 ms
 
 
-async def get_broker_overview(broker: Broker, _call: Call[NoHeader]) -> Reply:
+async def get_broker_overview(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Return the ends of all queues, the members of all connected groups, the age of what they have
     not read, and the requests that were refused lately.
 
     From now on, the broker measures these ages, which costs some reads per second.
     """
     broker.is_observed = True
-    found = await broker.incremental.run(_overview(broker))
+    found = await broker.incremental.run(_overview(broker), call.peer)
     return Reply(body=encode_json(found))
 
 

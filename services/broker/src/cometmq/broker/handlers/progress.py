@@ -10,7 +10,7 @@ strings in the broker's time zone.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -70,9 +70,18 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
     """Answer with the progress of all groups, optionally only in ordered topics.
 
     Compatibility: RocketMQ's answer is unbounded. Here the request is refused if the answer would
-    not fit in a frame.
+    not fit in a frame. The requests are served one at a time, and the connections take turns.
     """
-    await broker.incremental.run(_check_size(broker))
+    async with broker.reports.hold(call.peer):
+        encode = await _broker_consume_stats(broker, call)
+    broker.driver.reads.read(call, encode, lambda body: call.answer(Reply(body=body)))
+
+
+async def _broker_consume_stats(
+    broker: Broker, call: Call[GetBrokerConsumeStats]
+) -> Callable[[], bytes]:
+    """Return a function that encodes the answer, on any thread."""
+    await broker.incremental.run(_check_size(broker), call.peer)
     stats = BrokerConsumeStats(broker_addr=broker.address)
     checked_count = 0
     for group in list(broker.groups.table):
@@ -97,14 +106,12 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
         stats.consume_stats_list.append({group: parts})
         total = stats.total_diff + sum(map(_behind, parts))
         stats.total_diff = max(TOTAL_DIFF_MIN, total)
-    broker.driver.reads.read(
-        call, partial(encode_json, stats), lambda body: call.answer(Reply(body=body))
-    )
+    return partial(encode_json, stats)
 
 
 async def query_topic_consume_by_who(broker: Broker, call: Call[QueryTopicConsumeByWho]) -> Reply:
     """Return the groups that subscribe to a topic or have offsets in it."""
-    return await broker.incremental.run(_groups_of(broker, call.header.topic))
+    return await broker.incremental.run(_groups_of(broker, call.header.topic), call.peer)
 
 
 def _groups_of(broker: Broker, topic: str) -> Steps[Reply]:

@@ -42,13 +42,13 @@ def message_filter(
     """Return the filter of a pull; raise CommandError if it cannot be determined."""
     header = call.header
     if header.sys_flag & _SUBSCRIPTION:
-        return _own_filter(broker, header)
+        return _own_filter(broker, call)
     subscription = _registered(broker, call, group)
     if not is_tag_type(subscription.expression_type):
-        return _registered_sql(broker, header, subscription)
+        return _registered_sql(broker, call, subscription)
     found = subscription_filter(subscription)
     if found is None and broker.settings.filter_support_retry:
-        return _retry_filter(broker, header)
+        return _retry_filter(broker, call)
     return found
 
 
@@ -61,7 +61,8 @@ def subscription_filter(subscription: SubscriptionData) -> TagFilter | None:
     return tag_filter(frozenset(subscription.code_set))
 
 
-def _own_filter(broker: Broker, header: PullMessage) -> MessageFilter:
+def _own_filter(broker: Broker, call: Call[PullMessage]) -> MessageFilter:
+    header = call.header
     expression, kind = header.subscription, header.expression_type
     if is_tag_type(kind):
         try:
@@ -73,7 +74,7 @@ def _own_filter(broker: Broker, header: PullMessage) -> MessageFilter:
     _check_enabled(broker, kind)
     if kind != EXPRESSION_TYPE:
         return None
-    broker.filters.compiler.check(expression)
+    broker.filters.compiler.check(expression, call.peer.address)
     try:
         return sql_record_filter(compile_sql(expression))
     except SqlError:
@@ -81,29 +82,31 @@ def _own_filter(broker: Broker, header: PullMessage) -> MessageFilter:
 
 
 def _registered_sql(
-    broker: Broker, header: PullMessage, subscription: SubscriptionData
+    broker: Broker, call: Call[PullMessage], subscription: SubscriptionData
 ) -> MessageFilter:
+    header = call.header
     data = broker.filters.get(header.topic, header.consumer_group)
     if data is None:
         raise FilterDataNotExist(remarks.FILTER_DATA_NOT_EXIST)
     if data.client_version < header.sub_version:
         raise FilterDataNotLatest(remarks.FILTER_DATA_NOT_LATEST)
     _check_enabled(broker, subscription.expression_type)
-    sql = broker.filters.compiled(data)
+    sql = broker.filters.compiled(data, call.peer.address)
     return None if sql is None else sql_record_filter(sql)
 
 
-def _retry_filter(broker: Broker, header: PullMessage) -> RecordFilter | None:
+def _retry_filter(broker: Broker, call: Call[PullMessage]) -> RecordFilter | None:
     """Return a filter that tests each retried message with the group's filter for its original
     topic.
     """
-    group = header.topic.removeprefix(RETRY_PREFIX)
-    if group == header.topic or not broker.filters.knows(group):
+    retry_topic, peer = call.header.topic, call.peer.address
+    group = retry_topic.removeprefix(RETRY_PREFIX)
+    if group == retry_topic or not broker.filters.knows(group):
         return None
 
     def filter_of(topic: str) -> SqlFilter | None:
         data = broker.filters.get(topic, group)
-        return None if data is None else broker.filters.compiled(data)
+        return None if data is None else broker.filters.compiled(data, peer)
 
     return retry_record_filter(filter_of)
 

@@ -160,7 +160,7 @@ async def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffs
     Compatibility: RocketMQ deletes the offsets of the filtered groups. Here they are only left out
     of the answer.
     """
-    return await broker.incremental.run(_correction_offsets(broker, call.header))
+    return await broker.incremental.run(_correction_offsets(broker, call.header), call.peer)
 
 
 def _correction_offsets(broker: Broker, header: QueryCorrectionOffset) -> Steps[Reply]:
@@ -187,7 +187,7 @@ async def clone_group_offset(broker: Broker, call: Call[CloneGroupOffset]) -> Re
     Compatibility: RocketMQ copies nothing when the request is for all topics.
     """
     check_group(call.header.dest_group)
-    await broker.incremental.run(_cloning(broker, call))
+    await broker.incremental.run(_cloning(broker, call), call.peer)
     return OK
 
 

@@ -223,7 +223,8 @@ async def _send_large(
     batches = broker.large_batches
     try:
         with batches.reading(len(call.body), broker.room(call)):
-            await batches.runner.run(_large_steps(broker, call, queue_id, messages, items))
+            work = _large_steps(broker, call, queue_id, messages, items)
+            await batches.runner.run(work, call.peer)
     except CommandError as error:
         return _refused(broker, call, error)
     return None

@@ -80,9 +80,9 @@ def _check_deleted(broker: Broker, mark: PutStatus) -> None:
         raise ServerError(f"the deletion has not reached all copies ({mark.name}): repeat it")
 
 
-async def get_all_topic_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
+async def get_all_topic_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Return the topic table, for slaves."""
-    return Reply(body=await broker.incremental.run(broker.topics.encode()))
+    return Reply(body=await broker.incremental.run(broker.topics.encode(), call.peer))
 
 
 def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:

@@ -36,7 +36,7 @@ async def wipe_write_perm_of_broker(
     This is not saved to a file.
     """
     name = call.header.broker_name
-    count = await namesrv.incremental.run(namesrv.routes.wiping_write_perm(name))
+    count = await namesrv.incremental.run(namesrv.routes.wiping_write_perm(name), call.peer)
     namesrv.log.info("write_perm.wiped", broker_name=name, topic_count=count)
     return WipeWritePermOfBrokerReply(count)
 
@@ -46,13 +46,13 @@ async def add_write_perm_of_broker(
 ) -> AddWritePermOfBrokerReply:
     """Make a broker's queues visible to producers again."""
     name = call.header.broker_name
-    count = await namesrv.incremental.run(namesrv.routes.adding_write_perm(name))
+    count = await namesrv.incremental.run(namesrv.routes.adding_write_perm(name), call.peer)
     namesrv.log.info("write_perm.added", broker_name=name, topic_count=count)
     return AddWritePermOfBrokerReply(count)
 
 
-async def get_all_topic_list_from_nameserver(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    return await _topics(namesrv, namesrv.routes.topics.selecting())
+async def get_all_topic_list_from_nameserver(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
+    return await _topics(namesrv, call, namesrv.routes.topics.selecting())
 
 
 def delete_topic_in_namesrv(namesrv: Namesrv, call: Call[DeleteTopicInNamesrv]) -> Reply:
@@ -66,7 +66,7 @@ def delete_topic_in_namesrv(namesrv: Namesrv, call: Call[DeleteTopicInNamesrv]) 
 
 
 async def get_topics_by_cluster(namesrv: Namesrv, call: Call[GetTopicsByCluster]) -> Reply:
-    return await _topics(namesrv, namesrv.routes.topics_of_cluster(call.header.cluster))
+    return await _topics(namesrv, call, namesrv.routes.topics_of_cluster(call.header.cluster))
 
 
 def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
@@ -77,19 +77,21 @@ def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Re
     return Reply(body=encode_json(TopicList(topic_list=names, broker_addr=address)))
 
 
-async def get_unit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    return await _topics(namesrv, namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT))
+async def get_unit_topic_list(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
+    return await _topics(namesrv, call, namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT))
 
 
-async def get_has_unit_sub_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    return await _topics(namesrv, namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT_SUB))
+async def get_has_unit_sub_topic_list(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
+    return await _topics(
+        namesrv, call, namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT_SUB)
+    )
 
 
-async def get_has_unit_sub_ununit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+async def get_has_unit_sub_ununit_topic_list(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
     found = namesrv.routes.topics_with_flags(
         wanted=TopicSysFlag.UNIT_SUB, unwanted=TopicSysFlag.UNIT
     )
-    return await _topics(namesrv, found)
+    return await _topics(namesrv, call, found)
 
 
 async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
@@ -131,8 +133,10 @@ def get_namesrv_config(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
     return Reply(body=namesrv.settings.as_properties().encode())
 
 
-async def _topics(namesrv: Namesrv, names: Steps[list[str]]) -> Reply:
-    return Reply(body=await namesrv.incremental.run(_encoded(names)))
+async def _topics(
+    namesrv: Namesrv, call: Call[NoHeader] | Call[GetTopicsByCluster], names: Steps[list[str]]
+) -> Reply:
+    return Reply(body=await namesrv.incremental.run(_encoded(names), call.peer))
 
 
 def _encoded(names: Steps[list[str]]) -> Steps[bytes]:

@@ -72,7 +72,7 @@ async def _register_later(
         raise namesrv.limits.refusal(REGISTRATION_BYTES, detail, address_peer(call.peer.address))
     namesrv.reading_bytes += size
     try:
-        return await namesrv.incremental.run(work)
+        return await namesrv.incremental.run(work, call.peer)
     finally:
         namesrv.reading_bytes -= size
 

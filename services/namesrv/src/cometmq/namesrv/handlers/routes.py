@@ -39,7 +39,7 @@ def get_routeinfo_by_topic(
     namesrv: Namesrv, call: Call[GetRouteinfoByTopic]
 ) -> Reply | Awaitable[Reply]:
     if namesrv.routes.group_count_of(call.header.topic) > STEP_GROUPS:
-        return namesrv.incremental.run(_route(namesrv, call))
+        return namesrv.incremental.run(_route(namesrv, call), call.peer)
     return finish(_route(namesrv, call))
 
 
@@ -60,8 +60,8 @@ def _route(namesrv: Namesrv, call: Call[GetRouteinfoByTopic]) -> Steps[Reply]:
     return Reply(body=(yield from encode_with_lists(around, lists)))
 
 
-async def get_broker_cluster_info(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    return Reply(body=await namesrv.incremental.run(_cluster_info(namesrv)))
+async def get_broker_cluster_info(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
+    return Reply(body=await namesrv.incremental.run(_cluster_info(namesrv), call.peer))
 
 
 def _cluster_info(namesrv: Namesrv) -> Steps[bytes]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.broker.fair_queue import FairQueue
+from cometmq.runtime.fair_queue import FairQueue
 
 
 def test_keys_are_served_in_turn():

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What slow handlers do later, in steps, is charged to their connections."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
+from cometmq.remoting.header import encode_frame
+from cometmq.remoting.transport.timed import Timed
+from cometmq.remoting.transport.turns import SLOW
+
+CODE = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+STEP_S = 0.0004
+
+
+def occupy(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+async def steps(count: int) -> str:
+    for _ in range(count):
+        occupy(STEP_S)
+        await asyncio.sleep(0)
+    return "done"
+
+
+async def test_short_steps_are_charged_once_they_add_up() -> None:
+    charges: list[float] = []
+    assert await Timed(steps(20), charges.append) == "done"
+    assert sum(charges) > 16 * STEP_S
+    assert len(charges) <= 8
+
+
+async def test_waiting_costs_nothing() -> None:
+    charges: list[float] = []
+    future = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0.05, future.set_result, 3)
+    assert await Timed(future, charges.append) == 3
+    assert sum(charges) < 0.05
+
+
+async def test_errors_and_cancellation_pass_through() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise ValueError("ended") from None
+
+    with pytest.raises(ValueError, match="ended"):
+        async with asyncio.timeout(0.001):
+            await Timed(work(), lambda _: None)
+    assert seen == ["cancelled"]
+
+
+async def test_a_connection_with_long_work_is_slow(
+    start_server: Any, eventually: Any, connect_raw: Any
+) -> None:
+    peers: set[Any] = set()
+
+    async def handle(_: None, call: Call[Any]) -> Reply:
+        peers.add(call.peer)
+        await steps(20)
+        return OK
+
+    _, port = await start_server({CODE: handle})
+    _, writer = await connect_raw(port)
+    frame = encode_frame(RawCommand(code=CODE, ext={"consumerGroup": "g"}))
+    writer.write(frame * 10)
+    await eventually(lambda: peers and next(iter(peers)).pace.rank == SLOW)

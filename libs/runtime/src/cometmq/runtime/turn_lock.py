@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lock that its waiters get in turn by key, so that many of one key delay another key's by one.
+
+An `asyncio.Lock` is first come, first served: a thousand requests of one connection would all be
+served before the first one of another.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from cometmq.runtime.fair_queue import FairQueue
+
+_WAITING_MAX: Final = 1 << 40  # no limit: whoever starts the tasks bounds their number
+
+
+class TurnLock:
+    """Held by one task at a time."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(_WAITING_MAX)
+
+    @asynccontextmanager
+    async def hold(self, key: object) -> AsyncIterator[None]:
+        """Hold the lock, after one waiter of each other key; the waiters of a key keep their
+        order.
+        """
+        if self.is_held:
+            await self._wait(key)
+        self.is_held = True
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, key: object) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.put(key, turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had its turn already
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            turn = self._waiting.pop()
+            if not turn.done():  # cancelled
+                turn.set_result(None)
+                return
+        self.is_held = False
