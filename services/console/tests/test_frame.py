@@ -225,6 +225,10 @@ async def test_guessed_bearer_tokens_are_limited_too(sites):
     wrong = {"authorization": "Bearer guess-guess-guess-guess", **JSON}
     codes = [(await site.web.get("/thing", headers=wrong)).status_code for _ in range(6)]
     assert codes == [401] * 5 + [429]
+    for path, status in (("/thing", 429), ("/missing", 404)):
+        page = await site.web.get(path, headers={"authorization": wrong["authorization"]})
+        assert page.status_code == status
+        assert "text/html" in page.headers["content-type"]
 
 
 @pytest.mark.parametrize(
@@ -378,6 +382,13 @@ async def test_a_risky_change_needs_the_name_typed(sites):
     assert (await posted(site, {"value": "new"}, confirm="shelve")).status_code == 400
     assert shelf.calls == 0
     assert (await posted(site, {"value": "new"}, confirm="shelf")).status_code == 303
+
+
+@pytest.mark.parametrize("path", ["/login", "/logout"])
+async def test_the_forms_of_strangers_are_small(sites, path):
+    page = await sites().web.post(path, data={"a": "A" * (65 << 10)})
+    assert page.status_code == 400
+    assert "64 KiB" in page.text
 
 
 async def test_forms_are_bounded(sites):

@@ -184,9 +184,7 @@ class Frame:
         if wants_json(request):
             body = {"error": problem.title, "text": problem.text}
             return json_answer(body, problem.status, problem.headers)
-        user, session = User("", Role.NONE, ""), None
-        if problem.status != HTTPStatus.UNAUTHORIZED:
-            user, session = self._gate.who(request)
+        user, session = self._gate.known(request)
         return self._renderer.html(
             "problem.html",
             user=user,
