@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cometmq.console.login.oidc import Oidc
 
 LENGTH_MAX = 1_000
+FORM_BYTES_MAX = 64 << 10
+"""Strangers may send these forms, and large ones take a second to decode."""
 
 
 class LoginPages:
@@ -60,7 +62,7 @@ class LoginPages:
     async def _login(self, request: Request) -> Response:
         if request.method == "GET":
             return self._form(request, local_path(request.query_params.get("next", "/")))
-        form = await form_of(request)
+        form = await form_of(request, FORM_BYTES_MAX)
         self._gate.check_form(request, None, form)
         values = {name: items[-1][:LENGTH_MAX] for name, items in form.items() if items}
         there = local_path((form.get("next") or ["/"])[-1])
@@ -121,7 +123,7 @@ class LoginPages:
 
     async def _logout(self, request: Request) -> Response:
         _, session = self._gate.who(request)
-        self._gate.check_form(request, session, await form_of(request))
+        self._gate.check_form(request, session, await form_of(request, FORM_BYTES_MAX))
         response = RedirectResponse(self._desk.prefix + "/", HTTPStatus.SEE_OTHER)
         self._gate.end(request, response)
         return response

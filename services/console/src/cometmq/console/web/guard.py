@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -124,16 +124,19 @@ def _strip_prefix(scope: MutableMapping[str, Any], prefix: str) -> None:
         scope["path"] = path[len(prefix) :] or "/"
 
 
-async def form_of(request: Request) -> dict[str, list[str]]:
+async def form_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> dict[str, list[str]]:
     """Return the fields of a form; raise Problem if it is too large or something else."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise bad("send application/x-www-form-urlencoded")
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_BYTES_MAX:
-            raise bad(f"the form is larger than {BODY_BYTES_MAX >> 20} MiB")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > bytes_max:
+                raise bad(f"the form is larger than {bytes_max >> 10} KiB")
+    except ClientDisconnect:
+        raise bad("the form ended early") from None
     try:
         return parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
     except ValueError:

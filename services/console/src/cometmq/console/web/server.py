@@ -10,12 +10,15 @@ from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cometmq.remoting.transport.tasks import TaskSet
 
 CONNECTIONS_MAX: Final = 500
 SILENT_S: Final = 15.0
 """Connections that have not sent a whole request for this time are closed."""
+REQUEST_S: Final = 60.0
+"""Requests that take longer than this may have to make room for new connections."""
 STOP_S: Final = 5
 
 
@@ -26,15 +29,50 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Protocol(H11Protocol):
+    """A connection that closes another one if there is no room for it.
+
+    A stranger who opens many connections and sends no request, half a header or half a form, or
+    does not read the answers, thus loses the oldest of them, and keeps nobody out.
+    """
+
+    since_s = 0.0
+    """When the connection or its current request began."""
+    _begun: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self.since_s = self.loop.time()
+        if self.limit_concurrency is None or len(self.connections) < self.limit_concurrency:
+            return
+        others = [it for it in self.connections if it is not self and _may_close(it)]
+        if others:
+            oldest: Any = min(others, key=_since_s)
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not self._begun:
+            self._begun = self.cycle
+            self.since_s = self.loop.time()
+
+
 class WebServer:
     """Serves an application until it is stopped."""
 
     def __init__(
-        self, app: ASGIApp, *, tls: ssl.SSLContext | None, trusted_proxies: str, tasks: TaskSet
+        self,
+        app: ASGIApp,
+        *,
+        tls: ssl.SSLContext | None,
+        trusted_proxies: str,
+        tasks: TaskSet,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=_Protocol,
             ws="none",
             loop="none",
             lifespan="off",
@@ -44,7 +82,7 @@ class WebServer:
             date_header=True,
             proxy_headers=bool(trusted_proxies),
             forwarded_allow_ips=trusted_proxies or None,
-            limit_concurrency=CONNECTIONS_MAX,
+            limit_concurrency=connections_max,
             timeout_keep_alive=int(SILENT_S),
             timeout_graceful_shutdown=STOP_S,
         )
@@ -85,3 +123,14 @@ def is_silent(connection: Any) -> bool:
     """Return whether a connection of uvicorn has no request in progress."""
     cycle = getattr(connection, "cycle", None)
     return cycle is None or bool(cycle.response_complete)
+
+
+def _may_close(connection: Any) -> bool:
+    """Return whether a connection waits for its client, or for too long."""
+    if is_silent(connection) or connection.cycle.more_body:
+        return True
+    return bool(connection.loop.time() - connection.since_s > REQUEST_S)
+
+
+def _since_s(connection: Any) -> float:
+    return float(connection.since_s)

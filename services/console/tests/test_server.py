@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server makes room: nobody keeps others out by holding connections."""
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+
+from cometmq.console.web.guard import form_of
+from cometmq.console.web.problems import Problem
+from cometmq.console.web.server import WebServer
+from cometmq.remoting.transport.tasks import TaskSet
+
+CONNECTIONS_MAX = 8
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
+
+
+async def app(scope, receive, send):
+    request, status = Request(scope, receive), 200
+    try:
+        if request.method == "POST":
+            await form_of(request)
+    except Problem as problem:
+        status = problem.status
+    await PlainTextResponse("ok", status)(scope, receive, send)
+
+
+@pytest.fixture
+async def server():
+    """Return the address of a server with room for few connections."""
+    async with AsyncExitStack() as stack:
+        web = WebServer(
+            app, tls=None, trusted_proxies="", tasks=TaskSet(), connections_max=CONNECTIONS_MAX
+        )
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        await web.start(listener)
+        stack.push_async_callback(web.stop)
+        yield listener.getsockname()
+
+
+async def status_of(stack, server, request):
+    reader, writer = await asyncio.open_connection(*server)
+    stack.callback(writer.close)
+    writer.write(request)
+    async with asyncio.timeout(60):
+        return int((await reader.readline()).split()[1])
+
+
+@pytest.mark.parametrize("held", [b"", GET, POST + FORM + b"\r\na=1", GET + b"\r\n"])
+async def test_connections_that_wait_for_their_client_make_room(server, held):
+    async with AsyncExitStack() as stack:
+        for _ in range(3 * CONNECTIONS_MAX):
+            _, writer = await asyncio.open_connection(*server)
+            stack.callback(writer.close)
+            writer.write(held)
+        for _ in range(2 * CONNECTIONS_MAX):
+            assert await status_of(stack, server, GET + b"\r\n") == 200
