@@ -245,8 +245,11 @@ async def test_a_login_leads_only_to_pages_of_the_console(sites, there):
     assert answer.headers["location"] == "/"
 
 
-async def test_pages_can_demand_a_login(sites):
-    site = sites(pages=[PAGE], anonymousRole="none")
+@pytest.mark.parametrize(
+    "settings", [{"anonymousRole": "none"}, {"accessKey": "a", "secretKey": "b"}]
+)
+async def test_pages_can_demand_a_login(sites, settings):
+    site = sites(pages=[PAGE], **settings)
     answer = await site.web.get("/thing?name=a")
     assert answer.status_code == 303
     assert answer.headers["location"] == "/login?next=%2Fthing%3Fname%3Da"

@@ -87,11 +87,13 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     anonymous_role: Annotated[
         str,
         Meta(
-            pattern="^(none|viewer|operator|admin)$",
-            description="Role of users who have not logged in: none, viewer, operator or admin.",
+            pattern="^(none|viewer|operator|admin)?$",
+            description="Role of users who have not logged in: none, viewer, operator or admin. If"
+            " empty: viewer, or none if the console has an account (`accessKey`), because its pages"
+            " show what that account may read.",
             extra=_GUARD,
         ),
-    ] = "viewer"
+    ] = ""
     account_login: Annotated[
         bool,
         Meta(

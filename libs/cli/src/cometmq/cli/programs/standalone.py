@@ -292,7 +292,8 @@ async def _console(
     await console.start(suite.namesrv.value.bind_address, page.port)
     started.push_async_callback(console.stop)
     url = f"{'https' if suite.needs_tls else 'http'}://{host_port(suite.host, console.port)}/"
-    return [f"  console      {url} (changes need the token in {suite.data}/console/token)"]
+    what = "changes" if suite.own_account is None else "pages"
+    return [f"  console      {url} ({what} need the token in {suite.data}/console/token)"]
 
 
 def _left_out(suite: Suite, brokers: int) -> list[str]:

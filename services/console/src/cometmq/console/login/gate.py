@@ -36,7 +36,8 @@ class Gate:
         self.sessions = Sessions(
             clock, idle_ms=settings.session_idle, life_ms=settings.session_life
         )
-        self._anonymous = User("", role_of(settings.anonymous_role, "anonymousRole"), "")
+        role = settings.anonymous_role or ("none" if settings.access_key else "viewer")
+        self._anonymous = User("", role_of(role, "anonymousRole"), "")
         name = f"cometmq_console_{settings.listen_port}"  # cookies do not distinguish ports
         self._cookie, self._form_cookie = name, f"{name}_form"
 
