@@ -112,6 +112,9 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "bench": CommandInfo(
         "cometmq.cli.verbs.bench", "Measure sends, reads and latencies.", OPERATION
     ),
+    "mcp": CommandInfo(
+        "cometmq.cli.mcp.command", "Serve tools to an assistant that speaks MCP.", OPERATION
+    ),
     "context": CommandInfo(
         "cometmq.cli.verbs.context", "Name clusters and accounts, and choose one of them.", OWN
     ),

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit log: who changed what, and what it was before; a JSON line per change, in files.
 
-A change is written before it is made and again with its outcome, each durably: a change that the
-console could not note is not made. Full files are renamed to `audit.log.1` to `audit.log.9`.
+A change is written before it is made and again with its outcome, each durably: a change that could
+not be noted is not made. Full files are renamed to `audit.log.1` to `audit.log.9`.
+`cometmq mcp` writes one, too.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.worker import Worker
@@ -21,6 +24,18 @@ VALUE_MAX: Final = 16_384
 """Longer values are cut, in characters of JSON."""
 SUBJECTS_MAX: Final = 10_000
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
+
+
+class Unaudited(CometError):
+    """The audit log cannot be written; the text says whether the change was made."""
+
+
+class Outcome:
+    """What has become of a change; the caller sets it once the change is made."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        """The outcome in one sentence; empty until the change is made."""
 
 
 class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,6 +83,38 @@ class Audit:
                 subject=entry.subject,
                 outcome=entry.outcome,
             )
+
+    @asynccontextmanager
+    async def noted(self, entry: AuditEntry) -> AsyncIterator[Outcome]:
+        """Write an entry before the block makes the change, and its outcome afterwards.
+
+        Raise Unaudited if the disk refuses the entry, before the block, or the outcome, after it.
+        """
+        try:
+            await self.write(entry)
+        except OSError as error:
+            text = f"nothing was changed: the audit log cannot be written ({error.strerror})"
+            raise Unaudited(text) from error
+        outcome, failure = Outcome(), "the program was stopped, or has a fault"
+        try:
+            yield outcome
+        except CometError as error:
+            failure = str(error) or type(error).__name__
+            raise
+        finally:
+            ended = msgspec.structs.replace(
+                entry,
+                at_ms=self.now_ms(),
+                outcome="done" if outcome.text else "failed",
+                text=outcome.text or failure,
+                before=None,
+                after=None,
+            )
+            try:
+                await self.write(ended)
+            except OSError as error:
+                text = f"{ended.outcome}: {ended.text}; the audit log cannot be written"
+                raise Unaudited(f"{text} ({error.strerror})") from error
 
     def version(self, subject: str) -> str:
         """Return the id of the newest change of a subject; empty if there is none, or if it is

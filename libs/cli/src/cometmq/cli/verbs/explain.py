@@ -50,6 +50,18 @@ def explain(
       cometmq explain 'CODE: 2  DESC: [TIMEOUT_CLEAN_QUEUE]broker busy'
     """
     words = " ".join(text).strip()
+    found = explained(words)
+    if as_json:
+        print_json(found)
+        return
+    for number, facts in enumerate(found):
+        if number:
+            typer.echo()
+        print_facts({name: value for name, value in facts.items() if value}, as_json=False)
+
+
+def explained(words: str) -> list[Facts]:
+    """Return what a code, an event or a remark means; raise NotExplained if nothing is known."""
     found = list(_explained(words))
     if not found:
         names = [*ResponseCode.__members__, *RequestCode.__members__, *MEANINGS]
@@ -59,13 +71,7 @@ def explain(
             f"no code, event or remark {words[:80]!r} is known{hint}; info and debug events have no"
             " further meaning"
         )
-    if as_json:
-        print_json(found)
-        return
-    for number, facts in enumerate(found):
-        if number:
-            typer.echo()
-        print_facts({name: value for name, value in facts.items() if value}, as_json=False)
+    return found
 
 
 def _explained(words: str) -> Iterator[Facts]:

@@ -65,7 +65,7 @@ def show(
     """
 
     async def question(admin: AdminClient) -> tuple[list[MessageExt], list[MessageTrack]]:
-        found = await _found(admin, message_id, topic)
+        found = await find_by_id(admin, message_id, topic)
         return found, await admin.message_tracks(found[0])
 
     (message, *others), tracks = ask(namesrv, question)
@@ -137,7 +137,7 @@ def find(
         )
 
 
-async def _found(admin: AdminClient, message_id: str, topic: str | None) -> list[MessageExt]:
+async def find_by_id(admin: AdminClient, message_id: str, topic: str | None) -> list[MessageExt]:
     """Return the messages with an id, the oldest first: a resent message keeps its id."""
     if topic is not None:
         try:

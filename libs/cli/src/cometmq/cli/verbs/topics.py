@@ -85,7 +85,7 @@ NewWriteQueues = Annotated[
     int | None, typer.Option(min=1, max=QUEUES_MAX, help="Queues that producers send to.")
 ]
 _PURPOSES: Final = {RETRY_PREFIX: "retries", DLQ_PREFIX: "dead letters"}
-_PERMISSIONS: Final = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.WRITE, "none": 0}
+PERMISSIONS: Final = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.WRITE, "none": 0}
 
 
 def kind_of(topic: str) -> str:
@@ -335,9 +335,9 @@ async def _confirm_loss(text: str, *, is_forced: bool, is_confirmed: bool) -> No
 
 
 def _permission(text: str) -> int:
-    if text not in _PERMISSIONS:
-        raise wrong_usage(f"--perm={text}: must be one of {', '.join(_PERMISSIONS)}")
-    return int(_PERMISSIONS[text])
+    if text not in PERMISSIONS:
+        raise wrong_usage(f"--perm={text}: must be one of {', '.join(PERMISSIONS)}")
+    return int(PERMISSIONS[text])
 
 
 @app.command()

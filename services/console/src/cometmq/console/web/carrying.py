@@ -6,11 +6,10 @@ from contextlib import AsyncExitStack
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from cometmq.client.admin import AdminClient
-from cometmq.console.audit import AuditEntry
+from cometmq.console.audit import AuditEntry, Unaudited
 from cometmq.console.desk import Desk
 from cometmq.console.login.accounts import with_account
 from cometmq.console.web.action import Action, Plan, Risk
@@ -36,24 +35,14 @@ async def carry_out(desk: Desk, action: Action, plan: Plan, view: View, address:
         after=plan.after,
     )
     try:
-        await desk.audit.write(entry)
-    except OSError as error:
-        text = f"nothing was changed: the audit log cannot be written ({error.strerror})"
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, text) from error
-    outcome, text = "failed", "the console was stopped, or has a fault"
-    try:
-        async with AsyncExitStack() as stack:
-            text = await plan.perform(await _client(desk, view, stack))
-        outcome = "done"
+        async with desk.audit.noted(entry) as outcome, AsyncExitStack() as stack:
+            outcome.text = text = await plan.perform(await _client(desk, view, stack))
+    except Unaudited as error:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
     except CometError as error:
-        text = str(error) or type(error).__name__
         raise of_cluster(error) from error
     finally:
         desk.renew()
-        ended = msgspec.structs.replace(
-            entry, at_ms=desk.audit.now_ms(), outcome=outcome, text=text, before=None, after=None
-        )
-        await desk.audit.write(ended)
     if wants_json(view.request):
         return json_answer({"outcome": "done", "text": text, "see": plan.leads_to})
     if view.session is not None:
