@@ -13,10 +13,11 @@ import base64
 import binascii
 import hashlib
 import re
-import secrets
 from datetime import UTC, datetime
+from random import SystemRandom
 from typing import Final
 
+_RANDOM: Final = SystemRandom()  # as in `secrets`, which would be one more module to start
 _P: Final = 2**256 - 2**224 + 2**192 + 2**96 - 1
 _N: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 _BASE: Final = (
@@ -33,7 +34,7 @@ Point = tuple[int, int]
 
 def self_signed_pem(name: str) -> str:
     """Return a private key and a certificate for ``name`` as PEM text."""
-    secret = secrets.randbelow(_N - 1) + 1
+    secret = _RANDOM.randrange(1, _N)
     public = _multiply(secret, _BASE)
     point = b"\x04" + public[0].to_bytes(32, "big") + public[1].to_bytes(32, "big")
     body = _certificate_body(name, point)
@@ -52,7 +53,7 @@ def _certificate_body(name: str, point: bytes) -> bytes:
     names = _sequence(_tagged(0x31, _sequence(_COMMON_NAME, text)))
     return _sequence(
         _tagged(0xA0, _integer(2)),
-        _integer(secrets.randbits(63) | 1),
+        _integer(_RANDOM.getrandbits(63) | 1),
         _ECDSA_SHA256,
         names,
         _sequence(_tagged(0x17, b"200101000000Z"), _tagged(0x18, b"20991231235959Z")),
@@ -64,7 +65,7 @@ def _certificate_body(name: str, point: bytes) -> bytes:
 def _sign(secret: int, message: bytes) -> bytes:
     digest = int.from_bytes(hashlib.sha256(message).digest(), "big")
     while True:
-        nonce = secrets.randbelow(_N - 1) + 1
+        nonce = _RANDOM.randrange(1, _N)
         r = _multiply(nonce, _BASE)[0] % _N
         s = pow(nonce, -1, _N) * (digest + r * secret) % _N
         if r and s:
