@@ -10,6 +10,7 @@ import sys
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
+from cometmq.cli.access import ACCESS, Access
 from cometmq.cli.main import COMMANDS
 from cometmq.cli.mcp.server import ANSWER_BYTES_MAX, CHANGING, READING, server_of
 from cometmq.cli.mcp.tool import Risk, Session, shown
@@ -284,6 +285,15 @@ def test_a_dead_name_server_is_named(tmp_path, name, arguments):
     tools = Tools(namesrv, tmp_path, allow_changes=True)
     assert namesrv in tools.refusal(name, **arguments)
     assert tools.audited == []
+
+
+def test_names_are_those_of_the_namespace_of_the_context(tools):
+    token = ACCESS.set(Access(namespace="shop", is_resolved=True))
+    try:
+        assert "there is no group shop%billing" in tools.refusal("group", group="billing")
+        assert "shop%orders" in tools.refusal("messages", topic="orders")
+    finally:
+        ACCESS.reset(token)
 
 
 def test_texts_of_strangers_are_bounded():
