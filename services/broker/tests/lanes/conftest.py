@@ -6,15 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from cometmq.remoting.transport import dispatch, room, turns
+from cometmq.remoting.transport import dispatch, room, starts, turns
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _endless_turns() -> Iterator[None]:
-    """Let no turn end by time: the compared programs would stop at different requests."""
+    """Let no turn end by time, and no handler start later because turns are long: the compared
+    programs would stop at different requests.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "SLICE_S", math.inf)
         patch.setattr(room, "_TURN_S", math.inf)
+        patch.setattr(starts, "_SHORT_S", math.inf)
+        patch.setattr(starts, "_LONG_S", math.inf)
         for name in ("SLICE_S", "SLOW_S", "_TURN_S", "_LONG_S"):
             patch.setattr(turns, name, math.inf)
         yield

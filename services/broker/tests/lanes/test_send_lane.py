@@ -3,6 +3,7 @@
 
 import asyncio
 import errno
+import itertools
 import tempfile
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from cometmq.broker.testing.scripts import RandomScript, Step, frame
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import BatchItem, join_batch
+from cometmq.remoting.transport import dispatch, protocol, room, starts, turns
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.runtime.acl.accounts import Accounts
 
@@ -427,6 +429,15 @@ def test_plain_sends_give_the_same_broker_through_the_lane(name, seed):
 def test_odd_sends_and_disturbances_give_the_same_broker(name, seed, oddity):
     script = Script(seed, oddity=oddity)
     compare(CASES[name], script.write(turns=25))
+
+
+def test_a_slow_machine_changes_nothing_that_is_compared(monkeypatch):
+    steps = Script(166067721, oddity=1.0).write(turns=25)
+    quick = run(CASES["IPv6"], steps, lane=False)
+    seconds = itertools.count()
+    for module in (dispatch, protocol, room, starts, turns):
+        monkeypatch.setattr(module, "monotonic", lambda: float(next(seconds)))
+    assert run(CASES["IPv6"], steps, lane=False) == quick
 
 
 def test_a_commit_in_the_middle_of_a_chunk_loses_no_later_send(monkeypatch):
