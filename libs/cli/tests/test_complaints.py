@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events of the client's log as sentences on standard error."""
 
-import re
-from pathlib import Path
 from string import Formatter
+
+from generators import events
 
 from cometmq.cli.complaints import SENTENCES, Complaints
 
-DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_a_consumer_reports_a_lost_broker_once(capsys):
@@ -30,10 +29,9 @@ def test_a_consumer_reports_a_lost_broker_once(capsys):
 
 
 def test_the_sentences_name_events_and_facts_of_the_client():
-    listed = {}
-    for line in (DOCS / "reference" / "events.md").read_text().splitlines():
-        if match := re.match(r"\| `([a-z_.]+)` \| [^|]+ \| ([^|]*) \|", line):
-            listed[match[1]] = set(re.findall(r"`(\w+)`", match[2]))
+    listed: dict[str, set[str]] = {}
+    for logged in events.all_events():
+        listed.setdefault(logged.name, set()).update(logged.facts)
     for event, sentence in SENTENCES.items():
         facts = {name for _, name, _, _ in Formatter().parse(sentence) if name}
         assert facts <= listed[event], event

@@ -232,7 +232,7 @@ async def prepare_alter(view: View) -> Form:
             after=_settings(after),
             consequences=consequences,
             command=f"cometmq group alter {quoted(group.name)} --retries {retries}"
-            + (" --enable" if after.consume_enable else " --disable"),
+            + (" --enabled" if after.consume_enable else " --no-enabled"),
             perform=perform,
             leads_to=view.href("/group", name=group.name),
             refusal="" if after != before else "the group is already like this",
