@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks claims in the documents: figures, commands, targets, installations."""
 
+import ast
 import functools
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,37 @@ def test_commands_that_documents_name_exist() -> None:
 )
 def test_a_wrong_command_is_found(line: str, wrong: str | None) -> None:
     assert fault(line.split()) == wrong
+
+
+def shown_commands() -> Iterator[tuple[str, str]]:
+    """Yield every text of the console and of cometmq.insight that is a command, with its module.
+
+    Inserted values are `X`; options in a text that is only appended stand alone.
+    """
+    for folder in ("services/console/src", "libs/insight/src"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+            inside = {id(it) for node in joined for it in node.values}
+            plain = [it for it in ast.walk(tree) if isinstance(it, ast.Constant)]
+            texts = [node.values for node in joined] + [
+                [it] for it in plain if id(it) not in inside
+            ]
+            for parts in texts:
+                text = "".join(
+                    str(it.value) if isinstance(it, ast.Constant) else "X" for it in parts
+                )
+                if text.startswith("cometmq ") and "\n" not in text:
+                    yield path.name, text.replace(" --X", "")
+
+
+def test_commands_that_the_console_shows_exist() -> None:
+    uses = list(shown_commands())
+    assert len(uses) > 30, "the search for commands finds them"
+    faults = {
+        f"{name}: {text}: {wrong}" for name, text in uses if (wrong := fault(text.split()[1:]))
+    }
+    assert sorted(faults) == []
 
 
 def test_targets_of_make_that_documents_name_exist() -> None:

@@ -79,7 +79,7 @@ async def of_level(view: View) -> Shown:
     )  # fmt: skip
     return Shown(
         [{key: it[key] for key in ("due", "stored", "topic", "tag", "size", "id")} for it in rows],
-        f"cometmq queryConsumeQueue -t {SCHEDULE_TOPIC} -q {level - 1} -i 0 -b {master.address}",
+        f"cometmq mqadmin queryCq -t {SCHEDULE_TOPIC} -q {level - 1} -i 0 -b {master.address}",
         wall_ms(),
         extra={
             "table": table,
