@@ -8,7 +8,6 @@ from generators import events
 from cometmq.cli.complaints import SENTENCES, Complaints
 
 
-
 def test_a_consumer_reports_a_lost_broker_once(capsys):
     log = Complaints()
     log.info("consumer.started", group="g")
