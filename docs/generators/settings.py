@@ -68,7 +68,7 @@ def broker_page() -> str:
     lines += table(
         ("setting", "value", "default", "why"),
         (
-            (code(field.name), field.expected, _default(field, default), field.description)
+            (code(field.name), _expected(field), _default(field, default), field.description)
             for field in _fields(BrokerSettings, AcceptedSettings)
         ),
     )
@@ -119,6 +119,12 @@ def console_page() -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def _expected(field: SettingsField) -> str:
+    """Return what a value may be, with a pattern as code: Markdown would read its brackets."""
+    words, is_pattern, pattern = field.expected.partition("text matching ")
+    return f"{is_pattern}{code(pattern)}" if is_pattern else words
+
+
 def all_fields() -> list[SettingsField]:
     """Return the settings of all programs."""
     return [field for settings in PROGRAMS for field in fields_of(settings).values()]
@@ -144,7 +150,7 @@ def _group(title: str, whole: type[msgspec.Struct], group: type[msgspec.Struct])
     rows = [
         (
             code(field.name),
-            field.expected,
+            _expected(field),
             _default(field, default),
             "changeable" if field.is_mutable else "",
             field.description,
