@@ -173,6 +173,7 @@ REGISTERED: Final = {
 
 
 def registration_body() -> bytes:
+    """Return two topics: our name server reads the next registration of a broker with one again."""
     topic = {
         "topicName": "SameRegistered",
         "readQueueNums": 3,
@@ -184,7 +185,10 @@ def registration_body() -> bytes:
     }
     wrapper = {
         "dataVersion": {"counter": 2, "timestamp": 9},
-        "topicConfigTable": {"SameRegistered": topic},
+        "topicConfigTable": {
+            "SameRegistered": topic,
+            "SameRegisteredToo": {**topic, "topicName": "SameRegisteredToo"},
+        },
     }
     body = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
     return json.dumps(body).encode()
