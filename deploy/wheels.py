@@ -64,7 +64,7 @@ def set_version(version: str, root: Path = ROOT) -> None:
     for path in (root / "pyproject.toml", *(folder / "pyproject.toml" for folder in members(root))):
         text = path.read_text(encoding="utf-8")
         text = re.sub(r'^version = ".*"$', f'version = "{version}"', text, flags=re.MULTILINE)
-        text = re.sub(r'"(cometmq[a-z-]*(?:\[ha\])?)==[^"]*"', rf'"\1=={version}"', text)
+        text = re.sub(r'"(cometmq[a-z-]*(?:\[[a-z]+\])?)==[^"]*"', rf'"\1=={version}"', text)
         path.write_text(text, encoding="utf-8")
     for path in root.glob("deploy/helm/*/Chart.yaml"):
         text = path.read_text(encoding="utf-8")
