@@ -29,30 +29,4 @@ pub mod transaction_header;
 pub mod transactions;
 
 #[cfg(feature = "python")]
-mod pull_lane;
-#[cfg(feature = "python")]
 mod python;
-#[cfg(feature = "python")]
-mod python_access;
-#[cfg(feature = "python")]
-mod python_answering;
-#[cfg(feature = "python")]
-mod python_answers;
-#[cfg(feature = "python")]
-mod python_checksums;
-#[cfg(feature = "python")]
-mod python_conditions;
-#[cfg(feature = "python")]
-mod python_due;
-#[cfg(feature = "python")]
-mod python_files;
-#[cfg(feature = "python")]
-mod python_keys;
-#[cfg(feature = "python")]
-mod python_range;
-#[cfg(feature = "python")]
-mod python_sockets;
-#[cfg(feature = "python")]
-mod python_syncs;
-#[cfg(feature = "python")]
-mod python_tls;

@@ -225,7 +225,8 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// Returns whether a certificate can be read, for the fuzz test.
+/// Returns whether a certificate can be read.
+#[cfg(feature = "fuzz")]
 #[must_use]
 pub fn is_readable(whole: &[u8]) -> bool {
     Certificate::read(whole).is_some()

@@ -1,35 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The module `cometmq.accel._native`; its types are described in `_native.pyi`.
+//! The lane of sends: stages requests and builds what a commit stores.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
-use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
+use super::access::LaneAccounts;
+use super::answers::LaneAnswers;
+use super::keys::LaneKeys;
+use super::pull_lane::PullLane;
 use crate::answers::{Answer, Answers, Ended, Template};
 use crate::commit::{Built, OpenQueue, Place};
 use crate::host::Host;
 use crate::pull::answer::PlainTemplate;
-use crate::pull_lane::PullLane;
-use crate::python_access::LaneAccounts;
-use crate::python_answers::LaneAnswers;
-use crate::python_due::DueRecords;
-use crate::python_keys::LaneKeys;
-use crate::python_sockets::Sockets;
-use crate::python_syncs::LogSyncer;
-use crate::python_tls::{TlsContext, TlsFault, TlsSession};
 use crate::send_back::{BackGroup, Backs};
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
 use crate::transactions::Transactions;
-
-/// The checksum of the signatures from which the broker tells whether this build fits its calls.
-fn interface() -> u32 {
-    crc32fast::hash(include_bytes!("../src/cometmq/accel/_native.pyi"))
-}
 
 /// Maximum number of queues of all topics, each of four bytes; beyond it, all topics are forgotten
 /// and learned again.
@@ -490,29 +480,4 @@ impl<T> Owned<T> {
         }
         self.last.1
     }
-}
-
-#[pymodule]
-#[pyo3(name = "_native")]
-fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("INTERFACE", interface())?;
-    module.add_class::<SendLane>()?;
-    module.add_class::<LaneAnswers>()?;
-    module.add_class::<LaneKeys>()?;
-    module.add_class::<LaneAccounts>()?;
-    module.add_class::<PullLane>()?;
-    module.add_class::<DueRecords>()?;
-    module.add_class::<Sockets>()?;
-    module.add_class::<LogSyncer>()?;
-    module.add_class::<TlsContext>()?;
-    module.add_class::<TlsSession>()?;
-    module.add("TlsFault", module.py().get_type::<TlsFault>())?;
-    module.add_function(wrap_pyfunction!(crate::python_checksums::file_crcs, module)?)?;
-    module.add_function(wrap_pyfunction!(crate::python_conditions::matches, module)?)?;
-    module.add_function(wrap_pyfunction!(crate::python_due::select_due, module)?)?;
-    module.add_function(wrap_pyfunction!(crate::python_range::read_range, module)?)?;
-    module.add_function(wrap_pyfunction!(crate::python_range::follow_headers, module)?)?;
-    module.add_function(wrap_pyfunction!(crate::python_files::write_files, module)?)?;
-    module.add_function(wrap_pyfunction!(crate::python_files::sync_files, module)?)?;
-    module.add("PanicException", module.py().get_type::<PanicException>())
 }

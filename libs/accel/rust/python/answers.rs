@@ -8,8 +8,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
+use super::send_lane::SendLane;
 use crate::answers::{Answers, Ended, Template};
-use crate::python::SendLane;
 use crate::send_back::Back;
 
 /// Answers to requests of one commit.

@@ -14,8 +14,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{fdatasync, fsync};
 use rustix::io::{Errno, read, retry_on_intr, write};
 
-use crate::python_files::borrowed;
-use crate::python_sockets;
+use super::files::borrowed;
+use super::sockets;
 
 /// Linux keeps 15 characters.
 const THREAD_NAME: &str = "cometmq-flush";
@@ -141,7 +141,7 @@ impl Shared {
         let is_due = |one: &&mut Answer| one.sent.is_none() && one.number <= number;
         if let Some(answer) = state.answer.as_mut().filter(is_due) {
             // The lock is held, so that the loop cannot close the socket meanwhile.
-            let write = || python_sockets::write(answer.fd, &answer.data);
+            let write = || sockets::write(answer.fd, &answer.data);
             answer.sent = Some(if failure.is_none() { write() } else { 0 });
         }
         state.ended.push((number, seconds, failure));

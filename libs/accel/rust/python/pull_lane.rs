@@ -9,14 +9,14 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
+use super::access::LaneAccounts;
+use super::conditions::program;
+use super::files::read_cached;
+use super::send_lane::array;
 use crate::pull::answer::{PlainTemplate, Template};
 use crate::pull::cache::{CHECKSUM_BYTES, fits, parts};
 use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Found, Limits, LogView, Queue, Source};
 use crate::pull::stage::{Context, Pull, Pulls, Reader, Renewal, Staged, answer};
-use crate::python::array;
-use crate::python_access::LaneAccounts;
-use crate::python_conditions::program;
-use crate::python_files::read_cached;
 
 const QUEUES_MAX: usize = 1 << 14;
 /// Number of queues that a call remembers; searching more takes longer than asking Python again.

@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use pyo3::prelude::*;
 use rustix::io::{pread, retry_on_intr};
 
-use crate::python_files::borrowed;
+use super::files::borrowed;
 
 /// Size of one read. The bytes are still in the processor's cache when their CRC is computed.
 const READ_BYTES: usize = 64 << 10;

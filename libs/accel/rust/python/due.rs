@@ -5,10 +5,10 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
+use super::keys::LaneKeys;
+use super::send_lane::{host, place_requests};
 use crate::commit::Place;
 use crate::due::{Selection, Times, select};
-use crate::python::{host, place_requests};
-use crate::python_keys::LaneKeys;
 use crate::stage::{Limits, Stage};
 
 type Spans = Vec<(i64, usize)>;

@@ -14,8 +14,8 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::python_answering::{self, Answered, Answering, Answers, Output, Pulling};
-use crate::python_tls::TlsSession;
+use super::answering::{self, Answered, Answering, Answers, Output, Pulling};
+use super::tls::TlsSession;
 
 /// Size of one read; a longer input takes several turns of the loop.
 const READ_BYTES_MAX: usize = 256 << 10;
@@ -178,7 +178,7 @@ impl Sockets {
     fn send_answers<'py>(
         &mut self,
         py: Python<'py>,
-    ) -> PyResult<(usize, Vec<python_answering::Rest<'py>>)> {
+    ) -> PyResult<(usize, Vec<answering::Rest<'py>>)> {
         let mut output = Output { secured: &self.secured, sealed: &mut self.sealed };
         let mut rest = vec![];
         let total = self.answers.send(py, &mut output, &mut rest)?;

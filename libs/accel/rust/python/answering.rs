@@ -10,9 +10,9 @@ use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::pull_lane::{Effects, PullLane, Work};
-use crate::python_sockets::{seal, write};
-use crate::python_tls::TlsSession;
+use super::pull_lane::{Effects, PullLane, Work};
+use super::sockets::{seal, write};
+use super::tls::TlsSession;
 
 /// The value of a connection's attribute `habit` if its last chunk contained only pulls.
 const PULLS: i64 = 2;

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
-use crate::python_keys::LaneKeys;
+use super::keys::LaneKeys;
 use crate::range::{Rules, follow, read};
 
 /// Reads the plain records of `data`, starting at a position; `data` begins at offset `base` of the
