@@ -36,13 +36,13 @@ def markdown(result: report.Result) -> str:
     ]
     metrics = {metric: index for index, (_, names) in enumerate(COLUMNS) for metric in names}
     loads: dict[str, list[str]] = {}
-    others = []
+    others: dict[str, list[str]] = {}
     for row in report.rows(result["samples"]):
         if row.metric in metrics:
             cells = loads.setdefault(row.workload.title, [""] * len(COLUMNS))
             cells[metrics[row.metric]] = _of_all_servers(row)
         elif row.metric != "others_cpus" or max(row.comet or 0, row.java or 0) > QUIET_CPUS_MAX:
-            others.append(_other_figure(row))
+            others.setdefault(row.workload.title, []).append(_other_figure(row))
     options = result["options"]
     made = (
         f"Measured on {result['measured_at'][:10]} on {result['machine']['cpu']}, "
@@ -55,9 +55,9 @@ def markdown(result: report.Result) -> str:
         "|---|" + "---|" * len(COLUMNS),
         *(f"| {title} | {' | '.join(cells)} |" for title, cells in loads.items()),
         "",
-        "| workload | figure | CometMQ | Java | ratio | target | |",
-        "|---|---|---|---|---|---|---|",
-        *others,
+        "| workload | other figures: CometMQ · Java (target) |",
+        "|---|---|",
+        *(f"| {title} | {'; '.join(figures)} |" for title, figures in others.items()),
         "",
         made,
     ]
@@ -78,13 +78,10 @@ def _of_all_servers(row: report.Row) -> str:
 
 def _other_figure(row: report.Row) -> str:
     label, unit, divisor = report.UNITS[row.metric]
-    values = [report.cell(value, divisor).strip() for value in (row.comet, row.java)]
-    ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+    values = [report.cell(it, divisor).strip() for it in (row.comet, row.java) if it is not None]
     verdicts = [report.verdict(row, target).rpartition(" ") for target in row.targets]
-    bounds = ", ".join(bound for bound, _, _ in verdicts)
-    words = ", ".join(dict.fromkeys(word.lower() for _, _, word in verdicts))
-    title = row.workload.title
-    return f"| {title} | {label} [{unit}] | {' | '.join(values)} | {ratio} | {bounds} | {words} |"
+    targets = ", ".join(f"{word.lower()} {bound}" for bound, _, word in verdicts)
+    return f"{label} {' · '.join(values)} {unit}" + (f" ({targets})" if targets else "")
 
 
 def _cells(values: Sequence[float | None], divisor: float) -> str:
