@@ -80,3 +80,10 @@ def test_commands_name_the_variables_that_they_do_not_read(ask, call, monkeypatc
         f"{key}; did you mean COMETMQ_BROKER_ACCESS_KEY?",
         f"{start}COMETMQ_NAMESRV_ADDR; did you mean COMETMQ_BROKER_NAMESRV_ADDR?",
     ]
+
+
+def test_a_mistyped_tls_key_keeps_every_program_from_starting():
+    for prefix, kind in PROGRAMS.items():
+        keys = [field for name, field in fields_of(kind).items() if name.startswith("tls.")]
+        assert keys, prefix
+        assert all(field.is_guard for field in keys), prefix

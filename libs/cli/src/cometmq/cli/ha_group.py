@@ -194,5 +194,5 @@ def _tls(settings: ElectorSettings) -> TlsSettings:
     if access.tls_config is not None:
         return client_tls_of_file(access.tls_config, tls_config_name(access.tls_config))
     return msgspec.structs.replace(
-        client_tls(settings), enable=settings.tls_enable or settings.use_tls or access.is_tls
+        client_tls(settings), enable=settings.tls_client.is_on or access.is_tls
     )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS settings under RocketMQ's keys, from a program's settings or from `tls.properties`.
 
-A settings struct declares all keys of a server or of a client:
+A settings struct has them as groups:
 
-    tls_server_mode: ServerMode = field(default="permissive", name="tls.server.mode")
+    tls_server: ServerKeys = field(default_factory=ServerKeys)
+    tls_config_file: ConfigFile = CONFIG_FILE_FIELD
 
 Compatibility: RocketMQ reads these keys as Java system properties and from the file
 `tls.config.file`, if it exists; the file's values win. The mode and `tls.enable` are never read
@@ -12,9 +13,10 @@ from that file.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, field
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import did_you_mean
@@ -40,67 +42,112 @@ ServerMode = Annotated[
         extra=_GUARD,
     ),
 ]
-TestMode = Annotated[
-    str,
-    Meta(
-        pattern="^(true|false|)$",
-        description="Use TLS with a certificate generated at startup; if empty, only when there is"
-        " no other certificate.",
-        extra=_GUARD,
-    ),
-]
 ConfigFile = Annotated[
     str,
     Meta(description="File with further TLS settings; its values override these.", extra=_GUARD),
 ]
-ServerCertPath = Annotated[str, Meta(description="Certificate chain (PEM).", extra=_GUARD)]
-ServerKeyPath = Annotated[
+CONFIG_FILE_FIELD: Final[Any] = field(default=CONFIG_FILE, name="tls.config.file")
+_KeyPath = Annotated[
     str,
     Meta(
         description="Private key (PEM); if empty, the certificate file contains it.", extra=_GUARD
     ),
 ]
-KeyPassword = Annotated[
+_KeyPassword = Annotated[
     str,
     Meta(description="Password of an encrypted private key.", extra={"secret": True, **_GUARD}),
 ]
-ServerTrustCertPath = Annotated[
-    str,
-    Meta(
-        description="CA certificates for verifying clients (PEM); if empty, the system's.",
-        extra=_GUARD,
-    ),
-]
-NeedClientAuth = Annotated[
-    str,
-    Meta(
-        pattern="^(none|optional|require|NONE|OPTIONAL|REQUIRE)$",
-        description="Whether clients must present a certificate: none, optional, require.",
-        extra=_GUARD,
-    ),
-]
-AuthClient = Annotated[
-    bool,
-    Meta(description="Require client certificates, like need.client.auth=require.", extra=_GUARD),
-]
-Enable = Annotated[
+AuthServer = Annotated[bool, Meta(description="Verify the certificates of servers.", extra=_GUARD)]
+_Enable = Annotated[
     bool, Meta(description="Connect to name servers and brokers over TLS.", extra=_GUARD)
 ]
-ClientCertPath = Annotated[
-    str, Meta(description="Certificate chain presented to servers (PEM).", extra=_GUARD)
-]
-ClientTrustCertPath = Annotated[
-    str,
-    Meta(
-        description="CA certificates for verifying servers (PEM); if empty, the system's.",
-        extra=_GUARD,
-    ),
-]
-AuthServer = Annotated[bool, Meta(description="Verify the certificates of servers.", extra=_GUARD)]
+
+
+class ServerKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """The TLS keys of a server."""
+
+    mode: ServerMode = field(default="permissive", name="tls.server.mode")
+    cert_path: Annotated[str, Meta(description="Certificate chain (PEM).", extra=_GUARD)] = field(
+        default="", name="tls.server.certPath"
+    )
+    key_path: _KeyPath = field(default="", name="tls.server.keyPath")
+    key_password: _KeyPassword = field(default="", name="tls.server.keyPassword")
+    trust_cert_path: Annotated[
+        str,
+        Meta(
+            description="CA certificates for verifying clients (PEM); if empty, the system's.",
+            extra=_GUARD,
+        ),
+    ] = field(default="", name="tls.server.trustCertPath")
+    need_client_auth: Annotated[
+        str,
+        Meta(
+            pattern="^(none|optional|require|NONE|OPTIONAL|REQUIRE)$",
+            description="Whether clients must present a certificate: none, optional, require.",
+            extra=_GUARD,
+        ),
+    ] = field(default="none", name="tls.server.need.client.auth")
+    auth_client: Annotated[
+        bool,
+        Meta(
+            description="Require client certificates, like need.client.auth=require.", extra=_GUARD
+        ),
+    ] = field(default=False, name="tls.server.authClient")
+    test_mode: Annotated[
+        str,
+        Meta(
+            pattern="^(true|false|)$",
+            description="Use TLS with a certificate generated at startup; if empty, only when there"
+            " is no other certificate.",
+            extra=_GUARD,
+        ),
+    ] = field(default="", name="tls.test.mode.enable")
+
+
+class ClientKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """The TLS keys of a program that connects to servers."""
+
+    enable: _Enable = field(default=False, name="tls.enable")
+    use_tls: _Enable = field(default=False, name=USE_TLS)
+    cert_path: Annotated[
+        str, Meta(description="Certificate chain presented to servers (PEM).", extra=_GUARD)
+    ] = field(default="", name="tls.client.certPath")
+    key_path: _KeyPath = field(default="", name="tls.client.keyPath")
+    key_password: _KeyPassword = field(default="", name="tls.client.keyPassword")
+    trust_cert_path: Annotated[
+        str,
+        Meta(
+            description="CA certificates for verifying servers (PEM); if empty, the system's.",
+            extra=_GUARD,
+        ),
+    ] = field(default="", name="tls.client.trustCertPath")
+    auth_server: AuthServer = field(default=False, name="tls.client.authServer")
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether connections use TLS."""
+        return self.enable or self.use_tls
+
+
+class _WithFile(Protocol):
+    @property
+    def tls_config_file(self) -> str: ...
+
+
+class _Server(_WithFile, Protocol):
+    @property
+    def tls_server(self) -> ServerKeys: ...
+
+
+class _Client(_WithFile, Protocol):
+    @property
+    def tls_client(self) -> ClientKeys: ...
+
 
 _SERVER: Final = "tls.server."
 _CLIENT: Final = "tls.client."
 _AUTH_SERVER: Final = "tls.client.authServer"
+_SWITCHES: Final = frozenset({"tls.server.mode", "tls.enable", USE_TLS})
 _CLIENT_AUTH: Final = ("none", "optional", "require")
 _IDENTITY: Final = ("certPath", "keyPath", "keyPassword", "trustCertPath")
 FILE_KEYS: Final = frozenset(
@@ -117,24 +164,14 @@ Label = Callable[[str], str]
 """Returns the option, variable or line of a file that sets a key, as `Loaded.label` does."""
 
 
-def server_tls(settings: Any, label: Label = str) -> TlsSettings:
+def server_tls(settings: _Server, label: Label = str) -> TlsSettings:
     """Return a server's TLS settings, read from its settings and its `tls.config.file`.
 
     `label` names the settings in error messages.
     """
-    given = _Values(
-        {
-            "tls.server.certPath": settings.tls_server_cert_path,
-            "tls.server.keyPath": settings.tls_server_key_path,
-            "tls.server.keyPassword": settings.tls_server_key_password,
-            "tls.server.trustCertPath": settings.tls_server_trust_cert_path,
-            "tls.server.need.client.auth": settings.tls_server_need_client_auth,
-            "tls.server.authClient": settings.tls_server_auth_client,
-            "tls.test.mode.enable": settings.tls_test_mode_enable,
-        },
-        label,
-    ).updated(_of_settings_file(settings, label))
-    mode = TlsMode(settings.tls_server_mode)
+    keys = settings.tls_server
+    given = _given(keys, settings, label)
+    mode = TlsMode(keys.mode)
     wanted = given.get("tls.server.mode")
     if wanted == TlsMode.ENFORCING and mode is not TlsMode.ENFORCING:
         raise SettingsError(
@@ -161,19 +198,10 @@ def server_tls(settings: Any, label: Label = str) -> TlsSettings:
     )
 
 
-def client_tls(settings: Any, label: Label = str) -> TlsSettings:
+def client_tls(settings: _Client, label: Label = str) -> TlsSettings:
     """Return the TLS settings of a program that connects to servers."""
-    given = _Values(
-        {
-            "tls.client.certPath": settings.tls_client_cert_path,
-            "tls.client.keyPath": settings.tls_client_key_path,
-            "tls.client.keyPassword": settings.tls_client_key_password,
-            "tls.client.trustCertPath": settings.tls_client_trust_cert_path,
-            "tls.client.authServer": settings.tls_client_auth_server,
-        },
-        label,
-    ).updated(_of_settings_file(settings, label))
-    return _client(given, is_on=settings.tls_enable or settings.use_tls)
+    keys = settings.tls_client
+    return _client(_given(keys, settings, label), is_on=keys.is_on)
 
 
 def client_tls_of_file(path: Path, setting: str = "tls.config.file") -> TlsSettings:
@@ -245,6 +273,18 @@ class _InFile(NamedTuple):
     place: str
 
 
+def _given(keys: msgspec.Struct, settings: _WithFile, label: Label) -> _Values:
+    """Return the values of a program's keys and of its file, which has neither of those that turn
+    TLS on.
+    """
+    values = {
+        it.encode_name: getattr(keys, it.name)
+        for it in msgspec.structs.fields(keys)
+        if it.encode_name not in _SWITCHES
+    }
+    return _Values(values, label).updated(_of_settings_file(settings, label))
+
+
 def _client(given: _Values, *, is_on: bool) -> TlsSettings:
     return TlsSettings(
         enable=is_on,
@@ -255,7 +295,7 @@ def _client(given: _Values, *, is_on: bool) -> TlsSettings:
     )
 
 
-def _of_settings_file(settings: Any, label: Label) -> dict[str, _InFile]:
+def _of_settings_file(settings: _WithFile, label: Label) -> dict[str, _InFile]:
     """Read `tls.config.file`; a file at the default path is optional, any other must exist."""
     path = Path(settings.tls_config_file or CONFIG_FILE).expanduser()
     if path == Path(CONFIG_FILE) and not path.is_file():

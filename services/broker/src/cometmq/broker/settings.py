@@ -504,27 +504,6 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
     stop_timeout_mills: Annotated[
         int, Meta(ge=0, description="Milliseconds to wait for open requests to finish at shutdown.")
     ] = 5_000
-    tls_server_mode: tls_keys.ServerMode = field(default="permissive", name="tls.server.mode")
-    tls_server_cert_path: tls_keys.ServerCertPath = field(default="", name="tls.server.certPath")
-    tls_server_key_path: tls_keys.ServerKeyPath = field(default="", name="tls.server.keyPath")
-    tls_server_key_password: tls_keys.KeyPassword = field(default="", name="tls.server.keyPassword")
-    tls_server_trust_cert_path: tls_keys.ServerTrustCertPath = field(
-        default="", name="tls.server.trustCertPath"
-    )
-    tls_server_need_client_auth: tls_keys.NeedClientAuth = field(
-        default="none", name="tls.server.need.client.auth"
-    )
-    tls_server_auth_client: tls_keys.AuthClient = field(default=False, name="tls.server.authClient")
-    tls_test_mode_enable: tls_keys.TestMode = field(default="", name="tls.test.mode.enable")
-    tls_config_file: tls_keys.ConfigFile = field(
-        default=tls_keys.CONFIG_FILE, name="tls.config.file"
-    )
-    tls_enable: tls_keys.Enable = field(default=False, name="tls.enable")
-    use_tls: tls_keys.Enable = field(default=False, name=tls_keys.USE_TLS)
-    tls_client_cert_path: tls_keys.ClientCertPath = field(default="", name="tls.client.certPath")
-    tls_client_key_path: tls_keys.ServerKeyPath = field(default="", name="tls.client.keyPath")
-    tls_client_key_password: tls_keys.KeyPassword = field(default="", name="tls.client.keyPassword")
-    tls_client_trust_cert_path: tls_keys.ClientTrustCertPath = field(
-        default="", name="tls.client.trustCertPath"
-    )
-    tls_client_auth_server: tls_keys.AuthServer = field(default=False, name="tls.client.authServer")
+    tls_server: tls_keys.ServerKeys = field(default_factory=tls_keys.ServerKeys)
+    tls_config_file: tls_keys.ConfigFile = tls_keys.CONFIG_FILE_FIELD
+    tls_client: tls_keys.ClientKeys = field(default_factory=tls_keys.ClientKeys)

@@ -211,7 +211,7 @@ class ConsoleApp:
         return oidc
 
     def _server_tls(self) -> TlsSettings | None:
-        if self._settings.tls_server_mode == TlsMode.DISABLED:
+        if self._settings.tls_server.mode == TlsMode.DISABLED:
             return None
         return server_tls(self._settings, self._loaded.label)
 

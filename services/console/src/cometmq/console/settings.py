@@ -15,6 +15,12 @@ PORT_DEFAULT: Final = 8088
 _GUARD: Final = {"guard": True}
 
 
+class BrowserKeys(tls_keys.ServerKeys, frozen=True, kw_only=True):
+    """The TLS keys of the pages, which are plain HTTP by default."""
+
+    mode: tls_keys.ServerMode = msgspec.field(default="disabled", name="tls.server.mode")
+
+
 class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All settings of a console."""
 
@@ -205,46 +211,9 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
     # -- TLS: `tls.server.*` for browsers, `tls.client.*` for brokers -------------------------
 
-    tls_server_mode: tls_keys.ServerMode = msgspec.field(default="disabled", name="tls.server.mode")
-    tls_test_mode_enable: tls_keys.TestMode = msgspec.field(default="", name="tls.test.mode.enable")
-    tls_server_need_client_auth: tls_keys.NeedClientAuth = msgspec.field(
-        default="none", name="tls.server.need.client.auth"
-    )
-    tls_server_auth_client: tls_keys.AuthClient = msgspec.field(
-        default=False, name="tls.server.authClient"
-    )
-    tls_server_cert_path: tls_keys.ServerCertPath = msgspec.field(
-        default="", name="tls.server.certPath"
-    )
-    tls_server_key_path: tls_keys.ServerKeyPath = msgspec.field(
-        default="", name="tls.server.keyPath"
-    )
-    tls_server_key_password: tls_keys.KeyPassword = msgspec.field(
-        default="", name="tls.server.keyPassword"
-    )
-    tls_server_trust_cert_path: tls_keys.ServerTrustCertPath = msgspec.field(
-        default="", name="tls.server.trustCertPath"
-    )
-    tls_enable: tls_keys.Enable = msgspec.field(default=False, name="tls.enable")
-    use_tls: tls_keys.Enable = msgspec.field(default=False, name=tls_keys.USE_TLS)
-    tls_client_cert_path: tls_keys.ClientCertPath = msgspec.field(
-        default="", name="tls.client.certPath"
-    )
-    tls_client_key_path: tls_keys.ServerKeyPath = msgspec.field(
-        default="", name="tls.client.keyPath"
-    )
-    tls_client_key_password: tls_keys.KeyPassword = msgspec.field(
-        default="", name="tls.client.keyPassword"
-    )
-    tls_client_trust_cert_path: tls_keys.ClientTrustCertPath = msgspec.field(
-        default="", name="tls.client.trustCertPath"
-    )
-    tls_client_auth_server: tls_keys.AuthServer = msgspec.field(
-        default=False, name="tls.client.authServer"
-    )
-    tls_config_file: tls_keys.ConfigFile = msgspec.field(
-        default=tls_keys.CONFIG_FILE, name="tls.config.file"
-    )
+    tls_server: BrowserKeys = msgspec.field(default_factory=BrowserKeys)
+    tls_client: tls_keys.ClientKeys = msgspec.field(default_factory=tls_keys.ClientKeys)
+    tls_config_file: tls_keys.ConfigFile = tls_keys.CONFIG_FILE_FIELD
     admin_http_port: Annotated[
         int,
         Meta(

@@ -15,6 +15,19 @@ PREFIX: Final = "COMETMQ_ELECTOR"
 EXAMPLE: Final = "0=10.0.0.1:10913;1=10.0.0.2:10913"
 
 
+class ControlKeys(tls_keys.ClientKeys, frozen=True, kw_only=True):
+    """The TLS keys of calls to control ports."""
+
+    enable: Annotated[
+        bool,
+        Meta(
+            description="Connect to the control ports over TLS; servers are verified.",
+            extra={"guard": True},
+        ),
+    ] = msgspec.field(default=False, name="tls.enable")
+    auth_server: tls_keys.AuthServer = msgspec.field(default=True, name="tls.client.authServer")
+
+
 class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All settings of an elector, and of `cometmq ha`."""
 
@@ -90,28 +103,8 @@ class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             " changed file takes effect without a restart."
         ),
     ] = ""
-    tls_enable: Annotated[
-        bool, Meta(description="Connect to the control ports over TLS; servers are verified.")
-    ] = msgspec.field(default=False, name="tls.enable")
-    use_tls: tls_keys.Enable = msgspec.field(default=False, name=tls_keys.USE_TLS)
-    tls_client_cert_path: tls_keys.ClientCertPath = msgspec.field(
-        default="", name="tls.client.certPath"
-    )
-    tls_client_key_path: tls_keys.ServerKeyPath = msgspec.field(
-        default="", name="tls.client.keyPath"
-    )
-    tls_client_key_password: tls_keys.KeyPassword = msgspec.field(
-        default="", name="tls.client.keyPassword"
-    )
-    tls_client_trust_cert_path: tls_keys.ClientTrustCertPath = msgspec.field(
-        default="", name="tls.client.trustCertPath"
-    )
-    tls_client_auth_server: tls_keys.AuthServer = msgspec.field(
-        default=True, name="tls.client.authServer"
-    )
-    tls_config_file: tls_keys.ConfigFile = msgspec.field(
-        default=tls_keys.CONFIG_FILE, name="tls.config.file"
-    )
+    tls_client: ControlKeys = msgspec.field(default_factory=ControlKeys)
+    tls_config_file: tls_keys.ConfigFile = tls_keys.CONFIG_FILE_FIELD
     admin_http_port: Annotated[
         int,
         Meta(

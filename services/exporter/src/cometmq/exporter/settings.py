@@ -89,26 +89,8 @@ class ExporterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     secret_key: Annotated[
         str, Meta(description="Secret key of the account.", extra={"secret": True})
     ] = ""
-    tls_enable: tls_keys.Enable = msgspec.field(default=False, name="tls.enable")
-    use_tls: tls_keys.Enable = msgspec.field(default=False, name=tls_keys.USE_TLS)
-    tls_client_cert_path: tls_keys.ClientCertPath = msgspec.field(
-        default="", name="tls.client.certPath"
-    )
-    tls_client_key_path: tls_keys.ServerKeyPath = msgspec.field(
-        default="", name="tls.client.keyPath"
-    )
-    tls_client_key_password: tls_keys.KeyPassword = msgspec.field(
-        default="", name="tls.client.keyPassword"
-    )
-    tls_client_trust_cert_path: tls_keys.ClientTrustCertPath = msgspec.field(
-        default="", name="tls.client.trustCertPath"
-    )
-    tls_client_auth_server: tls_keys.AuthServer = msgspec.field(
-        default=False, name="tls.client.authServer"
-    )
-    tls_config_file: tls_keys.ConfigFile = msgspec.field(
-        default=tls_keys.CONFIG_FILE, name="tls.config.file"
-    )
+    tls_client: tls_keys.ClientKeys = msgspec.field(default_factory=tls_keys.ClientKeys)
+    tls_config_file: tls_keys.ConfigFile = tls_keys.CONFIG_FILE_FIELD
     admin_http_port: Annotated[
         int,
         Meta(

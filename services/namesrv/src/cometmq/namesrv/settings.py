@@ -163,31 +163,8 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             extra={"mutable": True},
         ),
     ] = 4 * 1024**2
-    tls_server_mode: tls_keys.ServerMode = msgspec.field(
-        default="permissive", name="tls.server.mode"
-    )
-    tls_server_cert_path: tls_keys.ServerCertPath = msgspec.field(
-        default="", name="tls.server.certPath"
-    )
-    tls_server_key_path: tls_keys.ServerKeyPath = msgspec.field(
-        default="", name="tls.server.keyPath"
-    )
-    tls_server_key_password: tls_keys.KeyPassword = msgspec.field(
-        default="", name="tls.server.keyPassword"
-    )
-    tls_server_trust_cert_path: tls_keys.ServerTrustCertPath = msgspec.field(
-        default="", name="tls.server.trustCertPath"
-    )
-    tls_server_need_client_auth: tls_keys.NeedClientAuth = msgspec.field(
-        default="none", name="tls.server.need.client.auth"
-    )
-    tls_server_auth_client: tls_keys.AuthClient = msgspec.field(
-        default=False, name="tls.server.authClient"
-    )
-    tls_test_mode_enable: tls_keys.TestMode = msgspec.field(default="", name="tls.test.mode.enable")
-    tls_config_file: tls_keys.ConfigFile = msgspec.field(
-        default=tls_keys.CONFIG_FILE, name="tls.config.file"
-    )
+    tls_server: tls_keys.ServerKeys = msgspec.field(default_factory=tls_keys.ServerKeys)
+    tls_config_file: tls_keys.ConfigFile = tls_keys.CONFIG_FILE_FIELD
     admin_http_port: Annotated[
         int,
         Meta(

@@ -379,7 +379,7 @@ def banner(  # noqa: PLR0913  # everything that it shows
     lines += console
     option = "" if namesrv == DEFAULT_NAMESRV else f" -n {namesrv}"
     command = program() + (" --tls" if suite.needs_tls else "")
-    if suite.needs_tls and suite.broker.value.tls_server_need_client_auth == "require":
+    if suite.needs_tls and suite.broker.value.tls_server.need_client_auth == "require":
         command += " --tls-config FILE"
     if suite.own_account is not None:
         command += " --credentials FILE"

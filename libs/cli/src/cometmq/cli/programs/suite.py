@@ -100,7 +100,7 @@ class Suite(NamedTuple):
     @property
     def needs_tls(self) -> bool:
         """Return whether plaintext connections are refused."""
-        return self.broker.value.tls_server_mode == TlsMode.ENFORCING
+        return self.broker.value.tls_server.mode == TlsMode.ENFORCING
 
     def mistakes(self) -> list[str]:
         """Return a sentence for each probable mistake in the file and in variables."""
@@ -276,7 +276,7 @@ def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSet
         )
 
     broker = read(options)
-    if broker.value.tls_server_mode == TlsMode.ENFORCING:
+    if broker.value.tls_server.mode == TlsMode.ENFORCING:
         broker = read({**options, "tls.enable": "true"})
     client = client_tls(broker.value, broker.label)
     server = server_tls(broker.value, broker.label)

@@ -93,7 +93,7 @@ def is_secure(settings: ConsoleSettings) -> bool:
     """Return whether browsers reach the console over TLS only."""
     if settings.public_url:
         return settings.public_url.startswith("https:")
-    return settings.tls_server_mode == "enforcing"
+    return settings.tls_server.mode == "enforcing"
 
 
 def _allowed(settings: ConsoleSettings) -> frozenset[str] | None:
