@@ -110,10 +110,11 @@ def test_a_file_without_offsets_is_refused(call, tmp_path):
 
 def test_every_command_that_asks_before_a_change_has_a_dry_run():
     without = []
-    for verb in ("topic", "group", "txn", "dlq"):
+    for verb in ("topic", "group", "txn", "dlq", "ha", "k8s"):
         command = load_command(verb, COMMANDS[verb])
         for name, child in command.commands.items():
             options = {option for param in child.params for option in param.opts}
-            if "--yes" in options and "--dry-run" not in options:
+            is_change = "--yes" in options or name == "switchover"
+            if is_change and "--dry-run" not in options:
                 without.append(f"{verb} {name}")
     assert without == ["dlq export"], "it only overwrites a file"

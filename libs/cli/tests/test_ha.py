@@ -275,6 +275,7 @@ async def test_status_without_a_record_says_what_to_start(group):
 async def test_status_without_a_record_says_what_blocks_an_elector(group):
     for member in group.members:
         member.becomes(role=Role.FENCED, promised=3, standing=Standing.PROVEN, last_log_epoch=2)
+        member.server.electors.heard(ELECTOR)
     group.members[1].becomes(standing=Standing.SUSPECT)
     assert (await group.ha("status")).err == (
         "cometmq: group orders: no elector can elect a master (SuspectCopy): there is no record,"
@@ -465,3 +466,31 @@ async def test_an_electors_file_describes_the_group(group, tmp_path):
     )  # fmt: skip
     out, _ = await process.communicate()
     assert json.loads(out)["master"] == 0
+
+
+async def test_dry_runs_foresee_what_the_commands_do_and_give_no_order(group):
+    await group.lead()
+    group.members[1].becomes(lag_bytes=9)
+    found = (await group.ha("switchover", "--dry-run", "--json")).json
+    assert found == {
+        "would": "make broker 2 the master of group orders", "at": ["orders"], "master": 0,
+        "in_sync": [0, 1, 2], "behind": 0, "sends": "wait until it is open; none fails",
+        "changed": False,
+    }  # fmt: skip
+    (await group.ha("switchover", "--dry-run", "--to", 0)).assert_refused(
+        1, "broker 0 is the master already"
+    )
+    assert "stop broker 0, the master" in (await group.ha("fence", 0, "--dry-run")).out
+    (await group.ha("fence", 1, "--dry-run")).assert_refused(1, "broker 1 is slave")
+    assert "discard the store of broker 1" in (await group.ha("rebuild", 1, "--dry-run")).out
+    assert group.orders == [[], [], []]
+    before = await group.found()
+    (await group.ha("restore", "--dry-run")).assert_refused(1, "group orders has a record in file:")
+    group.path.unlink()
+    group.members[0].becomes(standing=Standing.SUSPECT, max_offset=50, last_log_epoch=4)
+    refused = await group.ha("restore", "--dry-run")
+    assert (refused.status, "with cometmq ha restore --accept-loss" in refused.err) == (1, True)
+    shown = await group.ha("restore", "--dry-run", "--accept-loss")
+    assert f"make broker {before.record.holder.ordinal} the master of group orders" in shown.out
+    assert await group.record.read() is None
+    assert group.orders == [[], [], []]

@@ -196,3 +196,20 @@ def test_without_kubectl(kubectl, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     found = kubectl.run("switchover", "orders")
     found.assert_refused(1, "kubectl is not on PATH: install it")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("switchover", "orders"), ("fence", "orders", "orders-0"), ("rebuild", "orders", "orders-1")],
+)
+def test_a_dry_run_asks_the_api_server_and_gives_no_order(kubectl, words):
+    found = kubectl.run(*words, "--dry-run", "--json").json
+    assert (found["changed"], found["master"], found["at"]) == (False, "orders-0", ["orders"])
+    calls = map(json.loads, (kubectl.folder / "calls").read_text().splitlines())
+    assert all("--dry-run=server" in words for words in calls if "annotate" in words)
+    assert kubectl.annotations
+
+
+def test_a_dry_run_without_a_loss_to_accept_is_refused(kubectl):
+    found = kubectl.run("accept-loss", "orders", "--dry-run")
+    found.assert_refused(1, "group orders has no loss that can be accepted now")

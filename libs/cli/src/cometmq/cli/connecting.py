@@ -4,8 +4,9 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -76,17 +77,23 @@ def ask(namesrv: str, question: Callable[[CommandAdmin], Awaitable[T]]) -> T:
             try:
                 answer = await question(admin)
             except DryRun as end:
-                _print_dry_run(end, admin.preview)
-                raise typer.Exit(0) from end
+                end_dry_run(end.what, end.places, admin.preview)
+                raise
             admin.check_answers()
             return answer
 
     return run(asked())
 
 
-def _print_dry_run(end: DryRun, preview: Mapping[str, Cell]) -> None:
-    facts: dict[str, Cell] = {"would": end.what, "at": end.places, **preview, "changed": False}
-    print_facts(facts, as_json=ACCESS.get().as_json)
+def end_dry_run(
+    what: str, places: Sequence[str], preview: Mapping[str, Cell] = MappingProxyType({})
+) -> None:
+    """End a command before its first change if it is a dry run, saying what it would do."""
+    access = ACCESS.get()
+    if access.is_dry_run:
+        facts: dict[str, Cell] = {"would": what, "at": list(places), **preview, "changed": False}
+        print_facts(facts, as_json=access.as_json)
+        raise typer.Exit(0)
 
 
 def with_access(options: OptionsT) -> OptionsT:

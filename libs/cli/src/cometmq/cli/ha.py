@@ -5,17 +5,17 @@ The commands read the same record and query the same members as an elector; they
 an elector is running.
 """
 
-import asyncio
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 from cometmq.cli import ha_status
-from cometmq.cli.connecting import Yes, confirm, run
-from cometmq.cli.ha_group import GroupOptions, HaFailed, OpenGroup, opened
+from cometmq.cli.access import ACCESS
+from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run, run
+from cometmq.cli.ha_group import GroupOptions, check_member, opened, report_of
 from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
@@ -27,16 +27,16 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.ha import missing_record, planned
-from cometmq.ha.actions import LIVE_ROLES, Create, Fence, HandOver, Wait
-from cometmq.ha.member import OrderRefused
+from cometmq.elector.open_group import GroupFailed, OpenGroup
+from cometmq.elector.switchover import carry_out, plan_switchover, until_open
+from cometmq.ha import missing_record
+from cometmq.ha.actions import LIVE_ROLES, Create, Fence, Wait
+from cometmq.ha.member import OrderRefused, Role
 from cometmq.ha.port import Answer, Outcome
 from cometmq.ha.record import Record
 
-SWITCHOVER_TIMEOUT_MS: Final = 30_000
 FENCE_WAIT_S: Final = 10
 RESTORE_ROUNDS_MAX: Final = 5
-LOOK_MS: Final = 100
 
 app = typer.Typer(
     add_completion=False,
@@ -103,6 +103,7 @@ def switchover(
         int | None,
         typer.Option(min=0, help="Id of the next master; by default the slave with the least lag."),
     ] = None,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Make another broker the master without failing any sends, and wait until it is open.
@@ -112,57 +113,32 @@ def switchover(
       cometmq ha switchover -c elector.conf --to 2
     """
 
-    async def switch(open_group: OpenGroup) -> None:
-        found = await open_group.found()
+    async def switch(group: OpenGroup) -> None:
         if to is not None:
-            await open_group.report_of(to)
-        await open_group.ask()
-        if to == found.record.holder.ordinal:
-            raise HaFailed(f"broker {to} is the master already")
-        order = planned.switch_over(found.record, open_group.statuses, to)
-        if isinstance(order, Wait):
-            raise HaFailed(f"{order.text}; see cometmq ha status")
-        started = time.monotonic()
-        await _hand_over(open_group, order)
-        after = await _until_open(
-            open_group, found.record.epoch, timeout_s=SWITCHOVER_TIMEOUT_MS / 1000
+            check_member(group, to)
+        plan = await plan_switchover(group, to)
+        end_dry_run(
+            f"make broker {plan.order.target} the master of group {group.name}",
+            [group.name],
+            {
+                "master": plan.order.master,
+                "in_sync": plan.in_sync,
+                "behind": plan.lag_bytes,
+                "sends": "wait until it is open; none fails",
+            },
         )
-        if after is None:
-            raise HaFailed(
-                f"the next master was not open after {SWITCHOVER_TIMEOUT_MS} ms: see cometmq ha"
-                " status and the brokers' logs"
-            )
+        after, took_ms = await carry_out(group, plan)
         print_facts(
             {
                 "group": after.group,
                 "master": after.holder.ordinal,
                 "epoch": after.epoch,
-                "took_ms": round((time.monotonic() - started) * 1000),
+                "took_ms": took_ms,
             },
             as_json=as_json,
         )
 
     _run(options, switch)
-
-
-async def _hand_over(open_group: OpenGroup, order: HandOver) -> None:
-    try:
-        await open_group.clients[order.master].hand_over(order.target, leaves=False)
-    except OrderRefused as error:
-        raise HaFailed(f"broker {order.master} did not hand over: {error}") from error
-
-
-async def _until_open(open_group: OpenGroup, epoch: int, timeout_s: float) -> Record | None:
-    """Wait for a later epoch whose master is open; return None after the timeout."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        found = await open_group.read()
-        if found is not None and found.record.epoch > epoch:
-            await open_group.ask()
-            if ha_status.has_master(open_group, found.record):
-                return found.record
-        await asyncio.sleep(LOOK_MS / 1000)
-    return None
 
 
 # ---- fence -----------------------------------------------------------------------------------
@@ -178,6 +154,7 @@ def fence(  # one parameter per option
         int, typer.Option(min=0, help="Seconds to wait for the next master; 0 does not wait.")
     ] = FENCE_WAIT_S,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Stop a master at once, even if sends fail; an elector then elects another in-sync broker.
@@ -191,28 +168,29 @@ def fence(  # one parameter per option
     """
 
     async def stop_master(open_group: OpenGroup) -> None:
-        report = await open_group.report_of(broker)
+        report = await report_of(open_group, broker)
         if report.status.role not in LIVE_ROLES:
-            raise HaFailed(f"broker {broker} is {report.status.role}, not the master")
+            raise GroupFailed(f"broker {broker} is {report.status.role}, not the master")
         found = await open_group.read()
-        name = open_group.plan.group.name
+        name = open_group.name
         await confirm(
             f"Stop the master of group {name}, broker {broker}? Sends fail until the next is open.",
             is_confirmed=yes,
         )
+        end_dry_run(f"stop broker {broker}, the master of group {name}", [name])
         known = 0 if found is None else found.record.epoch
         epoch = max(known, report.status.promised, report.status.epoch) + 1
         try:
             after = await open_group.clients[broker].fence(epoch)
         except OrderRefused as error:
-            raise HaFailed(f"broker {broker} refused: {error}") from error
+            raise GroupFailed(f"broker {broker} refused: {error}") from error
         facts: dict[str, Cell] = {
             "broker": broker,
             "role": str(after.status.role),
             "promised": after.status.promised,
         }
         if wait:
-            following = await _until_open(open_group, known, timeout_s=wait)
+            following = await until_open(open_group, known, timeout_s=wait)
             facts["master"] = None if following is None else following.holder.ordinal
             _note_next(name, broker, facts["master"], wait)
         print_facts(facts, as_json=as_json)
@@ -246,6 +224,7 @@ def rebuild(
     options: GroupOptions,
     *,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a slave discard its store; it stops and copies everything at its next start.
@@ -259,23 +238,23 @@ def rebuild(
     """
 
     async def discard(open_group: OpenGroup) -> None:
-        report = await open_group.report_of(broker)
+        report = await report_of(open_group, broker)
         found = await open_group.found()
         now = found.record
         if broker == now.holder.ordinal or report.status.role in LIVE_ROLES:
-            raise HaFailed(
+            raise GroupFailed(
                 f"broker {broker} is the master: hand over first, with cometmq ha switchover"
             )
         await open_group.ask()
-        if not ha_status.has_master(open_group, now):
-            raise HaFailed(
+        if not open_group.has_master(now):
+            raise GroupFailed(
                 f"no broker of group {now.group} is open as the master, so there is nothing to copy"
                 " from: see cometmq ha status"
             )
         is_member = now.member(broker) is not None
         others = len(now.in_sync) - is_member
         if is_member and others < open_group.plan.group.min_in_sync:
-            raise HaFailed(
+            raise GroupFailed(
                 f"without broker {broker}, {others} copies are in sync, and minInSync is"
                 f" {open_group.plan.group.min_in_sync}: have another broker catch up first"
             )
@@ -284,10 +263,11 @@ def rebuild(
             f"Discard the store of broker {broker} of group {now.group}?{pause_text}",
             is_confirmed=yes,
         )
+        end_dry_run(f"discard the store of broker {broker} of group {now.group}", [now.group])
         try:
             after = await open_group.clients[broker].rebuild()
         except OrderRefused as error:
-            raise HaFailed(f"broker {broker} refused: {error}") from error
+            raise GroupFailed(f"broker {broker} refused: {error}") from error
         print_facts({"broker": broker, "role": str(after.status.role)}, as_json=as_json)
         print_notes([f"broker {broker} stops now: start it again, unless a supervisor does"])
 
@@ -310,6 +290,7 @@ def restore(
         ),
     ] = False,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Create the record of a group that has none, as an elector would.
@@ -325,16 +306,18 @@ def restore(
 
     async def create(open_group: OpenGroup) -> None:
         if await open_group.read() is not None:
-            raise HaFailed(
-                f"group {open_group.plan.group.name} has a record in {open_group.place}: there is"
+            raise GroupFailed(
+                f"group {open_group.name} has a record in {open_group.place}: there is"
                 " nothing to restore; see cometmq ha status"
             )
-        name = open_group.plan.group.name
+        name = open_group.name
         risk = " Messages that only other stores had are lost for good." if accept_loss else ""
         await confirm(
             f"Stop all brokers of group {name} and choose its most complete store?{risk}",
             is_confirmed=yes,
         )
+        if ACCESS.get().is_dry_run:
+            await _foresee(open_group, accept_loss=accept_loss)
         made = await _created(open_group, accept_loss=accept_loss)
         print_facts(
             {"group": name, "master": made.holder.ordinal, "epoch": made.epoch}, as_json=as_json
@@ -343,16 +326,41 @@ def restore(
     _run(options, create)
 
 
+async def _foresee(open_group: OpenGroup, *, accept_loss: bool) -> None:
+    """End a dry run with the store that would be chosen, or with the reason why none is."""
+    await open_group.ask()
+    _check_no_record(open_group)
+    # The members as they are after the fence orders; with epoch 0, any promise will do.
+    fenced = tuple(
+        it
+        if it.role in (Role.RECOVERING, Role.FAILED)
+        else msgspec.structs.replace(it, role=Role.FENCED)
+        for it in open_group.statuses
+    )
+    actions = missing_record.restore(open_group.plan.whole, fenced, 0, "", accept_loss=accept_loss)
+    for action in actions:
+        if isinstance(action, Wait):
+            raise GroupFailed(ha_status.wait_text(action))
+        if isinstance(action, Create):
+            chosen = action.record.holder.ordinal
+            name = open_group.name
+            end_dry_run(f"make broker {chosen} the master of group {name}, and stop all", [name])
+
+
+def _check_no_record(open_group: OpenGroup) -> None:
+    if any(report.record_uid for report in open_group.reports.values()):
+        raise GroupFailed(
+            "brokers read a record where this command finds none: give --record as in their"
+            " settings"
+        )
+
+
 async def _created(open_group: OpenGroup, *, accept_loss: bool) -> Record:
     """Fence all members, then create the record."""
     fence_epoch = 0
     for _ in range(RESTORE_ROUNDS_MAX):
         await open_group.ask()
-        if any(report.record_uid for report in open_group.reports.values()):
-            raise HaFailed(
-                "brokers read a record where this command finds none: give --record as in their"
-                " settings"
-            )
+        _check_no_record(open_group)
         fence_epoch = fence_epoch or missing_record.restore_epoch(open_group.statuses)
         actions = missing_record.restore(
             open_group.plan.whole,
@@ -363,18 +371,18 @@ async def _created(open_group: OpenGroup, *, accept_loss: bool) -> Record:
         )
         for action in actions:
             if isinstance(action, Wait):
-                raise HaFailed(ha_status.wait_text(action))
+                raise GroupFailed(ha_status.wait_text(action))
             if isinstance(action, Create):
                 outcome = await open_group.record.create(action.record)
                 if outcome.answer is Answer.APPLIED:
                     return action.record
-                raise HaFailed(_why_not_created(outcome))
+                raise GroupFailed(_why_not_created(outcome))
             if isinstance(action, Fence):
                 try:
                     await open_group.clients[action.ordinal].fence(action.epoch)
                 except OrderRefused:
                     fence_epoch = 0  # it has promised a later epoch: choose again
-    raise HaFailed("other programs fence the members meanwhile: see cometmq ha status")
+    raise GroupFailed("other programs fence the members meanwhile: see cometmq ha status")
 
 
 def _why_not_created(outcome: Outcome) -> str:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker group for the commands of `cometmq ha`: its record, and connections to its members."""
+"""The options of `cometmq ha` that describe a broker group, and the group that they open."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 import typer
@@ -13,25 +12,14 @@ import typer
 from cometmq.cli.access import resolved_access, tls_config_name
 from cometmq.cli.option_sets import OptionSet
 from cometmq.client.errors import InvalidArgument
-from cometmq.control.client import MemberClient
-from cometmq.control.controlled import Report, Target
-from cometmq.elector.plan import Plan, plan_of, record_of
+from cometmq.control.controlled import Report
+from cometmq.elector.open_group import OpenGroup, open_group
+from cometmq.elector.plan import plan_of
 from cometmq.elector.settings import PREFIX, ElectorSettings
-from cometmq.ha.actions import Statuses
-from cometmq.ha.group_key import KeyFile
-from cometmq.ha.port import RecordPort, RecordUnreachable
-from cometmq.ha.record import RecordDamaged, Versioned
-from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.runtime.settings import load
 from cometmq.runtime.tls_keys import client_tls, client_tls_of_file
-
-STATUS_TIMEOUT_MS: Final = 2_000
-READ_TIMEOUT_MS: Final = 5_000
-
-
-class HaFailed(CometError):
-    """A command for a group cannot be carried out; the error message contains the remedy."""
 
 
 class GroupOptions(OptionSet, frozen=True, kw_only=True):
@@ -86,106 +74,31 @@ class GroupOptions(OptionSet, frozen=True, kw_only=True):
         return settings.value
 
 
-class OpenGroup:
-    """An open group: its record, and connections to its members."""
-
-    def __init__(
-        self, plan: Plan, record: RecordPort, clients: dict[int, MemberClient], place: str
-    ) -> None:
-        self.plan = plan
-        self.record = record
-        self.clients = clients
-        self.place = place
-        self.reports: dict[int, Report] = {}
-        self.faults: dict[int, str] = {}
-
-    @property
-    def statuses(self) -> Statuses:
-        """Return the answers of the last `ask`."""
-        return tuple(report.status for report in self.reports.values())
-
-    async def read(self) -> Versioned | None:
-        """Return the record; raise HaFailed if it cannot be read."""
-        try:
-            async with asyncio.timeout(READ_TIMEOUT_MS / 1000):
-                found = await self.record.read()
-        except (RecordUnreachable, RecordDamaged) as error:
-            raise HaFailed(f"{error}; check --record and the place that it names") from error
-        except TimeoutError as error:
-            raise HaFailed(
-                f"the record {self.place} did not answer within {READ_TIMEOUT_MS} ms"
-            ) from error
-        if found is not None and found.record.group != self.plan.group.name:
-            raise HaFailed(
-                f"the record {self.place} is that of group {found.record.group!r}, not of"
-                f" {self.plan.group.name!r}: correct --record or --group"
-            )
-        return found
-
-    async def found(self) -> Versioned:
-        """Return the record; raise HaFailed if there is none."""
-        found = await self.read()
-        if found is None:
-            raise HaFailed(
-                f"group {self.plan.group.name!r} has no record in {self.place}: start an elector"
-                " (cometmq elector), and see cometmq ha status"
-            )
-        return found
-
-    async def ask(self) -> None:
-        """Ask all members for their status."""
-        self.reports.clear()
-        self.faults.clear()
-        async with asyncio.TaskGroup() as tasks:
-            for ordinal in self.clients:
-                tasks.create_task(self._ask(ordinal))
-
-    async def report_of(self, ordinal: int) -> Report:
-        """Return one member's answer; raise HaFailed if there is none."""
-        if ordinal not in self.clients:
-            known = ", ".join(map(str, self.clients))
-            raise InvalidArgument(
-                f"group {self.plan.group.name!r} has no broker {ordinal}; it has {known}"
-            )
-        await self._ask(ordinal)
-        if ordinal in self.faults:
-            raise HaFailed(self.faults[ordinal])
-        return self.reports[ordinal]
-
-    async def _ask(self, ordinal: int) -> None:
-        try:
-            report = await self.clients[ordinal].status(timeout_ms=STATUS_TIMEOUT_MS)
-        except CometError as error:
-            self.faults[ordinal] = str(error)
-        else:
-            self.reports[ordinal] = report
-
-
 @asynccontextmanager
 async def opened(options: GroupOptions) -> AsyncIterator[OpenGroup]:
     """Open a group; connections are made as needed."""
     settings = options.settings()
-    plan = plan_of(settings)
-    try:
-        record, tls = record_of(settings), _tls(settings)
-        path = settings.group_key_file
-        keys = KeyFile(Path(path), "--group-key-file").keys if path else ()
-    except SettingsError as error:
-        raise InvalidArgument(str(error)) from error
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(record.close)
-        clients: dict[int, MemberClient] = {}
-        for ordinal, address in sorted(plan.addresses.items()):
-            client = MemberClient(
-                address,
-                Target(plan.group.name, ordinal),
-                tls=tls,
-                tls_name=settings.control_tls_name,
-                keys=lambda: keys,
+        try:
+            group = await stack.enter_async_context(
+                open_group(settings, _tls(settings), key_setting="--group-key-file")
             )
-            stack.push_async_callback(client.close)
-            clients[ordinal] = client
-        yield OpenGroup(plan, record, clients, settings.group_record)
+        except SettingsError as error:
+            raise InvalidArgument(str(error)) from error
+        yield group
+
+
+async def report_of(group: OpenGroup, ordinal: int) -> Report:
+    """Return one member's answer; raise InvalidArgument if the group has no such member."""
+    check_member(group, ordinal)
+    return await group.report_of(ordinal)
+
+
+def check_member(group: OpenGroup, ordinal: int) -> None:
+    """Raise InvalidArgument if the group has no such member."""
+    if ordinal not in group.clients:
+        known = ", ".join(map(str, group.clients))
+        raise InvalidArgument(f"group {group.name!r} has no broker {ordinal}; it has {known}")
 
 
 def _tls(settings: ElectorSettings) -> TlsSettings:

@@ -3,11 +3,11 @@
 
 from typing import Final
 
-from cometmq.cli.ha_group import OpenGroup
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import Cell
 from cometmq.control.controlled import Report
 from cometmq.control.electors import SILENCE_MS
+from cometmq.elector.open_group import OpenGroup
 from cometmq.ha import missing_record
 from cometmq.ha.actions import Wait
 from cometmq.ha.member import Role
@@ -20,7 +20,7 @@ ACCEPT: Final = "cometmq ha restore --accept-loss"
 
 def facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
     """Return the facts about the whole group."""
-    group = {"group": open_group.plan.group.name, "record": open_group.place}
+    group = {"group": open_group.name, "record": open_group.place}
     if record is None:
         missing: dict[str, Cell] = {"epoch": None, "master": None, "in_sync": [], "copies": None}
         return {**group, **missing, **_known(open_group)}
@@ -67,7 +67,7 @@ def _knows_lag(open_group: OpenGroup, record: Record | None, report: Report) -> 
         and not now.has_lost_master
         and record is not None
         and now.epoch == record.epoch
-        and has_master(open_group, record)
+        and open_group.has_master(record)
     )
 
 
@@ -107,10 +107,10 @@ def details(report: Report | None) -> dict[str, Cell]:
 
 def note_faults(open_group: OpenGroup, record: Record | None) -> None:
     """Report each fault with its remedy; any fault makes the exit status 1."""
-    name = open_group.plan.group.name
+    name = open_group.name
     if record is None:
         MISSING[name] = _why_without_record(open_group)
-    elif not has_master(open_group, record):
+    elif not open_group.has_master(record):
         MISSING[name] = _why_without_master(open_group, record)
     if record is not None:
         _note_unnamed(open_group, record)
@@ -124,14 +124,14 @@ def note_faults(open_group: OpenGroup, record: Record | None) -> None:
             MISSING[f"{name}/{ordinal}"] = (
                 f"broker {ordinal} is not in sync: wait until it has caught up; if it does not,"
                 " look at its log"
-                if has_master(open_group, record)
+                if open_group.has_master(record)
                 else f"broker {ordinal} is not in sync, and cannot catch up until a master is open"
             )
 
 
 def _note_electors(open_group: OpenGroup) -> None:
     """Report the members that no elector looks after."""
-    name, reports = open_group.plan.group.name, open_group.reports
+    name, reports = open_group.name, open_group.reports
     alone = sorted(one for one, report in reports.items() if report.electors == 0)
     if not alone:
         return
@@ -153,7 +153,7 @@ def _why_without_master(open_group: OpenGroup, record: Record) -> str:
     is_silent = holder in open_group.faults
     state = "does not answer this command" if is_silent else "is not open"
     text = (
-        f"group {open_group.plan.group.name}: broker {holder} is the master of epoch"
+        f"group {open_group.name}: broker {holder} is the master of epoch"
         f" {record.epoch}, but {state}"
     )
     in_sync = [copy.ordinal for copy in record.in_sync]
@@ -176,7 +176,7 @@ def _why_without_master(open_group: OpenGroup, record: Record) -> str:
 
 def _note_unnamed(open_group: OpenGroup, record: Record) -> None:
     """Report the brokers that belong to the group but were not queried."""
-    name = open_group.plan.group.name
+    name = open_group.name
     unnamed = [it.ordinal for it in record.in_sync if it.ordinal not in open_group.clients]
     if unnamed:
         names = " and ".join(f"broker {ordinal}" for ordinal in unnamed)
@@ -194,7 +194,7 @@ def _note_unnamed(open_group: OpenGroup, record: Record) -> None:
 
 def _why_without_record(open_group: OpenGroup) -> str:
     """Return why electors do not create the record, according to their own rules."""
-    name = open_group.plan.group.name
+    name = open_group.name
     readers = [number for number, report in open_group.reports.items() if report.record_uid]
     if readers:
         return (
@@ -216,12 +216,3 @@ def _why_without_record(open_group: OpenGroup) -> str:
 def wait_text(wait: Wait) -> str:
     """Return why the record is not created, with the command that accepts a loss."""
     return f"{wait.text}, with {ACCEPT}" if wait.reason in missing_record.ACCEPTABLE else wait.text
-
-
-def has_master(open_group: OpenGroup, record: Record) -> bool:
-    """Return whether the master named in the record reports itself as the master."""
-    report = open_group.reports.get(record.holder.ordinal)
-    return report is not None and (report.status.role, report.status.epoch) in (
-        (Role.MASTER, record.epoch),
-        (Role.PARKING, record.epoch),
-    )

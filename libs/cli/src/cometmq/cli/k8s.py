@@ -13,7 +13,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cometmq.cli.connecting import Yes, confirm, run
+from cometmq.cli.access import ACCESS
+from cometmq.cli.connecting import DryRunOption, Yes, confirm, end_dry_run, run
+from cometmq.cli.option_sets import OptionSet, with_option_sets
 from cometmq.cli.output import AsJson, Cell, print_facts
 from cometmq.remoting.errors import CometError
 
@@ -30,16 +32,22 @@ app = typer.Typer(
 
 Group = Annotated[str, typer.Argument(help="Name of the BrokerGroup.")]
 Pod = Annotated[str, typer.Argument(help="Name of the broker's pod.")]
-Namespace = Annotated[
-    str,
-    typer.Option(
-        "--namespace", help="Namespace of the group; by default the namespace of kubectl's context."
-    ),
-]
-Context = Annotated[
-    str, typer.Option("--context", help="kubectl context; by default the current one.")
-]
-Wait = Annotated[int, typer.Option(min=1, help="Seconds to wait for the outcome.")]
+
+
+class OrderOptions(OptionSet, frozen=True, kw_only=True):
+    """The options of every order."""
+
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "--namespace",
+            help="Namespace of the group; by default the namespace of kubectl's context.",
+        ),
+    ] = ""
+    context: Annotated[
+        str, typer.Option("--context", help="kubectl context; by default the current one.")
+    ] = ""
+    wait: Annotated[int, typer.Option(min=1, help="Seconds to wait for the outcome.")] = WAIT_S
 
 
 class K8sFailed(CometError):
@@ -63,9 +71,14 @@ class OneGroup:
     async def order(self, verb: str, value: str, wait_s: int) -> dict[str, Any]:
         """Give an order, and wait until the operator begins it; return the status before the order.
 
-        Raise K8sFailed if the operator refuses it, or does not begin it within `wait_s`.
+        Raise K8sFailed if the operator refuses it, or does not begin it within `wait_s`. A dry run
+        ends here, once the API server has said that the order may be given.
         """
         before = await self.status()
+        if ACCESS.get().is_dry_run:
+            await self._annotate(f"{PREFIX}/{verb}={value}", "--dry-run=server")
+            known: dict[str, Cell] = {"master": before.get("master"), "epoch": before.get("epoch")}
+            end_dry_run(f"give the order {verb}={value}", [self.name], known)
         await self._annotate(f"{PREFIX}/{verb}={value}")
 
         def is_new(status: dict[str, Any]) -> bool:
@@ -96,9 +109,9 @@ class OneGroup:
             await asyncio.sleep(LOOK_MS / 1000)
         return status
 
-    async def _annotate(self, change: str) -> None:
+    async def _annotate(self, change: str, *options: str) -> None:
         target = f"brokergroups.cometmq.io/{self.name}"
-        await self._kubectl("annotate", "--overwrite", target, change)
+        await self._kubectl("annotate", "--overwrite", *options, target, change)
 
     async def _kubectl(self, *words: str) -> str:
         command = ["kubectl", *self._options, *words]
@@ -118,15 +131,15 @@ class OneGroup:
 
 
 @app.command()
-def switchover(  # one parameter per option
+@with_option_sets
+def switchover(
     group: Group,
+    options: OrderOptions,
     *,
     to: Annotated[
         str, typer.Option(help="Pod of the next master; by default the slave with the least lag.")
     ] = "auto",
-    namespace: Namespace = "",
-    context: Context = "",
-    wait: Wait = WAIT_S,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Make another broker the master without failing any sends, and wait until it is open.
@@ -135,24 +148,24 @@ def switchover(  # one parameter per option
     EXAMPLE
       cometmq k8s switchover mq
     """
-    one = OneGroup(group, namespace, context)
+    one = OneGroup(group, options.namespace, options.context)
 
     async def switch() -> None:
-        before = await one.order("switchover-to", to, wait)
-        await _show_next(one, before, wait, as_json=as_json)
+        before = await one.order("switchover-to", to, options.wait)
+        await _show_next(one, before, options.wait, as_json=as_json)
 
     run(switch())
 
 
 @app.command()
-def fence(  # one parameter per option
+@with_option_sets
+def fence(
     group: Group,
     pod: Pod,
+    options: OrderOptions,
     *,
-    namespace: Namespace = "",
-    context: Context = "",
-    wait: Wait = WAIT_S,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Stop a master at once, even if sends fail, and wait for the next one.
@@ -163,27 +176,27 @@ def fence(  # one parameter per option
     EXAMPLE
       cometmq k8s fence mq mq-0
     """
-    one = OneGroup(group, namespace, context)
+    one = OneGroup(group, options.namespace, options.context)
 
     async def stop_master() -> None:
         await one.status()
         text = f"Stop the master of group {group}, {pod}? Sends fail until the next is open."
         await confirm(text, is_confirmed=yes)
-        before = await one.order("fence", pod, wait)
-        await _show_next(one, before, wait, as_json=as_json)
+        before = await one.order("fence", pod, options.wait)
+        await _show_next(one, before, options.wait, as_json=as_json)
 
     run(stop_master())
 
 
 @app.command()
-def rebuild(  # one parameter per option
+@with_option_sets
+def rebuild(
     group: Group,
     pod: Pod,
+    options: OrderOptions,
     *,
-    namespace: Namespace = "",
-    context: Context = "",
-    wait: Wait = WAIT_S,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a slave discard its store; its container restarts and copies everything.
@@ -196,25 +209,25 @@ def rebuild(  # one parameter per option
     EXAMPLE
       cometmq k8s rebuild mq mq-1
     """
-    one = OneGroup(group, namespace, context)
+    one = OneGroup(group, options.namespace, options.context)
 
     async def discard() -> None:
         await one.status()
         await confirm(f"Discard the store of {pod} of group {group}?", is_confirmed=yes)
-        await one.order("rebuild", pod, wait)
+        await one.order("rebuild", pod, options.wait)
         print_facts({"group": group, "pod": pod, "rebuild": "started"}, as_json=as_json)
 
     run(discard())
 
 
 @app.command(name="accept-loss")
-def accept_loss(  # one parameter per option
+@with_option_sets
+def accept_loss(
     group: Group,
+    options: OrderOptions,
     *,
-    namespace: Namespace = "",
-    context: Context = "",
-    wait: Wait = WAIT_S,
     yes: Yes = False,
+    dry_run: DryRunOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Let a group without a master continue with its most complete store, and wait for the master.
@@ -227,7 +240,7 @@ def accept_loss(  # one parameter per option
     EXAMPLE
       cometmq k8s accept-loss mq
     """
-    one = OneGroup(group, namespace, context)
+    one = OneGroup(group, options.namespace, options.context)
 
     async def accept() -> None:
         status = await one.status()
@@ -240,11 +253,11 @@ def accept_loss(  # one parameter per option
             " stores had are lost for good."
         )
         await confirm(text, is_confirmed=yes)
-        before = await one.order("accept-loss", str(epoch), wait)
-        after = await one.until(_has_accepted, wait)
+        before = await one.order("accept-loss", str(epoch), options.wait)
+        after = await one.until(_has_accepted, options.wait)
         if after is not None and after["lastOperation"]["result"] == "Refused":
             raise K8sFailed(after["lastOperation"]["message"])
-        await _show_next(one, before, wait, as_json=as_json)
+        await _show_next(one, before, options.wait, as_json=as_json)
 
     run(accept())
 

@@ -15,6 +15,7 @@ from cometmq.console.desk import Desk
 from cometmq.console.history.source import History, figures_of
 from cometmq.console.history.store import HistoryStore
 from cometmq.console.login.tokens import Tokens, own_token, read_tokens
+from cometmq.console.pages.switchover import groups_of
 from cometmq.console.reading import ReadingAdmin
 from cometmq.console.settings import ConsoleSettings
 from cometmq.console.site import site
@@ -75,6 +76,7 @@ class ConsoleApp:
             faults.add("namesrvAddr must be set: the console finds brokers through name servers")
         faults.attempt(lambda: _options(settings, self._loaded.label))
         faults.attempt(self._server_tls)
+        faults.attempt(lambda: groups_of(settings.elector_config))
         if settings.oidc_issuer and not settings.public_url:
             faults.add("oidcIssuer needs publicUrl: the provider leads users back to it")
         if settings.oidc_issuer and not settings.oidc_roles:

@@ -84,6 +84,14 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             " bodies in Protobuf."
         ),
     ] = ""
+    elector_config: Annotated[
+        str,
+        Meta(
+            description="Settings files of electors, separated by semicolons, as `cometmq ha -c`"
+            " takes them: admins may switch over the broker groups that they describe.",
+            extra=_GUARD,
+        ),
+    ] = ""
     store_path_root_dir: Annotated[
         str, Meta(description="Folder for the history, the audit log and the generated token.")
     ] = "cometmq-console"

@@ -15,6 +15,7 @@ from cometmq.console.pages import (
     home,
     messages,
     push_back,
+    switchover,
     topic_changes,
     topics,
     transactions,
@@ -38,6 +39,7 @@ PAGES: Final[tuple[Page, ...]] = (
 )
 ACTIONS: Final[tuple[Action, ...]] = (
     *brokers.ACTIONS,
+    *switchover.ACTIONS,
     *topic_changes.ACTIONS,
     *group_changes.ACTIONS,
     *dead_letters.ACTIONS,

@@ -11,6 +11,7 @@ from cometmq.console.history.source import broker_key
 from cometmq.console.login.roles import Role
 from cometmq.console.pages.plotted import Drawing, plots
 from cometmq.console.pages.settings_origin import origins_of
+from cometmq.console.pages.switchover import why_not
 from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
 from cometmq.console.web.cells import duration, percent, rate, size
 from cometmq.console.web.page import Page, Shown, View, silent_brokers
@@ -158,6 +159,7 @@ async def broker(view: View) -> Shown:
         snapshot.taken_ms,
         extra={
             "row": Row(found, snapshot.taken_ms),
+            "stays": why_not(view, name, snapshot),
             "copies": [it for it in snapshot.brokers if it.name == name],
             "table": table,
             "differs": view.is_set("differs"),

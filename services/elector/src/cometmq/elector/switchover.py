@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A switchover by an administrator: what it would do, and doing it."""
+
+import asyncio
+import time
+from typing import Final, NamedTuple
+
+from cometmq.elector.open_group import GroupFailed, OpenGroup
+from cometmq.ha import planned
+from cometmq.ha.actions import HandOver, Wait, status_of
+from cometmq.ha.member import OrderRefused
+from cometmq.ha.record import Record
+
+TIMEOUT_MS: Final = 30_000
+LOOK_MS: Final = 100
+
+
+class Planned(NamedTuple):
+    """A switchover that can be carried out now."""
+
+    record: Record
+    order: HandOver
+    lag_bytes: int
+    """What the next master has yet to copy while the present one holds sends back."""
+
+    @property
+    def in_sync(self) -> list[int]:
+        """The brokers in sync, by id."""
+        return sorted(copy.ordinal for copy in self.record.in_sync)
+
+
+async def plan_switchover(group: OpenGroup, to: int | None) -> Planned:
+    """Return what a switchover would do; raise GroupFailed with the reason if it cannot be done.
+
+    If `to` is None, the member with the smallest lag is chosen.
+    """
+    found = await group.found()
+    if to is not None:
+        await group.report_of(to)
+    await group.ask()
+    if to == found.record.holder.ordinal:
+        raise GroupFailed(f"broker {to} is the master already")
+    order = planned.switch_over(found.record, group.statuses, to)
+    if isinstance(order, Wait):
+        raise GroupFailed(f"{order.text}; see cometmq ha status")
+    target = status_of(group.statuses, order.target)
+    assert target is not None, "the target has answered"
+    return Planned(found.record, order, target.lag_bytes)
+
+
+async def carry_out(group: OpenGroup, plan: Planned) -> tuple[Record, int]:
+    """Switch over; return the record of the next master once it is open, and the milliseconds."""
+    begun_s = time.monotonic()
+    master, target = plan.order.master, plan.order.target
+    try:
+        await group.clients[master].hand_over(target, leaves=False)
+    except OrderRefused as error:
+        raise GroupFailed(f"broker {master} did not hand over: {error}") from error
+    after = await until_open(group, plan.record.epoch, timeout_s=TIMEOUT_MS / 1000)
+    if after is None:
+        raise GroupFailed(
+            f"the next master was not open after {TIMEOUT_MS} ms: see cometmq ha status and the"
+            " brokers' logs"
+        )
+    return after, round((time.monotonic() - begun_s) * 1000)
+
+
+async def until_open(group: OpenGroup, epoch: int, timeout_s: float) -> Record | None:
+    """Wait for a later epoch whose master is open; return None after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = await group.read()
+        if found is not None and found.record.epoch > epoch:
+            await group.ask()
+            if group.has_master(found.record):
+                return found.record
+        await asyncio.sleep(LOOK_MS / 1000)
+    return None
