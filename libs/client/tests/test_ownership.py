@@ -128,16 +128,18 @@ async def test_no_message_is_in_work_at_the_revocation(
 
 
 async def test_a_failing_callback_does_not_block(cluster: MemoryCluster) -> None:
-    seen = Recorder()
+    seen, calls = Recorder(), []
     consumer = consumer_of(cluster, seen)
 
     @consumer.on_assigned
-    def assigned(_: list[MessageQueue]) -> None:
+    def assigned(queues: list[MessageQueue]) -> None:
+        calls.append(len(queues))
         raise ValueError("bad")
 
     async with consumer:
         await send(cluster, Message("T", b"x"))
         await eventually(lambda: seen.bodies == [b"x"])
+    assert calls == [4]
 
 
 # -- lite pull --------------------------------------------------------------------------------

@@ -118,6 +118,7 @@ async def test_offsets_that_cannot_be_stored_do_not_stop_rebalancing(
         cluster.broker.fail(RequestCode.UPDATE_CONSUMER_OFFSET, fault, times=100)
         async with consumer_of(cluster, Recorder()) as second:
             await eventually(lambda: len(first.queues) == len(second.queues) == 2)
+            assert cluster.broker.faults_left(RequestCode.UPDATE_CONSUMER_OFFSET) < 100
             cluster.broker.clear_faults()
 
 
@@ -186,7 +187,7 @@ async def test_every_message_comes_once_though_members_change(cluster: MemoryClu
             for queue_id in range(4):
                 await send(cluster, *texts(25), queue=MessageQueue("T", "broker-a", queue_id))
             await eventually(lambda: len(seen.bodies) >= 150)
-    assert len({(m.queue, m.queue_offset) for m in seen.messages}) == 150
+    assert len({(m.queue, m.queue_offset) for m in seen.messages}) == len(seen.messages) == 150
 
 
 async def test_brokers_that_stop_and_start_again_are_consumed_again(pair: MemoryCluster) -> None:
@@ -207,6 +208,8 @@ async def test_lost_connections_cost_nothing(cluster: MemoryCluster) -> None:
         cluster.broker.fail(PULL, DISCONNECT)
         await send(cluster, *texts(5))
         await eventually(lambda: len(set(seen.bodies)) == 5)
+        assert cluster.broker.faults_left(PULL) == 0
+    assert len(seen.bodies) == 5
 
 
 async def test_a_broker_that_does_not_know_us_yet_is_asked_again_soon(

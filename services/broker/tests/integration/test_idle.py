@@ -4,7 +4,9 @@
 import asyncio
 import json
 import os
+import statistics
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from cometmq.broker.testing.process import BrokerProcess
@@ -18,7 +20,7 @@ from cometmq.runtime.clock import SystemClock
 OFFSETS = 40_000
 SAVE_INTERVAL_MS = 100
 """Far below the default of 5,000, so that the cost of saves shows within seconds."""
-WATCH_S = 3.0
+WATCH_S = 2.0
 DEADLINE_S = 120
 SHARE_MAX = 0.04
 """Maximum share of a core. The broker used 0.003 of a core when measured, and 0.1 while the commit
@@ -30,6 +32,14 @@ TIMEOUT_MS = 60_000
 def processor_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def assert_settles_below(share_max: float, share: Callable[[], Awaitable[float]]) -> None:
+    """Wait for a first interval below the limit; most of the next ones must be below it, too."""
+    async with asyncio.timeout(DEADLINE_S):
+        while await share() >= share_max:
+            pass
+    assert statistics.median([await share() for _ in range(3)]) < share_max
 
 
 async def test_members_that_commit_an_offset_again_cost_no_saves(tmp_path: Path) -> None:
@@ -50,9 +60,7 @@ async def test_members_that_commit_an_offset_again_cost_no_saves(tmp_path: Path)
                 await asyncio.sleep(SAVE_INTERVAL_MS / 1000)
             return (processor_s(broker.pid) - spent_s) / (time.monotonic() - begin)
 
-        async with asyncio.timeout(DEADLINE_S):
-            while await share() >= SHARE_MAX:  # the broker is still starting
-                pass
+        await assert_settles_below(SHARE_MAX, share)  # it is still starting
         await client.close()
 
 
@@ -90,6 +98,4 @@ async def test_a_broker_with_thousands_of_groups_that_lag_costs_little_when_idle
             await asyncio.sleep(WATCH_S)
             return (processor_s(broker.pid) - spent_s) / (time.monotonic() - begin)
 
-        async with asyncio.timeout(DEADLINE_S):
-            while await share() >= IDLE_SHARE_MAX:  # checkpoints of the new queues go on
-                pass
+        await assert_settles_below(IDLE_SHARE_MAX, share)  # checkpoints of new queues go on

@@ -2,6 +2,7 @@
 """Whether a group member serves, holds, forwards or refuses a request."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -130,9 +131,22 @@ class Rig:
 
     async def until_asked(self, count: int) -> None:
         """Wait until this many requests have been forwarded."""
-        async with asyncio.timeout(10):
-            while len(self.client.asked) < count:  # noqa: ASYNC110  # it has no event
-                await asyncio.sleep(0.001)
+        await until(lambda: len(self.client.asked) >= count)
+
+    async def until_held(self, count: int) -> None:
+        await until(lambda: self.gate.held_count == count)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110  # it has no event
+            await asyncio.sleep(0.001)
+
+
+async def turns() -> None:
+    """Let every task go on until it waits for something that has not happened."""
+    for _ in range(100):
+        await asyncio.sleep(0)
 
 
 def test_every_request_of_the_table_has_a_handler():
@@ -182,9 +196,7 @@ async def test_a_change_is_not_answered_if_too_few_copies_are_left_meanwhile():
     rig = Rig()
     rig.changes = 3
     asked = asyncio.get_running_loop().create_task(rig.ask(TOPIC))
-    async with asyncio.timeout(10):
-        while not rig.served:  # noqa: ASYNC110  # it has no event
-            await asyncio.sleep(0.01)
+    await until(lambda: rig.served)
     rig.leader.tables, rig.leader.enough = 3, False
     with pytest.raises(SystemBusy, match="the other copies have not confirmed it"):
         await asked
@@ -195,7 +207,8 @@ async def test_a_change_is_answered_when_the_copies_have_it():
     rig.changes = 3
     rig.leader.tables = 2
     asked = asyncio.get_running_loop().create_task(rig.ask(TOPIC))
-    await asyncio.sleep(0.01)
+    await until(lambda: rig.served)
+    await turns()
     assert rig.served == [b"x"]
     assert not asked.done()
     rig.leader.tables = 3
@@ -207,7 +220,8 @@ async def test_a_commit_is_answered_when_the_copies_have_it():
     rig = Rig()
     rig.changes = 3
     asked = asyncio.get_running_loop().create_task(rig.ask(COMMIT))
-    await asyncio.sleep(0.01)
+    await until(lambda: rig.served)
+    await turns()
     assert rig.served == [b"x"]
     assert not asked.done()
     rig.leader.tables = 3
@@ -232,7 +246,7 @@ async def test_a_change_under_a_leadership_that_ends_is_not_confirmed():
     rig = Rig()
     rig.changes = 3
     asked = asyncio.get_running_loop().create_task(rig.ask(TOPIC))
-    await asyncio.sleep(0.005)
+    await until(lambda: rig.served)
     rig.gate.leader = None
     with pytest.raises(SystemBusy):
         await asked
@@ -242,8 +256,9 @@ async def test_a_lock_waits_until_nobody_else_can_be_master():
     rig = Rig()
     rig.leader.unlogged = False
     asked = asyncio.get_running_loop().create_task(rig.ask(LOCK))
-    await asyncio.sleep(0.01)
+    await turns()
     assert rig.served == []
+    assert not asked.done()
     rig.leader.unlogged = True
     assert (await asked).remark == "served"
 
@@ -252,8 +267,9 @@ async def test_reads_wait_until_the_ends_of_queues_are_confirmed():
     rig = Rig()
     rig.leader.readable = False
     asked = asyncio.get_running_loop().create_task(rig.ask(PULL))
-    await asyncio.sleep(0.01)
+    await turns()
     assert rig.served == []
+    assert not asked.done()
     rig.leader.readable = True
     rig.leader.moved.set()
     assert (await asked).remark == "served"
@@ -271,8 +287,7 @@ async def test_parked_requests_are_served_here_after_an_unpark():
     rig = Rig()
     rig.gate.park()
     asked = [asyncio.get_running_loop().create_task(rig.ask(SEND, b"%d" % n)) for n in range(3)]
-    await asyncio.sleep(0.01)
-    assert rig.gate.held_count == 3
+    await rig.until_held(3)
     assert rig.served == []
     assert rig.ask(PULL).remark == "served"
     rig.served.clear()
@@ -288,7 +303,7 @@ async def test_parked_requests_are_forwarded_and_never_served_here():
     rig = Rig(answer, answer)
     rig.gate.park()
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
-    await asyncio.sleep(0.01)
+    await rig.until_held(1)
     rig.gate.forward("10.0.0.2:10911", 2)
     rig.gate.leader = None
     reply = await asked
@@ -327,7 +342,7 @@ async def test_a_forwarded_request_that_was_held_is_refused_after_the_hand_over(
     rig = Rig()
     rig.gate.park()
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND, head=FORWARDED_HEAD))
-    await asyncio.sleep(0.001)
+    await rig.until_held(1)
     rig.gate.leader = None
     rig.gate.forward("b:1", 3)
     assert (await asked).ext == {NOT_SERVED: "3"}
@@ -412,7 +427,7 @@ async def test_requests_refused_by_a_former_master_are_sent_to_its_successor():
     rig.now_ms += rig.gate.forward_ms_max
     asked = [asyncio.get_running_loop().create_task(rig.ask(SEND)) for _ in range(50)]
     await rig.until_asked(50)
-    await asyncio.sleep(0.05)
+    await turns()
     assert len(rig.client.asked) == 50
     assert rig.epochs_seen == [3]
     rig.gate.forward("b:1", 3)
@@ -465,7 +480,7 @@ async def test_a_forwarded_request_is_served_here_once_this_broker_is_master_aga
     rig = Rig(*[not_served(1)] * 100)
     rig.gate.forward("a:1", 2)
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
-    await asyncio.sleep(0.001)
+    await rig.until_asked(1)
     rig.gate.unpark()
     assert (await asked).remark == "served"
     assert {address for address, *_ in rig.client.asked} == {"a:1"}
@@ -476,9 +491,9 @@ async def test_a_forwarded_request_is_held_while_the_next_switchover_is_in_progr
     rig = Rig(not_served(1), answer)
     rig.gate.forward("a:1", 2)
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
-    await asyncio.sleep(0.001)
+    await rig.until_asked(1)
     rig.gate.park()
-    await asyncio.sleep(3 * gates.FORWARD_PAUSE_STEP_MS / 1000)
+    await rig.until_held(1)
     rig.gate.forward("b:1", 2)
     assert (await asked).remark == "ok"
     assert [address for address, *_ in rig.client.asked] == ["a:1", "b:1"]

@@ -181,6 +181,10 @@ class MemoryBroker:
             fault = AccessDenied(f"{ACL_EXCEPTION}: {fault.remark}")
         self._faults.setdefault(int(code), deque()).extend([fault] * times)
 
+    def faults_left(self, code: int) -> int:
+        """Return how many faults of a code have not occurred yet."""
+        return len(self._faults.get(int(code), ()))
+
     def clear_faults(self) -> None:
         """Serve all requests again; faults that have not occurred yet are dropped."""
         self._faults.clear()
