@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import generate
-import pytest
+
+from cometmq.remoting.testing.cases import check_each
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(
@@ -30,8 +31,11 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_a_module_begins_with_licence_and_purpose(path: Path) -> None:
+def test_a_module_begins_with_licence_and_purpose() -> None:
+    check_each(check_beginning, {module_name(path): path for path in SOURCES})
+
+
+def check_beginning(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n")
     assert ast.get_docstring(ast.parse(text)), "the module docstring says what it is for"
@@ -81,8 +85,11 @@ def test_locks_name_no_download_address() -> None:
     assert not [name for name in locks if "://" in (ROOT / name).read_text(encoding="utf-8")]
 
 
-@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_in_documents_lead_somewhere(path: Path) -> None:
+def test_links_in_documents_lead_somewhere() -> None:
+    check_each(check_links, {str(path.relative_to(ROOT)): path for path in MARKDOWN})
+
+
+def check_links(path: Path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text)
     known = {page.path for page in generate.PAGES.values()}

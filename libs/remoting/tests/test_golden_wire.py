@@ -3,10 +3,9 @@
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
-import pytest
 
 from cometmq.remoting.bodies.dialect import parse_dialect
 from cometmq.remoting.bodies.route import TopicRoute
@@ -18,23 +17,20 @@ from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.message.new_message import encode_record
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.raw import RawCommand
+from cometmq.remoting.testing.cases import check_each
 from cometmq.remoting.testing.golden import Exchange, GoldenFrame, load_exchanges
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext
 from cometmq.remoting.typed_encode import FrameEncoder
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
 EXCHANGES = list(load_exchanges(GOLDEN))
-FRAMES = [
-    pytest.param(frame, id=f"{exchange.name}:{side}")
+FRAMES = {
+    f"{exchange.name}:{side}": frame
     for exchange in EXCHANGES
     for side, frame in (("request", exchange.request), ("response", exchange.response))
     if frame is not None
-]
-KNOWN = [
-    pytest.param(exchange, id=exchange.name)
-    for exchange in EXCHANGES
-    if exchange.request.code in COMMANDS
-]
+}
+KNOWN = {it.name: it for it in EXCHANGES if it.request.code in COMMANDS}
 DEAD_CODES = {13, 22, 23, 27, 209, 210, 211, 212, 213, 214, 302, 999, 9999}
 # Members that 5.x peers add and a 4.9.4 broker ignores.
 NEWER_MEMBERS = {
@@ -68,8 +64,11 @@ def expected_ext(frame: GoldenFrame) -> dict[str, str]:
     return {name: value for name, value in frame.ext.items() if value}
 
 
-@pytest.mark.parametrize("frame", FRAMES)
-def test_a_header_is_read_as_captured_and_written_to_the_same(frame: GoldenFrame) -> None:
+def test_a_header_is_read_as_captured_and_written_to_the_same() -> None:
+    check_each(check_header, FRAMES)
+
+
+def check_header(frame: GoldenFrame) -> None:
     command = raw(frame)
     assert command.code == frame.code
     assert command.opaque == frame.header["opaque"]
@@ -93,11 +92,14 @@ def is_plain_java(frame: GoldenFrame) -> bool:
     return b'"serializeTypeCurrentRPC"' in frame.data and (ext is None or len(ext) == 1)
 
 
-PLAIN_JAVA = [param for param in FRAMES if is_plain_java(cast("GoldenFrame", param.values[0]))]
+PLAIN_JAVA = {name: frame for name, frame in FRAMES.items() if is_plain_java(frame)}
 
 
-@pytest.mark.parametrize("frame", PLAIN_JAVA)
-def test_a_plain_java_header_is_written_byte_for_byte(frame: GoldenFrame) -> None:
+def test_a_plain_java_header_is_written_byte_for_byte() -> None:
+    check_each(check_bytes, PLAIN_JAVA)
+
+
+def check_bytes(frame: GoldenFrame) -> None:
     assert encode_frame(raw(frame)) == frame.data
 
 
@@ -105,8 +107,11 @@ def test_enough_frames_leave_no_choice_to_the_encoder() -> None:
     assert len(PLAIN_JAVA) > 200
 
 
-@pytest.mark.parametrize("exchange", KNOWN)
-def test_a_request_has_the_typed_header_of_the_catalogue(exchange: Exchange) -> None:
+def test_a_request_has_the_typed_header_of_the_catalogue() -> None:
+    check_each(check_request, KNOWN)
+
+
+def check_request(exchange: Exchange) -> None:
     serialization, head, _ = split(exchange.request)
     command = COMMANDS[exchange.request.code]
     try:
@@ -132,8 +137,11 @@ def test_a_request_has_the_typed_header_of_the_catalogue(exchange: Exchange) -> 
     assert repeated.is_oneway == exchange.oneway
 
 
-@pytest.mark.parametrize("exchange", KNOWN)
-def test_an_answer_has_the_typed_header_of_the_catalogue(exchange: Exchange) -> None:
+def test_an_answer_has_the_typed_header_of_the_catalogue() -> None:
+    check_each(check_answer, KNOWN)
+
+
+def check_answer(exchange: Exchange) -> None:
     response = exchange.response
     if response is None or response.code != 0:
         return
@@ -163,8 +171,11 @@ def assert_says_the_same(header: msgspec.Struct, ext: dict[str, str]) -> None:
             assert getattr(header, field.name) == field.default
 
 
-@pytest.mark.parametrize("exchange", KNOWN)
-def test_bodies_are_typed_and_mean_the_same_when_written_again(exchange: Exchange) -> None:
+def test_bodies_are_typed_and_mean_the_same_when_written_again() -> None:
+    check_each(check_bodies, KNOWN)
+
+
+def check_bodies(exchange: Exchange) -> None:
     command = COMMANDS[exchange.request.code]
     request_body = split(exchange.request)[2]
     if request_body and command.body is not None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Generator
 from pathlib import Path
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from lark import Lark
@@ -64,9 +63,10 @@ def end_for_broker(text: str) -> int | None:
     return token.start
 
 
-@pytest.mark.parametrize("text", RECORDED)
-def test_recorded_conditions_end_at_the_same_token(text: str) -> None:
-    assert end_for_client(text) == end_for_broker(text)
+def test_recorded_conditions_end_at_the_same_token() -> None:
+    ends = {text: (end_for_client(text), end_for_broker(text)) for text in RECORDED}
+    assert {text: end for text, end in ends.items() if end[0] != end[1]} == {}
+    assert len(ends) > 300
 
 
 @given(texts | cut_texts)
