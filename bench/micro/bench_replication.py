@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.store_driver import TICK_INTERVAL_MS
+from cometmq.broker.storing.store_driver import TICK_INTERVAL_MS
 from cometmq.broker.testing.member_nodes import MemberNode
 from cometmq.store import OsDisk
 from cometmq.store.testing.builders import make_message

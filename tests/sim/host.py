@@ -18,11 +18,11 @@ from cometmq.broker.copies.gate.gate import Gate
 from cometmq.broker.copies.joining import Joined, Surroundings, join, open_state
 from cometmq.broker.copies.state import Following
 from cometmq.broker.copies.streams.tails import tail_path
-from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.role import Role, RoleState
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.broker.storing.store_driver import StoreDriver, Workers
 from cometmq.broker.tables.journal import Journal
+from cometmq.broker.turn import OncePerTurn
 from cometmq.control.controlled import Report
 from cometmq.ha.group_key import Keys
 from cometmq.ha.member import Role as MemberRole
@@ -259,15 +259,16 @@ class BrokerProcess:
         self.broker = broker = SimBroker(host, self.store, self.driver)
         journal = Journal(
             host.disk, self.store.layout.journal, worker=workers.config,
-            log=broker.log, file_bytes=1 << 16, keeps_position=True,
+            log=broker.log, file_bytes=1 << 16, keeps_position=True, turn=self.driver.turn,
         )  # fmt: skip
         for table in (broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay):
             journal.attach(table)
         opened = open_state(host.settings, self.store, journal, host.surroundings)
         broker.journal = journal
-        journal.schedule = OncePerTurn(journal.write)
+        self.driver.turn.noted.connect(OncePerTurn(journal.write))
         journal.begin()
         server: Any = SimServer()
+        self.driver.turn.grew.connect(server.wake)
         sim_broker: Any = broker
         client: Any = self
         self.grouping = join(

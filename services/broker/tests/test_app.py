@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker import app
-from cometmq.broker.app import BrokerApp, server_settings
+from cometmq.broker.app import BrokerApp
+from cometmq.broker.opening import server_settings
 from cometmq.broker.registration.addresses import (
     Ports,
     advertised,
@@ -28,7 +29,7 @@ from cometmq.broker.registration.addresses import (
 )
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_settings
-from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.broker.storing.store_driver import StoreDriver, Workers
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import UpdateConsumerOffset
@@ -295,7 +296,7 @@ async def test_a_commit_is_journaled_before_its_answer_or_with_the_turn(
     journal = app.broker.journal
     assert journal is not None
     if not is_oneway:
-        journal.schedule = lambda: None  # only the write of the answer is left
+        app.broker.driver.turn.noted.calls.pop(0)  # only the write of the answer is left
     client = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
     address = app.addresses[0]
     header = UpdateConsumerOffset("G", "T", 0, 7)

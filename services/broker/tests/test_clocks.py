@@ -10,11 +10,11 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.disk_figures import DiskFigures
 from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.messages import delay
 from cometmq.broker.statistics.daily_totals import History, Totals
+from cometmq.broker.storing.disk_figures import DiskFigures
 from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.stored import clock_of, stored_broker
 from cometmq.broker.timers import sample_totals

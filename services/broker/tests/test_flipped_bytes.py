@@ -19,7 +19,7 @@ from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.registration.addresses import Ports
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.store_driver import Workers
+from cometmq.broker.storing.store_driver import Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -98,7 +98,8 @@ def started(folder: Path, boot_id: str = BOOT_ID) -> Node:
     )
     workers: Any = [worker] * len(Workers._fields)
     jobs: Any = worker
-    journal = Journal(disk, store.layout.journal, worker=jobs, log=log)
+    journal = Journal(disk, store.layout.journal, worker=jobs, log=log,
+                      log_end=lambda: store.commit_log.end)  # fmt: skip
     inputs = Inputs(
         loaded, clock, log, Workers(*workers), store,
         RemotingClient(ClientSettings(), log=log, clock_ms=clock.monotonic_ms),

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.broker import store_reads
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.native import IS_BUILT
+from cometmq.broker.storing import store_reads
 from cometmq.broker.testing.holds import HOLD_S_MAX, Holds, longest_hold
 from cometmq.broker.testing.scripted import Connected, ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import frame

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.app import BrokerApp, acl_path
+from cometmq.broker.app import BrokerApp
+from cometmq.broker.opening import acl_path
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.offsets import GetMaxOffset

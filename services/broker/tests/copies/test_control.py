@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from cometmq.broker.copies.discard import why_not
-from cometmq.broker.disk_figures import read_disk
 from cometmq.broker.faults import elector_gap
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.storing.disk_figures import read_disk
 from cometmq.broker.testing.broker_groups import BrokerGroup
 from cometmq.client.admin.figures import read_figures
 from cometmq.control import electors

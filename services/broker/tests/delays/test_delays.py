@@ -12,10 +12,9 @@ from cometmq.broker.delays.delays import (
     BATCH_COUNT_MAX,
     IDLE_INTERVAL_MS,
     STEP_INTERVAL_MS,
-    DelayFile,
     Delays,
-    delay_file,
 )
+from cometmq.broker.delays.level import DelayFile, delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.messages import delay
 from cometmq.broker.tables.groups import Groups

@@ -25,7 +25,7 @@ from cometmq.broker.messages import delay
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
-from cometmq.broker.transactions import prepare
+from cometmq.broker.transactions.transactions import prepare
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Reply

@@ -278,7 +278,7 @@ async def test_figures_of_the_disk_and_of_delays(
         # 700 bytes are reserved for root.
         return SimpleNamespace(total=1000, used=100, free=200)
 
-    monkeypatch.setattr("cometmq.broker.disk_figures.shutil.disk_usage", usage)
+    monkeypatch.setattr("cometmq.broker.storing.disk_figures.shutil.disk_usage", usage)
     store = MemoryStore()
     broker = memory_broker(store, storePathRootDir=store_folder)
     store.set_queue("SCHEDULE_TOPIC_XXXX", 2, max_offset=9, stored_ms=1)

@@ -42,7 +42,7 @@ async def test_captured_pulls(tmp_path: Path, exchange: Exchange) -> None:
         reply = ask(broker, call)
         if reply is None:
             broker.hold.wake_all()
-            broker.driver.after_commit()
+            broker.driver.turn.wake()
             reply = last_answer(call)
 
         assert reply is not None

@@ -11,8 +11,7 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.handlers.arrivals import Arrivals
-from cometmq.broker.handlers.pull import RESUMES_MAX
+from cometmq.broker.handlers.pull import RESUMES_MAX, Arrivals
 from cometmq.broker.role import Role
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
@@ -307,7 +306,8 @@ async def test_many_woken_pulls_are_answered_over_several_turns(broker: Broker) 
     def answered() -> int:
         return sum(last_answer(call) is not None for call in calls)
 
-    broker.driver.after_commit = Arrivals(broker, lambda: flushed.append(answered())).serve
+    broker.driver.turn.wake.calls.clear()
+    Arrivals(broker, lambda: flushed.append(answered()))
     for call in calls:
         assert ask(broker, call) is None
     flushed.clear()
@@ -336,7 +336,7 @@ def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
     call = hold(broker, subscription="b")
     store(broker, "a")
     broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.max_offset)
-    broker.driver.after_commit()
+    broker.driver.turn.wake()
 
     answer = last_answer(call)
     assert answer is not None
@@ -347,12 +347,12 @@ def test_a_held_pull_ends_at_its_deadline(broker: Broker) -> None:
     call = hold(broker, suspend_timeout_millis=500)
     clock_of(broker).advance(499)
     broker.hold.expire(broker.clock.monotonic_ms())
-    broker.driver.after_commit()
+    broker.driver.turn.wake()
     assert last_answer(call) is None
 
     clock_of(broker).advance(1)
     broker.hold.expire(broker.clock.monotonic_ms())
-    broker.driver.after_commit()
+    broker.driver.turn.wake()
     answer = last_answer(call)
     assert answer is not None
     assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
@@ -370,7 +370,7 @@ def test_deleting_the_topic_answers_a_held_pull(broker: Broker) -> None:
     call = hold(broker)
     broker.topics.remove("T")
     broker.hold.wake_all()
-    broker.driver.after_commit()
+    broker.driver.turn.wake()
     answer = last_answer(call)
     assert answer is not None
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
@@ -399,7 +399,7 @@ async def test_without_long_polling_a_pull_is_held_briefly(tmp_path: Path) -> No
         call = hold(broker)
         clock_of(broker).advance(100)
         broker.hold.expire(broker.clock.monotonic_ms())
-        broker.driver.after_commit()
+        broker.driver.turn.wake()
         assert last_answer(call) is not None
 
 

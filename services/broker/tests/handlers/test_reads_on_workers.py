@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker import store_reads
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS, progress
 from cometmq.broker.handlers.deferred_answers import answer
-from cometmq.broker.store_reads import TURN_BYTES_MAX, TURN_READS_MAX, StoreReads
+from cometmq.broker.storing import store_reads
+from cometmq.broker.storing.store_reads import TURN_BYTES_MAX, TURN_READS_MAX, StoreReads
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.broker.timers import disable_slow_groups

@@ -212,7 +212,7 @@ def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
     call = hold(broker)
     store(broker, 1, 2)
     broker.hold.sweep(0, broker.store.max_offset)
-    broker.driver.after_commit()
+    broker.driver.turn.wake()
     reply = last_answer(call)
     assert reply is not None
     assert (reply.code, reply.header.next_begin_offset) == (20, 2)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cometmq.broker.detours import SlowReason
-from cometmq.broker.disk_figures import DiskFigures
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.native import IS_BUILT
+from cometmq.broker.storing.disk_figures import DiskFigures
 from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.broker.testing.scripts import frame
 

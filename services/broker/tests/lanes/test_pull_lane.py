@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker import store_reads
 from cometmq.broker.clients.queue_locks import LOCK_LIFE_MS
 from cometmq.broker.filters.sql import compile_sql
 from cometmq.broker.handlers import VIP_EXCLUDED
 from cometmq.broker.lanes import pull_lane
 from cometmq.broker.native import IS_BUILT
+from cometmq.broker.storing import store_reads
 from cometmq.broker.testing.scripted import ScriptedBroker, Wire, frames_of
 from cometmq.broker.testing.scripts import Step, frame
 from cometmq.remoting.codes import ResponseCode

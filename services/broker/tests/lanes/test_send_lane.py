@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker import store_driver
 from cometmq.broker.native import IS_BUILT
+from cometmq.broker.storing import store_driver
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import RandomScript, Step, frame
 from cometmq.remoting.codes import RequestCode, ResponseCode

@@ -137,7 +137,7 @@ def test_a_kill_before_the_end_of_the_turn_loses_only_that_turn() -> None:
 def test_a_turn_is_one_write_with_the_last_value_of_each_offset() -> None:
     node = Node(MemoryDisk(), MemoryFiles())
     scheduled: list[int] = []
-    node.journal.schedule = lambda: scheduled.append(1)
+    node.journal.turn.noted.connect(lambda: scheduled.append(1))
     for offset in range(100):
         node.offsets.commit("g", "T", 0, offset)
     node.topics.put(TopicConfig(topic_name="T"))
@@ -242,7 +242,7 @@ def test_a_file_that_is_saved_while_the_journal_fails_is_newer_than_the_journal(
 def test_full_files_go_once_every_table_is_saved() -> None:
     node = Node(MemoryDisk(), MemoryFiles(), file_bytes=SMALL_BYTES)
     filled: list[int] = []
-    node.journal.filled = lambda: filled.append(1)
+    node.journal.turn.filled.connect(lambda: filled.append(1))
     node.topics.put(TopicConfig(topic_name="T"))
     for offset in range(300):
         node.offsets.commit("g", "T", 0, offset)
@@ -445,10 +445,10 @@ def test_entries_are_applied_to_a_backup_of_another_program() -> None:
 
 def test_the_journal_knows_an_end_of_the_log_before_which_no_change_is_missing() -> None:
     disk, files = MemoryDisk(), MemoryFiles()
-    node = Node(disk, files)
+    ends: list[Any] = [None]
+    node = Node(disk, files, log_end=lambda: ends[0])
     assert node.journal.known_log_end is None
-    ends = [100]
-    node.journal.log_end = lambda: ends[0]
+    ends[0] = 100
     for number in range(5):
         node.topics.create(f"T{number}", queue_nums=1)
         ends[0] += 10
@@ -484,7 +484,7 @@ async def test_a_failed_sync_has_the_tables_saved(worker: Worker) -> None:
     disk, log = MemoryDisk(), RecordingLog()
     saves: list[int] = []
     journal = Journal(disk, FOLDER, worker=worker, log=log, file_bytes=FILE_BYTES)
-    journal.filled = lambda: saves.append(1)
+    journal.turn.filled.connect(lambda: saves.append(1))
     journal.begin()
     disk.fault = lambda operation, _: errno.EIO if operation == "sync" else 0
     journal.sync()

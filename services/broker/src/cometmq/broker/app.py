@@ -15,8 +15,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker.acl.check import AccessControl, Rules
-from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
@@ -29,16 +27,21 @@ from cometmq.broker.copies.streams.serving import LogServer
 from cometmq.broker.exposition.monitoring import attach
 from cometmq.broker.filters.sql import load_parser
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
-from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.clients import connection_closed
+from cometmq.broker.handlers.pull import Arrivals
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.lanes.send_lane import open_lane
 from cometmq.broker.native import (
     accel,
-    open_native_code,
     open_native_syncer,
-    open_native_writes,
     open_tls,
+)
+from cometmq.broker.opening import (
+    open_acl,
+    open_journal,
+    open_store,
+    prepare_folders,
+    server_settings,
 )
 from cometmq.broker.registration.addresses import (
     Ports,
@@ -51,8 +54,7 @@ from cometmq.broker.registration.signing import registration_signing
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import HA_NOTE, VIP_NOTE, check_environment, check_settings
-from cometmq.broker.store_driver import Workers
-from cometmq.broker.tables.journal import Journal
+from cometmq.broker.storing.store_driver import Workers
 from cometmq.broker.timers import background_steps
 from cometmq.ha.port import RecordPort
 from cometmq.remoting.command import Peer
@@ -61,24 +63,21 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.server import Server
-from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
+from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.admin_http import AdminHttp
-from cometmq.runtime.boot import boot_id
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
-from cometmq.runtime.memory import memory_limit_bytes, release_free_memory
-from cometmq.runtime.open_files import connections_within, open_files_limit
-from cometmq.runtime.places import listening, prepare_folder
+from cometmq.runtime.memory import release_free_memory
+from cometmq.runtime.places import listening
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
-from cometmq.runtime.tls_keys import Label, client_tls, server_tls
+from cometmq.runtime.tls_keys import client_tls
 from cometmq.store.disk import OsDisk
 from cometmq.store.layout import Layout
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
 
-ACL_FILE: Final = "plain_acl.yml"
 FIRST_ROUND_WAIT_MS: Final = 2_000
 """Maximum time that startup waits for name servers that do not answer."""
 
@@ -215,14 +214,26 @@ class BrokerApp:
     async def _open(self, workers: Workers) -> Inputs:
         """Open the broker's resources; each is closed when the stack unwinds."""
         settings, stack = self._loaded.value, self._stack
-        acl = await workers.config.submit(self._open_acl) if settings.acl_enable else None
-        await workers.store.submit(self._prepare_folders)
+        acl = None
+        if settings.acl_enable:
+            files, control = await workers.config.submit(
+                partial(
+                    open_acl, settings, self._config_path, self._own_account,
+                    clock=self._clock, log=self._log,
+                )
+            )  # fmt: skip
+            acl = AclKeeper(files, control, worker=workers.config, log=self._log)
+        await workers.store.submit(partial(prepare_folders, self._loaded))
         group_keys = await workers.config.submit(
             partial(open_keys, self._loaded, worker=workers.config, log=self._log)
         )
-        store = await workers.store.submit(self._open_store)
+        store = await workers.store.submit(
+            partial(open_store, settings, clock=self._clock, log=self._log)
+        )
         stack.push_async_callback(self._close_store, workers, store)
-        journal = await workers.store.submit(partial(self._open_journal, store, workers))
+        journal = await workers.store.submit(
+            partial(open_journal, settings, store, worker=workers.config, log=self._log)
+        )
         client = RemotingClient(
             ClientSettings(tls=client_tls(settings, self._loaded.label)),
             log=self._log,
@@ -240,7 +251,7 @@ class BrokerApp:
             client,
             self._ports,
             self._config_path,
-            None if acl is None else AclKeeper(*acl, worker=workers.config, log=self._log),
+            acl,
             journal,
             group_keys,
             open_native_syncer(settings),
@@ -273,56 +284,6 @@ class BrokerApp:
         if self._broker is not None:
             self._broker.registration.connection_lost(peer.address)
 
-    def _prepare_folders(self) -> None:
-        settings, label = self._loaded.value, self._loaded.label
-        root = Path(settings.store_path_root_dir).expanduser()
-        prepare_folder(root, setting=label("storePathRootDir"))
-        if settings.store_path_commit_log:
-            commit_log = Path(settings.store_path_commit_log).expanduser()
-            prepare_folder(commit_log, setting=label("storePathCommitLog"))
-
-    def _open_store(self) -> MessageStore:
-        settings = self._loaded.value
-        return MessageStore.open(
-            settings,
-            disk=OsDisk(
-                open_files_max=store_files_max(settings),
-                native=open_native_writes(settings),
-            ),
-            clock_ms=self._clock.now_ms,
-            monotonic_ms=self._clock.monotonic_ms,
-            log=self._log,
-            memory_bytes=memory_limit_bytes(),
-            boot_id=boot_id(),
-            native=open_native_code(settings, self._log),
-            has_copies=bool(settings.group_record) or settings.broker_role is BrokerRole.SLAVE,
-        )
-
-    def _open_journal(self, store: MessageStore, workers: Workers) -> Journal:
-        return Journal(
-            OsDisk(),
-            store.layout.journal,
-            worker=workers.config,
-            log=self._log,
-            keeps_position=bool(self._loaded.value.group_record),
-        )
-
-    def _open_acl(self) -> tuple[AclFiles, AccessControl]:
-        path = acl_path(self._loaded.value, self._config_path)
-        files = AclFiles(path, clock_ms=self._clock.now_ms, log=self._log)
-        accounts = files.load()
-        if accounts.is_empty:
-            self._log.warning("accounts.missing", file=str(path))
-        settings = self._loaded.value
-        rules = Rules(
-            is_rocketmq_4=settings.acl_rocketmq_4_rights,
-            signed_age_ms_max=settings.acl_signed_age_max,
-        )
-        control = AccessControl(
-            accounts, self._own_account, clock_ms=self._clock.now_ms, rules=rules
-        )
-        return files, control
-
     async def _listen(self, broker: Broker) -> Server[Broker]:
         settings = self._loaded.value
 
@@ -348,13 +309,13 @@ class BrokerApp:
             release_memory=release_free_memory,
         )
         self._server = server
-        if broker.journal is not None:
-            broker.journal.gather = server.gather
+        broker.driver.turn.noted.connect(server.gather)
         lane = open_lane(broker)
         server.use_lane(lane, None if lane is None else accel.Sockets())
         if (engine := open_tls(settings)) is not None:
             server.use_tls(engine)
-        connect_arrivals(broker, server.flush, server.charge)
+        Arrivals(broker, server.flush)
+        broker.driver.turn.took_long.connect(server.charge)
         self._stack.push_async_callback(server.close, 0)
         with self._listening(self._ports.main):
             await server.listen(settings.bind_address, self._ports.main)
@@ -409,7 +370,6 @@ class BrokerApp:
     def _slave_server(self, broker: Broker, workers: Workers, client: RemotingClient) -> LogServer:
         server = log_server(broker, workers.replicate, client)
         self._stack.callback(server.close)
-        broker.driver.log_grew = server.wake
         return server
 
     async def _serve_slaves(self, server: LogServer) -> None:
@@ -469,7 +429,7 @@ class BrokerApp:
         broker.delay.stop()
         server.stop_reading()
         broker.hold.wake_all()
-        broker.driver.after_commit()  # answers the woken pulls
+        broker.driver.turn.wake()  # answers the woken pulls
         await broker.driver.drain()
         await server.close(broker.settings.stop_timeout_mills)
 
@@ -488,36 +448,3 @@ class BrokerApp:
             role, now_ms = self._group.member.member.role, self._clock.now_ms()
             finish = partial(self.discard.finish, self._loaded.value, role, now_ms, self._log)
             await workers.store.submit(finish)
-
-
-def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
-    if settings.acl_file:
-        path = Path(settings.acl_file)
-    elif settings.rocketmq_home:
-        path = Path(settings.rocketmq_home) / "conf" / ACL_FILE
-    elif config_path is not None:
-        path = config_path.with_name(ACL_FILE)
-    else:
-        path = Path(settings.store_path_root_dir) / "config" / ACL_FILE
-    return path.expanduser().absolute()
-
-
-def store_files_max(settings: BrokerSettings) -> int:
-    """Return how many of its files the store may keep open."""
-    return min(settings.open_queue_files_max, open_files_limit() // 2)
-
-
-def server_settings(settings: BrokerSettings, label: Label = str) -> ServerSettings:
-    return ServerSettings(
-        connections_max=connections_within(
-            settings.connections_max, files_max=store_files_max(settings)
-        ),
-        in_flight_per_connection_max=settings.connection_in_flight_max,
-        in_flight_max=settings.in_flight_max,
-        write_high_water_bytes=settings.write_buffer_high_bytes,
-        write_low_water_bytes=settings.write_buffer_high_bytes // 4,
-        unsent_bytes_max=settings.write_buffer_hard_bytes,
-        unsent_total_bytes_max=settings.write_buffer_total_bytes,
-        idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
-        tls=server_tls(settings, label),
-    )

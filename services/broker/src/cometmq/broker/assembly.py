@@ -11,14 +11,13 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.rebalance_notices import Notices
 from cometmq.broker.copies.keys import MemberKeys
-from cometmq.broker.delays.delays import Delays, delay_file
+from cometmq.broker.delays.delays import Delays
 from cometmq.broker.delays.due_runs import DueRuns
+from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
-from cometmq.broker.log_syncs import NativeSyncer
 from cometmq.broker.native import reason_without
-from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.registration.addresses import (
     Address,
     Ports,
@@ -37,12 +36,14 @@ from cometmq.broker.settings_file import SettingsFile
 from cometmq.broker.statistics.counters import BrokerStats
 from cometmq.broker.statistics.daily_totals import History, Totals
 from cometmq.broker.statistics.sampler import StatSampler
-from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.broker.storing.log_syncs import NativeSyncer
+from cometmq.broker.storing.store_driver import StoreDriver, Workers
 from cometmq.broker.tables.groups import Groups, group_file
 from cometmq.broker.tables.journal import Journal, Journaled
 from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.topics import Topics, topic_file
+from cometmq.broker.turn import OncePerTurn
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import SCHEDULE_TOPIC
@@ -116,7 +117,6 @@ def load_tables(
     is_complete = journal.attach(topics)
     for table in (groups, offsets, filters):
         journal.attach(table)
-    journal.log_end = lambda: store.commit_log.end
     topics.boot(inputs.loaded.value)
     is_member = inputs.loaded.value.group_record
     if known_end is not None and not is_member and "topics.json" not in journal.unreliable:
@@ -154,7 +154,12 @@ def assemble(inputs: Inputs) -> Broker:
     incremental = IncrementalRunner()
     saver = TableSaver(inputs.workers.config, log=log, runner=incremental, journal=inputs.journal)
     driver = StoreDriver(
-        inputs.store, workers=inputs.workers, clock=clock, log=log, syncer=inputs.syncer
+        inputs.store,
+        workers=inputs.workers,
+        clock=clock,
+        log=log,
+        turn=inputs.journal.turn,
+        syncer=inputs.syncer,
     )
     driver.reads.wait_ms_max = settings.read_wait_mills
 
@@ -217,7 +222,7 @@ def assemble(inputs: Inputs) -> Broker:
         parking=parking,
         destinations=destinations,
     )
-    driver.truncated = broker.transactions.recent.clear
+    driver.turn.cut.connect(broker.transactions.recent.clear)
     _begin_journal(inputs.journal, broker)
     return broker
 
@@ -234,8 +239,8 @@ def _begin_journal(journal: Journal, broker: Broker) -> None:
             saver.request_if_dirty(table)
 
     journal.attach(broker.delay)
-    journal.schedule = OncePerTurn(journal.write)
-    journal.filled = save_all
+    journal.turn.noted.connect(OncePerTurn(journal.write))
+    journal.turn.filled.connect(save_all)
     journal.begin()
     for table in tables:
         if table.is_dirty or not table.file.loaded_digest:

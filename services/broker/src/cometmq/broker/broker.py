@@ -20,12 +20,10 @@ from cometmq.broker.copies.state import Replication
 from cometmq.broker.delays.delays import Delays
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.detours import Detours
-from cometmq.broker.disk_figures import DiskWatch
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.hold import HoldTable
-from cometmq.broker.large_batches import LargeBatches
 from cometmq.broker.limits import (
     BATCH_BYTES,
     FILTER_CHARS,
@@ -56,13 +54,15 @@ from cometmq.broker.statistics.daily_totals import History
 from cometmq.broker.statistics.lag_times import LagTimes
 from cometmq.broker.statistics.refused import RecentRefusals
 from cometmq.broker.statistics.sampler import StatSampler
-from cometmq.broker.store_driver import StoreDriver
+from cometmq.broker.storing.disk_figures import DiskWatch
+from cometmq.broker.storing.large_batches import LargeBatches
+from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.tables.groups import Groups
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.topics import Topics
-from cometmq.broker.transactions import Transactions
+from cometmq.broker.transactions.transactions import Transactions
 from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.command import Call, ConstantExt
 from cometmq.remoting.commands.pull import PullMessage

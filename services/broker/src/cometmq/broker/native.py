@@ -11,8 +11,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import Final
 
-from cometmq.broker.log_syncs import NativeSyncer
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.storing.log_syncs import NativeSyncer
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.transport.tls_contexts import TlsEngine

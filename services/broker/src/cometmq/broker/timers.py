@@ -8,7 +8,6 @@ from cometmq.broker.acl.keeper import POLL_INTERVAL_MS
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.slow_consumers import CHECK_INTERVAL_MS, slow_groups
 from cometmq.broker.copies.keys import POLL_INTERVAL_MS as KEYS_INTERVAL_MS
-from cometmq.broker.disk_figures import WATCH_INTERVAL_MS
 from cometmq.broker.filters.subscriptions import SAVE_INTERVAL_MS as FILTERS_INTERVAL_MS
 from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.transactions import forget_ended
@@ -18,6 +17,7 @@ from cometmq.broker.statistics.daily_totals import SAMPLE_INTERVAL_MS as HISTORY
 from cometmq.broker.statistics.lag_times import STEP_INTERVAL_MS as LAG_INTERVAL_MS
 from cometmq.broker.statistics.put_times import ROTATE_INTERVAL_MS
 from cometmq.broker.statistics.sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
+from cometmq.broker.storing.disk_figures import WATCH_INTERVAL_MS
 from cometmq.broker.tables.journal import RETRY_INTERVAL_MS as JOURNAL_RETRY_INTERVAL_MS
 from cometmq.broker.tables.journal import SYNC_INTERVAL_MS
 from cometmq.remoting.transport.tasks import describe
@@ -97,13 +97,13 @@ def deliver_delayed(broker: Broker) -> None:
 
 def expire_pulls(broker: Broker) -> None:
     broker.hold.expire(broker.clock.monotonic_ms())
-    broker.driver.after_commit()
+    broker.driver.turn.wake()
 
 
 def sweep_pulls(broker: Broker) -> None:
     """Answer held pulls whose queue has grown even though no new message passed their filter."""
     broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.max_offset)
-    broker.driver.after_commit()
+    broker.driver.turn.wake()
 
 
 def disable_slow_groups(broker: Broker) -> None:

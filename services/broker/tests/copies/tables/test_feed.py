@@ -18,7 +18,8 @@ from cometmq.broker.copies.tables.feed import (
     TablesLost,
     TablesPosition,
 )
-from cometmq.broker.delays.delays import Delays, delay_file
+from cometmq.broker.delays.delays import Delays
+from cometmq.broker.delays.level import delay_file
 from cometmq.broker.filters.subscriptions import FilterSubscriptions, filter_file
 from cometmq.broker.tables.groups import Groups, group_file
 from cometmq.broker.tables.journal import Journal
@@ -132,7 +133,8 @@ def test_adopted_tables_survive_a_kill(tmp_path: Path) -> None:
 def test_changes_follow_in_order_and_survive_a_kill(tmp_path: Path) -> None:
     master, slave = led(tmp_path)
     counted: list[int] = []
-    master.feed.begin(3, lambda: counted.append(master.feed.position.changes))
+    master.journal.turn.counted.connect(lambda: counted.append(master.feed.position.changes))
+    master.feed.begin(3)
     master.topics.create("C", queue_nums=1)
     master.offsets.commit("G", "A", 0, 9)
     master.journal.write()

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 import msgspec
 import typer
 
-from cometmq.broker.app import BrokerApp, acl_path
+from cometmq.broker.app import BrokerApp
 from cometmq.broker.instances import INSTANCES_MAX
+from cometmq.broker.opening import acl_path
 from cometmq.broker.registration.addresses import (
     choose_ports,
     explicit_ha_port,

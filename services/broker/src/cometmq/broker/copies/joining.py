@@ -28,7 +28,7 @@ from cometmq.broker.copies.streams.serving import TICK_INTERVAL_MS, LogServer
 from cometmq.broker.copies.streams.tails import keep_tail
 from cometmq.broker.copies.tables.feed import Replicated, TableFeed
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.store_driver import Workers
+from cometmq.broker.storing.store_driver import Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.ha import epochs, in_sync
 from cometmq.ha import state as states
@@ -250,12 +250,6 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
         clients=clients,
         promoted=promoted,
     )
-
-    def log_grew() -> None:
-        log_server.wake()
-        roles.log_grew()
-
-    broker.driver.log_grew = log_grew
     member = Membership(
         state, StateFile(folder, host.files), place, roles,
         inbox=inbox, worker=workers.config, log=broker.log,

@@ -18,12 +18,21 @@ messageDelayLevel are kept, and their messages wait until the level is back.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from cometmq.broker.delays.due_runs import RUN_COUNT_MAX, Delivered, DueRun, DueRuns, Times
-from cometmq.broker.delays.level import Level
+from cometmq.broker.delays.due_runs import (
+    RUN_COUNT_MAX,
+    Delivered,
+    Due,
+    DueBatch,
+    DueRun,
+    DueRuns,
+    Found,
+    Times,
+)
+from cometmq.broker.delays.level import DelayFile, Level
 from cometmq.broker.delays.parking import (
     REFUSED_FOR_GOOD,
     Case,
@@ -56,16 +65,6 @@ BATCH_COUNT_MAX: Final = 128  # of one level at a time: a backlog must not hold 
 QUERY_COUNT_MAX: Final = 32  # messages of one key that are compared after a crash
 
 
-class DelayFile(msgspec.Struct, rename="camel"):
-    """The content of delayOffset.json: level -> next queue offset."""
-
-    offset_table: dict[int, int] = {}
-
-
-def delay_file(path: str) -> JsonTable[DelayFile]:
-    return JsonTable(path, decode=lambda data: decode_json(DelayFile, data), encode=encode_json)
-
-
 class DelayStore(Protocol):
     """The part of the store that delivery uses."""
 
@@ -84,26 +83,6 @@ class DelayStore(Protocol):
     def query(
         self, topic: str, key: str, count_max: int, begin: int, end: int
     ) -> Lookup[QueryResult]: ...
-
-
-class Due(NamedTuple):
-    """One due entry of a level; `message` is None if the entry needs no delivery."""
-
-    queue_offset: int
-    physical_offset: int
-    message: NewMessage | None
-    reason: Reason | None = None
-    """Why the message is parked instead of delivered."""
-
-
-class DueBatch(NamedTuple):
-    """The due entries that Python delivers next, and whether more may be due."""
-
-    entries: list[Due]
-    is_behind: bool
-
-
-Found = DueBatch | DueRun
 
 
 class DelayReads(Protocol):

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from cometmq.broker.delays.parking import Reason
 from cometmq.broker.native import accel
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.log import Log
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.tasks import describe
@@ -191,3 +193,23 @@ class DueRun:
 
     def _refuse_placed(self, first: int, count: int, _result: PutResult) -> None:
         self.refuse(first, count, PutResult(PutStatus.UNKNOWN_ERROR))
+
+
+class Due(NamedTuple):
+    """One due entry of a level; `message` is None if the entry needs no delivery."""
+
+    queue_offset: int
+    physical_offset: int
+    message: NewMessage | None
+    reason: Reason | None = None
+    """Why the message is parked instead of delivered."""
+
+
+class DueBatch(NamedTuple):
+    """The due entries that Python delivers next, and whether more may be due."""
+
+    entries: list[Due]
+    is_behind: bool
+
+
+Found = DueBatch | DueRun

@@ -1,7 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The position of one delay level, and which of its messages are finished (pure)."""
+"""The position of one delay level, which of its messages are finished, and the positions' file."""
 
 from collections import deque
+
+import msgspec
+
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.store.json_config import JsonTable
+
+
+class DelayFile(msgspec.Struct, rename="camel"):
+    """The content of delayOffset.json: level -> next queue offset."""
+
+    offset_table: dict[int, int] = {}
+
+
+def delay_file(path: str) -> JsonTable[DelayFile]:
+    return JsonTable(path, decode=lambda data: decode_json(DelayFile, data), encode=encode_json)
 
 
 class Level:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.disk_figures import DiskFigures
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.progress import QueueProgress, consumed_topics, progress_in
+from cometmq.broker.storing.disk_figures import DiskFigures
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.metrics import Family, RowLimit, StatsCollector
 

@@ -7,12 +7,12 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.disk_figures import DiskFigures, read_disk
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.registration.namesrv_addresses import parse_addresses
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.sampler import find_statistic
+from cometmq.broker.storing.disk_figures import DiskFigures, read_disk
 from cometmq.broker.tables.persistence import Saved
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.connections import (

@@ -6,7 +6,8 @@ status. A pull is held at most once: after it wakes up, it is answered whether o
 message.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -327,3 +328,38 @@ def _report_moved(broker: Broker, header: PullMessage, result: GetResult) -> Non
 
 def _ignore(_: PutResult) -> None:
     """Ignore the result, because no client is waiting for this event to be stored."""
+
+
+class Arrivals:
+    """Sends pending answers after each commit, and answers the pulls that the commit woke.
+
+    A message may wake the pulls of thousands of consumers. Each turn of the loop answers a bounded
+    number of them, so that other requests, above all the send itself, do not wait for every pull.
+    """
+
+    def __init__(self, broker: Broker, flush: Callable[[], None]) -> None:
+        """Serve the turns of a broker; `flush` sends pending answers. Create the object on the
+        running loop.
+        """
+        self._broker = broker
+        self._flush = flush
+        self._loop = asyncio.get_running_loop()
+        self._is_scheduled = False
+        broker.store.add_arrival_listener(broker.hold.note_arrivals)
+        broker.driver.turn.wake.connect(self._serve)
+
+    def _serve(self) -> None:
+        hold = self._broker.hold
+        if hold.ready:
+            # The send's answer leaves before the work on woken pulls begins.
+            self._flush()
+        if hold.ready or hold.unsure:
+            serve_arrivals(self._broker)
+        self._flush()
+        if hold.ready and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        self._serve()

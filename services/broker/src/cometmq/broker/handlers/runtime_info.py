@@ -12,9 +12,9 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.members import parse_members
-from cometmq.broker.disk_figures import DiskFigures
 from cometmq.broker.faults import elector_gap
 from cometmq.broker.statistics.counters import WINDOWS_S
+from cometmq.broker.storing.disk_figures import DiskFigures
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.versions import CURRENT_VERSION
 from cometmq.store.settings import BrokerRole

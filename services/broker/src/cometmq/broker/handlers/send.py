@@ -22,8 +22,8 @@ from cometmq.broker.handlers.put_answers import answer_delayed, answer_put, grou
 from cometmq.broker.limits import BATCH_MESSAGES, add_topic
 from cometmq.broker.messages import batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import check_topic
-from cometmq.broker.recent_half_messages import RecentHalf
-from cometmq.broker.transactions import QUEUE_COUNT, prepare
+from cometmq.broker.transactions.recent_half_messages import RecentHalf
+from cometmq.broker.transactions.transactions import QUEUE_COUNT, prepare
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode

@@ -18,7 +18,7 @@ from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.put_answers import STORED_CODES, refusal
 from cometmq.broker.handlers.stored_topics import check_half, check_writer
-from cometmq.broker.transactions import (
+from cometmq.broker.transactions.transactions import (
     HALF_QUEUE_ID,
     QUEUE_COUNT,
     EndState,

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from cometmq.broker.log_syncs import LoneAnswer, SocketBytes
+from cometmq.broker.storing.log_syncs import LoneAnswer, SocketBytes
 from cometmq.remoting.transport.loans import Loan
 from cometmq.store.results import PutResult
 

@@ -29,7 +29,7 @@ from cometmq.broker.lanes.pull_lane import BrokerPulls
 from cometmq.broker.lanes.run_answers import RunAnswers
 from cometmq.broker.lanes.transaction_lane import LaneTransactions
 from cometmq.broker.native import OUTDATED, accel, reason_without
-from cometmq.broker.transactions import OP_TAG_CODE, OP_TEXT
+from cometmq.broker.transactions.transactions import OP_TAG_CODE, OP_TEXT
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.transactions import answer_end
-from cometmq.broker.transactions import Outcome
+from cometmq.broker.transactions.transactions import Outcome
 from cometmq.remoting.command import Reply
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.store.results import PutResult

@@ -34,6 +34,7 @@ from typing import Final, Protocol
 import msgspec
 
 from cometmq.broker.tables.persistence import Saved
+from cometmq.broker.turn import Turn
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import describe
@@ -91,7 +92,7 @@ class Counter(Protocol):
 class Journal:
     """The journal; only the event loop may use it, except that `sync` runs its work on a worker."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the collaborators, all but two by name
         self,
         disk: Disk,
         folder: str,
@@ -100,12 +101,17 @@ class Journal:
         log: Log = NO_LOG,
         file_bytes: int = FILE_BYTES,
         keeps_position: bool = False,
+        turn: Turn | None = None,
+        log_end: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Read the journal of the last run. The caller must then `attach` each table and call
         `begin`.
 
-        `keeps_position` is for members of a group.
+        `keeps_position` is for members of a broker group. `log_end` returns the end of a log whose
+        messages all have their topics in the tables.
         """
+        self.turn = turn or Turn()
+        self._log_end = log_end
         self._disk = disk
         self._worker = worker
         self._folder = folder
@@ -119,8 +125,6 @@ class Journal:
         """The position in the last entry or in the marks; None if it is unknown."""
         # All changes that messages before this offset depend on are in the journal.
         self.known_log_end = self._found.log_end
-        # Returns the end of a log whose messages all have their topics in the tables.
-        self.log_end: Callable[[], int | None] = lambda: None
         self._due: Position | None = None  # for the next entry that is not counted
         self._ends = dict.fromkeys(self._files.starts[:-1], self.number)
         """Start of each full file -> number of its last entry or of a later entry."""
@@ -134,15 +138,7 @@ class Journal:
         self._is_deleting, self._is_synced = False, True
         self._unsynced: list[DiskFile] = []  # full ones
         self._syncing: asyncio.Future[None] | None = None
-        self.schedule: Callable[[], None] = lambda: None
-        """Schedules a call to `write` at the end of the turn."""
-        self.gather: Callable[[], None] = lambda: None
-        """Makes the answers of this turn wait for a call to `write`."""
         self._counter: Counter | None = None
-        self.filled: Callable[[], None] = lambda: None
-        """Called when a file is full, to request a save of all tables; the file can then be
-        deleted.
-        """
         self.fault = ""  # the reason why the journal cannot be written
         # Tables that may lack even changes that were made before `known_log_end`.
         self.unreliable: set[str] = set()
@@ -268,8 +264,7 @@ class Journal:
 
     def _note(self, name: str) -> None:
         if not self._changed:
-            self.schedule()
-            self.gather()
+            self.turn.noted()
         self._changed[name] = self._tables[name]
 
     def write(self, position: Position | None = None) -> None:
@@ -312,7 +307,7 @@ class Journal:
                 self._log.info("journal.resumed")
 
     def _write(self) -> None:
-        log_end = self.log_end()
+        log_end = self._log_end()
         if log_end is None:
             log_end = self.known_log_end
         if not self._changed and not self._owed:
@@ -398,7 +393,7 @@ class Journal:
         if starts and file is not None:
             self._ends[starts[-1]] = self.number
             self._unsynced.append(file)
-            self.filled()
+            self.turn.filled()
 
     def _attempt(self, action: Callable[[], None], *, is_retry: bool = False) -> None:
         try:
@@ -432,7 +427,7 @@ class Journal:
         self._marks[name] = {digest: number}
         if not self._has_new_marks:
             self._has_new_marks = True
-            self.schedule()
+            self.turn.noted()
         self._drop()
         self._attempt(self._delete)
 
@@ -490,7 +485,7 @@ class Journal:
         if error is not None:
             self.failed_count += 1
             self._log.error("journal.sync_failed", folder=self._folder, error=describe(error))
-            self.filled()  # the kernel may have dropped the changes: the tables have them
+            self.turn.filled()  # the kernel may have dropped the changes: the tables have them
 
 
 def _remove(disk: Disk, paths: list[str]) -> None:

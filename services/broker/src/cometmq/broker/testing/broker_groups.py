@@ -18,7 +18,7 @@ from cometmq.broker.app import BrokerApp
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.store_driver import Workers
+from cometmq.broker.storing.store_driver import Workers
 from cometmq.broker.testing.clients import Client
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import actions, election, missing_record

@@ -9,7 +9,7 @@ import msgspec
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers, notify_members
-from cometmq.broker.delays.delays import DelayFile
+from cometmq.broker.delays.level import DelayFile
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.registration.identity import Identity

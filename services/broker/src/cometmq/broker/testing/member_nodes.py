@@ -84,7 +84,8 @@ class MemberNode(Node):
         )
         self._open_tables()
         self._open_streams(self.proving.identity)
-        self.driver.log_grew = self._log_grew
+        self.driver.turn.grew.connect(self._log_grew)
+        self.driver.turn.counted.connect(self._tables_changed)
         self.leading: Leadership | None = None
         self.reports: list[Heard] = []
         self.epochs_seen: list[int] = []
@@ -94,8 +95,9 @@ class MemberNode(Node):
     def _open_tables(self) -> None:
         self.journal_disk = MemoryDisk()
         self.journal = Journal(
-            self.journal_disk, "/journal", worker=self.workers.config, keeps_position=True
-        )
+            self.journal_disk, "/journal", worker=self.workers.config, keeps_position=True,
+            turn=self.driver.turn,
+        )  # fmt: skip
         self.topics = Topics(topic_file(self.folder / "topics.json"), clock_ms=self.clock.now_ms)
         self.offsets = Offsets(offset_file(str(self.folder / "offsets.json")))
         tables: dict[str, Replicated] = {"topics.json": self.topics, "offsets.json": self.offsets}
@@ -154,7 +156,7 @@ class MemberNode(Node):
         self.store.role_writable = True
         self.store.needs_replicas = True
         self.store.may_replicate = lambda _end: True
-        self.tables.begin(epoch, self._tables_changed)
+        self.tables.begin(epoch)
         self.sender.lead(epoch, confirmed=self.leading.confirmed, reports=self)
         self._advanced()
 
@@ -191,7 +193,6 @@ class MemberNode(Node):
         if self.leading is not None:
             self.leading = in_sync.appended(self.leading, self.end)
             self._advanced()
-        self.server.wake()
 
     def _tables_changed(self) -> None:
         if self.leading is not None:

@@ -12,10 +12,10 @@ from cometmq.broker.copies.streams.rocketmq.following import SlaveFollower
 from cometmq.broker.copies.streams.rocketmq.frames import Transfer, TransferReader, encode_report
 from cometmq.broker.copies.streams.rocketmq.slave_addresses import fixed_addresses
 from cometmq.broker.copies.streams.serving import LogServer
-from cometmq.broker.log_syncs import NativeSyncer
 from cometmq.broker.native import open_native_code
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.broker.storing.log_syncs import NativeSyncer
+from cometmq.broker.storing.store_driver import StoreDriver, Workers
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.new_message import NewMessage
@@ -76,7 +76,6 @@ class Node:
             clock=self.clock,
             log=self.log,
         )
-        self.driver.log_grew = self.server.wake
         self.store.needs_replicas = self.settings.broker_role is BrokerRole.SYNC_MASTER
         self.store.may_replicate = lambda end: self.state.slaves.may_replicate(
             end, self.settings.ha_slave_fallbehind_max

@@ -15,12 +15,12 @@ from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.handlers.arrivals import connect_arrivals
+from cometmq.broker.handlers.pull import Arrivals
 from cometmq.broker.lanes.send_lane import BrokerLane, open_lane
 from cometmq.broker.native import accel
 from cometmq.broker.registration.addresses import Ports
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.store_driver import Workers
+from cometmq.broker.storing.store_driver import Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
@@ -137,7 +137,13 @@ class ScriptedBroker:
             Ports(10911, None, 10912),
             None,
             acl,
-            Journal(self.disk, store.layout.journal, worker=worker, log=NO_LOG),
+            Journal(
+                self.disk,
+                store.layout.journal,
+                worker=worker,
+                log=NO_LOG,
+                log_end=lambda: store.commit_log.end,
+            ),
         )
         self.broker = broker = assemble(inputs)
         self.hub: Hub[PeerProtocol] = Hub(
@@ -150,7 +156,8 @@ class ScriptedBroker:
         if is_direct:
             assert self.lane is not None
             self.hub.direct = DirectIO(self.hub, self.lane, accel.Sockets(), server)
-        connect_arrivals(broker, self.hub.flush, self.hub.charge)
+        Arrivals(broker, self.hub.flush)
+        broker.driver.turn.took_long.connect(self.hub.charge)
         self.connections: list[Connected] = []
 
     def _open_store(self) -> MessageStore:

@@ -8,13 +8,14 @@ from typing import Any
 
 from cometmq.broker.assembly import delivery_counter
 from cometmq.broker.broker import Broker
-from cometmq.broker.delays.delays import Delays, delay_file
+from cometmq.broker.delays.delays import Delays
+from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.handlers.arrivals import connect_arrivals
+from cometmq.broker.handlers.pull import Arrivals
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.broker.storing.store_driver import StoreDriver, Workers
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.testing.brokers import SETTINGS, memory_broker
 from cometmq.broker.testing.peers import FakePeer
@@ -75,7 +76,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         log=NO_LOG,
     )
 
-    connect_arrivals(broker, lambda: None)
+    Arrivals(broker, lambda: None)
     try:
         yield broker
     finally:

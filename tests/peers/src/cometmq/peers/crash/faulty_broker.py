@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cometmq.broker import app
-from cometmq.broker.log_syncs import NativeSyncer
 from cometmq.broker.native import open_native_syncer
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.storing.log_syncs import NativeSyncer
 from cometmq.cli.main import main
 from cometmq.remoting.types import Buffer
 from cometmq.store import disk, json_config

@@ -6,21 +6,22 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker import app
+from cometmq.broker import app, opening
 from cometmq.broker.settings import BrokerSettings
 from cometmq.cli.main import main
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.runtime.tls_keys import Label
 
 UNCAPPED: Final = 1_000_000
-_server_settings: Final = app.server_settings
 
 
 def uncapped_settings(settings: BrokerSettings, label: Label = str) -> ServerSettings:
-    return msgspec.structs.replace(_server_settings(settings, label), calls_per_turn_max=UNCAPPED)
+    return msgspec.structs.replace(
+        opening.server_settings(settings, label), calls_per_turn_max=UNCAPPED
+    )
 
 
 if __name__ == "__main__":
-    app.server_settings = uncapped_settings
+    vars(app)["server_settings"] = uncapped_settings
     sys.argv[1:] = ["broker", "-c", sys.argv[1]]
     main()

@@ -84,6 +84,8 @@ class RoleChanges:
         self._is_leaving = False
         self._dead_man = DeadMan(log=broker.log)
         self._leading_away = LeadingAway(clients, gate.is_diverting, boottime_ms)
+        broker.driver.turn.grew.connect(self._log_grew)
+        broker.driver.turn.counted.connect(self._tables_changed)
 
     @property
     def leader(self) -> Leader | None:
@@ -129,7 +131,7 @@ class RoleChanges:
         """Close all connections if this master's lease has lapsed; runs before answers are sent."""
         self._acting.before_write()
 
-    def log_grew(self) -> None:
+    def _log_grew(self) -> None:
         """Journal the table changes made before the new bytes of the log, then note the new end."""
         if self._broker.journal is not None:
             self._broker.journal.write()
@@ -181,7 +183,7 @@ class RoleChanges:
         store.confirm(store.commit_log.end)
         end = store.commit_log.end
         await self._epochs.save(epochs.begun(self._epochs.history, epoch, end))
-        self._feed.begin(epoch, self._tables_changed)
+        self._feed.begin(epoch)
 
     def _tables_changed(self) -> None:
         self._acting.note_end()
@@ -250,7 +252,7 @@ class RoleChanges:
         self._end_leadership()
         self._forward_to(self._members.get(target), self._inbox.member.epoch)
         self._broker.hold.wake_all()
-        self._broker.driver.after_commit()
+        self._broker.driver.turn.wake()
 
     def drop(self, ordinal: int) -> None:
         self._acting.drop(ordinal)

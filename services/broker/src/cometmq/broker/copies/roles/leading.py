@@ -86,7 +86,7 @@ class Leading(Acting):
     def confirmed(self, offset: int) -> None:
         self._broker.store.confirm(offset)
         self._sender.confirm(offset)
-        self._broker.driver.after_commit()
+        self._broker.driver.turn.wake()
 
     def acknowledged(self, offset: int) -> None:
         self._broker.driver.note_replicated(offset)

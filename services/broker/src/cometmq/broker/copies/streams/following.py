@@ -36,7 +36,7 @@ from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.native import open_header_follower
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.store_driver import StoreDriver
+from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.ha.epochs import last_epoch, reached
 from cometmq.remoting.errors import CometError, ConnectionLost
 from cometmq.remoting.log import Log
@@ -124,7 +124,7 @@ class Follower:
         self._has_heard = False  # of a confirm offset in this epoch
         self._last_error = ""
         self._lost_ms: int | None = None  # when the master was lost
-        driver.job_ended = self._relieved
+        driver.turn.job_ended.connect(self._relieved)
 
     @property
     def commit_log(self) -> CommitLog:

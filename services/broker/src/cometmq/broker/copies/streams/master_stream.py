@@ -28,8 +28,8 @@ from cometmq.broker.copies.streams.pump import close_soon
 from cometmq.broker.copies.streams.records import FollowHeaders, RecordStream
 from cometmq.broker.copies.tables.feed import Changes, TableFeed
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.broker.once_per_turn import OncePerTurn
-from cometmq.broker.store_driver import StoreDriver
+from cometmq.broker.storing.store_driver import StoreDriver
+from cometmq.broker.turn import OncePerTurn
 from cometmq.ha.epochs import History, last_epoch, reached
 from cometmq.remoting.errors import CometError, ConnectionLost, RemoteProtocolError
 from cometmq.remoting.log import Log

@@ -25,8 +25,8 @@ from cometmq.broker.copies.streams.proving import (
 from cometmq.broker.copies.streams.reports import FollowerView, Heard, Reports
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.turn import OncePerTurn
 from cometmq.ha.record import Copy
 from cometmq.remoting.log import Log
 from cometmq.runtime.worker import Worker

@@ -27,9 +27,9 @@ from cometmq.broker.copies.streams.rocketmq.slave_addresses import WAIT_MS, Slav
 from cometmq.broker.copies.streams.rocketmq.slave_stream import SlaveStream
 from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.store_driver import StoreDriver
+from cometmq.broker.storing.store_driver import StoreDriver
+from cometmq.broker.turn import OncePerTurn
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.server import ALL_ADDRESSES
 from cometmq.remoting.transport.tasks import describe
@@ -79,6 +79,7 @@ class LogServer:
         self._refusals: set[tuple[str, str, str]] = set()
         self._refusals_ms = 0  # when the first of them was logged
         addresses.changed = self._addresses_changed
+        driver.turn.grew.connect(self._wake)
 
     async def listen(self, host: str, port: int) -> int:
         """Accept slaves on a port, and return it; 0 picks a free port."""
@@ -110,8 +111,8 @@ class LogServer:
         for stream in tuple(self._streams):
             stream.finish()
 
-    def wake(self) -> None:
-        """Send the bytes appended to the log since the last call; call this once per turn."""
+    def _wake(self) -> None:
+        """Send the bytes appended to the log since the last call."""
         for stream in tuple(self._streams):
             stream.pump()
         if self._members is not None:

@@ -18,7 +18,7 @@ broker adds missing topics when it starts.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
@@ -75,10 +75,6 @@ class TablesLost(CometError):
     """Changes cannot be applied or saved, so the follower needs the complete tables again."""
 
 
-def _nobody() -> None:
-    """Tell nobody about a change."""
-
-
 class TableFeed:
     """Both sides of the feed: a new master calls `begin`, and a follower calls `adopt` and
     `apply`.
@@ -94,19 +90,14 @@ class TableFeed:
         known = journal.position
         self.position = UNKNOWN if known is None else TablesPosition(*known)
         """How recent the tables are."""
-        self._changed: Callable[[], None] = _nobody
 
     # Master
 
-    def begin(self, epoch: int, changed: Callable[[], None] = _nobody) -> None:
-        """Count the changes of a new epoch from 0; this broker is becoming its master.
-
-        `changed` is called after each change by this master's clients, which `position` counts.
-        """
+    def begin(self, epoch: int) -> None:
+        """Count the changes of a new epoch from 0; this broker is becoming its master."""
         position = TablesPosition(epoch, 0)
         self._journal.write(position)  # earlier changes are part of the snapshot
         self._has_masters_tables = False
-        self._changed = changed
         self._journal.count(self)
         self._recent.clear()
         self._recent_bytes = 0
@@ -115,7 +106,6 @@ class TableFeed:
     def stop(self) -> None:
         """Stop counting changes: this broker is no longer the master."""
         self._journal.count(None)
-        self._changed = _nobody
 
     def next_position(self) -> TablesPosition:
         """Return the position that the next change will reach."""
@@ -131,7 +121,7 @@ class TableFeed:
         self._recent_bytes += len(encoded)
         while self._recent_bytes > RECENT_BYTES_MAX:
             self._recent_bytes -= len(self._recent.popleft()[1])
-        self._changed()
+        self._journal.turn.counted()
 
     def settle(self) -> int:
         """Write pending changes to the journal; return their number in this epoch.

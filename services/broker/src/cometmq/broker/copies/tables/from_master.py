@@ -16,7 +16,8 @@ import msgspec
 
 from cometmq.broker.copies.state import Following
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.broker.delays.delays import DelayFile, Delays
+from cometmq.broker.delays.delays import Delays
+from cometmq.broker.delays.level import DelayFile
 from cometmq.broker.registration.identity import Invoker
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.role import MASTER_ID

@@ -19,7 +19,7 @@ from cometmq.broker.copies.streams.records import RecordStream
 from cometmq.broker.copies.streams.rocketmq.frames import TransferReader, encode_report
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.store_driver import StoreDriver
+from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.remoting.errors import CometError, ConnectionLost, SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.addresses import parse_address

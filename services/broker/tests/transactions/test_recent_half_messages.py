@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-from cometmq.broker.recent_half_messages import BODY_BYTES_MAX, RecentHalf, RecentHalves
+from cometmq.broker.transactions.recent_half_messages import (
+    BODY_BYTES_MAX,
+    RecentHalf,
+    RecentHalves,
+)
 from cometmq.remoting.message.new_message import NewMessage
 
 

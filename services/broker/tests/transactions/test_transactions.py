@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.transactions import (
+from cometmq.broker.transactions.transactions import (
     EndedHalves,
     Transactions,
     committed,

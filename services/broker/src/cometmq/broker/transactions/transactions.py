@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from cometmq.broker.messages import without_delay
-from cometmq.broker.recent_half_messages import RecentHalves
+from cometmq.broker.transactions.recent_half_messages import RecentHalves
 from cometmq.remoting.command import Call
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, tag_code
 from cometmq.remoting.message.new_message import NewMessage

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.store_driver import StoreDriver
+from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.store.disk import DiskUsage
 from cometmq.store.message_store import MessageStore

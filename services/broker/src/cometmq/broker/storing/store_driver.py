@@ -9,11 +9,13 @@ Hot path: `put` is one call and one test per message; everything else is done pe
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from cometmq.broker.log_syncs import (
+from cometmq.broker.statistics.latencies import latency_buckets
+from cometmq.broker.statistics.put_times import PutTimes
+from cometmq.broker.storing.log_syncs import (
     LogSyncs,
     LoneAnswer,
     NativeSyncer,
@@ -23,9 +25,8 @@ from cometmq.broker.log_syncs import (
     Sync,
     WorkerSyncs,
 )
-from cometmq.broker.statistics.latencies import latency_buckets
-from cometmq.broker.statistics.put_times import PutTimes
-from cometmq.broker.store_reads import StoreReads
+from cometmq.broker.storing.store_reads import StoreReads
+from cometmq.broker.turn import Turn
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.transport.tasks import describe
@@ -91,18 +92,16 @@ class StoreDriver:
         workers: Workers,
         clock: Clock,
         log: Log,
+        turn: Turn | None = None,
         syncer: NativeSyncer | None = None,
     ) -> None:
         """`syncer` syncs the log instead of a worker; the store must be on an `OsDisk`."""
+        self.turn = turn or Turn()
         self._store = store
         self._workers = workers
         self._clock = clock
         self._log = log
-        self.after_commit: Callable[[], None] = lambda: None  # set by `connect_arrivals`
-        self.took_long: Callable[[float], None] = lambda _: None  # set by `connect_arrivals`
-        self.log_grew: Callable[[], None] = lambda: None  # set by replication
-        self.truncated: Callable[[], None] = lambda: None  # set by the broker
-        self.job_ended: Callable[[], None] = lambda: None  # set by a follower
+        self._wake = self.turn.wake
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._is_in_turn = False
@@ -219,9 +218,9 @@ class StoreDriver:
         # The tick would start this sync up to 100 ms later.
         if self.waiting_count:
             self._flush()
-        self.after_commit()
+        self._wake()
         if batch is not None:
-            self.log_grew()
+            self.turn.grew()
             self._write_back()
             self._index()
 
@@ -241,7 +240,7 @@ class StoreDriver:
         self._watched_count -= 1
         if spent_s > LONG_COMMIT_S:
             self._watched_count = WATCHED_COUNT
-            self.took_long(spent_s)
+            self.turn.took_long(spent_s)
 
     def append(self, offset: int, data: Buffer) -> None:
         """Append a piece of the master's log to our own, and wake held pulls and our own slaves.
@@ -251,8 +250,8 @@ class StoreDriver:
         try:
             self._store.append_raw(offset, data)
         finally:  # a failed append may have completed the last file
-            self.after_commit()
-            self.log_grew()
+            self._wake()
+            self.turn.grew()
         self._write_back()
         self._index()
 
@@ -272,7 +271,7 @@ class StoreDriver:
             elapsed_ms = self._clock.monotonic_ms() - self._waiting_since_ms
             self._count_waited(elapsed_ms, before_count - self.waiting_count)
             self._waiting_since_ms = self._clock.monotonic_ms() if self.waiting_count else None
-        self.after_commit()
+        self._wake()
 
     def _count_waited(self, elapsed_ms: int, count: int) -> None:
         """Count sends that were answered after a wait for the disk or a slave."""
@@ -286,13 +285,13 @@ class StoreDriver:
         """
         self._store.confirm(offset)
         self.note_replicated(offset)
-        self.after_commit()
+        self._wake()
 
     def forget_unconfirmed(self) -> None:
         """Refuse the pending sends; call this when the broker is no longer the master."""
         self._store.forget_unconfirmed()
         self.waiting_count, self._waiting_since_ms = 0, None
-        self.after_commit()
+        self._wake()
 
     async def truncate(self, offset: int) -> None:
         """Truncate the log at a record boundary; raise DiskError.
@@ -308,7 +307,7 @@ class StoreDriver:
             await self._workers.store.submit(partial(self._store.truncate, offset))
         finally:
             self._is_truncating = self.reads.is_refused = False
-        self.truncated()
+        self.turn.cut()
 
     def tick_interval_ms(self) -> int:
         """Return the pause until the next tick; it is longer while nothing is being written."""
@@ -324,7 +323,7 @@ class StoreDriver:
         waiting_count = self.waiting_count
         self._flush()
         if self.waiting_count < waiting_count:  # some have timed out
-            self.after_commit()
+            self._wake()
         now_ms = self._clock.now_ms()
         for job in self._store.jobs(now_ms):
             self._start(job, self._workers.store)
@@ -441,11 +440,11 @@ class StoreDriver:
             self._slow_syncs.note(sync.seconds, now_ms=now_ms)
         if self.waiting_count:
             self._flush()
-        self.after_commit()
+        self._wake()
 
     def _job_ended(self, job: Job, future: asyncio.Future[None]) -> None:
         error = error_of(future)
         if error is not None:
             self._log.error("store.job_failed", job=job.name, error=describe(error))
         job.done(error)
-        self.job_ended()
+        self.turn.job_ended()

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from cometmq.broker.log_syncs import REPEAT_MS, SLOW_COUNT, SLOW_S, SlowSyncs
 from cometmq.broker.native import IS_BUILT, accel
+from cometmq.broker.storing.log_syncs import REPEAT_MS, SLOW_COUNT, SLOW_S, SlowSyncs
 from cometmq.broker.testing.held_syncs import HeldSyncer
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.replicas import DEADLINE_S, Node, until
@@ -127,7 +127,7 @@ async def test_a_sync_that_hangs_does_not_stop_the_loop(way: str, tmp_path: Path
     async with held_node(way, tmp_path) as (node, held):
         pending = [put(node) for _ in range(2)]
         sent: list[int] = []
-        node.driver.after_commit = lambda: sent.append(len(pending[0]))
+        node.driver.turn.wake.connect(lambda: sent.append(len(pending[0])))
         node.clock.advance(4_900)
         node.driver.tick()
         assert pending == [[], []]

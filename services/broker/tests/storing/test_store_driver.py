@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.store_driver import IDLE_INTERVAL_MS, LONG_COMMIT_S, TICK_INTERVAL_MS
+from cometmq.broker.storing.store_driver import IDLE_INTERVAL_MS, LONG_COMMIT_S, TICK_INTERVAL_MS
 from cometmq.broker.testing.replicas import Node
 from cometmq.remoting.errors import SystemBusy
 from cometmq.store.errors import DiskError
@@ -29,7 +29,7 @@ async def test_sends_are_answered_once_their_offset_is_confirmed() -> None:
         await asyncio.sleep(0)
         assert node.store.max_offset("T", 0) == 0
         flushed: list[None] = []
-        node.driver.after_commit = lambda: flushed.append(None)
+        node.driver.turn.wake.connect(lambda: flushed.append(None))
         node.driver.confirm(end)
         assert [result.status for one in pending for result in one] == [PutStatus.PUT_OK] * 2
         assert flushed
@@ -121,7 +121,7 @@ async def test_commits_that_take_processor_time_are_reported(
             return commit()
 
         monkeypatch.setattr(node.store, "commit", slow_commit)
-        node.driver.took_long = reported.append
+        node.driver.turn.took_long.connect(reported.append)
         for kind, count in ((wait, 0), (work, 2)):
             delay = kind
             for _ in range(3):
@@ -176,7 +176,7 @@ async def test_a_turn_leaves_its_messages_to_a_commit_that_is_scheduled() -> Non
 async def test_a_turn_that_stages_too_much_commits_in_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cometmq.broker.store_driver.STAGED_BYTES_MAX", 100)
+    monkeypatch.setattr("cometmq.broker.storing.store_driver.STAGED_BYTES_MAX", 100)
     async with Node() as node:
         node.driver.begin_turn()
         first = node.put(make_message(body=b"x" * 101))
@@ -190,7 +190,7 @@ async def test_a_turn_that_stages_too_much_commits_in_between(
 async def test_what_answers_stage_waits_for_the_next_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cometmq.broker.store_driver.STAGED_BYTES_MAX", 100)
+    monkeypatch.setattr("cometmq.broker.storing.store_driver.STAGED_BYTES_MAX", 100)
     async with Node() as node:
         seen: list[int] = []
 
@@ -220,7 +220,7 @@ async def test_a_running_broker_truncates_its_log() -> None:
         await asyncio.sleep(0)
         assert not waiting
         truncated: list[int] = []
-        node.driver.truncated = lambda: truncated.append(node.end)
+        node.driver.turn.cut.connect(lambda: truncated.append(node.end))
         node.store.role_writable = False
         truncation = asyncio.get_running_loop().create_task(node.driver.truncate(border))
         await asyncio.sleep(0)

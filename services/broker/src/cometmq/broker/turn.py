@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens elsewhere in the turn of the event loop in which the store or a table changes.
+
+The store and the journal are opened first, but what they cause is done by parts that need the
+broker and the server. Each part gets the turn when it is built: store and journal call its signals,
+the others connect what they do then.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, ParamSpec
+
+P = ParamSpec("P")
+
+
+class Signal(Generic[P]):
+    """Calls the connected functions, in the order in which they were connected."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[P, object]] = []
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        for call in self.calls:
+            call(*args, **kwargs)
+
+    def connect(self, call: Callable[P, object]) -> None:
+        self.calls.append(call)
+
+
+@dataclass(slots=True)
+class Turn:
+    """The signals of one broker."""
+
+    wake: Signal[[]] = field(default_factory=Signal)
+    """Sends have an outcome, or more of the log is readable: answer woken pulls, send answers."""
+    grew: Signal[[]] = field(default_factory=Signal)
+    """The log has new bytes: send them to other copies."""
+    cut: Signal[[]] = field(default_factory=Signal)
+    """The end of the log was removed: forget what is known of its messages."""
+    took_long: Signal[[float]] = field(default_factory=Signal)
+    """A commit took this processor time, in seconds."""
+    job_ended: Signal[[]] = field(default_factory=Signal)
+    """A job of the store has ended on its thread."""
+    noted: Signal[[]] = field(default_factory=Signal)
+    """Tables have changed: write the journal in this turn, before any answer is sent."""
+    counted: Signal[[]] = field(default_factory=Signal)
+    """The journal has a change that followers of this master need."""
+    filled: Signal[[]] = field(default_factory=Signal)
+    """A journal file is full, or may be lost: save all tables."""
+
+
+class OncePerTurn:
+    """Runs an action once at the end of the loop's turn, however often it is called in
+    that turn.
+    """
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+        self._is_scheduled = False
+
+    def __call__(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        self._action()
