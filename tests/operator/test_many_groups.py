@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One operator looks after 50 groups within its limits of memory, API writes and failover times.
 
-The operator is a process of its own, with kopf and its other threads, started as in its container;
+The operator is a process of its own, started as in its container;
 see `cometmq.peers.scale.operator` for the two arguments that differ. The brokers are real, with the
 settings that the operator renders, but many share a process. Their addresses are given to the
 operator in place of DNS names: a hosts file in a mount namespace would need root and an API server

@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from cometmq.ha.places.http import HttpClient
-from cometmq.ha.places.kubernetes import Api, KubernetesRecord
+from cometmq.ha.places.kube_api import Api
+from cometmq.ha.places.kubernetes import KubernetesRecord
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.testing.port_contract import CHECKS, SECOND, new_record
 

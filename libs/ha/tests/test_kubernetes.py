@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cometmq.ha.places.http import HttpClient
-from cometmq.ha.places.kubernetes import ANNOTATION, Api, KubernetesRecord, in_cluster, parse_place
+from cometmq.ha.places.kube_api import Api, in_cluster
+from cometmq.ha.places.kubernetes import ANNOTATION, KubernetesRecord, parse_place
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.record import RecordDamaged
 from cometmq.ha.testing.port_contract import CHECKS, FIRST, SECOND, new_record

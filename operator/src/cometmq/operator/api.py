@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls to the Kubernetes API: get, list, server-side apply, merge patch, create, delete.
+"""Calls to the Kubernetes API: get, list, watch, server-side apply, merge patch, create, delete.
 
-The operator has its own client, because the official one needs more memory than the rest of the
-operator, and kopf offers no API client. Failed calls are not retried here: callers read the state
+Records of groups use the same client. Failed calls are not retried here: callers read the state
 again and decide again.
 """
 
+import asyncio
 import ssl
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import urlencode, urlsplit
 
-import aiohttp
 import msgspec
 
-from cometmq.ha.places.kubernetes import ACCOUNT, HOST
+from cometmq.ha.places.http import JSON, HttpClient, HttpError
+from cometmq.ha.places.kube_api import ACCOUNT, HOST, MERGE_PATCH, Api
+from cometmq.ha.places.kubernetes import KubernetesRecord
 from cometmq.operator.models import GROUP, PLURAL, VERSION
 from cometmq.remoting.errors import CometError, SettingsError
 
@@ -23,29 +25,38 @@ Body = dict[str, Any]
 
 FIELD_MANAGER: Final = "cometmq-operator"
 TIMEOUT_S: Final = 10.0
-MERGE: Final = "application/merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"
+CALLS_MAX: Final = 32
+"""Concurrent calls, without watches and records."""
+IDLE_MAX: Final = 64
+"""Idle connections. Each of 50 groups reads its record twice per second, so usually only a few
+connections are in use, and the others close after a few seconds. But once the API server has
+paused, all groups continue in step; with fewer connections than groups, the rest would be opened
+anew for every read. A connection takes 0.3 MB.
+"""
+ANSWER_BYTES_MAX: Final = 64 << 20
+"""A list of 10,000 Topics has about 30 MB."""
 
 PATHS: Final[Mapping[str, str]] = {
-    "BrokerGroup": f"apis/{GROUP}/{VERSION}/namespaces/{{ns}}/{PLURAL}",
-    "ConfigMap": "api/v1/namespaces/{ns}/configmaps",
-    "ConsumerGroup": f"apis/{GROUP}/{VERSION}/namespaces/{{ns}}/consumergroups",
-    "EndpointSlice": "apis/discovery.k8s.io/v1/namespaces/{ns}/endpointslices",
-    "Event": "api/v1/namespaces/{ns}/events",
-    "Lease": "apis/coordination.k8s.io/v1/namespaces/{ns}/leases",
-    "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{ns}/networkpolicies",
-    "PersistentVolumeClaim": "api/v1/namespaces/{ns}/persistentvolumeclaims",
-    "Pod": "api/v1/namespaces/{ns}/pods",
-    "PodDisruptionBudget": "apis/policy/v1/namespaces/{ns}/poddisruptionbudgets",
-    "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{ns}/roles",
-    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{ns}/rolebindings",
-    "Secret": "api/v1/namespaces/{ns}/secrets",
-    "Service": "api/v1/namespaces/{ns}/services",
-    "ServiceAccount": "api/v1/namespaces/{ns}/serviceaccounts",
-    "StatefulSet": "apis/apps/v1/namespaces/{ns}/statefulsets",
-    "Topic": f"apis/{GROUP}/{VERSION}/namespaces/{{ns}}/topics",
+    "BrokerGroup": f"apis/{GROUP}/{VERSION}/{PLURAL}",
+    "ConfigMap": "api/v1/configmaps",
+    "ConsumerGroup": f"apis/{GROUP}/{VERSION}/consumergroups",
+    "EndpointSlice": "apis/discovery.k8s.io/v1/endpointslices",
+    "Event": "api/v1/events",
+    "Lease": "apis/coordination.k8s.io/v1/leases",
+    "NetworkPolicy": "apis/networking.k8s.io/v1/networkpolicies",
+    "PersistentVolumeClaim": "api/v1/persistentvolumeclaims",
+    "Pod": "api/v1/pods",
+    "PodDisruptionBudget": "apis/policy/v1/poddisruptionbudgets",
+    "Role": "apis/rbac.authorization.k8s.io/v1/roles",
+    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/rolebindings",
+    "Secret": "api/v1/secrets",
+    "Service": "api/v1/services",
+    "ServiceAccount": "api/v1/serviceaccounts",
+    "StatefulSet": "apis/apps/v1/statefulsets",
+    "Topic": f"apis/{GROUP}/{VERSION}/topics",
 }
-"""API path of each kind."""
+"""API path of each kind, without a namespace."""
 
 
 class ApiRefused(CometError):
@@ -81,29 +92,51 @@ def in_cluster(account: Path = ACCOUNT) -> Server:
 
 
 class KubeApi:
-    """One API server, over a pool of connections. Use as an async context manager."""
+    """One API server. Use as an async context manager, which closes idle connections."""
 
     def __init__(self, server: Server) -> None:
-        self._server = server
+        parts = urlsplit(server.url)
+        tls = ssl.create_default_context(cafile=server.ca)
+        if server.ca is None:
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        client = HttpClient(
+            parts.hostname or "", parts.port or 443, tls,
+            idle_max=IDLE_MAX, answer_bytes_max=ANSWER_BYTES_MAX,
+        )  # fmt: skip
+        self._api = Api(client, server.token)
+        self._turns = asyncio.Semaphore(CALLS_MAX)
         self.requests: Counter[tuple[str, str]] = Counter()
         """Requests by method and status; the status is `none` without a response."""
-        self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
-        """Open the pool; nothing is sent yet."""
-        if self._server.ca is None:
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        else:
-            context = ssl.create_default_context(cafile=str(self._server.ca))
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context, limit=32),
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-        )
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        await self._session.close()
+        await self._api.client.close()
+
+    def record(self, namespace: str, name: str) -> KubernetesRecord:
+        """Return the record of a group: a Lease of the same name."""
+        return KubernetesRecord(self._api, namespace, name)
+
+    async def watch(
+        self, kind: str, namespace: str = "", *, selector: str = "", version: str = ""
+    ) -> AsyncIterator[tuple[str, Body]]:
+        """Yield type and object of the events of one namespace, or of all, until the server ends
+        the watch: those since a version, or else, first, ADDED for each object that exists.
+
+        Raise ApiUnreachable if the watch fails or cannot begin; `version` may be too old.
+        """
+        query = {"labelSelector": selector, "resourceVersion": version}
+        given = {key: value for key, value in query.items() if value}
+        path = _path(kind, namespace)
+        try:
+            async for event in self._api.watch(
+                path, wait_s=TIMEOUT_S, allowWatchBookmarks="true", **given
+            ):
+                if event is not None:
+                    yield event.type, msgspec.json.decode(event.object, type=dict[str, Any])
+        except (HttpError, msgspec.MsgspecError) as error:
+            raise ApiUnreachable(f"watch of {path}: {error}") from error
 
     async def get(self, kind: str, namespace: str, name: str) -> Body | None:
         """Read an object; return None if it does not exist."""
@@ -111,19 +144,19 @@ class KubeApi:
 
     async def namespace(self, name: str) -> Body | None:
         """Read a namespace; return None if it does not exist."""
-        return await self._found("GET", f"api/v1/namespaces/{name}")
+        return await self._found("GET", f"/api/v1/namespaces/{name}")
 
     async def list_all(self, kind: str, namespace: str = "") -> list[Body]:
         """Read all objects of a kind, in one namespace or in all; return an empty list if the kind
         is not defined in the cluster.
         """
-        path = _path(kind, namespace) if namespace else PATHS[kind].replace("namespaces/{ns}/", "")
-        found = await self._found("GET", path)
+        found = await self._found("GET", _path(kind, namespace))
         return [] if found is None else list(found["items"])
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Body]:
         """Read the objects that match a label selector."""
-        found = await self._call("GET", _path(kind, namespace), query={"labelSelector": selector})
+        query = urlencode({"labelSelector": selector})
+        found = await self._call("GET", f"{_path(kind, namespace)}?{query}")
         return list(found["items"])
 
     async def apply(self, body: Body) -> Body:
@@ -131,10 +164,9 @@ class KubeApi:
         sets.
         """
         metadata = body["metadata"]
-        return await self._call(
-            "PATCH", _path(body["kind"], metadata["namespace"], metadata["name"]), body,
-            content_type=APPLY, query={"fieldManager": FIELD_MANAGER, "force": "true"},
-        )  # fmt: skip
+        path = _path(body["kind"], metadata["namespace"], metadata["name"])
+        query = urlencode({"fieldManager": FIELD_MANAGER, "force": "true"})
+        return await self._call("PATCH", f"{path}?{query}", body, APPLY)
 
     async def create(self, kind: str, namespace: str, body: Body) -> Body:
         """Create an object; raise ApiRefused with status 409 if it exists."""
@@ -147,7 +179,7 @@ class KubeApi:
         does not exist.
         """
         path = _path(kind, namespace, name) + (f"/{part}" if part else "")
-        return await self._found("PATCH", path, body, content_type=MERGE)
+        return await self._found("PATCH", path, body, MERGE_PATCH)
 
     async def delete(
         self, kind: str, namespace: str, name: str, *, uid: str = "", version: str = ""
@@ -168,39 +200,27 @@ class KubeApi:
         return True
 
     async def _found(
-        self, method: str, path: str, body: Body | None = None, *, content_type: str = ""
+        self, method: str, path: str, body: Body | None = None, content_type: str = JSON
     ) -> Body | None:
         try:
-            return await self._call(method, path, body, content_type=content_type)
+            return await self._call(method, path, body, content_type)
         except ApiRefused as error:
             if error.status != 404:
                 raise
             return None
 
     async def _call(
-        self,
-        method: str,
-        path: str,
-        body: Body | None = None,
-        *,
-        content_type: str = "",
-        query: Mapping[str, str] | None = None,
+        self, method: str, path: str, body: Body | None = None, content_type: str = JSON
     ) -> Body:
+        data = b"" if body is None else msgspec.json.encode(body)
         try:
-            headers = {"Authorization": f"Bearer {self._server.token()}"}
-            if body is not None:
-                headers["Content-Type"] = content_type or "application/json"
-            async with self._session.request(
-                method,
-                f"{self._server.url}/{path}",
-                params=query,
-                data=None if body is None else msgspec.json.encode(body),
-                headers=headers,
-            ) as response:
-                status, data = response.status, await response.read()
-        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            async with self._turns:
+                status, data = await self._api.call(
+                    method, path, data, content_type, wait_s=TIMEOUT_S
+                )
+        except HttpError as error:
             self.requests[method, "none"] += 1
-            raise ApiUnreachable(f"{method} {path}: {type(error).__name__} {error}") from error
+            raise ApiUnreachable(f"{method} {path}: {error}") from error
         self.requests[method, str(status)] += 1
         return _answer(f"{method} {path}", status, data)
 
@@ -220,5 +240,6 @@ def _answer(call: str, status: int, data: bytes) -> Body:
 
 
 def _path(kind: str, namespace: str, name: str = "") -> str:
-    path = PATHS[kind].format(ns=namespace)
-    return f"{path}/{name}" if name else path
+    version, _, plural = PATHS[kind].rpartition("/")
+    parts = (version, *(("namespaces", namespace) if namespace else ()), plural, name)
+    return "".join(f"/{part}" for part in parts if part)

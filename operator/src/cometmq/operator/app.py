@@ -2,40 +2,27 @@
 """The operator as a program: a standby until it holds the Lease, then the manager of all groups."""
 
 import asyncio
-import ssl
 import tempfile
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
-from urllib.parse import urlsplit
 
-from cometmq.ha.places.http import HttpClient
-from cometmq.ha.places.kubernetes import Api, KubernetesRecord
 from cometmq.operator.access import Secrets
 from cometmq.operator.api import KubeApi, Server, in_cluster
 from cometmq.operator.group_tasks import Groups
-from cometmq.operator.handlers import watch
 from cometmq.operator.leader import Leadership, LeadershipLost
 from cometmq.operator.members import Addresses
 from cometmq.operator.metrics import ELECTOR_FAMILIES, FAMILIES, OperatorFigures, electors
 from cometmq.operator.reconcile import Context
 from cometmq.operator.settings import OperatorSettings
 from cometmq.operator.topics_and_groups.objects import Objects
+from cometmq.operator.watches import watch
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.settings import Loaded
-
-RECORD_CONNECTIONS_MAX: Final = 64
-"""Idle connections kept for the records of all groups. Each of 50 groups reads its record twice per
-second, so usually only a few connections are in use, and the others close after a few seconds. But
-once the API server has paused, all groups continue in step; with fewer connections than groups, the
-rest would be opened anew for every read. A connection takes 0.3 MB.
-"""
 
 
 class OperatorApp:
@@ -109,7 +96,7 @@ class OperatorApp:
             stack.push_async_callback(leadership.release)
             tasks = TaskSet(self._log)
             stack.push_async_callback(tasks.close)
-            tasks.keep(lambda: self._run(leadership, api, server), name="operator")
+            tasks.keep(lambda: self._run(leadership, api), name="operator")
             self._stack = stack.pop_all()
         self._log.info("operator.ready", identity=settings.identity)
 
@@ -118,17 +105,17 @@ class OperatorApp:
         await self._stack.aclose()
         self._log.info("operator.stopped")
 
-    async def _run(self, leadership: Leadership, api: KubeApi, server: Server) -> None:
+    async def _run(self, leadership: Leadership, api: KubeApi) -> None:
         while True:
             await leadership.acquire()
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(leadership.keep(), name="operator-lease")
-                    group.create_task(self._act(api, server), name="operator-acting")
+                    group.create_task(self._act(api), name="operator-acting")
             except* LeadershipLost as lost:
                 self._log.warning("leader.lost", error=str(lost.exceptions[0]))
 
-    async def _act(self, api: KubeApi, server: Server) -> None:
+    async def _act(self, api: KubeApi) -> None:
         settings = self._settings
         namespaces = tuple(filter(None, settings.watch_namespaces.split(";")))
         secrets = Secrets(api, now_ms=self._clock.monotonic_ms, folder=self._folder)
@@ -143,7 +130,7 @@ class OperatorApp:
         )
         groups = self._groups = Groups(
             context,
-            record_of=records_of(server),
+            record_of=api.record,
             clock=self._clock,
             log=self._log,
             addresses=self._addresses,
@@ -162,7 +149,7 @@ class OperatorApp:
         objects.start(namespaces)
         self.acting.set()
         try:
-            await watch(groups, objects, server, namespaces)
+            await watch(groups, objects, api, namespaces, self._log)
         finally:
             self.acting.clear()
             self._groups = self._objects = None
@@ -178,20 +165,3 @@ def wall_time() -> str:
 def api_time() -> str:
     """Return the time in the format of conditions and Events."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def records_of(server: Server) -> Callable[[str, str], KubernetesRecord]:
-    """Return a function that maps a group's namespace and name to the group's record, which is a
-    Lease of the same name.
-    """
-    parts = urlsplit(server.url)
-    if server.ca is None:
-        tls = ssl.create_default_context()
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    else:
-        tls = ssl.create_default_context(cafile=str(server.ca))
-    client = HttpClient(
-        parts.hostname or "", parts.port or 443, tls, idle_max=RECORD_CONNECTIONS_MAX
-    )
-    api = Api(client, server.token)
-    return lambda namespace, name: KubernetesRecord(api, namespace, name)

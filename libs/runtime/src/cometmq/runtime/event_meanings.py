@@ -229,6 +229,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "after 2 s. Failover continues.",
     "secret.unusable": "A Secret with the certificate of a group's brokers is missing or cannot be "
     "used; the operator reaches the brokers as before. A condition of the group says what to do.",
+    "watch.interrupted": "The operator's watch of a kind of objects failed; it begins again after "
+    "0.5 s. Until then, changes of these objects are noticed at the next periodic pass only.",
     "leader.lost": "Another operator may act now; this one becomes a standby.",
     "leader.unknown": "The Lease that decides which operator acts cannot be read or written.",
     # txn-checker

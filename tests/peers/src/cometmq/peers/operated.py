@@ -18,8 +18,8 @@ from cometmq.broker.registration.addresses import choose_ports
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.testing.broker_groups import FAST, HOST, KillableApp
 from cometmq.broker.testing.logs import RecordingLog
-from cometmq.operator.api import Server
-from cometmq.operator.app import OperatorApp, records_of
+from cometmq.operator.api import KubeApi, Server
+from cometmq.operator.app import OperatorApp
 from cometmq.operator.members import Addresses
 from cometmq.operator.secret_keys import GROUP_KEY_FILE
 from cometmq.operator.settings import OperatorSettings
@@ -98,7 +98,7 @@ class OperatedGroup:
             load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=given),
             log=RecordingLog(),
             clock=SystemClock(),
-            record=records_of(self.server)(self.namespace, "orders"),
+            record=KubeApi(self.server).record(self.namespace, "orders"),
         )
         await app.start()
         self.brokers[ordinal] = app

@@ -6,7 +6,8 @@ from typing import Final, NoReturn
 
 from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.places.file import FileRecord
-from cometmq.ha.places.kubernetes import KubernetesRecord, in_cluster, parse_place
+from cometmq.ha.places.kube_api import in_cluster
+from cometmq.ha.places.kubernetes import KubernetesRecord, parse_place
 from cometmq.ha.port import RecordPort
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsSettings

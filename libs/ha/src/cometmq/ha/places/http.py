@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small HTTP/1.1 client of one server, which keeps a few connections for later requests.
 
-With TLS, a request on a new connection costs about ten times as much processor time, on both sides.
+h11 reads and writes the protocol; this module owns the connections. With TLS, a request on a new
+connection costs about ten times as much processor time, on both sides.
 
 Several servers may share an address, and idle connections probably lead to the same one. After any
 failure, the connection and all idle ones are closed, so that the next request can reach another
@@ -18,6 +19,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Final
 
+import h11
 import msgspec
 
 from cometmq.remoting.errors import CometError
@@ -30,10 +32,8 @@ IDLE_S: Final = 10.0
 (90 s) and of common load balancers (50 s or more).
 """
 JSON: Final = "application/json"
-_HEAD_END: Final = b"\r\n\r\n"
-
-_Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-_UNUSABLE: Final = (OSError, EOFError, ValueError, asyncio.LimitOverrunError)
+_PART_BYTES: Final = 65_536
+_UNUSABLE: Final = (OSError, EOFError, h11.ProtocolError)
 
 
 class HttpError(CometError):
@@ -61,34 +61,86 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the server may serve this request twice; other requests are sent at most once."""
 
 
-class _Head(msgspec.Struct, frozen=True):
-    """The head of a response; names of headers are in lower case."""
+class _Connection:
+    """A connection, and the state of the exchange on it."""
 
-    version: bytes
-    status: int
-    headers: dict[bytes, bytes]
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._http = h11.Connection(h11.CLIENT)
 
-    @property
-    def may_keep(self) -> bool:
-        """Return whether the connection is good for another request after this response."""
-        is_delimited = b"content-length" in self.headers or b"transfer-encoding" in self.headers
-        is_ending = b"close" in self.headers.get(b"connection", b"").lower()
+    async def is_quiet(self) -> bool:
+        """Return whether nothing has arrived since the last response, neither bytes nor the end.
+
+        Takes one turn of the loop, so that an end that has reached this host is noticed.
+        """
+        try:
+            async with asyncio.timeout(0):
+                await self._reader.read(1)
+        except TimeoutError:
+            return not (self._reader.at_eof() or self.writer.is_closing())
+        except OSError:
+            return False
+        return False
+
+    def send(self, request: Request, host: str) -> None:
+        headers = [
+            ("Host", host),
+            ("Content-Type", request.content_type),
+            ("Content-Length", str(len(request.body))),
+            *([("Authorization", request.token)] if request.token else []),
+        ]
+        head = h11.Request(method=request.method, target=request.path, headers=headers)
+        parts = (head, h11.Data(data=request.body), h11.EndOfMessage())
+        self.writer.write(b"".join(filter(None, map(self._http.send, parts))))
+
+    async def status(self) -> int:
+        """Read the head of the response; raise EOFError if the connection ends before."""
+        while not isinstance(event := await self._event(), h11.Response):
+            pass  # a server may send interim responses first
+        return event.status_code
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Yield the body of the response to its end, as it arrives."""
+        while isinstance(event := await self._event(), h11.Data):
+            yield event.data
+
+    async def _event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            data = await self._reader.read(_PART_BYTES)
+            if not data and self._http.their_state is h11.SEND_RESPONSE:
+                raise EOFError("no response")
+            self._http.receive_data(data)
+        return event
+
+    def may_continue(self, status: int) -> bool:
+        """Prepare for another request; return whether the connection is good for one."""
         # A server that answers 500 or more may have lost its own backend; another one may work.
-        is_healthy = self.status < 500
-        return self.version == b"HTTP/1.1" and is_delimited and not is_ending and is_healthy
+        if self._http.their_state is not h11.DONE or self._http.trailing_data[0] or status >= 500:
+            return False
+        self._http.start_next_cycle()
+        return True
 
 
 class HttpClient:
     """Requests to one server; they may overlap. All must run in one event loop."""
 
     def __init__(
-        self, host: str, port: int, tls: ssl.SSLContext | None = None, *, idle_max: int = IDLE_MAX
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        idle_max: int = IDLE_MAX,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
     ) -> None:
+        """`answer_bytes_max` bounds a response's body, and each line of a stream."""
         self.address = f"{host}:{port}"
         self._host = host
         self._port = port
         self._tls = tls
         self._idle_max = idle_max
+        self._answer_bytes_max = answer_bytes_max
         self._idle: dict[_Connection, asyncio.TimerHandle] = {}
         """Idle connections and the timers that close them, the last used connection last."""
 
@@ -115,33 +167,40 @@ class HttpClient:
         `waits_s` bounds the wait for the status and for each line. Raise HttpError after a longer
         wait, and for any status but 200.
         """
-        answer_s, line_s = waits_s
-        writer: asyncio.StreamWriter | None = None
+        wait_s, line_s = waits_s
+        connection: _Connection | None = None
         try:
-            async with asyncio.timeout(answer_s):
-                reader, writer = await self._connect()
-                writer.write(self._encoded(request, "1.0"))  # so the body is not in chunks
-                head = _parsed(await reader.readuntil(_HEAD_END))
-            if head.status != 200:
-                raise HttpError(f"{self.address} answered {head.status}")
+            async with asyncio.timeout(wait_s):
+                connection = await self._connect()
+                connection.send(request, self.address)
+                status = await connection.status()
+                if status != 200:
+                    body = await self._body(connection)
+                    raise HttpError(f"{self.address} answered {status}: {body[:200]!r}")
             yield b""
+            wait_s, rest, parts = line_s, bytearray(), connection.parts()
             while True:
                 async with asyncio.timeout(line_s):
-                    line = await reader.readline()
-                if not line:
+                    part = await anext(parts, b"")
+                if not part:
                     return
-                yield line
+                *lines, last = part.split(b"\n")
+                for line in lines:
+                    yield bytes(rest + line)
+                    rest.clear()
+                rest += last
+                self._check(rest)
         except TimeoutError as error:
-            raise HttpError(f"{self.address} was silent for more than {answer_s} s") from error
+            raise HttpError(f"{self.address} was silent for more than {wait_s} s") from error
         except _UNUSABLE as error:
             raise self._unusable(error) from error
         finally:
-            if writer is not None:
-                writer.transport.abort()
+            if connection is not None:
+                connection.writer.transport.abort()
 
     async def close(self) -> None:
         """Close the idle connections; a later request opens a new one."""
-        writers = [writer for _, writer in self._idle]
+        writers = [connection.writer for connection in self._idle]
         self._close_idle()
         for writer in writers:
             with suppress(OSError):
@@ -149,8 +208,8 @@ class HttpClient:
 
     async def _connect(self) -> _Connection:
         try:
-            return await asyncio.open_connection(
-                self._host, self._port, ssl=self._tls, limit=ANSWER_BYTES_MAX
+            return _Connection(
+                *await asyncio.open_connection(self._host, self._port, ssl=self._tls)
             )
         except OSError as error:
             raise NotSent(f"cannot connect to {self.address}: {error}") from error
@@ -159,19 +218,18 @@ class HttpClient:
         self, connection: _Connection, request: Request, *, is_reused: bool = False
     ) -> tuple[int, bytes]:
         """Send a request and read the response; then keep the connection or close it."""
-        reader, writer = connection
         may_keep = False
         try:
-            if is_reused and not await _is_quiet(connection):
+            if is_reused and not await connection.is_quiet():
                 raise NotSent(f"{self.address} closed an idle connection")
-            writer.write(self._encoded(request, "1.1"))
+            connection.send(request, self.address)
             try:
-                head = _parsed(await reader.readuntil(_HEAD_END))
-            except (OSError, asyncio.IncompleteReadError) as error:
+                status = await connection.status()
+            except (OSError, EOFError) as error:
                 raise _Broken(f"{self.address} closed the connection: {error}") from error
-            body = await _body(reader, head.headers)
-            may_keep = head.may_keep
-            return head.status, body
+            body = await self._body(connection)
+            may_keep = connection.may_continue(status)
+            return status, body
         except _UNUSABLE as error:
             raise self._unusable(error) from error
         finally:
@@ -179,91 +237,30 @@ class HttpClient:
                 timer = asyncio.get_running_loop().call_later(IDLE_S, self._expire, connection)
                 self._idle[connection] = timer
             else:
-                writer.transport.abort()  # the response is complete or no longer needed
+                connection.writer.transport.abort()  # the response is complete or not needed
             if not may_keep:
                 self._close_idle()
 
-    def _encoded(self, request: Request, version: str) -> bytes:
-        headers = [
-            f"{request.method} {request.path} HTTP/{version}",
-            f"Host: {self.address}",
-            f"Content-Type: {request.content_type}",
-            f"Content-Length: {len(request.body)}",
-            *([f"Authorization: {request.token}"] if request.token else []),
-        ]
-        return "\r\n".join([*headers, "", ""]).encode() + request.body
+    async def _body(self, connection: _Connection) -> bytes:
+        body = bytearray()
+        async for part in connection.parts():
+            body += part
+            self._check(body)
+        return bytes(body)
 
-    def _unusable(self, error: Exception) -> HttpError:
+    def _check(self, data: bytearray) -> None:
+        if len(data) > self._answer_bytes_max:
+            raise self._unusable(f"more than {self._answer_bytes_max} bytes")
+
+    def _unusable(self, error: object) -> HttpError:
         return HttpError(f"{self.address} sent no usable response: {error}")
 
     def _expire(self, connection: _Connection) -> None:
         del self._idle[connection]
-        connection[1].transport.abort()
+        connection.writer.transport.abort()
 
     def _close_idle(self) -> None:
         while self._idle:
-            (_, writer), timer = self._idle.popitem()
+            connection, timer = self._idle.popitem()
             timer.cancel()
-            writer.transport.abort()
-
-
-async def _is_quiet(connection: _Connection) -> bool:
-    """Return whether nothing has arrived since the last response, neither bytes nor the end.
-
-    Takes one turn of the loop, so that an end that has reached this host is noticed.
-    """
-    reader, writer = connection
-    try:
-        async with asyncio.timeout(0):
-            await reader.read(1)
-    except TimeoutError:
-        return not (reader.at_eof() or writer.is_closing())
-    except OSError:
-        return False
-    return False
-
-
-def _parsed(data: bytes) -> _Head:
-    """Parse the head of a response; raise ValueError."""
-    first, *lines = data.removesuffix(_HEAD_END).split(b"\r\n")
-    words = first.split(maxsplit=2)
-    if not (first.startswith(b"HTTP/") and len(words) > 1 and words[1].isdigit()):
-        raise ValueError(f"{data[:80]!r} is not HTTP")
-    pairs = (line.partition(b":") for line in lines)
-    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    return _Head(words[0], int(words[1]), headers)
-
-
-async def _body(reader: asyncio.StreamReader, headers: dict[bytes, bytes]) -> bytes:
-    """Read the body of a response to its end; raise ValueError, EOFError or OSError."""
-    if coding := headers.get(b"transfer-encoding"):
-        if coding.lower() != b"chunked":
-            raise ValueError(f"the transfer coding {coding!r} is unknown")
-        return await _chunks(reader)
-    if (length := headers.get(b"content-length")) is None:
-        return await _rest(reader)
-    if not length.isdigit() or int(length) > ANSWER_BYTES_MAX:
-        raise ValueError(f"the length {length[:80]!r} is not one of 0..{ANSWER_BYTES_MAX}")
-    return await reader.readexactly(int(length))
-
-
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
-    body = bytearray()
-    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
-        if len(body) + size > ANSWER_BYTES_MAX:
-            raise ValueError(f"the response has more than {ANSWER_BYTES_MAX} bytes")
-        body += await reader.readexactly(size)
-        if await reader.readexactly(2) != b"\r\n":
-            raise ValueError("a chunk has a wrong size")
-    while await reader.readuntil(b"\r\n") != b"\r\n":
-        pass  # trailers
-    return bytes(body)
-
-
-async def _rest(reader: asyncio.StreamReader) -> bytes:
-    body = bytearray()
-    while part := await reader.read(65_536):
-        body += part
-        if len(body) > ANSWER_BYTES_MAX:
-            raise ValueError(f"the response has more than {ANSWER_BYTES_MAX} bytes")
-    return bytes(body)
+            connection.writer.transport.abort()

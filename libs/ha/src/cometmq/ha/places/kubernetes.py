@@ -12,38 +12,22 @@ PUT, it can never create a deleted Lease again (R10).
 
 import asyncio
 import re
-import ssl
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
 
-from cometmq.ha.places.http import JSON, HttpClient, HttpError, Request
+from cometmq.ha.places.http import JSON, HttpError
+from cometmq.ha.places.kube_api import MERGE_PATCH, Api
 from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
 from cometmq.ha.record import Record, RecordDamaged, Versioned, decode_record, encode_record
-from cometmq.remoting.errors import SettingsError
 
 ANNOTATION: Final = "ha.cometmq.io/record"
-HOST: Final = "kubernetes.default.svc"
-"""Every API server's certificate has this name."""
-ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 SUBDOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-MERGE_PATCH: Final = "application/merge-patch+json"
-WATCH_S: Final = 60
-"""The server ends a watch after this time. Longer silence means that the connection is dead."""
 RETRY_S: Final = 0.5
 REFUSAL_BYTES_MAX: Final = 200
 """Length of an answer in an error, unless it is a Status object of the API."""
-
-
-class Api(msgspec.Struct, frozen=True):
-    """An API server, and the credentials for it; many records may share it."""
-
-    client: HttpClient
-    token: Callable[[], str]
-    """Return the current bearer token; raise OSError if it cannot be read."""
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -58,11 +42,6 @@ class _Lease(msgspec.Struct):
 
 class _Failure(msgspec.Struct):
     message: str = ""
-
-
-class _Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
 
 
 class KubernetesRecord:
@@ -116,17 +95,12 @@ class KubernetesRecord:
         await self._api.client.close()
 
     async def _watch_once(self) -> AsyncIterator[Versioned | None]:
-        query = f"?watch=1&fieldSelector=metadata.name%3D{self._name}&timeoutSeconds={WATCH_S}"
-        request = self._request("GET", query)
-        waits = (self._timeout_s, WATCH_S + self._timeout_s)
-        async for line in self._api.client.stream(request, waits_s=waits):
-            if not line:  # the watch has begun; this read has all earlier changes
+        only = f"metadata.name={self._name}"
+        watched = self._api.watch(self._path, wait_s=self._timeout_s, fieldSelector=only)
+        async for event in watched:
+            if event is None:  # the watch has begun; this read has all earlier changes
                 yield await self.read()
-                continue
-            event = msgspec.json.decode(line, type=_Event)
-            if event.type == "ERROR":
-                raise HttpError(f"the watch of {self._place} failed: {bytes(event.object)[:200]!r}")
-            if event.type == "DELETED":
+            elif event.type == "DELETED":
                 yield None
             else:
                 yield self._versioned(msgspec.json.decode(event.object, type=_Lease))
@@ -176,30 +150,8 @@ class KubernetesRecord:
     async def _call(
         self, method: str, path: str, body: bytes = b"", content_type: str = JSON
     ) -> tuple[int, bytes]:
-        client, request = self._api.client, self._request(method, path, body, content_type)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await client.send(request)
-        except TimeoutError as error:
-            raise HttpError(
-                f"{client.address} did not answer within {self._timeout_s} s"
-            ) from error
-
-    def _request(
-        self, method: str, path: str, body: bytes = b"", content_type: str = JSON
-    ) -> Request:
-        try:
-            token = self._api.token()
-        except OSError as error:
-            raise HttpError(f"cannot read the token of the service account: {error}") from error
-        return Request(
-            method=method,
-            path=self._path + path,
-            body=body,
-            content_type=content_type,
-            token=f"Bearer {token}" if token else "",
-            is_repeatable=method == "GET",
-        )
+        path = self._path + path
+        return await self._api.call(method, path, body, content_type, wait_s=self._timeout_s)
 
 
 def _found(status: int, answer: bytes) -> _Lease | None:
@@ -228,20 +180,3 @@ def parse_place(text: str) -> tuple[str, str]:
     if not LABEL.fullmatch(namespace) or not SUBDOMAIN.fullmatch(name):
         raise ValueError(f"{text!r} is not NAMESPACE/NAME of a lease")
     return namespace, name
-
-
-def in_cluster(account: Path = ACCOUNT) -> Api:
-    """Return the API server of the pod's cluster; raise SettingsError outside a pod.
-
-    The kubelet replaces the token before it expires, so it is read for each request.
-    """
-    ca = account / "ca.crt"
-    try:
-        tls = ssl.create_default_context(cafile=str(ca))
-    except OSError as error:
-        raise SettingsError(
-            f"{ca} cannot be read ({error}): a record in Kubernetes needs a pod with a service"
-            " account, and automountServiceAccountToken"
-        ) from error
-    token = account / "token"
-    return Api(HttpClient(HOST, 443, tls), lambda: token.read_text(encoding="ascii").strip())

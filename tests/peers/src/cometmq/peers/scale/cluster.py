@@ -14,7 +14,8 @@ from typing import Final, Self
 import msgspec
 
 from cometmq.ha.places.http import HttpClient
-from cometmq.ha.places.kubernetes import Api, KubernetesRecord
+from cometmq.ha.places.kube_api import Api
+from cometmq.ha.places.kubernetes import KubernetesRecord
 from cometmq.operator.api import Server
 from cometmq.operator.group import MEMBERS_MAX
 from cometmq.peers.ports import HOST
