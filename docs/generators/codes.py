@@ -1,35 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generate docs/reference/codes.md: response codes, and request codes with their programs."""
 
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
 
-from cometmq.broker.handlers import HANDLERS as BROKER_HANDLERS
-from cometmq.broker.handlers import VIP_EXCLUDED
-from cometmq.client.cluster.broker_requests import CALLBACKS as CLIENT_HANDLERS
-from cometmq.namesrv.handlers import HANDLERS as NAMESRV_HANDLERS
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.commands import COMMANDS
-from cometmq.remoting.types import Direction
+from cometmq.remoting.commands.table import Service
 
 from .markdown import notice, table
 
-PROGRAMS: Final[Mapping[str, Mapping[int, Any]]] = {
-    "broker": BROKER_HANDLERS,
-    "name server": NAMESRV_HANDLERS,
-    "client": CLIENT_HANDLERS,
-}
 
-
-FORWARDED: Final = frozenset(
-    {RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY}
-)
-"""Requests from tools that the broker forwards to a client."""
+def receivers(code: int) -> list[str]:
+    """Return the programs that answer a code."""
+    command = COMMANDS.get(code)
+    return [] if command is None else [service.value for service in command.services]
 
 
 def page() -> str:
     """Return the page with the tables of request codes and response codes."""
-    counts = ", ".join(f"{name} {len(handlers)}" for name, handlers in PROGRAMS.items())
+    counts = ", ".join(
+        f"{one.value} {sum(one in command.services for command in COMMANDS.values())}"
+        for one in Service
+    )
+    refused = _names(code for code, command in COMMANDS.items() if not command.has_second_port)
     lines = [
         "# Codes",
         "",
@@ -40,15 +33,14 @@ def page() -> str:
         "",
         "- **yes**: the answer is the same as RocketMQ 4.9.4's, apart from the differences in",
         "  [compatibility.md](../compatibility.md);",
-        "- *later*: the header is defined, but no handler exists yet; the answer is 3;",
         "- empty: the answer is 3. RocketMQ 4.9.4 has no handler for the code either, or the code",
         "  belongs to RocketMQ 5 or to an older release.",
         "",
-        f"The second port (`listenPort` - 2) refuses {_names(VIP_EXCLUDED)}.",
+        f"The second port (`listenPort` - 2) refuses {refused}.",
         "",
         "## Requests",
         "",
-        *table(("code", "name", *PROGRAMS), map(_row, RequestCode)),
+        *table(("code", "name", *(one.value for one in Service)), map(_row, sorted(RequestCode))),
         "",
         "## Answers",
         "",
@@ -64,21 +56,8 @@ def _row(code: RequestCode) -> list[str]:
     number = str(int(code))
     link = f"[{number}](commands.md#{number}-{code.name.lower()})"
     cells = [link if code in COMMANDS else number, code.name]
-    later = _receivers(code)
-    for name, handlers in PROGRAMS.items():
-        cells.append("**yes**" if code in handlers else "*later*" if name in later else "")
-    return cells
-
-
-def _receivers(code: RequestCode) -> set[str]:
-    """Return the programs that will serve a known code."""
-    if code in FORWARDED:
-        return {"broker", "client"}
-    is_served = any(code in handlers for handlers in PROGRAMS.values())
-    command = COMMANDS.get(code)
-    if command is None or is_served:
-        return set()
-    return {"broker" if command.direction is Direction.TO_SERVER else "client"}
+    served = receivers(code)
+    return cells + ["**yes**" if one.value in served else "" for one in Service]
 
 
 def _with_aliases(code: ResponseCode) -> str:
@@ -86,5 +65,5 @@ def _with_aliases(code: ResponseCode) -> str:
     return ", ".join(aliases)
 
 
-def _names(codes: Collection[int]) -> str:
+def _names(codes: Iterable[int]) -> str:
     return " and ".join(f"{RequestCode(code).name} ({int(code)})" for code in sorted(codes))

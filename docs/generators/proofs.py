@@ -14,7 +14,7 @@ from cometmq.peers.probes import PROBES
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands import COMMANDS
 
-from .codes import PROGRAMS
+from .codes import receivers
 from .markdown import code, notice, table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -45,11 +45,6 @@ def page() -> str:
 def test_of(text: str) -> str:
     """Return the test that an entry of proofs.toml names, as `file::function`."""
     return SAME_ANSWERS if text == SAME else text
-
-
-def receivers(number: RequestCode) -> list[str]:
-    """Return the programs that answer a code."""
-    return [name for name, handlers in PROGRAMS.items() if number in handlers]
 
 
 def _parts() -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from generators import proofs
+from generators.codes import receivers
 
 from cometmq.cli.mqadmin import COMMANDS as OUR_COMMANDS
 from cometmq.remoting.codes import RequestCode
@@ -52,9 +53,9 @@ def test_every_code_of_494_is_listed(captured: dict[int, set[str]]) -> None:
 
 def test_nothing_live_is_missing(captured: dict[int, set[str]]) -> None:
     missing = {
-        code: programs - set(proofs.receivers(RequestCode(code)))
+        code: programs - set(receivers(RequestCode(code)))
         for code, programs in captured.items()
-        if programs - set(proofs.receivers(RequestCode(code)))
+        if programs - set(receivers(RequestCode(code)))
     }
     assert missing == {}
 

@@ -150,7 +150,8 @@ GIVEN = {
 
 
 def test_every_code_of_the_name_server_was_captured():
-    assert {exchange.request.code for exchange in EXCHANGES} == set(HANDLERS)
+    captured = {exchange.request.code for exchange in EXCHANGES}
+    assert captured == {code for code in HANDLERS if not RequestCode(code).is_own}
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)

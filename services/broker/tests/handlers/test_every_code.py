@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every request code has a declared right and kind, because the defaults are permissive."""
+"""A row is all that a request code needs besides its handler."""
 
-from typing import Final
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
 
 from cometmq.broker.acl.check import (
     ADMIN_CODES,
@@ -10,56 +15,11 @@ from cometmq.broker.acl.check import (
     NEEDS_OF_5,
     UNCHANGING,
 )
-from cometmq.broker.copies.gate.kinds import KINDS
-from cometmq.broker.handlers import HANDLERS
+from cometmq.broker.copies.gate.gate import KINDS
+from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.remoting.codes import RequestCode as Code
-
-SERVED_IN_EVERY_ROLE: Final = {
-    Code.QUERY_MESSAGE,
-    Code.GET_ALL_TOPIC_CONFIG,
-    Code.UPDATE_BROKER_CONFIG,
-    Code.GET_BROKER_CONFIG,
-    Code.GET_BROKER_RUNTIME_INFO,
-    Code.GET_MIN_OFFSET,
-    Code.GET_EARLIEST_MSG_STORETIME,
-    Code.VIEW_MESSAGE_BY_ID,
-    Code.HEART_BEAT,
-    Code.UNREGISTER_CLIENT,
-    Code.DISCONNECT_CLIENT,
-    Code.GET_CONSUMER_LIST_BY_GROUP,
-    Code.GET_ALL_CONSUMER_OFFSET,
-    Code.GET_ALL_DELAY_OFFSET,
-    Code.CHECK_CLIENT_CONFIG,
-    Code.UPDATE_AND_CREATE_ACL_CONFIG,
-    Code.DELETE_ACL_CONFIG,
-    Code.GET_BROKER_CLUSTER_ACL_INFO,
-    Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-    Code.GET_BROKER_CLUSTER_ACL_CONFIG,
-    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    Code.GET_CONSUMER_CONNECTION_LIST,
-    Code.GET_PRODUCER_CONNECTION_LIST,
-    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-    Code.QUERY_TOPIC_CONSUME_BY_WHO,
-    Code.REGISTER_FILTER_SERVER,
-    Code.QUERY_CONSUME_TIME_SPAN,
-    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-    Code.CLEAN_EXPIRED_CONSUMEQUEUE,
-    Code.GET_CONSUMER_RUNNING_INFO,
-    Code.QUERY_CORRECTION_OFFSET,
-    Code.CONSUME_MESSAGE_DIRECTLY,
-    Code.VIEW_BROKER_STATS_DATA,
-    Code.CLEAN_UNUSED_TOPIC,
-    Code.GET_BROKER_CONSUME_STATS,
-    Code.QUERY_CONSUME_QUEUE,
-    Code.SEND_REPLY_MESSAGE,
-    Code.SEND_REPLY_MESSAGE_V2,
-    Code.GET_ALL_PRODUCER_INFO,
-    Code.DELETE_EXPIRED_COMMITLOG,
-    Code.GET_TOPIC_CONFIG,
-    Code.GET_SUBSCRIPTIONGROUP_CONFIG,
-    Code.ASK_TRANSACTION_STATE,
-}
-"""Requests to a group member that change no replicated table and reveal no end of a queue."""
+from cometmq.remoting.commands import COMMANDS, handlers_of
+from cometmq.remoting.commands.table import PUBLIC, Need, Service, to_broker
 
 
 def test_every_code_has_a_right() -> None:
@@ -67,7 +27,107 @@ def test_every_code_has_a_right() -> None:
     rights = [*NEEDS, *NEEDS_OF_5, *ADMIN_CODES, *ADMIN_CODES_OF_5, *UNCHANGING]
     assert HANDLERS.keys() == {*rights, Code.END_TRANSACTION}
     assert {it for it in rights if rights.count(it) > 1} == NEEDS.keys() & NEEDS_OF_5.keys()
+    assert all(COMMANDS[code].access is not PUBLIC for code in HANDLERS)
 
 
-def test_every_code_has_a_kind() -> None:
-    assert HANDLERS.keys() - KINDS.keys() == SERVED_IN_EVERY_ROLE
+def test_a_row_of_the_broker_states_its_right_and_its_kind() -> None:
+    with pytest.raises(TypeError, match="2 required positional"):
+        to_broker(30_999)  # type: ignore[call-arg]  # the defaults would be permissive
+
+
+def test_fields_that_name_a_right_exist() -> None:
+    for command in COMMANDS.values():
+        assert set(command.access.fields) <= set(command.header_type.__struct_fields__)
+        assert bool(command.access.fields) is (command.access.need is Need.CONSUME)
+
+
+@pytest.mark.parametrize("service", Service)
+def test_only_brokers_have_kinds_and_a_second_port(service: Service) -> None:
+    rows = {code: it for code, it in COMMANDS.items() if it.services == (service,)}
+    assert rows
+    if service is not Service.BROKER:
+        assert not rows.keys() & {*KINDS, *VIP_EXCLUDED, *HANDLERS}
+
+
+def test_a_code_without_its_handler_is_refused_at_the_start() -> None:
+    empty = types.ModuleType("empty")
+    with pytest.raises(LookupError, match="SEND_MESSAGE needs one function send_message, and 0 of"):
+        handlers_of(Service.BROKER, empty)
+
+
+MADE_UP = """
+import sys
+from importlib.machinery import PathFinder, SourceFileLoader
+
+ADDED = {
+    "cometmq.remoting.commands": (
+        "    # fmt: on",
+        "    GET_WEATHER = to_broker(30_999, ADMIN, Kind.CHANGE, topics.GetTopicConfig,"
+        " reply_body=json_body(TopicList), has_second_port=False)\\n    # fmt: on",
+    ),
+    "cometmq.broker.handlers.admin": (
+        "def get_broker_config(",
+        "def get_weather(broker: Broker, call: Call[NoHeader]) -> Reply:\\n"
+        "    return Reply(remark='fine')\\n\\n\\n"
+        "def get_broker_config(",
+    ),
+}
+
+
+class Loader(SourceFileLoader):
+    def get_code(self, fullname):
+        source = self.get_data(self.path).decode()
+        old, new = ADDED[fullname]
+        assert source.count(old) == 1, fullname
+        return compile(source.replace(old, new), self.path, "exec")
+
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path) if name in ADDED else None
+        if spec is not None:
+            spec.loader = Loader(name, spec.origin)
+        return spec
+
+
+sys.meta_path.insert(0, Finder)
+
+from pathlib import Path
+from random import Random
+
+from generators.codes import page
+from generators.commands import commands_page
+
+from cometmq.broker.acl.check import ADMIN_CODES
+from cometmq.broker.copies.gate.gate import KINDS
+from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
+from cometmq.peers.fuzz.hostile import Hostile
+from cometmq.remoting.codes import request_name
+from cometmq.remoting.transport.bodies import bytes_max
+from cometmq.remoting.transport.server import LARGE_ANSWERS
+
+code = 30_999
+assert request_name(code) == "GET_WEATHER (30999)"
+assert HANDLERS[code].__name__ == "get_weather"
+assert code in ADMIN_CODES, "rights"
+assert KINDS[code].name == "CHANGE", "the gate"
+assert code in VIP_EXCLUDED, "the second port"
+assert code in LARGE_ANSWERS, "large answers"
+assert bytes_max(code) is None
+assert "| GET_WEATHER | **yes** |  |  |" in page(), page()
+assert "## 30999 GET_WEATHER" in commands_page()
+fuzz = Hostile(Path(sys.argv[1]), Random(1), [code])
+assert any(shot.code == code for _ in range(20) for shot in fuzz.shots(50))
+print("done")
+"""
+
+
+def test_a_made_up_code_needs_one_row_and_one_handler() -> None:
+    """Rights, the gate, the second port, documents and fuzz find a code that only its row names."""
+    root = Path(__file__).parents[4]
+    done = subprocess.run(
+        [sys.executable, "-c", MADE_UP, root / "tests" / "golden"],
+        cwd=root / "docs", capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout == "done\n", done.stderr

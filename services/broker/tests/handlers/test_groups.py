@@ -14,11 +14,11 @@ from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.command import Call
-from cometmq.remoting.commands.groups import (
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.commands.topics import (
     DeleteSubscriptiongroup,
     GetSubscriptiongroupConfig,
 )
-from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.testing.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"

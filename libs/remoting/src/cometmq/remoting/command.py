@@ -14,11 +14,11 @@ from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.raw import FLAG_ONEWAY, Body
 from cometmq.remoting.raw import RawCommand as RawCommand  # noqa: PLC0414  # re-exported
+from cometmq.remoting.response_codes import ResponseCode
 from cometmq.remoting.types import Language, language_of
 
 HeaderT = TypeVar("HeaderT")

@@ -9,8 +9,8 @@ with ``from``.
 
 from typing import ClassVar, Final
 
-from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.refusals import explained, is_access_refusal
+from cometmq.remoting.response_codes import ResponseCode
 
 
 class CometError(Exception):

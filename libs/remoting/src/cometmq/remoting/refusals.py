@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.remarks import filter_refused
+from cometmq.remoting.response_codes import ResponseCode
 
 ACL_PACKAGE: Final = "org.apache.rocketmq.acl."
 ACL_EXCEPTION: Final = f"{ACL_PACKAGE}common.AclException"

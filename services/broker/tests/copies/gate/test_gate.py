@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.copies.gate import gate as gates
-from cometmq.broker.copies.gate.gate import NOT_SERVED, Gate
-from cometmq.broker.copies.gate.kinds import KINDS
+from cometmq.broker.copies.gate.gate import KINDS, NOT_SERVED, Gate
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.testing.scripted import frames_of
 from cometmq.broker.testing.scripts import frame

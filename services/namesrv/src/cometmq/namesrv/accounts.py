@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.commands.table import PUBLIC, Service
 from cometmq.remoting.errors import ServerError, SettingsError
 from cometmq.remoting.signature import ACCESS_KEY
 from cometmq.runtime.acl import errors
@@ -23,18 +24,9 @@ from cometmq.runtime.acl.documents import Document
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 CHANGES: Final = frozenset(
-    {
-        Code.REGISTER_BROKER,
-        Code.UNREGISTER_BROKER,
-        Code.QUERY_DATA_VERSION,  # an equal version keeps a broker in the routes
-        Code.PUT_KV_CONFIG,
-        Code.DELETE_KV_CONFIG,
-        Code.WIPE_WRITE_PERM_OF_BROKER,
-        Code.ADD_WRITE_PERM_OF_BROKER,
-        Code.DELETE_TOPIC_IN_NAMESRV,
-        Code.UPDATE_NAMESRV_CONFIG,
-        Code.GET_NAMESRV_CONFIG,
-    }
+    code
+    for code, command in COMMANDS.items()
+    if Service.NAMESRV in command.services and command.access is not PUBLIC
 )
 """The requests that need an account; all others only read what clients may know."""
 

@@ -22,7 +22,7 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, Subscr
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Response
-from cometmq.remoting.commands import admin, callbacks, clients, groups, offsets
+from cometmq.remoting.commands import admin, callbacks, clients, offsets, topics
 from cometmq.remoting.errors import RemoteProtocolError
 
 PROXIED_TIMEOUT_MS: Final = 15_000
@@ -46,7 +46,7 @@ class BrokerGroups(BrokerCalls):
 
     async def delete_group(self, group: str, *, remove_offsets: bool = False) -> None:
         """Delete a consumer group."""
-        header = groups.DeleteSubscriptiongroup(group, remove_offsets)
+        header = topics.DeleteSubscriptiongroup(group, remove_offsets)
         await self.invoke(Code.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def consumer_ids(self, group: str) -> list[str]:

@@ -2,15 +2,13 @@
 """Requests that brokers send to clients: rebalance, reset offsets, report state."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import Protocol
 
-from cometmq.client.request_reply import push_reply_message_to_client
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.callbacks import (
     ConsumeMessageDirectly,
@@ -23,7 +21,6 @@ from cometmq.remoting.commands.transactions import CheckTransactionState
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, decode_record
-from cometmq.remoting.transport.dispatch import Handler
 
 
 class ConsumerMember(Protocol):
@@ -132,14 +129,3 @@ def _member(members: Members, group: str) -> ConsumerMember:
     if consumer is None:
         raise ServerError(f"The Consumer Group <{group}> not exist in this consumer")
     return consumer
-
-
-CALLBACKS: Final[Mapping[int, Handler[Any]]] = {
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: notify_consumer_ids_changed,
-    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset_consumer_client_offset,
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: get_consumer_status_from_client,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: get_consumer_running_info,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_message_directly,
-    RequestCode.CHECK_TRANSACTION_STATE: check_transaction_state,
-    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: push_reply_message_to_client,
-}

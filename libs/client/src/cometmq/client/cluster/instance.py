@@ -15,8 +15,10 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from cometmq.client import request_reply
 from cometmq.client.clock import monotonic_ms, wall_ms
-from cometmq.client.cluster.broker_requests import CALLBACKS, ConsumerMember, TransactionMember
+from cometmq.client.cluster import broker_requests
+from cometmq.client.cluster.broker_requests import ConsumerMember, TransactionMember
 from cometmq.client.cluster.discovery import POLL_INTERVAL_MS
 from cometmq.client.cluster.late_sends import LateSends
 from cometmq.client.cluster.namesrv import Namesrv, find_addresses
@@ -38,7 +40,9 @@ from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands import handlers_of
 from cometmq.remoting.commands.clients import UnregisterClient
+from cometmq.remoting.commands.table import Service
 from cometmq.remoting.errors import (
     AccessDenied,
     CometError,
@@ -53,6 +57,9 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ClientSettings, TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet, describe
+
+CALLBACKS: Final = handlers_of(Service.CLIENT, broker_requests, request_reply)
+"""The functions that answer requests from brokers."""
 
 RETRY_SOON_MS: Final = 1_000
 """Delay before a retry to an unreachable broker, and before a rebalance after a failure."""

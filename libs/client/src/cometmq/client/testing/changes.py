@@ -14,7 +14,7 @@ from cometmq.remoting.bodies.topic_config import (
 )
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import OK, Call, Reply
-from cometmq.remoting.commands import groups, topics
+from cometmq.remoting.commands import topics
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.transport.dispatch import Handler
 
@@ -56,7 +56,7 @@ def update_and_create_subscriptiongroup(broker: MemoryBroker, call: Call[None]) 
 
 
 def delete_subscriptiongroup(
-    broker: MemoryBroker, call: Call[groups.DeleteSubscriptiongroup]
+    broker: MemoryBroker, call: Call[topics.DeleteSubscriptiongroup]
 ) -> Reply:
     """Delete a consumer group, with its offsets if requested; its members remain connected."""
     header = call.header

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""COMMANDS: a table of every request in the protocol.
+"""RequestCode: a table of every request in the protocol, one row per code, grouped by who answers.
 
-Client, server, documentation (docs/reference/commands.md) and fuzz tests are derived from this
-table. The codes 13, 22, 23, 27, 209 to 214 and 302 are unused in RocketMQ 4.9.4: only their names
-exist, and every server answers them with REQUEST_CODE_NOT_SUPPORTED.
+Handler tables, rights, the gate of a broker group, the second port, documentation
+(docs/reference/commands.md, codes.md) and fuzz tests are derived from it. A server answers a code
+without a row with REQUEST_CODE_NOT_SUPPORTED. CometMQ's own codes begin at 30001.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from enum import IntEnum, unique
+from types import ModuleType
+from typing import Any, Final, Self
 
 from cometmq.remoting.bodies.acl import AclConfig
 from cometmq.remoting.bodies.codec import (
@@ -52,13 +54,11 @@ from cometmq.remoting.bodies.topic_config import (
     TopicConfig,
     TopicConfigTable,
 )
-from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import (
     acl,
     admin,
     callbacks,
     clients,
-    groups,
     namesrv,
     offsets,
     pull,
@@ -68,340 +68,304 @@ from cometmq.remoting.commands import (
     topics,
     transactions,
 )
-from cometmq.remoting.commands.table import NO_HEADER, Command, NoHeader, command_table
-from cometmq.remoting.types import Direction
-
-__all__ = ["COMMANDS", "NO_HEADER", "Command", "NoHeader", "command_table"]
-
-COMMANDS: Final[Mapping[int, Command]] = command_table(
-    # Sending
-    Command(Code.SEND_MESSAGE, send.SendMessage, send.SendMessageReply, body=BYTES),
-    Command(Code.SEND_MESSAGE_V2, send.SendMessageV2, send.SendMessageReply, body=BYTES),
-    Command(Code.SEND_BATCH_MESSAGE, send.SendMessageV2, send.SendMessageReply, body=BATCH),
-    Command(Code.CONSUMER_SEND_MSG_BACK, send.ConsumerSendMsgBack, NO_HEADER),
-    Command(
-        Code.SEND_REPLY_MESSAGE,
-        request_reply.SendReplyMessage,
-        request_reply.SendReplyMessageReply,
-        body=BYTES,
-    ),
-    Command(
-        Code.SEND_REPLY_MESSAGE_V2,
-        request_reply.SendReplyMessageV2,
-        request_reply.SendReplyMessageReply,
-        body=BYTES,
-    ),
-    # Pulling and queries
-    Command(Code.PULL_MESSAGE, pull.PullMessage, pull.PullMessageReply, reply_body=RECORDS),
-    Command(Code.LITE_PULL_MESSAGE, pull.PullMessage, pull.PullMessageReply, reply_body=RECORDS),
-    Command(
-        Code.QUERY_MESSAGE, queries.QueryMessage, queries.QueryMessageReply, reply_body=RECORDS
-    ),
-    Command(Code.VIEW_MESSAGE_BY_ID, queries.ViewMessageById, NO_HEADER, reply_body=RECORDS),
-    Command(
-        Code.QUERY_CONSUME_QUEUE,
-        queries.QueryConsumeQueue,
-        NO_HEADER,
-        reply_body=json_body(ConsumeQueueEntries),
-    ),
-    # Offsets
-    Command(
-        Code.QUERY_CONSUMER_OFFSET, offsets.QueryConsumerOffset, offsets.QueryConsumerOffsetReply
-    ),
-    Command(Code.UPDATE_CONSUMER_OFFSET, offsets.UpdateConsumerOffset, NO_HEADER, oneway=True),
-    Command(
-        Code.SEARCH_OFFSET_BY_TIMESTAMP,
-        offsets.SearchOffsetByTimestamp,
-        offsets.SearchOffsetByTimestampReply,
-    ),
-    Command(Code.GET_MAX_OFFSET, offsets.GetMaxOffset, offsets.GetMaxOffsetReply),
-    Command(Code.GET_MIN_OFFSET, offsets.GetMinOffset, offsets.GetMinOffsetReply),
-    Command(
-        Code.GET_EARLIEST_MSG_STORETIME,
-        offsets.GetEarliestMsgStoretime,
-        offsets.GetEarliestMsgStoretimeReply,
-    ),
-    Command(
-        Code.GET_ALL_CONSUMER_OFFSET,
-        NO_HEADER,
-        NO_HEADER,
-        reply_body=json_body(ConsumerOffsetTable),
-    ),
-    Command(
-        Code.GET_ALL_DELAY_OFFSET, NO_HEADER, NO_HEADER, reply_body=json_body(DelayOffsetTable)
-    ),
-    # Clients
-    Command(Code.HEART_BEAT, NO_HEADER, NO_HEADER, body=json_body(Heartbeat)),
-    Command(Code.UNREGISTER_CLIENT, clients.UnregisterClient, NO_HEADER),
-    Command(Code.DISCONNECT_CLIENT, clients.DisconnectClient, clients.DisconnectClientReply),
-    Command(
-        Code.GET_CONSUMER_LIST_BY_GROUP,
-        clients.GetConsumerListByGroup,
-        NO_HEADER,
-        reply_body=json_body(ConsumerIdList),
-    ),
-    Command(Code.CHECK_CLIENT_CONFIG, NO_HEADER, NO_HEADER, body=json_body(ClientConfigCheck)),
-    Command(
-        Code.LOCK_BATCH_MQ,
-        NO_HEADER,
-        NO_HEADER,
-        body=json_body(LockBatch),
-        reply_body=json_body(LockBatchReply),
-    ),
-    Command(Code.UNLOCK_BATCH_MQ, NO_HEADER, NO_HEADER, body=json_body(LockBatch)),
-    # Transactions
-    Command(Code.END_TRANSACTION, transactions.EndTransaction, NO_HEADER, oneway=True),
-    Command(Code.RESUME_CHECK_HALF_MESSAGE, transactions.ResumeCheckHalfMessage, NO_HEADER),
-    Command(
-        Code.ASK_TRANSACTION_STATE,
-        transactions.AskTransactionState,
-        transactions.AskTransactionStateReply,
-    ),
-    Command(Code.SET_TRANSACTION_ASIDE, transactions.SetTransactionAside, NO_HEADER),
-    Command(Code.GET_BROKER_OVERVIEW, NO_HEADER, NO_HEADER, reply_body=json_body(BrokerOverview)),
-    # Requests of a broker to its clients
-    Command(
-        Code.CHECK_TRANSACTION_STATE,
-        transactions.CheckTransactionState,
-        NO_HEADER,
-        oneway=True,
-        direction=Direction.TO_CLIENT,
-        body=RECORDS,
-    ),
-    Command(
-        Code.NOTIFY_CONSUMER_IDS_CHANGED,
-        callbacks.NotifyConsumerIdsChanged,
-        NO_HEADER,
-        oneway=True,
-        direction=Direction.TO_CLIENT,
-    ),
-    Command(
-        Code.RESET_CONSUMER_CLIENT_OFFSET,
-        callbacks.ResetConsumerClientOffset,
-        NO_HEADER,
-        oneway=True,
-        direction=Direction.TO_CLIENT,
-        body=json_body(QueueOffsetTable),
-    ),
-    Command(
-        Code.GET_CONSUMER_STATUS_FROM_CLIENT,
-        callbacks.GetConsumerStatusFromClient,
-        NO_HEADER,
-        direction=Direction.TO_CLIENT,
-        reply_body=json_body(ConsumerStatus),
-    ),
-    Command(
-        Code.GET_CONSUMER_RUNNING_INFO,
-        callbacks.GetConsumerRunningInfo,
-        NO_HEADER,
-        direction=Direction.TO_CLIENT,
-        reply_body=json_body(ConsumerRunningInfo),
-    ),
-    Command(
-        Code.CONSUME_MESSAGE_DIRECTLY,
-        callbacks.ConsumeMessageDirectly,
-        NO_HEADER,
-        direction=Direction.TO_CLIENT,
-        body=RECORDS,
-        reply_body=json_body(ConsumeMessageDirectlyResult),
-    ),
-    Command(
-        Code.PUSH_REPLY_MESSAGE_TO_CLIENT,
-        request_reply.PushReplyMessageToClient,
-        NO_HEADER,
-        direction=Direction.TO_CLIENT,
-        body=BYTES,
-    ),
-    # Name server
-    Command(Code.PUT_KV_CONFIG, namesrv.PutKvConfig, NO_HEADER),
-    Command(Code.GET_KV_CONFIG, namesrv.GetKvConfig, namesrv.GetKvConfigReply),
-    Command(Code.DELETE_KV_CONFIG, namesrv.DeleteKvConfig, NO_HEADER),
-    Command(
-        Code.REGISTER_BROKER,
-        namesrv.RegisterBroker,
-        namesrv.RegisterBrokerReply,
-        body=REGISTER,
-        reply_body=json_body(KVTable),
-    ),
-    Command(Code.UNREGISTER_BROKER, namesrv.UnregisterBroker, NO_HEADER),
-    Command(
-        Code.GET_ROUTEINFO_BY_TOPIC,
-        namesrv.GetRouteinfoByTopic,
-        NO_HEADER,
-        reply_body=json_body(TopicRoute),
-    ),
-    Command(Code.GET_BROKER_CLUSTER_INFO, NO_HEADER, NO_HEADER, reply_body=json_body(ClusterInfo)),
-    Command(
-        Code.WIPE_WRITE_PERM_OF_BROKER,
-        namesrv.WipeWritePermOfBroker,
-        namesrv.WipeWritePermOfBrokerReply,
-    ),
-    Command(
-        Code.ADD_WRITE_PERM_OF_BROKER,
-        namesrv.AddWritePermOfBroker,
-        namesrv.AddWritePermOfBrokerReply,
-    ),
-    Command(
-        Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-        NO_HEADER,
-        NO_HEADER,
-        reply_body=json_body(TopicList),
-    ),
-    Command(Code.DELETE_TOPIC_IN_NAMESRV, namesrv.DeleteTopicInNamesrv, NO_HEADER),
-    Command(
-        Code.GET_KVLIST_BY_NAMESPACE,
-        namesrv.GetKvlistByNamespace,
-        NO_HEADER,
-        reply_body=json_body(KVTable),
-    ),
-    Command(
-        Code.GET_TOPICS_BY_CLUSTER,
-        namesrv.GetTopicsByCluster,
-        NO_HEADER,
-        reply_body=json_body(TopicList),
-    ),
-    Command(
-        Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, NO_HEADER, NO_HEADER, reply_body=json_body(TopicList)
-    ),
-    Command(Code.GET_UNIT_TOPIC_LIST, NO_HEADER, NO_HEADER, reply_body=json_body(TopicList)),
-    Command(
-        Code.GET_HAS_UNIT_SUB_TOPIC_LIST, NO_HEADER, NO_HEADER, reply_body=json_body(TopicList)
-    ),
-    Command(
-        Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-        NO_HEADER,
-        NO_HEADER,
-        reply_body=json_body(TopicList),
-    ),
-    Command(Code.UPDATE_NAMESRV_CONFIG, NO_HEADER, NO_HEADER, body=PROPERTIES_TEXT),
-    Command(Code.GET_NAMESRV_CONFIG, NO_HEADER, NO_HEADER, reply_body=PROPERTIES_TEXT),
-    Command(
-        Code.QUERY_DATA_VERSION,
-        namesrv.QueryDataVersion,
-        namesrv.QueryDataVersionReply,
-        body=json_body(DataVersion),
-        reply_body=json_body(DataVersion),
-    ),
-    # Topics and groups of a broker
-    Command(Code.UPDATE_AND_CREATE_TOPIC, topics.UpdateAndCreateTopic, NO_HEADER),
-    Command(
-        Code.GET_ALL_TOPIC_CONFIG, NO_HEADER, NO_HEADER, reply_body=json_body(TopicConfigTable)
-    ),
-    Command(
-        Code.GET_TOPIC_STATS_INFO,
-        topics.GetTopicStatsInfo,
-        NO_HEADER,
-        reply_body=json_body(TopicStats),
-    ),
-    Command(Code.DELETE_TOPIC_IN_BROKER, topics.DeleteTopicInBroker, NO_HEADER),
-    Command(
-        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-        NO_HEADER,
-        NO_HEADER,
-        reply_body=json_body(TopicList),
-    ),
-    Command(
-        Code.GET_TOPIC_CONFIG, topics.GetTopicConfig, NO_HEADER, reply_body=json_body(TopicConfig)
-    ),
-    Command(
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        NO_HEADER,
-        NO_HEADER,
-        body=json_body(SubscriptionGroupConfig),
-    ),
-    Command(
-        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-        NO_HEADER,
-        NO_HEADER,
-        reply_body=json_body(SubscriptionGroupTable),
-    ),
-    Command(Code.DELETE_SUBSCRIPTIONGROUP, groups.DeleteSubscriptiongroup, NO_HEADER),
-    Command(
-        Code.GET_SUBSCRIPTIONGROUP_CONFIG,
-        groups.GetSubscriptiongroupConfig,
-        NO_HEADER,
-        reply_body=json_body(SubscriptionGroupConfig),
-    ),
-    # Administration of a broker
-    Command(Code.UPDATE_BROKER_CONFIG, NO_HEADER, NO_HEADER, body=PROPERTIES_TEXT),
-    Command(
-        Code.GET_BROKER_CONFIG, NO_HEADER, admin.GetBrokerConfigReply, reply_body=PROPERTIES_TEXT
-    ),
-    Command(Code.GET_BROKER_RUNTIME_INFO, NO_HEADER, NO_HEADER, reply_body=json_body(KVTable)),
-    Command(
-        Code.GET_CONSUMER_CONNECTION_LIST,
-        admin.GetConsumerConnectionList,
-        NO_HEADER,
-        reply_body=json_body(ConsumerConnections),
-    ),
-    Command(
-        Code.GET_PRODUCER_CONNECTION_LIST,
-        admin.GetProducerConnectionList,
-        NO_HEADER,
-        reply_body=json_body(ProducerConnections),
-    ),
-    Command(
-        Code.GET_CONSUME_STATS,
-        admin.GetConsumeStats,
-        NO_HEADER,
-        reply_body=json_body(ConsumeStats),
-    ),
-    Command(
-        Code.INVOKE_BROKER_TO_RESET_OFFSET,
-        admin.InvokeBrokerToResetOffset,
-        NO_HEADER,
-        reply_body=json_body(QueueOffsetTable),
-    ),
-    Command(
-        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-        admin.InvokeBrokerToGetConsumerStatus,
-        NO_HEADER,
-        reply_body=json_body(ConsumerStatus),
-    ),
-    Command(
-        Code.QUERY_TOPIC_CONSUME_BY_WHO,
-        admin.QueryTopicConsumeByWho,
-        NO_HEADER,
-        reply_body=json_body(GroupList),
-    ),
-    Command(
-        Code.REGISTER_FILTER_SERVER, admin.RegisterFilterServer, admin.RegisterFilterServerReply
-    ),
-    Command(
-        Code.QUERY_CONSUME_TIME_SPAN,
-        admin.QueryConsumeTimeSpan,
-        NO_HEADER,
-        reply_body=json_body(ConsumeTimeSpans),
-    ),
-    Command(Code.CLEAN_EXPIRED_CONSUMEQUEUE, NO_HEADER, NO_HEADER),
-    Command(Code.CLEAN_UNUSED_TOPIC, NO_HEADER, NO_HEADER),
-    Command(Code.DELETE_EXPIRED_COMMITLOG, NO_HEADER, NO_HEADER),
-    Command(
-        Code.QUERY_CORRECTION_OFFSET,
-        admin.QueryCorrectionOffset,
-        NO_HEADER,
-        reply_body=json_body(CorrectionOffsets),
-    ),
-    Command(Code.CLONE_GROUP_OFFSET, admin.CloneGroupOffset, NO_HEADER),
-    Command(
-        Code.VIEW_BROKER_STATS_DATA,
-        admin.ViewBrokerStatsData,
-        NO_HEADER,
-        reply_body=json_body(BrokerStatsData),
-    ),
-    Command(
-        Code.GET_BROKER_CONSUME_STATS,
-        admin.GetBrokerConsumeStats,
-        NO_HEADER,
-        reply_body=json_body(BrokerConsumeStats),
-    ),
-    Command(Code.GET_ALL_PRODUCER_INFO, NO_HEADER, NO_HEADER, reply_body=json_body(ProducerTable)),
-    # Access control
-    Command(Code.UPDATE_AND_CREATE_ACL_CONFIG, acl.UpdateAndCreateAclConfig, NO_HEADER),
-    Command(Code.DELETE_ACL_CONFIG, acl.DeleteAclConfig, NO_HEADER),
-    Command(Code.GET_BROKER_CLUSTER_ACL_INFO, NO_HEADER, acl.GetBrokerClusterAclInfoReply),
-    Command(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, acl.UpdateGlobalWhiteAddrsConfig, NO_HEADER),
-    Command(
-        Code.GET_BROKER_CLUSTER_ACL_CONFIG, NO_HEADER, NO_HEADER, reply_body=json_body(AclConfig)
-    ),
+from cometmq.remoting.commands.table import (
+    ADMIN,
+    ADMIN_OF_5,
+    HEARTBEAT,
+    LOCKS,
+    NO_HEADER,
+    PUBLIC,
+    REPLY,
+    SEND,
+    SIGNED,
+    STORED,
+    Command,
+    Kind,
+    NoHeader,
+    Service,
+    consume,
+    to_broker,
+    to_client,
+    to_namesrv,
 )
+
+__all__ = ["COMMANDS", "NO_HEADER", "Command", "NoHeader", "RequestCode", "handlers_of"]
+
+_BOTH: Final = (Service.BROKER, Service.CLIENT)
+
+
+@unique
+class RequestCode(IntEnum):
+    """The operation that a request asks for; `command` is the rest of its row."""
+
+    command: Command | None
+
+    def __new__(cls, row: Command | int) -> Self:
+        """Take a row, or the number of a code that nothing serves."""
+        self = int.__new__(cls, row.code if isinstance(row, Command) else row)
+        self._value_ = int(self)
+        self.command = row if isinstance(row, Command) else None
+        return self
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the code is CometMQ's, not RocketMQ's."""
+        return 30_000 < self < 40_000
+
+    # fmt: off
+    # The broker: sending
+    SEND_MESSAGE = to_broker(10, SEND, Kind.PUT, send.SendMessage, send.SendMessageReply,
+        body=BYTES, is_native=True)
+    SEND_MESSAGE_V2 = to_broker(310, SEND, Kind.PUT, send.SendMessageV2, send.SendMessageReply,
+        body=BYTES, handler="send_message", is_native=True)
+    SEND_BATCH_MESSAGE = to_broker(320, SEND, Kind.PUT, send.SendMessageV2, send.SendMessageReply,
+        body=BATCH, is_native=True)
+    CONSUMER_SEND_MSG_BACK = to_broker(36, consume("group"), Kind.PUT, send.ConsumerSendMsgBack,
+        is_native=True)
+    SEND_REPLY_MESSAGE = to_broker(324, REPLY, Kind.ANY_ROLE, request_reply.SendReplyMessage,
+        request_reply.SendReplyMessageReply, body=BYTES)
+    SEND_REPLY_MESSAGE_V2 = to_broker(325, REPLY, Kind.ANY_ROLE, request_reply.SendReplyMessageV2,
+        request_reply.SendReplyMessageReply, body=BYTES, handler="send_reply_message")
+
+    # The broker: pulling and queries
+    PULL_MESSAGE = to_broker(11, consume("topic", "consumer_group"), Kind.READ, pull.PullMessage,
+        pull.PullMessageReply, reply_body=RECORDS, has_second_port=False, is_native=True)
+    LITE_PULL_MESSAGE = to_broker(361, consume("topic", "consumer_group"), Kind.READ,
+        pull.PullMessage, pull.PullMessageReply, reply_body=RECORDS, handler="pull_message",
+        has_second_port=False, is_native=True)
+    QUERY_MESSAGE = to_broker(12, consume("topic"), Kind.ANY_ROLE, queries.QueryMessage,
+        queries.QueryMessageReply, reply_body=RECORDS)
+    VIEW_MESSAGE_BY_ID = to_broker(33, SIGNED, Kind.ANY_ROLE, queries.ViewMessageById,
+        reply_body=RECORDS)
+    QUERY_CONSUME_QUEUE = to_broker(321, SIGNED, Kind.ANY_ROLE, queries.QueryConsumeQueue,
+        reply_body=json_body(ConsumeQueueEntries))
+
+    # The broker: offsets
+    QUERY_CONSUMER_OFFSET = to_broker(14, SIGNED, Kind.READ, offsets.QueryConsumerOffset,
+        offsets.QueryConsumerOffsetReply)
+    UPDATE_CONSUMER_OFFSET = to_broker(15, consume("consumer_group", "topic"), Kind.COMMIT,
+        offsets.UpdateConsumerOffset, oneway=True)
+    SEARCH_OFFSET_BY_TIMESTAMP = to_broker(29, SIGNED, Kind.READ, offsets.SearchOffsetByTimestamp,
+        offsets.SearchOffsetByTimestampReply)
+    GET_MAX_OFFSET = to_broker(30, SIGNED, Kind.READ, offsets.GetMaxOffset,
+        offsets.GetMaxOffsetReply)
+    GET_MIN_OFFSET = to_broker(31, SIGNED, Kind.ANY_ROLE, offsets.GetMinOffset,
+        offsets.GetMinOffsetReply)
+    GET_EARLIEST_MSG_STORETIME = to_broker(32, SIGNED, Kind.ANY_ROLE,
+        offsets.GetEarliestMsgStoretime, offsets.GetEarliestMsgStoretimeReply)
+    GET_ALL_CONSUMER_OFFSET = to_broker(43, SIGNED, Kind.ANY_ROLE,
+        reply_body=json_body(ConsumerOffsetTable))
+    GET_ALL_DELAY_OFFSET = to_broker(45, SIGNED, Kind.ANY_ROLE,
+        reply_body=json_body(DelayOffsetTable))
+
+    # The broker: clients
+    HEART_BEAT = to_broker(34, HEARTBEAT, Kind.ANY_ROLE, body=json_body(Heartbeat))
+    UNREGISTER_CLIENT = to_broker(35, consume("consumer_group"), Kind.ANY_ROLE,
+        clients.UnregisterClient)
+    DISCONNECT_CLIENT = to_broker(30004, ADMIN, Kind.ANY_ROLE, clients.DisconnectClient,
+        clients.DisconnectClientReply)
+    GET_CONSUMER_LIST_BY_GROUP = to_broker(38, consume("consumer_group"), Kind.ANY_ROLE,
+        clients.GetConsumerListByGroup, reply_body=json_body(ConsumerIdList))
+    CHECK_CLIENT_CONFIG = to_broker(46, SIGNED, Kind.ANY_ROLE, body=json_body(ClientConfigCheck))
+    LOCK_BATCH_MQ = to_broker(41, LOCKS, Kind.UNLOGGED, body=json_body(LockBatch),
+        reply_body=json_body(LockBatchReply), is_native=True, is_small=True)
+    UNLOCK_BATCH_MQ = to_broker(42, LOCKS, Kind.UNLOGGED, body=json_body(LockBatch))
+    # Tools send these two to a broker, which sends them to the client
+    GET_CONSUMER_RUNNING_INFO = to_broker(307, consume("consumer_group", is_of_5=True),
+        Kind.ANY_ROLE, callbacks.GetConsumerRunningInfo, reply_body=json_body(ConsumerRunningInfo),
+        services=_BOTH)
+    CONSUME_MESSAGE_DIRECTLY = to_broker(309, ADMIN, Kind.ANY_ROLE,
+        callbacks.ConsumeMessageDirectly, body=RECORDS,
+        reply_body=json_body(ConsumeMessageDirectlyResult), services=_BOTH)
+
+    # The broker: transactions
+    END_TRANSACTION = to_broker(37, STORED, Kind.PUT, transactions.EndTransaction, oneway=True,
+        is_native=True)
+    RESUME_CHECK_HALF_MESSAGE = to_broker(323, ADMIN, Kind.PUT, transactions.ResumeCheckHalfMessage)
+    ASK_TRANSACTION_STATE = to_broker(30001, ADMIN, Kind.ANY_ROLE, transactions.AskTransactionState,
+        transactions.AskTransactionStateReply)
+    SET_TRANSACTION_ASIDE = to_broker(30002, ADMIN, Kind.PUT, transactions.SetTransactionAside)
+
+    # The broker: topics and groups
+    UPDATE_AND_CREATE_TOPIC = to_broker(17, ADMIN, Kind.CHANGE, topics.UpdateAndCreateTopic)
+    GET_ALL_TOPIC_CONFIG = to_broker(21, SIGNED, Kind.ANY_ROLE,
+        reply_body=json_body(TopicConfigTable))
+    GET_TOPIC_STATS_INFO = to_broker(202, SIGNED, Kind.READ, topics.GetTopicStatsInfo,
+        reply_body=json_body(TopicStats), may_miss=True)
+    DELETE_TOPIC_IN_BROKER = to_broker(215, ADMIN, Kind.CHANGE, topics.DeleteTopicInBroker)
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = to_broker(305, SIGNED, Kind.ANY_ROLE,
+        reply_body=json_body(TopicList), handler="get_system_topic_list")
+    GET_TOPIC_CONFIG = to_broker(351, SIGNED, Kind.ANY_ROLE, topics.GetTopicConfig,
+        reply_body=json_body(TopicConfig))
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = to_broker(200, ADMIN, Kind.CHANGE,
+        body=json_body(SubscriptionGroupConfig))
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = to_broker(201, SIGNED, Kind.ANY_ROLE,
+        reply_body=json_body(SubscriptionGroupTable))
+    DELETE_SUBSCRIPTIONGROUP = to_broker(207, ADMIN, Kind.CHANGE, topics.DeleteSubscriptiongroup)
+    GET_SUBSCRIPTIONGROUP_CONFIG = to_broker(352, SIGNED, Kind.ANY_ROLE,
+        topics.GetSubscriptiongroupConfig, reply_body=json_body(SubscriptionGroupConfig))
+
+    # The broker: administration
+    UPDATE_BROKER_CONFIG = to_broker(25, ADMIN, Kind.ANY_ROLE, body=PROPERTIES_TEXT)
+    GET_BROKER_CONFIG = to_broker(26, SIGNED, Kind.ANY_ROLE, NO_HEADER, admin.GetBrokerConfigReply,
+        reply_body=PROPERTIES_TEXT)
+    GET_BROKER_RUNTIME_INFO = to_broker(28, SIGNED, Kind.ANY_ROLE, reply_body=json_body(KVTable))
+    GET_BROKER_OVERVIEW = to_broker(30003, SIGNED, Kind.READ, reply_body=json_body(BrokerOverview))
+    GET_CONSUMER_CONNECTION_LIST = to_broker(203, SIGNED, Kind.ANY_ROLE,
+        admin.GetConsumerConnectionList, reply_body=json_body(ConsumerConnections))
+    GET_PRODUCER_CONNECTION_LIST = to_broker(204, SIGNED, Kind.ANY_ROLE,
+        admin.GetProducerConnectionList, reply_body=json_body(ProducerConnections))
+    GET_CONSUME_STATS = to_broker(208, SIGNED, Kind.READ, admin.GetConsumeStats,
+        reply_body=json_body(ConsumeStats), may_miss=True)
+    INVOKE_BROKER_TO_RESET_OFFSET = to_broker(222, ADMIN, Kind.CHANGE,
+        admin.InvokeBrokerToResetOffset, reply_body=json_body(QueueOffsetTable))
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS = to_broker(223, consume("group", is_of_5=True),
+        Kind.ANY_ROLE, admin.InvokeBrokerToGetConsumerStatus, reply_body=json_body(ConsumerStatus))
+    QUERY_TOPIC_CONSUME_BY_WHO = to_broker(300, SIGNED, Kind.ANY_ROLE, admin.QueryTopicConsumeByWho,
+        reply_body=json_body(GroupList))
+    REGISTER_FILTER_SERVER = to_broker(301, ADMIN_OF_5, Kind.ANY_ROLE, admin.RegisterFilterServer,
+        admin.RegisterFilterServerReply)
+    QUERY_CONSUME_TIME_SPAN = to_broker(303, SIGNED, Kind.ANY_ROLE, admin.QueryConsumeTimeSpan,
+        reply_body=json_body(ConsumeTimeSpans))
+    CLEAN_EXPIRED_CONSUMEQUEUE = to_broker(306, ADMIN, Kind.ANY_ROLE,
+        handler="clean_expired_consume_queue")
+    CLEAN_UNUSED_TOPIC = to_broker(316, ADMIN, Kind.ANY_ROLE)
+    DELETE_EXPIRED_COMMITLOG = to_broker(329, ADMIN, Kind.ANY_ROLE)
+    QUERY_CORRECTION_OFFSET = to_broker(308, SIGNED, Kind.ANY_ROLE, admin.QueryCorrectionOffset,
+        reply_body=json_body(CorrectionOffsets))
+    CLONE_GROUP_OFFSET = to_broker(314, ADMIN, Kind.CHANGE, admin.CloneGroupOffset)
+    VIEW_BROKER_STATS_DATA = to_broker(315, SIGNED, Kind.ANY_ROLE, admin.ViewBrokerStatsData,
+        reply_body=json_body(BrokerStatsData), may_miss=True)
+    GET_BROKER_CONSUME_STATS = to_broker(317, SIGNED, Kind.ANY_ROLE, admin.GetBrokerConsumeStats,
+        reply_body=json_body(BrokerConsumeStats))
+    GET_ALL_PRODUCER_INFO = to_broker(328, SIGNED, Kind.ANY_ROLE,
+        reply_body=json_body(ProducerTable))
+
+    # The broker: accounts
+    UPDATE_AND_CREATE_ACL_CONFIG = to_broker(50, ADMIN, Kind.ANY_ROLE, acl.UpdateAndCreateAclConfig)
+    DELETE_ACL_CONFIG = to_broker(51, ADMIN, Kind.ANY_ROLE, acl.DeleteAclConfig)
+    GET_BROKER_CLUSTER_ACL_INFO = to_broker(52, SIGNED, Kind.ANY_ROLE, NO_HEADER,
+        acl.GetBrokerClusterAclInfoReply)
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = to_broker(53, ADMIN, Kind.ANY_ROLE,
+        acl.UpdateGlobalWhiteAddrsConfig)
+    GET_BROKER_CLUSTER_ACL_CONFIG = to_broker(54, ADMIN, Kind.ANY_ROLE,
+        reply_body=json_body(AclConfig))
+
+    # The client
+    CHECK_TRANSACTION_STATE = to_client(39, transactions.CheckTransactionState, body=RECORDS,
+        oneway=True)
+    NOTIFY_CONSUMER_IDS_CHANGED = to_client(40, callbacks.NotifyConsumerIdsChanged, oneway=True)
+    RESET_CONSUMER_CLIENT_OFFSET = to_client(220, callbacks.ResetConsumerClientOffset,
+        body=json_body(QueueOffsetTable), oneway=True)
+    GET_CONSUMER_STATUS_FROM_CLIENT = to_client(221, callbacks.GetConsumerStatusFromClient,
+        reply_body=json_body(ConsumerStatus))
+    PUSH_REPLY_MESSAGE_TO_CLIENT = to_client(326, request_reply.PushReplyMessageToClient,
+        body=BYTES)
+
+    # The name server
+    PUT_KV_CONFIG = to_namesrv(100, ADMIN, namesrv.PutKvConfig)
+    GET_KV_CONFIG = to_namesrv(101, PUBLIC, namesrv.GetKvConfig, namesrv.GetKvConfigReply)
+    DELETE_KV_CONFIG = to_namesrv(102, ADMIN, namesrv.DeleteKvConfig)
+    REGISTER_BROKER = to_namesrv(103, ADMIN, namesrv.RegisterBroker, namesrv.RegisterBrokerReply,
+        body=REGISTER, reply_body=json_body(KVTable))
+    UNREGISTER_BROKER = to_namesrv(104, ADMIN, namesrv.UnregisterBroker)
+    GET_ROUTEINFO_BY_TOPIC = to_namesrv(105, PUBLIC, namesrv.GetRouteinfoByTopic,
+        reply_body=json_body(TopicRoute))
+    GET_BROKER_CLUSTER_INFO = to_namesrv(106, PUBLIC, reply_body=json_body(ClusterInfo))
+    WIPE_WRITE_PERM_OF_BROKER = to_namesrv(205, ADMIN, namesrv.WipeWritePermOfBroker,
+        namesrv.WipeWritePermOfBrokerReply)
+    ADD_WRITE_PERM_OF_BROKER = to_namesrv(327, ADMIN, namesrv.AddWritePermOfBroker,
+        namesrv.AddWritePermOfBrokerReply)
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = to_namesrv(206, PUBLIC, reply_body=json_body(TopicList))
+    DELETE_TOPIC_IN_NAMESRV = to_namesrv(216, ADMIN, namesrv.DeleteTopicInNamesrv)
+    GET_KVLIST_BY_NAMESPACE = to_namesrv(219, PUBLIC, namesrv.GetKvlistByNamespace,
+        reply_body=json_body(KVTable))
+    GET_TOPICS_BY_CLUSTER = to_namesrv(224, PUBLIC, namesrv.GetTopicsByCluster,
+        reply_body=json_body(TopicList))
+    GET_SYSTEM_TOPIC_LIST_FROM_NS = to_namesrv(304, PUBLIC, reply_body=json_body(TopicList))
+    GET_UNIT_TOPIC_LIST = to_namesrv(311, PUBLIC, reply_body=json_body(TopicList))
+    GET_HAS_UNIT_SUB_TOPIC_LIST = to_namesrv(312, PUBLIC, reply_body=json_body(TopicList))
+    GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = to_namesrv(313, PUBLIC, reply_body=json_body(TopicList))
+    UPDATE_NAMESRV_CONFIG = to_namesrv(318, ADMIN, body=PROPERTIES_TEXT)
+    GET_NAMESRV_CONFIG = to_namesrv(319, ADMIN, reply_body=PROPERTIES_TEXT)
+    # An account is needed, because an equal version keeps a broker in the routes
+    QUERY_DATA_VERSION = to_namesrv(322, ADMIN, namesrv.QueryDataVersion,
+        namesrv.QueryDataVersionReply, body=json_body(DataVersion),
+        reply_body=json_body(DataVersion))
+
+    # Not served: RocketMQ 4.9.4 has only the names of 13, 22, 23, 27, 209 to 214 and 302; the rest
+    # belongs to RocketMQ 5 or to its controllers.
+    QUERY_BROKER_OFFSET = 13
+    UPDATE_AND_CREATE_TOPIC_LIST = 18
+    GET_TOPIC_CONFIG_LIST = 22
+    GET_TOPIC_NAME_LIST = 23
+    TRIGGER_DELETE_FILES = 27
+    GET_CLIENT_CONFIG = 47
+    GET_TIMER_CHECK_POINT = 60
+    GET_TIMER_METRICS = 61
+    SUSPEND_CONSUMER = 209
+    RESUME_CONSUMER = 210
+    RESET_CONSUMER_OFFSET_IN_CONSUMER = 211
+    RESET_CONSUMER_OFFSET_IN_BROKER = 212
+    ADJUST_CONSUMER_THREAD_POOL = 213
+    WHO_CONSUME_THE_MESSAGE = 214
+    REGISTER_TOPIC_IN_NAMESRV = 217
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = 225
+    REGISTER_MESSAGE_FILTER_CLASS = 302
+    QUERY_TOPICS_BY_CONSUMER = 343
+    QUERY_SUBSCRIPTION_BY_CONSUMER = 345
+    UPDATE_AND_GET_GROUP_FORBIDDEN = 353
+    CHECK_ROCKSDB_CQ_WRITE_PROGRESS = 354
+    EXPORT_ROCKSDB_CONFIG_TO_JSON = 355
+    RECALL_MESSAGE = 370
+    QUERY_ASSIGNMENT = 400
+    SET_MESSAGE_REQUEST_MODE = 401
+    GET_ALL_MESSAGE_REQUEST_MODE = 402
+    UPDATE_AND_CREATE_STATIC_TOPIC = 513
+    GET_BROKER_MEMBER_GROUP = 901
+    ADD_BROKER = 902
+    REMOVE_BROKER = 903
+    BROKER_HEARTBEAT = 904
+    NOTIFY_MIN_BROKER_ID_CHANGE = 905
+    EXCHANGE_BROKER_HA_INFO = 906
+    GET_BROKER_HA_STATUS = 907
+    RESET_MASTER_FLUSH_OFFSET = 908
+    POP_MESSAGE = 200050
+    ACK_MESSAGE = 200051
+    PEEK_MESSAGE = 200052
+    CHANGE_MESSAGE_INVISIBLETIME = 200053
+    NOTIFICATION = 200054
+    POLLING_INFO = 200055
+    POP_ROLLBACK = 200056
+    BATCH_ACK_MESSAGE = 200151
+
+    # fmt: on
+
+
+COMMANDS: Final[Mapping[int, Command]] = {
+    int(code): code.command for code in RequestCode if code.command is not None
+}
+
+
+def handlers_of(service: Service, *modules: ModuleType) -> dict[int, Any]:
+    """Return the function for each code that a service answers; see `Command.handler`.
+
+    Raise LookupError unless exactly one of the modules defines it.
+    """
+    found: dict[int, Any] = {}
+    for code in RequestCode:
+        if code.command is None or service not in code.command.services:
+            continue
+        name = code.command.handler or code.name.lower()
+        owners = [it for it in modules if _defines(it, name)]
+        if len(owners) != 1:
+            raise LookupError(
+                f"{code.name} needs one function {name}, and {len(owners)} of the modules with "
+                f"handlers of the {service.value} define it"
+            )
+        found[code] = getattr(owners[0], name)
+    return found
+
+
+def _defines(module: ModuleType, name: str) -> bool:
+    return getattr(vars(module).get(name), "__module__", None) == module.__name__

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The type of a row in the command catalogue."""
+"""What the row of a request says: headers, bodies, and how servers and accounts treat the request.
 
-from collections.abc import Mapping
+A row names no function: a service serves a request with the function of its handler modules that
+is named after the code, or after `handler` if several codes share one (`handlers_of`).
+"""
+
+from enum import Enum
 from typing import Any, Final
 
 import msgspec
 
 from cometmq.remoting.bodies.codec import BodyCodec
-from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.types import Direction
 
 
@@ -18,27 +21,144 @@ class NoHeader(msgspec.Struct, frozen=True, gc=False):
 NO_HEADER: Final = NoHeader
 
 
-class Command(msgspec.Struct, frozen=True):
-    """One kind of request: its header, its reply, its bodies, and its direction.
+class Service(Enum):
+    """A program that answers requests."""
 
-    `body` and `reply_body` are None if there is no body. `oneway` means that senders usually do not
-    wait for an answer; a server still answers if the request's flag asks for it.
+    BROKER = "broker"
+    NAMESRV = "name server"
+    CLIENT = "client"
+
+
+class Kind(Enum):
+    """The condition under which a member of a broker group serves a request."""
+
+    ANY_ROLE = "any-role"
+    """Served by every member: the request changes no replicated table and reveals no end of a
+    queue.
+    """
+    PUT = "put"
+    """The store decides whether the request is accepted and when it is answered."""
+    CHANGE = "change"
+    """The request changes tables, and is answered when the copies have the change (R7).
+
+    Like a message, it is refused while fewer copies than `minInSync` are in sync.
+    """
+    UNLOGGED = "unlogged"
+    """Answered only by a master that is certain not to have been replaced (decision 8)."""
+    COMMIT = "commit"
+    """As `UNLOGGED`, and answered when the copies have the change, unless the request is one-way.
+    The request is accepted even with too few copies in sync: acknowledged messages can still be
+    consumed then, and losing a commit with the last copy only causes redelivery.
+    """
+    READ = "read"
+    """The answer shows the ends of queues, which must never decrease (R6)."""
+
+
+class Need(Enum):
+    """The form of the right that an account needs."""
+
+    SIGNATURE = "signature"
+    """Any account: the request changes nothing."""
+    NOTHING = "nothing"
+    """Not even an account: the answer is what every client may know."""
+    ADMIN = "admin"
+    CONSUME = "consume"
+    """SUB on the topics and groups in some fields of the header."""
+    SEND = "send"
+    """PUB on the header's topic; SUB if it is a group's retry topic."""
+    REPLY = "reply"
+    """As `SEND`; with the rights of 4.9, none for a reply topic."""
+    HEARTBEAT = "heartbeat"
+    """SUB on the groups and topics in the body, and PUB on some topic for a producer group."""
+    LOCKS = "locks"
+    """SUB on the group and the topics in the body."""
+    STORED = "stored"
+    """The handler checks the right to the topic of a message that the header only locates."""
+
+
+class Access(msgspec.Struct, frozen=True):
+    """The right that a request needs; `fields` are those that `CONSUME` looks at, in order.
+
+    If `is_of_5`, RocketMQ 5 demands the right, and 4.9 only a signature.
     """
 
-    code: RequestCode
-    header_type: type[msgspec.Struct]
-    reply_type: type[msgspec.Struct]
-    oneway: bool = False
-    direction: Direction = Direction.TO_SERVER
+    need: Need
+    fields: tuple[str, ...] = ()
+    is_of_5: bool = False
+
+
+SIGNED: Final = Access(Need.SIGNATURE)
+PUBLIC: Final = Access(Need.NOTHING)
+ADMIN: Final = Access(Need.ADMIN)
+ADMIN_OF_5: Final = Access(Need.ADMIN, is_of_5=True)
+SEND: Final = Access(Need.SEND)
+REPLY: Final = Access(Need.REPLY)
+HEARTBEAT: Final = Access(Need.HEARTBEAT)
+LOCKS: Final = Access(Need.LOCKS, is_of_5=True)
+STORED: Final = Access(Need.STORED, is_of_5=True)
+
+
+def consume(*fields: str, is_of_5: bool = False) -> Access:
+    """Return the demand for SUB on what these fields of the header name: `topic`, or a group."""
+    return Access(Need.CONSUME, fields, is_of_5)
+
+
+class Command(msgspec.Struct, frozen=True):
+    """One kind of request: everything that servers, clients, documents and tests derive from."""
+
+    code: int
+    access: Access = PUBLIC
+    kind: Kind = Kind.ANY_ROLE
+    header_type: type[msgspec.Struct] = NO_HEADER
+    reply_type: type[msgspec.Struct] = NO_HEADER
+    services: tuple[Service, ...] = ()
+    """The programs that answer; the broker passes a request of tools to the client if both do."""
     body: BodyCodec[Any] | None = None
     reply_body: BodyCodec[Any] | None = None
+    oneway: bool = False
+    """Senders usually do not wait; a server still answers if the request's flag asks for it."""
+    handler: str = ""
+    has_second_port: bool = True
+    """Whether the port for urgent requests (`listenPort` - 2) serves it, too."""
+    is_native: bool = False
+    """Whether a native lane serves its usual form; its handler notes why it served a request."""
+    is_small: bool = False
+    """Whether the answer is no larger than the request, although it has a body."""
+    may_miss: bool = False
+    """Whether tools ask it about names that need not exist, so that a refusal means nothing."""
+
+    @property
+    def direction(self) -> Direction:
+        """The direction in which the request usually travels."""
+        to_client = Service.CLIENT in self.services
+        return Direction.TO_CLIENT if to_client else Direction.TO_SERVER
 
 
-def command_table(*commands: Command) -> Mapping[int, Command]:
-    """Return the commands by code; raise ValueError for a code listed twice."""
-    table: dict[int, Command] = {}
-    for command in commands:
-        if command.code in table:
-            raise ValueError(f"{command.code.name} is listed twice")
-        table[int(command.code)] = command
-    return table
+def to_broker(
+    code: int,
+    access: Access,
+    kind: Kind,
+    header_type: type[msgspec.Struct] = NO_HEADER,
+    reply_type: type[msgspec.Struct] = NO_HEADER,
+    **more: Any,
+) -> Command:
+    """Return the row of a request that brokers answer; right and kind have no default."""
+    more.setdefault("services", (Service.BROKER,))
+    return Command(code, access, kind, header_type, reply_type, **more)
+
+
+def to_namesrv(
+    code: int,
+    access: Access,
+    header_type: type[msgspec.Struct] = NO_HEADER,
+    reply_type: type[msgspec.Struct] = NO_HEADER,
+    **more: Any,
+) -> Command:
+    """Return the row of a request that name servers answer."""
+    services = (Service.NAMESRV,)
+    return Command(code, access, Kind.ANY_ROLE, header_type, reply_type, services, **more)
+
+
+def to_client(code: int, header_type: type[msgspec.Struct] = NO_HEADER, **more: Any) -> Command:
+    """Return the row of a request from a broker that clients answer."""
+    return Command(code, header_type=header_type, services=(Service.CLIENT,), **more)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers for the administration of a broker's topics."""
+"""Headers for the administration of a broker's topics and consumer groups."""
 
 import msgspec
 
@@ -37,3 +37,16 @@ class GetTopicConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Ask for the settings of one topic (5.x)."""
 
     topic: str
+
+
+class DeleteSubscriptiongroup(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Delete a consumer group and, optionally, its offsets."""
+
+    group_name: str
+    remove_offset: bool = False
+
+
+class GetSubscriptiongroupConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask for the settings of one consumer group (5.x)."""
+
+    group: str

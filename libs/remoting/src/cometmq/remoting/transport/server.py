@@ -8,7 +8,6 @@ from typing import Final, Generic
 
 import msgspec
 
-from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import REQUEST_HEADER_BYTES_MAX
@@ -42,11 +41,9 @@ _MEASUREMENTS: Final = 16  # of memory, at most, while its limit arrives in inco
 LARGE_ANSWERS: Final = frozenset(
     code
     for code, command in COMMANDS.items()
-    if command.reply_body is not None and code != RequestCode.LOCK_BATCH_MQ
+    if command.reply_body is not None and not command.is_small
 )
-"""Codes of requests whose answers may be large. The answer to a request for locks is no larger than
-the request.
-"""
+"""Codes of requests whose answers may be large."""
 
 PeerHook = Callable[[PeerProtocol], None]
 ALL_ADDRESSES: Final = ("0.0.0.0", "::") if has_ipv6() else ("0.0.0.0",)  # noqa: S104

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rights that each request needs, all in one place.
+"""Finds and checks the right that the row of each request demands (`remoting.commands`).
 
 The order is RocketMQ's: a global white address, a known access key, a white address of the account,
 the signature, sending traces, the administrator role, the right to each topic and group that the
@@ -12,8 +12,8 @@ Compatibility: these checks are stricter than in RocketMQ 4.9.4:
 - a reply (324, 325) to a topic other than a cluster's reply topic needs PUB, because it is stored;
 - an account's default rights cover neither the topics that hold messages of all topics
   (``SHARED_TOPICS``) nor the group that checks transactions;
-- the codes that ``ADMIN_CODES`` lists as ours need an administrator: those that show or change
-  accounts, move groups, deliver messages, or delete;
+- codes that show or change accounts, move groups, deliver messages, or delete need an
+  administrator;
 - requests that change something, or show a consumer's stack, need a right to what they touch, as
   in RocketMQ 5 (``NEEDS_OF_5``, and the handler of END_TRANSACTION); a producer group needs PUB on
   some topic, and traces need any right. ``aclRocketmq4Rights=true`` restores 4.9's rules for these.
@@ -23,7 +23,7 @@ signed send is 10 us, half of which is spent on decoding the header again as tex
 (bench/micro/bench_acl.py). Without access control, `check` is not called.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,13 +32,9 @@ from cometmq.remoting.bodies.heartbeat import Heartbeat
 from cometmq.remoting.bodies.locks import LockBatch
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call
-from cometmq.remoting.commands.admin import InvokeBrokerToGetConsumerStatus
-from cometmq.remoting.commands.callbacks import GetConsumerRunningInfo
-from cometmq.remoting.commands.clients import GetConsumerListByGroup, UnregisterClient
-from cometmq.remoting.commands.offsets import UpdateConsumerOffset
-from cometmq.remoting.commands.pull import PullMessage
-from cometmq.remoting.commands.queries import QueryMessage
-from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessage, SendMessageV2
+from cometmq.remoting.commands import COMMANDS, table
+from cometmq.remoting.commands.send import SendMessage, SendMessageV2
+from cometmq.remoting.commands.table import Access
 from cometmq.remoting.errors import RemoteProtocolError, ServerError
 from cometmq.remoting.names import (
     INNER_PRODUCER_GROUP,
@@ -54,6 +50,7 @@ from cometmq.runtime.acl.permissions import Right, resource_text
 
 Need = tuple[str, Right]
 """A topic, or a group given by its retry topic, and the right that the request needs."""
+Find = Callable[[Call[Any]], Iterator[Need]]
 
 
 def _sending(call: Call[SendMessage | SendMessageV2]) -> Iterator[Need]:
@@ -64,19 +61,6 @@ def _sending(call: Call[SendMessage | SendMessageV2]) -> Iterator[Need]:
 def _replying(call: Call[SendMessage | SendMessageV2]) -> Iterator[Need]:
     if not call.header.topic.endswith(REPLY_SUFFIX):
         yield from _sending(call)
-
-
-def _sending_back(call: Call[ConsumerSendMsgBack]) -> Iterator[Need]:
-    yield retry_topic(call.header.group), Right.SUB
-
-
-def _pulling(call: Call[PullMessage]) -> Iterator[Need]:
-    yield call.header.topic, Right.SUB
-    yield retry_topic(call.header.consumer_group), Right.SUB
-
-
-def _querying(call: Call[QueryMessage]) -> Iterator[Need]:
-    yield call.header.topic, Right.SUB
 
 
 def _heartbeat(call: Call[Any]) -> Iterator[Need]:
@@ -90,43 +74,6 @@ def _heartbeat(call: Call[Any]) -> Iterator[Need]:
             yield subscription.topic, Right.SUB
 
 
-def _unregistering(call: Call[UnregisterClient]) -> Iterator[Need]:
-    if call.header.consumer_group is not None:
-        yield retry_topic(call.header.consumer_group), Right.SUB
-
-
-def _listing_members(call: Call[GetConsumerListByGroup]) -> Iterator[Need]:
-    yield retry_topic(call.header.consumer_group), Right.SUB
-
-
-def _committing(call: Call[UpdateConsumerOffset]) -> Iterator[Need]:
-    yield retry_topic(call.header.consumer_group), Right.SUB
-    yield call.header.topic, Right.SUB
-
-
-NEEDS: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
-    Code.SEND_MESSAGE: _sending,
-    Code.SEND_MESSAGE_V2: _sending,
-    Code.SEND_BATCH_MESSAGE: _sending,
-    Code.SEND_REPLY_MESSAGE: _replying,
-    Code.SEND_REPLY_MESSAGE_V2: _replying,
-    Code.CONSUMER_SEND_MSG_BACK: _sending_back,
-    Code.PULL_MESSAGE: _pulling,
-    Code.LITE_PULL_MESSAGE: _pulling,
-    Code.QUERY_MESSAGE: _querying,
-    Code.HEART_BEAT: _heartbeat,
-    Code.UNREGISTER_CLIENT: _unregistering,
-    Code.GET_CONSUMER_LIST_BY_GROUP: _listing_members,
-    Code.UPDATE_CONSUMER_OFFSET: _committing,
-}
-"""The rights needed by each request code; all other requests need only a signature.
-
-VIEW_MESSAGE_BY_ID and CONSUMER_SEND_MSG_BACK name a position in the log, and QUERY_CONSUME_QUEUE
-lists positions. With the setting `aclCheckStoredTopic`, their handlers also demand SUB on the topic
-of the messages at these positions.
-"""
-
-
 def _locking(call: Call[Any]) -> Iterator[Need]:
     try:
         batch = decode_json(LockBatch, call.body)
@@ -137,21 +84,53 @@ def _locking(call: Call[Any]) -> Iterator[Need]:
         yield topic, Right.SUB
 
 
-def _asking_member(call: Call[GetConsumerRunningInfo]) -> Iterator[Need]:
-    yield retry_topic(call.header.consumer_group), Right.SUB
+def _consuming(fields: Sequence[str]) -> Find:
+    def find(call: Call[Any]) -> Iterator[Need]:
+        for field in fields:
+            name = getattr(call.header, field)
+            if name is not None:
+                yield name if field == "topic" else retry_topic(name), Right.SUB
+
+    return find
 
 
-def _asking_members(call: Call[InvokeBrokerToGetConsumerStatus]) -> Iterator[Need]:
-    yield retry_topic(call.header.group), Right.SUB
+def _finder(access: Access) -> Find | None:
+    """Return a function that finds the topics and groups in a request; None if it names none."""
+    if access.need is table.Need.CONSUME:
+        return _consuming(access.fields)
+    return {
+        table.Need.SEND: _sending,
+        table.Need.REPLY: _sending,
+        table.Need.HEARTBEAT: _heartbeat,
+        table.Need.LOCKS: _locking,
+    }.get(access.need)
 
 
-NEEDS_OF_5: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
-    Code.SEND_REPLY_MESSAGE: _sending,
-    Code.SEND_REPLY_MESSAGE_V2: _sending,
-    Code.LOCK_BATCH_MQ: _locking,
-    Code.UNLOCK_BATCH_MQ: _locking,
-    Code.GET_CONSUMER_RUNNING_INFO: _asking_member,
-    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _asking_members,
+_ACCESS: Final = {
+    code: command.access
+    for code, command in COMMANDS.items()
+    if table.Service.BROKER in command.services
+}
+_FINDERS: Final = {
+    code: find for code, access in _ACCESS.items() if (find := _finder(access)) is not None
+}
+
+NEEDS: Final[Mapping[int, Find]] = {
+    code: _replying if access is table.REPLY else _FINDERS[code]
+    for code, access in _ACCESS.items()
+    if code in _FINDERS and not access.is_of_5
+}
+"""The rights needed by each request code; all other requests need only a signature.
+
+VIEW_MESSAGE_BY_ID and CONSUMER_SEND_MSG_BACK name a position in the log, and QUERY_CONSUME_QUEUE
+lists positions. With the setting `aclCheckStoredTopic`, their handlers also demand SUB on the topic
+of the messages at these positions.
+"""
+
+NEEDS_OF_5: Final[Mapping[int, Find]] = {
+    code: find
+    for code, find in _FINDERS.items()
+    if _ACCESS[code].is_of_5 or _ACCESS[code] is table.REPLY
 }
 """Rights that RocketMQ 5 demands for requests that need only a signature in 4.9.
 
@@ -161,77 +140,16 @@ topic.
 """
 
 SIGNED_TIME_CODES: Final = frozenset(
-    {
-        Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE,
-        Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2,
-    }
-)  # fmt: skip
+    code for code in _ACCESS if "born_timestamp" in COMMANDS[code].header_type.__struct_fields__
+)
 """Requests whose signed header contains the sender's time; no other request of 4.9 has one."""
 
-ADMIN_CODES_OF_5: Final = frozenset({Code.REGISTER_FILTER_SERVER})
-"""Changes for which 4.9 demands only a signature, and which no topic or group covers."""
-
-UNCHANGING: Final = frozenset(
-    {
-        Code.QUERY_CONSUMER_OFFSET,
-        Code.GET_ALL_TOPIC_CONFIG,
-        Code.GET_BROKER_CONFIG,
-        Code.GET_BROKER_RUNTIME_INFO,
-        Code.GET_BROKER_OVERVIEW,
-        Code.SEARCH_OFFSET_BY_TIMESTAMP,
-        Code.GET_MAX_OFFSET,
-        Code.GET_MIN_OFFSET,
-        Code.GET_EARLIEST_MSG_STORETIME,
-        Code.VIEW_MESSAGE_BY_ID,
-        Code.GET_ALL_CONSUMER_OFFSET,
-        Code.GET_ALL_DELAY_OFFSET,
-        Code.CHECK_CLIENT_CONFIG,
-        Code.GET_BROKER_CLUSTER_ACL_INFO,
-        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-        Code.GET_TOPIC_STATS_INFO,
-        Code.GET_CONSUMER_CONNECTION_LIST,
-        Code.GET_PRODUCER_CONNECTION_LIST,
-        Code.GET_CONSUME_STATS,
-        Code.QUERY_TOPIC_CONSUME_BY_WHO,
-        Code.QUERY_CONSUME_TIME_SPAN,
-        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-        Code.QUERY_CORRECTION_OFFSET,
-        Code.VIEW_BROKER_STATS_DATA,
-        Code.GET_BROKER_CONSUME_STATS,
-        Code.QUERY_CONSUME_QUEUE,
-        Code.GET_ALL_PRODUCER_INFO,
-        Code.GET_TOPIC_CONFIG,
-        Code.GET_SUBSCRIPTIONGROUP_CONFIG,
-    }
-)
+UNCHANGING: Final = frozenset(code for code, it in _ACCESS.items() if it is table.SIGNED)
 """Requests that every account may make, as in RocketMQ, because they change nothing."""
 
-ADMIN_CODES: Final = frozenset(
-    {
-        # of RocketMQ
-        Code.UPDATE_AND_CREATE_TOPIC,
-        Code.UPDATE_BROKER_CONFIG,
-        Code.DELETE_TOPIC_IN_BROKER,
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        Code.DELETE_SUBSCRIPTIONGROUP,
-        # ours: accounts and their secrets
-        Code.UPDATE_AND_CREATE_ACL_CONFIG,
-        Code.DELETE_ACL_CONFIG,
-        Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-        Code.GET_BROKER_CLUSTER_ACL_CONFIG,
-        # ours: codes that move groups, deliver messages, or delete
-        Code.INVOKE_BROKER_TO_RESET_OFFSET,
-        Code.CLONE_GROUP_OFFSET,
-        Code.CONSUME_MESSAGE_DIRECTLY,
-        Code.RESUME_CHECK_HALF_MESSAGE,
-        Code.ASK_TRANSACTION_STATE,
-        Code.SET_TRANSACTION_ASIDE,
-        Code.DISCONNECT_CLIENT,
-        Code.CLEAN_EXPIRED_CONSUMEQUEUE,
-        Code.CLEAN_UNUSED_TOPIC,
-        Code.DELETE_EXPIRED_COMMITLOG,
-    }
-)
+ADMIN_CODES: Final = frozenset(code for code, it in _ACCESS.items() if it is table.ADMIN)
+ADMIN_CODES_OF_5: Final = frozenset(code for code, it in _ACCESS.items() if it is table.ADMIN_OF_5)
+"""Changes for which 4.9 demands only a signature, and which no topic or group covers."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.command import OK, Call, Reply
-from cometmq.remoting.commands.groups import DeleteSubscriptiongroup, GetSubscriptiongroupConfig
 from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.commands.topics import DeleteSubscriptiongroup, GetSubscriptiongroupConfig
 from cometmq.remoting.errors import ServerError, SubscriptionGroupNotExist
 from cometmq.remoting.names import retry_topic
 

@@ -5,17 +5,16 @@ from collections.abc import Callable
 from typing import Final
 
 from cometmq.broker.settings import BrokerSettings
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.commands.table import PUBLIC, Service
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.types import Buffer
 
 SIGNED: Final = frozenset(
-    {
-        RequestCode.REGISTER_BROKER,
-        RequestCode.UNREGISTER_BROKER,
-        RequestCode.QUERY_DATA_VERSION,
-    }
+    code
+    for code, command in COMMANDS.items()
+    if Service.NAMESRV in command.services and command.access is not PUBLIC
 )
 """Only these: other brokers need no account of this one, and must not learn its signature."""
 

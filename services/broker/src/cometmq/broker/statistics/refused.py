@@ -8,8 +8,9 @@ names in it, so their length is bounded, too.
 from typing import Any, Final
 
 from cometmq.remoting.bodies.overview import RefusedRequests
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call
+from cometmq.remoting.commands import COMMANDS
 
 ENTRIES_MAX: Final = 200
 SUBJECT_CHARS_MAX: Final = 255
@@ -22,13 +23,7 @@ _ANSWERS: Final = frozenset(
     }
 )  # fmt: skip
 """Codes that tell a client something, but refuse nothing that it needs."""
-_ASKED_BY_TOOLS: Final = frozenset(
-    {
-        RequestCode.GET_TOPIC_STATS_INFO,
-        RequestCode.GET_CONSUME_STATS,
-        RequestCode.VIEW_BROKER_STATS_DATA,
-    }
-)
+_ASKED_BY_TOOLS: Final = frozenset(code for code, it in COMMANDS.items() if it.may_miss)
 
 
 class RecentRefusals:

@@ -12,7 +12,10 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from cometmq.peers.fuzz.mutate import mutated
+from cometmq.remoting.bodies.codec import PROPERTIES_TEXT
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header
@@ -62,7 +65,8 @@ _BODIES: Final = (
     *(b'{"consumerGroup":1e999,"mqSet":[{"topic":"..","brokerName":"\\ud800","queueId":-1}]}',),
 )
 _TEXT_FIELDS: Final = frozenset({"i", "properties", "subscription", "attributes"})
-_UNSAFE: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG})
+_UNSAFE: Final = frozenset(code for code, it in COMMANDS.items() if it.body is PROPERTIES_TEXT)
+_MAY_WAIT: Final = frozenset(code for code, it in COMMANDS.items() if it.header_type is PullMessage)
 _CODES: Final = (*RequestCode, 0, -1, 9_999, 2**31 - 1)
 _FIXED: Final = struct.Struct(">hBhii")
 
@@ -86,6 +90,8 @@ class Hostile:
             if exchange.request.code not in _UNSAFE and exchange.receiver != "client":
                 self._frames.append(exchange.request.data)
                 self._requests.append(_decoded(exchange.request.data))
+        captured = {request.code for request in self._requests} | _UNSAFE
+        self._requests += [_plain(code) for code in codes if code not in captured]
         self._served = [request for request in self._requests if request.code in codes]
 
     def shots(self, count: int) -> list[Shot]:
@@ -114,8 +120,7 @@ class Hostile:
         version = random.choice((401, 401, 0, 121, 2**31 - 1, -5))
         encode = _binary if random.random() < 0.4 and -(2**15) <= code < 2**15 else _json
         data = encode(code, flag, opaque, version, ext, body)
-        may_wait = code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-        return Shot(data, None if oneway or may_wait else opaque, code)
+        return Shot(data, None if oneway or code in _MAY_WAIT else opaque, code)
 
     def _bend_ext(self, ext: dict[str, str]) -> None:
         random = self._random
@@ -168,6 +173,12 @@ class Hostile:
 def _decoded(frame: bytes) -> RawCommand:
     ((serialization, head, body),) = FrameReader().feed(frame)
     return decode_header(serialization, head, bytes(body))
+
+
+def _plain(code: int) -> RawCommand:
+    """Return a request with a number in every field, for a code that no golden file contains."""
+    fields = COMMANDS[code].header_type.__struct_encode_fields__
+    return RawCommand(code=code, ext=dict.fromkeys(fields, "1"))
 
 
 def _is_unsafe(frame: bytes) -> bool:

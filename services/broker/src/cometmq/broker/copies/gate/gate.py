@@ -2,7 +2,7 @@
 """Decides when and where a group member serves a request: at once, after a confirmation, after a
 switchover, or at the master.
 
-`KINDS` lists what each request needs. All other requests are served as in a broker without a group.
+A request's row says what it needs (`Kind`). Most are served as in a broker without a group.
 While a planned switchover is in progress, requests that change state wait; afterwards they are
 either served here or forwarded to the new master, never both. Producers and consumers keep their
 connections and notice only the pause. A slave forwards such requests to the master that it follows,
@@ -19,10 +19,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
-from cometmq.broker.copies.gate.kinds import KINDS, Kind, is_forwarded
 from cometmq.remoting import remarks
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Peer, Reply, Response
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.commands.table import Kind
 from cometmq.remoting.errors import (
     AccessDenied,
     CometError,
@@ -36,6 +37,10 @@ from cometmq.remoting.signature import FORWARDED
 from cometmq.remoting.transport.dispatch import Handler, Result
 
 ContextT = TypeVar("ContextT")
+
+KINDS: Final = {
+    code: command.kind for code, command in COMMANDS.items() if command.kind is not Kind.ANY_ROLE
+}
 
 WAIT_MS_MAX: Final = 3_000
 """How long a request may wait for a confirmation; RocketMQ's clients wait 3 to 5 seconds."""
@@ -448,3 +453,12 @@ def _epoch_of_refusal(response: Response) -> int | None:
 async def _settled(result: Result) -> Any:
     """Return a handler's answer; await it if necessary."""
     return await result if inspect.isawaitable(result) else result
+
+
+def is_forwarded(call: Call[Any]) -> bool:
+    """Return whether another broker has forwarded the request.
+
+    A broker that itself forwards requests refuses such a request. Otherwise two brokers that follow
+    each other, because neither knows the new master, would pass it back and forth endlessly.
+    """
+    return FORWARDED.encode() in call.head
