@@ -34,6 +34,7 @@ from generators import (
 from generators.helm_values import OPERATOR, SUITE
 
 from cometmq.operator.crd import DEFINITIONS, as_yaml
+from cometmq.runtime.programs import COMMANDS
 from cometmq.spark.lag.output.json_form import SCHEMA_PATH, json_schema
 
 DOCS: Final = Path(__file__).parent
@@ -60,12 +61,10 @@ PAGES: Final[Mapping[str, Page]] = {
     "commands": Page(REFERENCE / "commands.md", commands.commands_page),
     "proofs": Page(REFERENCE / "proofs.md", proofs.page),
     "codes": Page(REFERENCE / "codes.md", codes.page),
-    "settings-broker": Page(REFERENCE / "settings-broker.md", settings.broker_page),
-    "settings-txn-checker": Page(REFERENCE / "settings-txn-checker.md", settings.txn_checker_page),
-    "settings-elector": Page(REFERENCE / "settings-elector.md", settings.elector_page),
-    "settings-exporter": Page(REFERENCE / "settings-exporter.md", settings.exporter_page),
-    "settings-console": Page(REFERENCE / "settings-console.md", settings.console_page),
-    "settings-namesrv": Page(REFERENCE / "settings-namesrv.md", settings.namesrv_page),
+    **{
+        f"settings-{name}": Page(REFERENCE / f"settings-{name}.md", partial(settings.page, name))
+        for name in COMMANDS
+    },
     "client-options": Page(REFERENCE / "client-options.md", client_options.client_options_page),
     "client-api": Page(REFERENCE / "client-api.md", client_api.page),
     "limits": Page(REFERENCE / "limits.md", limits.page),

@@ -14,13 +14,9 @@ from cometmq.broker.accepted_settings import AcceptedSettings
 from cometmq.broker.copies_settings import CopiesSettings
 from cometmq.broker.limit_settings import LimitSettings
 from cometmq.broker.settings import BrokerSettings
-from cometmq.console.settings import ConsoleSettings
-from cometmq.elector.settings import ElectorSettings
-from cometmq.exporter.settings import ExporterSettings
-from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.runtime.programs import COMMANDS as PROGRAMS
 from cometmq.runtime.settings_fields import SettingsField, fields_of
 from cometmq.store.settings import StoreSettings
-from cometmq.txn_checker.settings import TxnCheckerSettings
 
 from .markdown import code, notice, table
 
@@ -34,26 +30,33 @@ wrong, the program prints one line with the setting, its value, its bounds and i
 with status 2. Unknown settings in a file are kept, returned to tools that ask for the
 configuration, and listed once in the log (`settings.unknown`).
 """
-PROGRAMS: Final = (
-    BrokerSettings, NamesrvSettings, TxnCheckerSettings, ElectorSettings, ExporterSettings,
-    ConsoleSettings,
-)  # fmt: skip
+TITLES: Final = {"namesrv": "name server"}
+TOOLS: Final = {
+    "broker": "UPDATE_BROKER_CONFIG, `mqadmin updateBrokerConfig`",
+    "namesrv": "UPDATE_NAMESRV_CONFIG, `mqadmin updateNamesrvConfig`",
+}
+"""The requests and commands that change settings at run time."""
 CHANGEABLE: Final = """
 *Changeable*: tools may change the setting while the program runs ({tool}). A change of any other
 setting takes effect at the next start.
 """
 
 
-def broker_page() -> str:
-    """Return the page of the broker's settings, including store and ineffective settings."""
-    lines = ["# Settings of the broker", "", notice("settings-broker"), ""]
-    lines += _sources(
-        BrokerSettings,
-        program="broker",
-        tool="UPDATE_BROKER_CONFIG, `mqadmin updateBrokerConfig`",
-    )
-    lines += _group("Broker", BrokerSettings, BrokerSettings)
-    lines += _group("Limits on peers", BrokerSettings, LimitSettings)
+def page(program: str) -> str:
+    """Return the page of a program's settings."""
+    settings = PROGRAMS[program].settings_type()
+    title = TITLES.get(program, program)
+    lines = [f"# Settings of the {title}", "", notice(f"settings-{program}"), ""]
+    lines += _sources(settings, program=program)
+    lines += _group(title.capitalize(), settings, settings)
+    if settings is BrokerSettings:
+        lines += _more_of_broker()
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _more_of_broker() -> list[str]:
+    """Return the sections of the structs that the broker's extends."""
+    lines = _group("Limits on peers", BrokerSettings, LimitSettings)
     lines += _group("Broker group with failover", BrokerSettings, CopiesSettings)
     lines += _group("Store", BrokerSettings, StoreSettings)
     lines += [
@@ -65,58 +68,13 @@ def broker_page() -> str:
         "",
     ]
     default = BrokerSettings()
-    lines += table(
+    return lines + table(
         ("setting", "value", "default", "why"),
         (
             (code(field.name), _expected(field), _default(field, default), field.description)
             for field in _fields(BrokerSettings, AcceptedSettings)
         ),
     )
-    return "\n".join(lines) + "\n"
-
-
-def namesrv_page() -> str:
-    """Return the page of the name server's settings."""
-    lines = ["# Settings of the name server", "", notice("settings-namesrv"), ""]
-    lines += _sources(
-        NamesrvSettings,
-        program="namesrv",
-        tool="UPDATE_NAMESRV_CONFIG, `mqadmin updateNamesrvConfig`",
-    )
-    lines += _group("Name server", NamesrvSettings, NamesrvSettings)
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def txn_checker_page() -> str:
-    """Return the page of the txn-checker's settings."""
-    lines = ["# Settings of the txn-checker", "", notice("settings-txn-checker"), ""]
-    lines += _sources(TxnCheckerSettings, program="txn-checker", tool=None)
-    lines += _group("Transaction check service", TxnCheckerSettings, TxnCheckerSettings)
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def elector_page() -> str:
-    """Return the page of the elector's settings."""
-    lines = ["# Settings of the elector", "", notice("settings-elector"), ""]
-    lines += _sources(ElectorSettings, program="elector", tool=None)
-    lines += _group("Elector", ElectorSettings, ElectorSettings)
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def exporter_page() -> str:
-    """Return the page of the exporter's settings."""
-    lines = ["# Settings of the exporter", "", notice("settings-exporter"), ""]
-    lines += _sources(ExporterSettings, program="exporter", tool=None)
-    lines += _group("Exporter", ExporterSettings, ExporterSettings)
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def console_page() -> str:
-    """Return the page of the console's settings."""
-    lines = ["# Settings of the console", "", notice("settings-console"), ""]
-    lines += _sources(ConsoleSettings, program="console", tool=None)
-    lines += _group("Console", ConsoleSettings, ConsoleSettings)
-    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _expected(field: SettingsField) -> str:
@@ -127,20 +85,24 @@ def _expected(field: SettingsField) -> str:
 
 def all_fields() -> list[SettingsField]:
     """Return the settings of all programs."""
-    return [field for settings in PROGRAMS for field in fields_of(settings).values()]
+    return [
+        field
+        for program in PROGRAMS.values()
+        for field in fields_of(program.settings_type()).values()
+    ]
 
 
-def _sources(settings: type[msgspec.Struct], *, program: str, tool: str | None) -> list[str]:
-    """Describe where settings come from; the command `tool` changes some of them at run time."""
+def _sources(settings: type[msgspec.Struct], *, program: str) -> list[str]:
+    """Describe where settings come from."""
     fields = fields_of(settings)
     field = fields.get("listenPort") or fields["adminHttpPort"]
     text = SOURCES.format(
         program=program,
         name=field.name,
         option=f"{field.option} VALUE",
-        variable=field.variables(f"COMETMQ_{program.upper().replace('-', '_')}")[-1],
+        variable=field.variables(PROGRAMS[program].prefix)[-1],
     )
-    if tool is not None:
+    if tool := TOOLS.get(program):
         text += CHANGEABLE.format(tool=tool)
     return text.split("\n")
 

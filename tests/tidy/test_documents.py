@@ -20,6 +20,7 @@ from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
 from cometmq.client import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.runtime.programs import COMMANDS as PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACKED = subprocess.run(
@@ -34,8 +35,6 @@ PAGES = {
 PROGRAM = re.compile(
     r"(?:^|[`|]\s*|\$ )((?:\.venv/bin/)?(?:cometmq|mqadmin) [^`|;\n]*)", re.MULTILINE
 )
-PROGRAMS = {"namesrv", "broker", "txn-checker", "elector", "exporter", "console"}
-"""Programs whose options are settings; tests of the runtime compare the two."""
 CONDITION = r"kill -9|SYNC_FLUSH|SYNC_MASTER"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -73,7 +72,7 @@ def fault(words: list[str]) -> str | None:
         word, *words = words
         if word.startswith("-"):
             option = word.partition("=")[0]
-            if path and path[0] in PROGRAMS:
+            if path and path[0] in PROGRAMS:  # their options are settings
                 return None
             if not re.fullmatch(r"-\d+", option) and option not in options_of(command):
                 return f"{' '.join(path) or 'cometmq'} has no option {option}"

@@ -68,3 +68,9 @@ def test_names_with_escapes_are_shown_escaped(check):
     done = check("brokerName=a\n\x1b[31mred=1\n")
     assert "\x1b" not in done.out
     assert "\\x1b[31mred" in done.out
+
+
+def test_keys_of_rocketmq_without_effect_make_a_file_of_the_name_server(check):
+    done = check("serverWorkerThreads=8\n", "--program", "namesrv")
+    assert done.status == 0
+    assert "serverWorkerThreads is no setting of cometmq namesrv, and is kept" in done.out

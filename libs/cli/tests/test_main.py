@@ -22,7 +22,9 @@ from cometmq.cli.suggestions import SUGGESTIONS
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.remoting.errors import RequestTimeout
+from cometmq.runtime import programs
 
+SERVICES = [it.module.removeprefix("cometmq.") for it in programs.COMMANDS.values()]
 HEAVY = (
     "cometmq.broker",
     "cometmq.store",
@@ -73,16 +75,19 @@ def test_help_lists_every_command_without_loading_it():
         assert info.help in done.stdout
 
 
-@pytest.mark.parametrize(
-    "name", ["standalone", "broker", "namesrv", "txn_checker", "elector", "exporter", "console"]
-)
+@pytest.mark.parametrize("name", ["cli.programs.standalone", *(f"{it}.app" for it in SERVICES)])
 def test_a_program_starts_without_what_only_scrapes_need(name):
     code = (
-        f"import sys, cometmq.cli.programs.{name}\n"
+        f"import sys, cometmq.{name}, cometmq.cli.programs.running\n"
         "assert 'cometmq.runtime.metrics' in sys.modules\n"
         "assert 'prometheus_client' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=180)
+
+
+def test_the_table_of_programs_is_that_of_commands():
+    panel = [name for name, info in COMMANDS.items() if info.panel == cli.PROGRAMS]
+    assert panel == ["standalone", *programs.COMMANDS]
 
 
 def test_on_80_by_40_the_help_page_ends_with_our_commands():
@@ -287,9 +292,7 @@ def test_settings_are_printed_with_their_sources(program, tmp_path):
     assert lines["fromAnotherVersion=1"] == "unknown, kept"
 
 
-@pytest.mark.parametrize(
-    "program", ["namesrv", "broker", "txn-checker", "elector", "exporter", "console"]
-)
+@pytest.mark.parametrize("program", programs.COMMANDS)
 def test_each_setting_is_described(program):
     text = invoke(program, "--describe-settings").output
     port = re.compile(r"^adminHttpPort: an integer -?[01]..65535, default -?\d+$", re.MULTILINE)

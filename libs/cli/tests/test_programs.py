@@ -15,6 +15,7 @@ import pytest
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
+from cometmq.runtime.programs import COMMANDS
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 180
@@ -153,9 +154,7 @@ def test_a_settings_file_of_another_program_is_refused(tmp_path, program, text, 
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize(
-    "program", ["broker", "namesrv", "txn-checker", "elector", "exporter", "console", "standalone"]
-)
+@pytest.mark.parametrize("program", [*COMMANDS, "standalone"])
 def test_a_file_without_a_known_setting_is_refused(tmp_path, program):
     (tmp_path / "x.conf").write_text("server.port=80\nadminHttpPrt=1\n")
     line = refuse(*alone(program, tmp_path / "data"), "-c", "x.conf", cwd=tmp_path)

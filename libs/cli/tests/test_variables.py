@@ -6,23 +6,15 @@ from typing import Any
 import pytest
 import typer.main
 
-from cometmq.broker.settings import BrokerSettings
 from cometmq.cli.access import NAMESRV_VARIABLE
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
-from cometmq.elector.settings import ElectorSettings
-from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.runtime import programs
 from cometmq.runtime.settings import load
 from cometmq.runtime.settings_fields import fields_of
-from cometmq.runtime.variables import COMMAND_VARIABLES, PROGRAM_PREFIXES, unread
-from cometmq.txn_checker.settings import TxnCheckerSettings
+from cometmq.runtime.variables import COMMAND_VARIABLES, unread
 
-PROGRAMS: dict[str, Any] = {
-    "COMETMQ_BROKER": BrokerSettings,
-    "COMETMQ_NAMESRV": NamesrvSettings,
-    "COMETMQ_TXN_CHECKER": TxnCheckerSettings,
-    "COMETMQ_ELECTOR": ElectorSettings,
-}
+PROGRAMS: dict[str, Any] = {it.prefix: it.settings_type() for it in programs.COMMANDS.values()}
 OWN = {
     prefix: {it for field in fields_of(kind).values() for it in field.variables(prefix)}
     for prefix, kind in PROGRAMS.items()
@@ -43,7 +35,6 @@ def test_every_variable_of_commands_is_known():
 
 
 def test_no_program_reports_a_variable_of_another():
-    assert {f"{prefix}_" for prefix in PROGRAMS} < set(PROGRAM_PREFIXES)
     all_variables = dict.fromkeys(COMMAND_VARIABLES.union(*OWN.values()), "1")
     for prefix, own in OWN.items():
         assert unread(all_variables, prefix, own) == {}

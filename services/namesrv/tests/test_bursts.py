@@ -32,7 +32,9 @@ async def namesrv_process(folder: Path):
         "COMETMQ_NAMESRV_CONFIG_STORE_PATH": str(folder / "namesrv.properties"),
     }
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cometmq.namesrv", stderr=asyncio.subprocess.PIPE, env=environment
+        *(sys.executable, "-m", "cometmq.cli", "namesrv"),
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
     )
     try:
         async with asyncio.timeout(60):

@@ -140,7 +140,7 @@ async def test_the_second_port_serves_everything_but_pulls(tmp_path: Path) -> No
 
 def run_broker(file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cometmq.broker", str(file)],
+        [sys.executable, "-m", "cometmq.cli", "broker", "-c", str(file)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -15,9 +15,10 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.control.controlled import Report
 from cometmq.elector.open_group import OpenGroup, open_group
 from cometmq.elector.plan import plan_of
-from cometmq.elector.settings import PREFIX, ElectorSettings
+from cometmq.elector.settings import ElectorSettings
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsSettings
+from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import load
 from cometmq.runtime.tls_keys import client_tls, client_tls_of_file
 
@@ -62,7 +63,11 @@ class GroupOptions(OptionSet, frozen=True, kw_only=True):
         }  # fmt: skip
         try:
             settings = load(
-                ElectorSettings, prefix=PREFIX, file=self.config, cli=options, options=names
+                ElectorSettings,
+                prefix=PROGRAMS["elector"].prefix,
+                file=self.config,
+                cli=options,
+                options=names,
             )
             plan_of(settings.value)
         except SettingsError as error:

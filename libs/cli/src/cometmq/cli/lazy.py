@@ -7,7 +7,8 @@ page needs.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from math import isfinite
 from typing import Any, Final, NamedTuple
@@ -42,16 +43,23 @@ class CommandInfo(NamedTuple):
     """The exit status after wrong usage."""
 
 
-def load_command(name: str, info: CommandInfo) -> Any:
-    """Import a command. If its module defines several, build only this one."""
+@contextmanager
+def imports_of(name: str) -> Iterator[None]:
+    """Import what a command needs; print one line and exit if an extra is not installed."""
     try:
         with no_collections():
-            app: typer.Typer = import_module(info.module).app
+            yield
     except ModuleNotFoundError as error:
         if not needs_extra(error):
             raise
         typer.echo(f"cometmq {name}: {error}: {INSTALL_EXTRA}", err=True)
         raise typer.Exit(EXIT_USAGE) from error
+
+
+def load_command(name: str, info: CommandInfo) -> Any:
+    """Import a command. If its module defines several, build only this one."""
+    with imports_of(name):
+        app: typer.Typer = import_module(info.module).app
     if info.is_in_family:
         family, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
         app.registered_commands = [it for it in family.registered_commands if it.name == name]

@@ -35,6 +35,8 @@ from cometmq.cli.outcome import DAMAGES, MISSING
 from cometmq.cli.streams import OutputFailed, checked_streams
 from cometmq.cli.suggestions import SUGGESTIONS
 from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.runtime import programs
+from cometmq.runtime.programs import Program
 
 PROGRAMS: Final = "Programs"
 MESSAGES: Final = "Messages"
@@ -43,10 +45,12 @@ OPERATION: Final = "Operation"
 OWN: Final = "This command line"
 
 
-def _program(module: str, help_line: str) -> CommandInfo:
+def _program(program: Program) -> CommandInfo:
     """Return a command that accepts a program's settings as additional options."""
+    has_more = program.name == "broker"  # options than settings
+    module = "cometmq.cli.programs.broker" if has_more else "cometmq.cli.programs.commands"
     return CommandInfo(
-        module, help_line, PROGRAMS,
+        module, program.help, PROGRAMS, is_in_family=True,
         takes_global_options=False, accepts_empty=True, may_repeat=True,
     )  # fmt: skip
 
@@ -59,17 +63,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         takes_global_options=False,
         may_repeat=True,
     ),
-    "namesrv": _program("cometmq.cli.programs.namesrv", "Run a name server."),
-    "broker": _program("cometmq.cli.programs.broker", "Run a broker."),
-    "txn-checker": _program("cometmq.cli.programs.txn_checker", "Run a transaction check service."),
-    "elector": _program(
-        "cometmq.cli.programs.elector",
-        "Run an elector, which makes sure that a group has a master.",
-    ),
-    "exporter": _program(
-        "cometmq.cli.programs.exporter", "Run an exporter, which shows statistics of consumers."
-    ),
-    "console": _program("cometmq.cli.programs.console", "Run the console: pages for operators."),
+    **{name: _program(it) for name, it in programs.COMMANDS.items()},
     "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", MESSAGES),
     "consume": CommandInfo("cometmq.cli.verbs.consume", "Receive and print messages.", MESSAGES),
     "message": CommandInfo(

@@ -6,18 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cometmq.remoting.spelling import closest
+from cometmq.runtime.programs import PROGRAMS
 
 START: Final = "COMETMQ_"
-
-PROGRAM_PREFIXES: Final = (
-    "COMETMQ_BROKER_",
-    "COMETMQ_NAMESRV_",
-    "COMETMQ_TXN_CHECKER_",
-    "COMETMQ_ELECTOR_",
-    "COMETMQ_EXPORTER_",
-    "COMETMQ_OPERATOR_",
-)
-"""The prefixes of variables that set a program's settings; each program checks its own."""
 
 COMMAND_VARIABLES: Final = frozenset(
     {
@@ -79,7 +70,7 @@ def unread_line(name: str, guesses: Iterable[str]) -> str:
 def _is_of_other(name: str, prefix: str) -> bool:
     """Return whether a variable has the prefix of a different program, perhaps misspelt."""
     words = name.removeprefix(START).split("_")
-    prefixes = [it.removeprefix(START) for it in PROGRAM_PREFIXES]
+    prefixes = [it.prefix.removeprefix(START) + "_" for it in PROGRAMS.values()]
     guesses = (closest("_".join(words[:count]) + "_", prefixes) for count in (1, 2))
     found = next(filter(None, guesses), None)
     return found is not None and f"{START}{found}" != f"{prefix}_"

@@ -5,7 +5,7 @@ Otherwise the program would start with the defaults, on ports and in folders tha
 not expect.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -14,39 +14,28 @@ import msgspec
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import closest
 from cometmq.runtime.mistakes import LINE_FORM
+from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings_fields import fields_of
-
-OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
-    "broker": frozenset(
-        {"brokerName", "brokerClusterName", "brokerId", "brokerRole", "storePathRootDir"}
-    ),
-    "namesrv": frozenset({"kvConfigPath", "configStorePath", "orderMessageEnable", "clusterTest"}),
-    "txn-checker": frozenset({"pollNameServerInterval", "questionsPerSecond"}),
-    "exporter": frozenset({"collectInterval", "groupCountEnable"}),
-    "console": frozenset({"historyInterval", "historyDays", "anonymousRole", "oidcIssuer"}),
-}
-"""Keys that distinguish one program's settings file from another's."""
 
 SHOWN_MAX: Final = 5
 
 
-def refuse_wrong_file(
-    name: str, loaded: Loaded[Any], file: Path | None, *, kept: frozenset[str] = frozenset()
-) -> None:
+def refuse_wrong_file(name: str, loaded: Loaded[Any], file: Path | None) -> None:
     """Raise SettingsError if the file has keys of a different program, or no known key at all.
 
-    `kept` are RocketMQ's keys that the program `name` keeps but does not use. A file without keys
-    is accepted.
+    `KEPT` of a settings struct are RocketMQ's keys that the program `name` keeps but does not use.
+    A file without keys is accepted.
     """
     unknown = loaded.unknown.keys()
-    for other, keys in OWN_KEYS.items():
-        if other != name and (found := sorted(keys & unknown)):
+    for other, program in PROGRAMS.items():
+        if other != name and (found := sorted(program.own_keys & unknown)):
             verb = "is no setting" if len(found) == 1 else "are no settings"
             raise SettingsError(
                 f"{file} is a settings file of cometmq {other}: {', '.join(found)} {verb} of"
                 f" cometmq {name}; run cometmq {other} -c {file}, or give {name} a file of its own"
             )
+    kept: frozenset[str] = getattr(type(loaded.value), "KEPT", frozenset())
     if unknown and not loaded.has_known_key and not unknown & kept:
         fields = fields_of(cast("type[msgspec.Struct]", type(loaded.value)))
         shown = [_shown(key, loaded, fields) for key in list(unknown)[:SHOWN_MAX]]

@@ -8,9 +8,6 @@ from msgspec import Meta
 
 from cometmq.runtime import tls_keys
 
-PREFIX: Final = "COMETMQ_CONSOLE"
-"""Prefix of the environment variables that set settings."""
-
 PORT_DEFAULT: Final = 8088
 _GUARD: Final = {"guard": True}
 

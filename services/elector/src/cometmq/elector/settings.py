@@ -9,9 +9,6 @@ from msgspec import Meta
 from cometmq.ha.places.choice import FORMS
 from cometmq.runtime import tls_keys
 
-PREFIX: Final = "COMETMQ_ELECTOR"
-"""Prefix of the environment variables that set settings."""
-
 EXAMPLE: Final = "0=10.0.0.1:10913;1=10.0.0.2:10913"
 
 

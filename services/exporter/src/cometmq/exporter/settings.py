@@ -5,15 +5,12 @@ RocketMQ's exporter asks once a minute, ten clients at a time, and listens on po
 (apache/rocketmq-exporter, application.yml).
 """
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from cometmq.runtime import tls_keys
-
-PREFIX: Final = "COMETMQ_EXPORTER"
-"""Prefix of the environment variables that set settings."""
 
 
 class ExporterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -3,12 +3,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from cometmq.runtime import tls_keys
+from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import COMMAND_LINE, Loaded, Origin, load
 
 
@@ -18,6 +19,20 @@ def _home(name: str) -> str:
 
 class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All settings of a name server."""
+
+    KEPT: ClassVar = frozenset(
+        {
+            *("rocketmqHome", "productEnvName", "configBlackList", "serverWorkerThreads"),
+            *("serverSelectorThreads", "serverCallbackExecutorThreads"),
+            *("serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue", "serverSocketSndBufSize"),
+            *("serverSocketRcvBufSize", "serverSocketBacklog"),
+            *("serverPooledByteBufAllocatorEnable", "useEpollNativeSelector"),
+            *("writeBufferHighWaterMark", "writeBufferLowWaterMark"),
+        }
+    )
+    """Settings of RocketMQ's name server that have no effect here; apart from the settings below,
+    its files may contain only these.
+    """
 
     bind_address: Annotated[
         str, Meta(description="Local address to listen on; if empty, all addresses.")
@@ -175,20 +190,6 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     ] = -1
 
 
-KEPT: Final = frozenset(
-    {
-        *("rocketmqHome", "productEnvName", "configBlackList", "serverWorkerThreads"),
-        *("serverSelectorThreads", "serverCallbackExecutorThreads", "serverOnewaySemaphoreValue"),
-        *("serverAsyncSemaphoreValue", "serverSocketSndBufSize", "serverSocketRcvBufSize"),
-        *("serverSocketBacklog", "serverPooledByteBufAllocatorEnable", "useEpollNativeSelector"),
-        *("writeBufferHighWaterMark", "writeBufferLowWaterMark"),
-    }
-)
-"""Settings of RocketMQ's name server that have no effect here; apart from the settings above, its
-files may contain only these.
-"""
-
-
 def load_namesrv(
     file: Path | None = None,
     cli: Mapping[str, str] | None = None,
@@ -205,7 +206,7 @@ def load_namesrv(
     def load_from(path: Path | None, cli: Mapping[str, str]) -> Loaded[NamesrvSettings]:
         return load(
             NamesrvSettings,
-            prefix="COMETMQ_NAMESRV",
+            prefix=PROGRAMS["namesrv"].prefix,
             file=path,
             cli=cli,
             options=options,

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.spelling import did_you_mean
+from cometmq.runtime.programs import PROGRAMS
 
 _NETTY: Final = frozenset(
     {
@@ -27,14 +28,12 @@ _NETTY: Final = frozenset(
 class Kind(NamedTuple):
     """A kind of server: our settings for it, and RocketMQ's additional keys."""
 
-    module: str
-    settings: str
+    program: str
     more: frozenset[str]
 
 
 BROKER: Final = Kind(
-    "cometmq.broker.settings",
-    "BrokerSettings",
+    "broker",
     _NETTY
     | {
         *("enableAsyncDeliver", "forwardTimeout", "maxBatchDeleteFilesNum", "putMessageTimeout"),
@@ -42,8 +41,7 @@ BROKER: Final = Kind(
     },
 )
 NAMESRV: Final = Kind(
-    "cometmq.namesrv.settings",
-    "NamesrvSettings",
+    "namesrv",
     _NETTY | {"rocketmqHome", "productEnvName", "returnOrderTopicConfigToBroker"},
 )
 
@@ -53,7 +51,7 @@ def refuse_unknown(key: str, address: str, config: Mapping[str, str], kind: Kind
     if key in config or key in kind.more:
         return
     fields_of = import_module("cometmq.runtime.settings_fields").fields_of
-    ours = fields_of(getattr(import_module(kind.module), kind.settings))
+    ours = fields_of(PROGRAMS[kind.program].settings_type())
     if key not in ours:
         known = {*config, *ours, *kind.more}
         raise InvalidArgument(

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq broker`: run a broker in the foreground."""
 
-from functools import partial
 from typing import Annotated, Final
 
 import msgspec
 import typer
 
 from cometmq.broker import instances
-from cometmq.broker.app import BrokerApp
 from cometmq.broker.instances import INSTANCES_MAX
 from cometmq.broker.registration.addresses import with_derived_port
 from cometmq.broker.settings import BrokerSettings
@@ -21,6 +19,7 @@ from cometmq.cli.programs.running import (
     named,
     run_program,
 )
+from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import Loaded, load
 
 IMPORTANT: Final = frozenset(
@@ -61,7 +60,7 @@ PrintImportant = Annotated[
 app = typer.Typer(add_completion=False)
 
 
-@app.command(context_settings=OWN_OPTIONS)
+@app.command("broker", context_settings=OWN_OPTIONS)
 @with_option_sets
 def broker(
     ctx: typer.Context,
@@ -84,7 +83,7 @@ def broker(
     def settings() -> Loaded[BrokerSettings]:
         loaded = load(
             BrokerSettings,
-            prefix="COMETMQ_BROKER",
+            prefix=PROGRAMS["broker"].prefix,
             file=config,
             cli=named(namesrv),
             args=ctx.args,
@@ -92,13 +91,12 @@ def broker(
         return instances.instance(loaded, instance)
 
     only = None if running.print_settings or not important else IMPORTANT
+    prints = running.print_settings or important
     run_program(
         "broker",
-        settings,
-        lambda loaded: partial(BrokerApp, loaded, config_path=config),
-        config=config,
-        running=msgspec.structs.replace(
-            running, print_settings=running.print_settings or important
-        ),
+        config,
+        msgspec.structs.replace(running, print_settings=prints),
+        load=settings,
         table=lambda loaded: with_derived_port(loaded).as_table(only),
+        more={"config_path": config},
     )

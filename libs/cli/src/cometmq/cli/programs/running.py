@@ -2,27 +2,28 @@
 """Options, log, start and stop of the commands that run a program."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 
 from cometmq.cli.access import NAMESRV_HELP, namesrv_or_global
+from cometmq.cli.lazy import imports_of
 from cometmq.cli.option_sets import OptionSet
 from cometmq.cli.output import print_notes
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.runtime import logging
-from cometmq.runtime.program import Build, configured_program
+from cometmq.runtime.program import configured_program
+from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import EXIT_CANNOT_START, EXIT_FAILED, EXIT_OK, run
 from cometmq.runtime.settings import Loaded
+from cometmq.runtime.settings import load as load_settings
 from cometmq.runtime.settings_fields import describe
 from cometmq.runtime.wrong_file import refuse_wrong_file
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 OWN_OPTIONS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that accepts every setting as an option."""
@@ -108,26 +109,35 @@ def named(namesrv: str | None) -> dict[str, str]:
     return {} if namesrv is None else {"namesrvAddr": namesrv}
 
 
-def run_program(
+def run_program(  # noqa: PLR0913  # one for each way in which programs differ
     name: str,
-    load: Callable[[], Loaded[S]],
-    build: Callable[[Loaded[S]], Build],
-    *,
     config: Path | None,
     running: RunOptions,
-    table: Callable[[Loaded[S]], str] = Loaded.as_table,
-    kept: frozenset[str] = frozenset(),
+    *,
+    args: Sequence[str] = (),
+    cli: Mapping[str, str] | None = None,
+    load: Callable[[], Loaded[Any]] | None = None,
+    table: Callable[[Loaded[Any]], str] = Loaded.as_table,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
     """Load the settings and print them, or run the program until a signal stops it.
 
-    `table` renders the settings to print; `kept` is passed to `refuse_wrong_file`.
+    `args` and `cli` are the settings on the command line; `load` replaces the usual way to load
+    them, `table` renders them, and `more` are further arguments of the program's class.
     """
+    program = PROGRAMS[name]
+    with imports_of(name):
+        settings_type, app_type = program.settings_type(), program.app_type()
     with exit_on_bad_settings():
+        if load is None:
+            load = partial(
+                load_settings, settings_type, prefix=program.prefix, file=config, cli=cli, args=args
+            )
         settings = load()
         if running.describe_settings:
-            typer.echo(describe(type(settings.value)), nl=False)
+            typer.echo(describe(settings_type), nl=False)
             raise typer.Exit(EXIT_OK)
-        refuse_wrong_file(name, settings, config, kept=kept)
+        refuse_wrong_file(name, settings, config)
     if running.print_settings:
         typer.echo(table(settings), nl=False)
         lines = settings.mistakes.lines()
@@ -135,4 +145,5 @@ def run_program(
         raise typer.Exit(EXIT_FAILED if lines else EXIT_OK)
     log = configure_log(name, level=running.log_level, json=running.log_json)
     warn_unknown(settings, log)
-    sys.exit(run(configured_program(build(settings), settings, log=log), log=log))
+    build = partial(app_type, settings, **(more or {}))
+    sys.exit(run(configured_program(build, settings, log=log), log=log))

@@ -16,6 +16,7 @@ from cometmq.remoting.transport.settings import TlsMode
 from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.mistakes import Mistakes
+from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import DEFAULT, ENVIRONMENT, FILE, Loaded, load
 from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.settings_fields import fields_of
@@ -50,9 +51,9 @@ and the environment. If not, the ports given by the broker's settings and the na
 variable are used; other settings that differ from the option's default are refused.
 """
 
-BROKER_PREFIX: Final = "COMETMQ_BROKER"
-NAMESRV_PREFIX: Final = "COMETMQ_NAMESRV"
-CHECKER_PREFIX: Final = "COMETMQ_TXN_CHECKER"
+BROKER_PREFIX: Final = PROGRAMS["broker"].prefix
+NAMESRV_PREFIX: Final = PROGRAMS["namesrv"].prefix
+CHECKER_PREFIX: Final = PROGRAMS["txn-checker"].prefix
 
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = ""  # only if the user names a different host

@@ -16,10 +16,11 @@ from typing import Final
 import msgspec
 
 from cometmq.console.app import ConsoleApp
-from cometmq.console.settings import PREFIX, ConsoleSettings
+from cometmq.console.settings import ConsoleSettings
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import logging
 from cometmq.runtime.program import program
+from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.service import EXIT_CANNOT_START, Stop, run
 from cometmq.runtime.settings import load
 
@@ -48,7 +49,7 @@ def main() -> int:
     order = msgspec.json.decode(line, type=ConsoleOrder)
     logging.configure(json=order.log_json, level=order.log_level)
     try:
-        settings = load(ConsoleSettings, prefix=PREFIX, cli=order.settings)
+        settings = load(ConsoleSettings, prefix=PROGRAMS["console"].prefix, cli=order.settings)
     except SettingsError as error:
         print(f"cometmq: {error}".replace("\n", "\ncometmq: "), file=sys.stderr)  # noqa: T201
         return EXIT_CANNOT_START

@@ -1,29 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq config check`: find the mistakes in a settings file before a program reads it."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 
 from cometmq.cli.connecting import wrong_usage
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import did_you_mean
+from cometmq.runtime.programs import COMMANDS
 from cometmq.runtime.settings import Loaded, load
 from cometmq.runtime.settings_fields import fields_of
-from cometmq.runtime.wrong_file import OWN_KEYS, refuse_wrong_file
+from cometmq.runtime.wrong_file import refuse_wrong_file
 
-PROGRAMS: Final = {
-    "broker": ("cometmq.broker.settings", "BrokerSettings"),
-    "namesrv": ("cometmq.namesrv.settings", "NamesrvSettings"),
-    "txn-checker": ("cometmq.txn_checker.settings", "TxnCheckerSettings"),
-    "elector": ("cometmq.elector.settings", "ElectorSettings"),
-    "exporter": ("cometmq.exporter.settings", "ExporterSettings"),
-    "console": ("cometmq.console.settings", "ConsoleSettings"),
-}
+PROGRAMS: Final = {"broker": COMMANDS["broker"], **COMMANDS}  # it counts where others are equal
 COLUMNS: Final = ("Level", "Finding")
 ERROR: Final = "error"
 WARNING: Final = "warning"
@@ -48,9 +40,7 @@ def check(
     file: Annotated[Path, typer.Argument(help="Settings file.", exists=True, dir_okay=False)],
     program: Annotated[
         str | None,
-        typer.Option(
-            "--program", help="broker, namesrv, txn-checker, elector, exporter or console."
-        ),
+        typer.Option("--program", help=f"One of {', '.join(PROGRAMS)}."),
     ] = None,
     *,
     as_json: AsJson = False,
@@ -83,15 +73,12 @@ def check(
         raise typer.Exit(1)
 
 
-def _settings_of(program: str) -> Any:
-    module, name = PROGRAMS[program]
-    return getattr(import_module(module), name)
-
-
 def _keys(file: Path) -> frozenset[str]:
     """Return the keys of a file; the struct of any program reads all of them."""
     try:
-        loaded = load(_settings_of("exporter"), prefix="", file=file, env={}, is_part=True)
+        loaded = load(
+            PROGRAMS["exporter"].settings_type(), prefix="", file=file, env={}, is_part=True
+        )
     except SettingsError:
         return frozenset()
     given = {name for name, origin in loaded.origins.items() if origin.kind == "file"}
@@ -102,8 +89,8 @@ def _program_of(file: Path) -> str:
     """Return the program that most keys of a file belong to; the broker if none does."""
     keys = _keys(file)
     counts = {
-        name: (len(keys & OWN_KEYS.get(name, frozenset())), len(keys & _known(name)))
-        for name in PROGRAMS
+        name: (len(keys & program.own_keys), len(keys & _known(name)))
+        for name, program in PROGRAMS.items()
         if _is_installed(name)
     }
     return max(counts, key=lambda name: counts[name])
@@ -111,22 +98,20 @@ def _program_of(file: Path) -> str:
 
 def _is_installed(program: str) -> bool:
     try:
-        _settings_of(program)
+        PROGRAMS[program].settings_type()
     except ModuleNotFoundError:  # the elector needs the extra [ha]
         return False
     return True
 
 
 def _known(program: str) -> frozenset[str]:
-    settings: type[msgspec.Struct] = _settings_of(program)
-    return frozenset(fields_of(settings))
+    return frozenset(fields_of(PROGRAMS[program].settings_type()))
 
 
 def _findings(program: str, file: Path) -> list[list[Cell]]:
-    settings: type[msgspec.Struct] = _settings_of(program)
-    prefix = f"COMETMQ_{program.upper().replace('-', '_')}"
+    settings = PROGRAMS[program].settings_type()
     try:
-        loaded = load(settings, prefix=prefix, file=file, env={})
+        loaded = load(settings, prefix=PROGRAMS[program].prefix, file=file, env={})
         refuse_wrong_file(program, loaded, file)
     except SettingsError as error:
         return [[ERROR, line] for line in str(error).splitlines()]

@@ -11,11 +11,11 @@ import ssl
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from cometmq.remoting.errors import SettingsError
-from cometmq.remoting.transport.certificate import expiry_of, self_signed_pem
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.types import Buffer
 
@@ -141,7 +141,8 @@ class WatchedContext(Generic[ContextT]):
         """Build the context from the files as they are now."""
         self.context = self._build(self._settings)
         if (path := self._settings.cert_path) is not None:
-            self._expiry_s = expiry_of(path.read_text(encoding="utf-8", errors="replace"))
+            text = path.read_text(encoding="utf-8", errors="replace")
+            self._expiry_s = _certificate().expiry_of(text)
 
     def expired(self, now_s: float) -> tuple[str, str] | None:
         """Return the file of this side's certificate and when it has expired; None if it is valid,
@@ -175,7 +176,7 @@ def server_tls(settings: TlsSettings, engine: TlsEngine | None) -> ServerTls:
 def _native_context(settings: TlsSettings, engine: TlsEngine) -> NativeContext:
     """Raise ValueError with the reason if native code cannot use the files."""
     if settings.cert_path is None:  # test mode
-        pem = self_signed_pem(_TEST_NAME).encode()
+        pem = _certificate().self_signed_pem(_TEST_NAME).encode()
         return engine(pem, pem, trusted=None, is_required=False)
     key_path = settings.key_path or settings.cert_path
     chain, key = settings.cert_path.read_bytes(), key_path.read_bytes()
@@ -302,10 +303,14 @@ def _read(path: Path, settings: TlsSettings, key: str) -> bytes:
         raise SettingsError(f"{as_given(settings, key, path)}: {error.strerror}") from error
 
 
+def _certificate() -> Any:
+    return import_module("cometmq.remoting.transport.certificate")  # clients need none of it
+
+
 def _load_test_identity(context: ssl.SSLContext) -> None:
     """Load a new certificate from a temporary file, because the ssl module reads only files."""
     with tempfile.TemporaryDirectory(prefix="cometmq-tls-") as folder:
         path = Path(folder) / "test.pem"
         path.touch(mode=0o600)
-        path.write_text(self_signed_pem(_TEST_NAME), encoding="ascii")
+        path.write_text(_certificate().self_signed_pem(_TEST_NAME), encoding="ascii")
         context.load_cert_chain(path)

@@ -30,7 +30,7 @@ LOCALHOST: Final = "127.0.0.1"
 
 
 class BrokerProcess:
-    """`python -m cometmq.broker FILE` in its own folder; as a context manager, it stops the
+    """`cometmq broker -c FILE` in its own folder; as a context manager, it stops the
     process.
     """
 
@@ -76,8 +76,7 @@ class BrokerProcess:
         self._process = await asyncio.create_subprocess_exec(
             *self.prefix,
             sys.executable,
-            "-m",
-            "cometmq.broker",
+            *("-m", "cometmq.cli", "broker", "-c"),
             str(self.file),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -15,6 +15,7 @@ from cometmq.console.web.problems import missing
 from cometmq.insight.model import Broker, BrokerState, Snapshot
 from cometmq.insight.words import sized
 from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import load
 from cometmq.runtime.tls_keys import client_tls
 
@@ -34,12 +35,13 @@ def groups_of(files: str) -> "dict[str, tuple[str, ElectorSettings]]":
         return {}
     try:
         from cometmq.elector.plan import plan_of  # noqa: PLC0415  # an optional package
-        from cometmq.elector.settings import PREFIX, ElectorSettings  # noqa: PLC0415
+        from cometmq.elector.settings import ElectorSettings  # noqa: PLC0415
     except ImportError as error:
         raise SettingsError(f"electorConfig needs the package {PACKAGE}") from error
     found = {}
     for path in paths:
-        settings = load(ElectorSettings, prefix=PREFIX, file=Path(path).expanduser()).value
+        file = Path(path).expanduser()
+        settings = load(ElectorSettings, prefix=PROGRAMS["elector"].prefix, file=file).value
         plan_of(settings)
         found[settings.broker_name] = (path, settings)
     return found
