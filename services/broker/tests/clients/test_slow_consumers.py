@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
+from typing import Any
+
 from cometmq.broker.clients.consumers import ConsumerGroup
 from cometmq.broker.clients.slow_consumers import slow_groups
 from cometmq.broker.tables.offsets import Offsets
@@ -26,6 +28,7 @@ def test_only_connected_groups_far_behind_are_slow() -> None:
     offsets.commit("elsewhere", "T", 0, 0)
     groups = [group("slow"), group("near"), group("done"), group("elsewhere", topic="U")]
 
-    found = slow_groups(groups, offsets, FakeStore(), log_end=1000, behind_bytes_max=500)
+    store: Any = FakeStore()
+    found = slow_groups(groups, offsets, store, log_end=1000, behind_bytes_max=500)
 
     assert finish(found) == ["slow"]

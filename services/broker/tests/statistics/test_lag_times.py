@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 from collections import Counter
+from typing import Any
 
 from cometmq.broker.statistics.lag_times import (
     STEP_GROUPS_MAX,
@@ -160,7 +161,7 @@ def test_nothing_is_visited_while_nothing_changes():
 def test_a_failed_search_does_not_end_the_measurement():
     queues = Queues({("T", 0): 50, ("U", 0): 50})
     offsets = offsets_of(("G", "T", 0, 40), ("G", "U", 0, 1))
-    times = LagTimes()
+    times: Any = LagTimes()
 
     def fail(lookup, _done, failed):
         lookup.close()
@@ -173,7 +174,7 @@ def test_a_failed_search_does_not_end_the_measurement():
 
 def test_no_step_begins_while_one_waits_for_the_disk():
     begun = []
-    times = LagTimes()
+    times: Any = LagTimes()
     for _ in range(2):
         times.step(Offsets(), Queues({}), lambda lookup, *_: begun.append(lookup))
     assert len(begun) == 1

@@ -127,7 +127,7 @@ class Rig:
             client=self.master,
             registration=self.broker.registration,
             saver=self.saver,
-            commit_log=self.end,
+            commit_log=cast("Any", self.end),
             newest_record=self.newest_record,
             is_slave=lambda: self.broker.is_slave,
             note_unfit=self.unfit.append,

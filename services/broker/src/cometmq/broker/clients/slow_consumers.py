@@ -7,26 +7,20 @@ because they cause no reads.
 """
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from cometmq.broker.clients.consumers import ConsumerGroup
 from cometmq.broker.tables.offsets import Offsets
+from cometmq.store.message_store import MessageStore
 from cometmq.store.reads import Lookup
 
 CHECK_INTERVAL_MS: Final = 180_000
 
 
-class QueueSource(Protocol):
-    """The part of the store that the measurement uses."""
-
-    def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find the log position of a message; -1 if there is no such message."""
-
-
 def slow_groups(
     groups: Iterable[ConsumerGroup],
     offsets: Offsets,
-    store: QueueSource,
+    store: MessageStore,
     *,
     log_end: int,
     behind_bytes_max: int,
@@ -41,7 +35,7 @@ def slow_groups(
 
 
 def _oldest_place(
-    group: ConsumerGroup, offsets: Offsets, store: QueueSource, *, log_end: int
+    group: ConsumerGroup, offsets: Offsets, store: MessageStore, *, log_end: int
 ) -> Lookup[int]:
     """Find the lowest log position of the group's next messages, or the end of the log if none is
     left.

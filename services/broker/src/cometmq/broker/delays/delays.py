@@ -18,7 +18,7 @@ messageDelayLevel are kept, and their messages wait until the level is back.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -42,6 +42,7 @@ from cometmq.broker.delays.parking import (
     Reason,
 )
 from cometmq.broker.messages import delivered
+from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.log import Log
@@ -53,10 +54,10 @@ from cometmq.remoting.progress import unread
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.json_config import JsonTable
+from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.reads import Lookup
-from cometmq.store.results import PutDone, PutResult, QueryResult
-from cometmq.store.writing.runs import RunSource
+from cometmq.store.results import PutResult
 
 STEP_INTERVAL_MS: Final = 100
 IDLE_INTERVAL_MS: Final = 500
@@ -65,62 +66,16 @@ BATCH_COUNT_MAX: Final = 128  # of one level at a time: a backlog must not hold 
 QUERY_COUNT_MAX: Final = 32  # messages of one key that are compared after a crash
 
 
-class DelayStore(Protocol):
-    """The part of the store that delivery uses."""
-
-    @property
-    def flushed_offset(self) -> int:
-        """The end of the log on disk."""
-
-    @property
-    def confirm_offset(self) -> int:
-        """The end of the log on all required copies; without replication, the end of this log."""
-
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None: ...
-
-    def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]: ...
-
-    def query(
-        self, topic: str, key: str, count_max: int, begin: int, end: int
-    ) -> Lookup[QueryResult]: ...
-
-
-class DelayReads(Protocol):
-    """The part of the store's reads that delivery uses."""
-
-    def look_up(
-        self,
-        lookup: Lookup[Found],
-        done: Callable[[Found], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        """Run a search, then call `done` with its result or `failed` with its error."""
-
-
-class DelayDriver(Protocol):
-    """The part of the store's driver that delivery uses."""
-
-    @property
-    def reads(self) -> DelayReads:
-        """The searches for messages that are due."""
-
-    def put(self, message: NewMessage, done: PutDone) -> None:
-        """Store a message; `done` is called when its outcome is known."""
-
-    def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
-        """Store `count` messages from a source, starting with number `first`."""
-
-
 class Delays:
     """Delivers due messages; a timer calls `step` every 100 ms while a message waits."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, all but three by name
         self,
-        store: DelayStore,
+        store: MessageStore,
         levels: DelayLevels,
         file: JsonTable[DelayFile],
         *,
-        driver: DelayDriver,
+        driver: StoreDriver,
         saver: TableSaver,
         destinations: Destinations,
         parking: Parking,

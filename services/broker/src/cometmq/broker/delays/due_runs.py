@@ -9,7 +9,7 @@ messages, and remains responsible for positions and counters.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.broker.delays.parking import Reason
 from cometmq.broker.native import accel
@@ -19,8 +19,8 @@ from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.tasks import describe
-from cometmq.remoting.types import Buffer
 from cometmq.store.index.keys import KeyedRows
+from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.consume_queue import ENTRY
 from cometmq.store.reads import Lookup
 from cometmq.store.results import PutResult, PutStatus
@@ -56,18 +56,12 @@ class Times(NamedTuple):
     copied_until_ms: int
 
 
-class SpanStore(Protocol):
-    """The part of the store that native delivery uses."""
-
-    def read_span(self, physical_offset: int, size: int) -> Lookup[Buffer | None]: ...
-
-
 class DueRuns:
     """Finds due messages that the native code can deliver."""
 
     def __init__(
         self,
-        store: SpanStore,
+        store: MessageStore,
         *,
         host: bytes,
         settings: Callable[[], BrokerSettings],

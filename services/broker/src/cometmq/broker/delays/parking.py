@@ -10,8 +10,9 @@ messages behind it. A store that accepts no messages at the moment is no reason:
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.tables.groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.log import Log
@@ -88,13 +89,6 @@ class Case(NamedTuple):
     """The log offset of the record that was acknowledged."""
 
 
-class ParkingDriver(Protocol):
-    """The part of the store's driver that parking uses."""
-
-    def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Store all messages contiguously, or none."""
-
-
 class Destinations:
     """Where messages go that waited in the broker: the topic may have changed in the meantime."""
 
@@ -153,7 +147,7 @@ class Parking:
     def __init__(
         self,
         topics: Topics,
-        driver: ParkingDriver,
+        driver: StoreDriver,
         *,
         host: bytes,
         monotonic_ms: Callable[[], int],

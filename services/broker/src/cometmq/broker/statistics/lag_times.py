@@ -8,10 +8,11 @@ in a queue is searched for only once, so the log is read only for queues whose o
 """
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from cometmq.broker.tables.offsets import KEY_SEPARATOR, Offsets
 from cometmq.remoting.progress import position
+from cometmq.store.message_store import MessageStore
 from cometmq.store.reads import Lookup
 
 T = TypeVar("T")
@@ -23,30 +24,8 @@ STEP_GROUPS_MAX: Final = 1_000  # about 1 ms, even if no group lags
 Key = tuple[str, str]  # topic, group
 
 
-class QueueSource(Protocol):
-    """The part of the store that the measurement uses."""
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """The physical offsets between which readers can see the log."""
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the oldest message of a queue."""
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the end of a queue."""
-
-    def store_time(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find a message's store time; -1 if there is no such message."""
-
-
-class LookUp(Protocol):
-    """Runs searches, as `StoreDriver.look_up` does."""
-
-    def __call__(
-        self, lookup: Lookup[T], done: Callable[[T], None], failed: Callable[[Exception], None]
-    ) -> None:
-        """Call `done` with the result, or `failed` with the error."""
+LookUp = Callable[[Lookup[Any], Callable[[Any], None], Callable[[Exception], None]], None]
+"""Runs a search: `StoreReads.look_up`."""
 
 
 class LagTimes:
@@ -60,7 +39,7 @@ class LagTimes:
         self._state: tuple[int, tuple[int, int]] | None = None  # after a complete round
         self._is_running = False
 
-    def step(self, offsets: Offsets, store: QueueSource, look_up: LookUp) -> None:
+    def step(self, offsets: Offsets, store: MessageStore, look_up: LookUp) -> None:
         """Continue the round; do nothing while the searches of the last step wait for the disk."""
         if self._is_running or self._state == (offsets.version, store.bounds):
             return
@@ -75,7 +54,7 @@ class LagTimes:
         self._is_running = False
         self._measured = None  # this round lacks a group: another one must follow
 
-    def _measure(self, offsets: Offsets, store: QueueSource) -> Lookup[None]:
+    def _measure(self, offsets: Offsets, store: MessageStore) -> Lookup[None]:
         searches = 0
         for _ in range(STEP_GROUPS_MAX):
             key = next(self._round, None)
@@ -90,7 +69,7 @@ class LagTimes:
             if searches >= STEP_SEARCHES_MAX:
                 return
 
-    def _measure_group(self, key: str, queues: dict[int, int], store: QueueSource) -> Lookup[int]:
+    def _measure_group(self, key: str, queues: dict[int, int], store: MessageStore) -> Lookup[int]:
         """Measure one group in one topic; return the number of searches."""
         topic, _, group = key.partition(KEY_SEPARATOR)
         searches, oldest_ms = 0, -1

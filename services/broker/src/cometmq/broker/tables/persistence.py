@@ -6,13 +6,16 @@ If there is a journal, each save is marked in it before the file is replaced (`t
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq.remoting.log import Log
 from cometmq.runtime.incremental import IncrementalRunner, Steps
 from cometmq.runtime.saves import Job, Saver
 from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import new_digest
+
+if TYPE_CHECKING:
+    from cometmq.broker.tables.journal import Journal
 
 _DIGEST_STEP_BYTES: Final = 256 << 10
 
@@ -32,19 +35,6 @@ class Saved(Protocol):
         """Return the content of the file and clear `is_dirty`."""
 
 
-class SaveMarks(Protocol):
-    """The part of the journal that is used when tables are saved."""
-
-    number: int
-    """The number of the journal's last entry."""
-
-    def mark(self, name: str, digest: str, number: int) -> None:
-        """Record that a file is about to be saved with all entries up to this number."""
-
-    def saved(self, name: str) -> None:
-        """Record that a file now has the content that was marked last."""
-
-
 class TableSaver:
     """Saves tables to their files; requests for tables without a file are ignored."""
 
@@ -54,7 +44,7 @@ class TableSaver:
         *,
         log: Log,
         runner: IncrementalRunner | None = None,
-        journal: SaveMarks | None = None,
+        journal: "Journal | None" = None,
     ) -> None:
         self._journal = journal
         self._saver = Saver(worker, log=log, runner=runner, saved=self._saved)

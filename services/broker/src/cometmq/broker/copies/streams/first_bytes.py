@@ -2,33 +2,18 @@
 """The first bytes of a connection to haListenPort, which tell a member of a group from a slave."""
 
 import asyncio
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.rocketmq.frames import REPORT_BYTES
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.remoting.transport.addresses import peer_address
 
+if TYPE_CHECKING:
+    from cometmq.broker.copies.streams.serving import LogServer
+
 OPENING_BYTES: Final = 8
 assert OPENING_BYTES == REPORT_BYTES == frames.OPENING_BYTES
-
-
-class Port(Protocol):
-    """The server of the port; implemented by `serving.LogServer`."""
-
-    def admit(self, transport: asyncio.Transport, host: str, own_host: str) -> bool: ...
-
-    def opened_by_member(
-        self, first: "FirstBytes", transport: asyncio.Transport, version: int, data: bytes
-    ) -> bool: ...
-
-    def opened_by_slave(self, first: "FirstBytes") -> None: ...
-
-    def forget(self, first: "FirstBytes", transport: asyncio.Transport) -> None: ...
-
-    def note_refused(self, address: str, error: UnfitLog) -> None: ...
-
-    def now_ms(self) -> int: ...
 
 
 class FirstBytes(asyncio.Protocol):
@@ -36,7 +21,7 @@ class FirstBytes(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: "LogServer") -> None:
         self._port = port
         self.received = b""
         self.address = self.host = self.own_host = ""

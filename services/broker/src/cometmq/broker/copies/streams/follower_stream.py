@@ -32,14 +32,14 @@ from cometmq.broker.copies.streams.handshake import (
     meeting_point,
 )
 from cometmq.broker.copies.streams.proving import Proven, name_of, printable
-from cometmq.broker.copies.streams.pump import SLICE_BYTES, LogPump, close_soon
+from cometmq.broker.copies.streams.pump import SLICE_BYTES, close_soon
 from cometmq.broker.copies.streams.reports import FollowerView, Heard
+from cometmq.broker.copies.streams.served import ServedStream
 from cometmq.broker.copies.streams.table_stream import TableStream
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.ha.epochs import History
 from cometmq.ha.in_sync import Ack
 from cometmq.ha.record import Copy
-from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.store.log.damage import DamagedRange, overlaps
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from cometmq.broker.copies.streams.sending import LogSender
 
 
-class FollowerStream(asyncio.Protocol):
+class FollowerStream(ServedStream):
     def __init__(
         self,
         sender: "LogSender",
@@ -57,10 +57,10 @@ class FollowerStream(asyncio.Protocol):
         proven: Proven | None = None,
     ) -> None:
         """`proven` is what the connection has proven; None for one that may be unproven."""
+        super().__init__(sender, transport, address, sender.store.commit_log.view_to_end)
         self._sender = sender
         self.proven = proven
-        self.transport = self._transport = transport
-        self._commit_log = sender.store.commit_log
+        self.transport = transport
         self._frames = FrameReader(Kind.HELLO, Kind.ACK, Kind.REFUSED, Kind.WANT_BLOCK, Kind.BLOCK)
         self._epoch = sender.epoch
         self._history: History = ()
@@ -74,46 +74,26 @@ class FollowerStream(asyncio.Protocol):
         self._owes_confirm = False  # the socket did not accept it
         self._confirmed = 0  # the confirm offset that the follower was sent
         self._is_confirm_fresh = False  # records have carried it since the last timer
-        self.address = address
         self.copy: Copy | None = None
         self.is_following = False
-        self.heard_ms = self.confirm_ms = sender.now_ms()
+        self.confirm_ms = self.heard_ms
         self._blocks = BlockExchange(
             sender.store, sender.turn, worker=sender.worker, now_ms=sender.now_ms, peer=address,
             log=sender.log,
         )  # fmt: skip
-        self._pump = LogPump(
-            transport,
-            view=self._commit_log.view_to_end,
-            place=self._place,
-            send=self._send,
-            failed=self._failed,
-            worker=sender.worker,
-            bytes_per_s=lambda: sender.settings().max_ha_transfer_byte_in_second,
-            now_ms=sender.now_ms,
-        )
 
     # Events of the connection
 
-    def data_received(self, data: bytes) -> None:
-        self.heard_ms = self._sender.now_ms()
-        try:
-            for kind, body in self._frames.feed(data):
-                if kind is Kind.HELLO:
-                    self._greet(decode_handshake(body, Hello))
-                elif kind is Kind.ACK:
-                    self._take_report(frames.decode_report(body))
-                elif kind is Kind.WANT_BLOCK or kind is Kind.BLOCK:
-                    self._exchange(kind, body)
-                else:
-                    self._note_refused(decode_handshake(body, Refused))
-        except RemoteProtocolError as error:
-            self.refuse(UnfitLog(Unfit.PROTOCOL, str(error)))
-        except UnfitLog as error:
-            self.refuse(error)
-
-    def pause_writing(self) -> None:
-        self._pump.is_paused = True
+    def _take(self, data: bytes) -> None:
+        for kind, body in self._frames.feed(data):
+            if kind is Kind.HELLO:
+                self._greet(decode_handshake(body, Hello))
+            elif kind is Kind.ACK:
+                self._take_report(frames.decode_report(body))
+            elif kind is Kind.WANT_BLOCK or kind is Kind.BLOCK:
+                self._exchange(kind, body)
+            else:
+                self._note_refused(decode_handshake(body, Refused))
 
     def resume_writing(self) -> None:
         self._pump.is_paused = False
@@ -122,22 +102,18 @@ class FollowerStream(asyncio.Protocol):
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._blocks.close()
         self._sender.forget(self.transport)
-        self._sender.ended(self)
+        self._ended()
 
-    def close(self) -> None:
-        """Close the connection at once, discarding pending output."""
+    def _ended(self) -> None:
         self._blocks.close()
         self._sender.ended(self)
-        self._transport.abort()
 
     def refuse(self, error: UnfitLog) -> None:
         """Send the reason, then close the connection."""
         self._sender.port.note_refused(self.address, error)
         refused = Refused(error.reason.value, str(error), self._sender.epoch)
-        self._blocks.close()
-        self._sender.ended(self)
+        self._ended()
         if not self._transport.is_closing():
             body = msgspec.json.encode(refused)
             self._transport.write(frames.encode_body(Kind.REFUSED, body))
@@ -272,7 +248,7 @@ class FollowerStream(asyncio.Protocol):
         if self.is_following and not self._transport.is_closing():
             if self._tables.send():  # senders are served before the next piece
                 asyncio.get_running_loop().call_soon(self.wake)
-            self._pump.wake()
+            super().wake()
 
     @property
     def lacks_confirm(self) -> bool:

@@ -30,7 +30,7 @@ from cometmq.broker.copies.streams.handshake import (
 from cometmq.broker.copies.streams.master_stream import MasterRefused, MasterStream
 from cometmq.broker.copies.streams.proving import Attempts, ProofDeclined, Proving
 from cometmq.broker.copies.streams.records import FollowHeaders
-from cometmq.broker.copies.streams.rocketmq.following import RECORD_OVERHEAD_BYTES
+from cometmq.broker.copies.streams.session import RECORD_OVERHEAD_BYTES, Pace, Session
 from cometmq.broker.copies.streams.tails import KeepTail
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
@@ -49,14 +49,10 @@ from cometmq.store.log.commit_log import CommitLog, LogView
 
 CONNECT_TIMEOUT_S: Final = 2.0
 HANDSHAKE_TIMEOUT_S: Final = 5.0
-RETRY_FIRST_MS: Final = 50
-RETRY_MAX_MS: Final = 2_000
+PACE: Final = Pace(first_ms=50, max_ms=2_000, unknown_ms=100)
 TICK_INTERVAL_MS: Final = 100
 FINISH_TIMEOUT_S: Final = 600.0
 """How long a stop waits for a truncation, whose syncs end even if the disk fails."""
-
-UNKNOWN_MS: Final = 100
-"""Interval at which an unknown address of the master is looked up again."""
 
 BRIEF_MS: Final = 3_000
 """How long a master may be lost before a warning is logged. In a switchover, each follower loses
@@ -122,7 +118,7 @@ class Follower:
         self._stream: MasterStream | None = None
         self._is_preparing = False
         self._has_heard = False  # of a confirm offset in this epoch
-        self._last_error = ""
+        self._session = Session(self.status, PACE, now_ms=now_ms, log=log)
         self._lost_ms: int | None = None  # when the master was lost
         driver.turn.job_ended.connect(self._relieved)
 
@@ -146,8 +142,16 @@ class Follower:
         self.confirmed = 0
         self._has_heard = False
         self.driver.store.confirm(0)  # readers see no more until the master confirms it
-        self._last_error, self._lost_ms = "", None
-        run = self._run(epoch, master, address)
+        self._session.forget()
+        self._lost_ms = None
+
+        def where() -> str:
+            found = address()
+            if not found:
+                self.status.state = FollowState.CONNECTING
+            return found
+
+        run = self._session.run(where, partial(self._try, epoch, master))
         self._following.spawn(run, name="follow-master", is_endless=True)
 
     async def stop(self) -> None:
@@ -184,9 +188,11 @@ class Follower:
         return open_header_follower(self._settings(), self.log)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that `stop` waits for."""
         self._finishing.spawn(work, name="save-epoch")
 
     def heard(self, confirm: Confirm, received_bytes: int) -> None:
+        """Note the master's progress; its epoch is 0 until the master's first report."""
         self.heard_ms = self.now_ms()
         self._has_heard = confirm.epoch > 0
         self.confirmed = max(self.confirmed, confirm.confirmed)
@@ -195,32 +201,23 @@ class Follower:
         self.driver.store.note_distance(self.status.behind_bytes(self.commit_log.end))
 
     def failed(self, error: Exception) -> None:
+        """Handle a failure to write a file of the group."""
         self._events.store_failed(error)
 
     # Connections
 
-    async def _run(self, epoch: int, master: int, address: Callable[[], str]) -> None:
-        failed_count = 0
-        while True:
-            where = address()
-            if not where:
-                self.status.state = FollowState.CONNECTING
-                await asyncio.sleep(UNKNOWN_MS / 1000)
-                continue
-            began_ms, connect_count = self.now_ms(), self.status.connect_count
-            try:
-                await self._follow(epoch, master, where)
-            except (CometError, OSError) as error:
-                has_lasted = self.now_ms() - began_ms > RETRY_MAX_MS
-                was_following = self.status.connect_count > connect_count
-                is_brief = self._is_brief(has_recovered=has_lasted and was_following)
-                self._note(error, where, is_brief=is_brief)
-            finally:
-                self._is_preparing = False
-            has_lasted = self.now_ms() - began_ms > RETRY_MAX_MS
-            failed_count = 0 if has_lasted else failed_count + 1
-            wait_ms = min(RETRY_MAX_MS, RETRY_FIRST_MS << min(failed_count, 6))
-            await asyncio.sleep(wait_ms / 1000)
+    async def _try(self, epoch: int, master: int, where: str) -> None:
+        """Follow until the connection ends, and report why it ended."""
+        began_ms, connect_count = self.now_ms(), self.status.connect_count
+        try:
+            await self._follow(epoch, master, where)
+        except (CometError, OSError) as error:
+            has_lasted = self.now_ms() - began_ms > PACE.max_ms
+            was_following = self.status.connect_count > connect_count
+            is_brief = self._is_brief(has_recovered=has_lasted and was_following)
+            self._note(error, where, is_brief=is_brief)
+        finally:
+            self._is_preparing = False
 
     def _is_brief(self, *, has_recovered: bool) -> bool:
         """Return whether the outage is still brief.
@@ -329,17 +326,16 @@ class Follower:
     # Status for operators
 
     def _note_following(self, where: str, welcome: Welcome) -> None:
+        self._session.note_following()
         status = self.status
-        status.state, status.unfit, status.unfit_detail = FollowState.FOLLOWING, None, ""
         status.ha_address = where
         status.connect_count += 1
         status.master_min_offset = welcome.log.first
         status.master_max_offset = welcome.log.end
-        self._last_error = ""
         self.log.info("replica.following", master=where, epoch=welcome.epoch, offset=welcome.start)
 
     def _note(self, error: Exception, where: str, *, is_brief: bool) -> None:
-        """Log why the connection ended, unless the last message and its level were the same."""
+        """Report why the connection ended."""
         status = self.status
         is_usual = isinstance(error, ConnectionLost | OSError)
         if isinstance(error, MasterRefused):
@@ -349,26 +345,12 @@ class Follower:
             reason = reasons.get(error.refused.reason, Unfit.REFUSED)
             error = UnfitLog(reason, error.refused.text)
             is_usual = error.is_passing
-        status.state = FollowState.CONNECTING
-        is_alarm = not (is_brief and is_usual)
-        text = f"{where} {describe(error)} {is_alarm}"
-        is_news, self._last_error = text != self._last_error, text
-        if isinstance(error, StoreError):
-            status.state = FollowState.FAILED
+        is_failed = isinstance(error, StoreError)
+        status.state = FollowState.FAILED if is_failed else FollowState.CONNECTING
         if isinstance(error, UnfitLog) and not error.is_passing:
-            status.state = FollowState.UNFIT
-            status.unfit, status.unfit_detail = error.reason, str(error)
-            if is_news:
-                self.log.error(
-                    "replica.unfit",
-                    reason=error.reason.value,
-                    error=str(error),
-                    action=error.action,
-                )
-        elif is_news and is_alarm:
-            self.log.warning("replica.lost", master=where, error=describe(error))
-        elif is_news:
-            self.log.info("replica.disconnected", master=where, error=describe(error))
+            self._session.note_unfit(error)
+        else:
+            self._session.note_lost(where, error, is_alarm=not (is_brief and is_usual))
 
 
 def _read(view: LogView, offset: int, count: int) -> Buffer:

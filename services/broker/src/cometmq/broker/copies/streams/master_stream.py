@@ -9,14 +9,12 @@ nothing is read from the connection.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from cometmq.broker.copies.streams import frames
-from cometmq.broker.copies.streams.block_exchange import BlockExchange, Turn
-from cometmq.broker.copies.streams.epoch_log import EpochLog
+from cometmq.broker.copies.streams.block_exchange import BlockExchange
 from cometmq.broker.copies.streams.frames import Frame, FrameReader, Kind, Report
 from cometmq.broker.copies.streams.handshake import (
     Hello,
@@ -25,16 +23,17 @@ from cometmq.broker.copies.streams.handshake import (
     decode_handshake,
 )
 from cometmq.broker.copies.streams.pump import close_soon
-from cometmq.broker.copies.streams.records import FollowHeaders, RecordStream
-from cometmq.broker.copies.tables.feed import Changes, TableFeed
+from cometmq.broker.copies.streams.records import RecordStream
+from cometmq.broker.copies.streams.session import MasterConnection
+from cometmq.broker.copies.tables.feed import Changes
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.turn import OncePerTurn
 from cometmq.ha.epochs import History, last_epoch, reached
-from cometmq.remoting.errors import CometError, ConnectionLost, RemoteProtocolError
-from cometmq.remoting.log import Log
+from cometmq.remoting.errors import CometError, RemoteProtocolError
 from cometmq.remoting.types import Buffer
-from cometmq.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from cometmq.broker.copies.streams.following import Follower
 
 REPORT_MS: Final = 200
 """Interval of reports while nothing changes; they repeat the master's time."""
@@ -57,44 +56,15 @@ WHOLE_BYTES_MAX: Final = 256 << 20
 """Maximum size of all tables together while they are being received."""
 
 
-class Target(Protocol):
-    """The parts of the broker that a stream changes; `following.py` owns them."""
-
-    driver: StoreDriver
-    epochs: EpochLog
-    tables: TableFeed
-    turn: Turn
-    worker: Worker
-    log: Log
-    now_ms: Callable[[], int]
-
-    def record_bytes_max(self) -> int:
-        """Return the size of the largest record that this broker accepts."""
-
-    def follow_headers(self) -> FollowHeaders | None:
-        """Return the native code that follows the headers of received records; None if it is not
-        used.
-        """
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work that `stop` waits for."""
-
-    def heard(self, confirm: frames.Confirm, received_bytes: int) -> None:
-        """Note the master's progress; its epoch is 0 until the master's first report."""
-
-    def failed(self, error: Exception) -> None:
-        """Handle a failure to write a file of the group."""
-
-
-class MasterStream(asyncio.Protocol):
-    def __init__(self, target: Target, hello: Hello, peer: str, opening: bytes = b"") -> None:
+class MasterStream(MasterConnection):
+    def __init__(self, target: "Follower", hello: Hello, peer: str, opening: bytes = b"") -> None:
         """`peer` names the master in events. `opening` precedes HELLO; it is empty on a connection
         that has been proven.
         """
+        super().__init__(target.now_ms)
         self._target = target
         self._opening = opening
         self._hello = hello
-        self._transport: asyncio.Transport | None = None
         self._frames = FrameReader(
             Kind.WELCOME, Kind.REFUSED, Kind.RECORDS, Kind.CONFIRM, Kind.CHANGES, Kind.TABLES,
             Kind.TABLES_END, Kind.WANT_BLOCK, Kind.BLOCK,
@@ -116,44 +86,26 @@ class MasterStream(asyncio.Protocol):
         self._show = OncePerTurn(self._show_confirmed)
         self._show_later: asyncio.TimerHandle | None = None
         self._reported = Report(0, 0, -1, 0)
-        self._heard_ms = self._reported_ms = target.now_ms()
-        loop = asyncio.get_running_loop()
-        self.welcome: asyncio.Future[Welcome] = loop.create_future()
-        self.ended: asyncio.Future[None] = loop.create_future()
+        self.welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
 
     # Events of the connection
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no common base
+    def _open(self, transport: asyncio.Transport) -> None:
         body = msgspec.json.encode(self._hello)
-        self._transport.write(self._opening + frames.encode_body(Kind.HELLO, body))
+        transport.write(self._opening + frames.encode_body(Kind.HELLO, body))
 
-    def data_received(self, data: bytes) -> None:
-        if self.ended.done():
-            return
-        self._heard_ms = self._target.now_ms()
-        try:
-            self._waiting += self._frames.feed(data)
-            self._work()
-            self._pause_if_crowded()
-        except (CometError, OSError) as error:
-            self._break_off(error)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.end(ConnectionLost(str(exc) if exc else "the master closed the connection"))
+    def _take(self, data: bytes) -> None:
+        self._waiting += self._frames.feed(data)
+        self._work()
+        self._pause_if_crowded()
 
     def end(self, error: Exception) -> None:
-        """Close the connection; data that arrives later is ignored."""
-        if not self.ended.done():
-            self.ended.set_exception(error)
-            self.ended.exception()  # mark it as retrieved: a handshake may have failed before
+        super().end(error)
         if not self.welcome.done():
             self.welcome.set_exception(error)
             self.welcome.exception()
         self._waiting.clear()
         self._blocks.close()
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.abort()
 
     def _break_off(self, error: Exception) -> None:
         if isinstance(error, UnfitLog):
@@ -170,16 +122,13 @@ class MasterStream(asyncio.Protocol):
 
     def tick(self) -> None:
         """Send a report if one is due; close the connection if the master is silent."""
-        now_ms = self._target.now_ms()
         if self.ended.done():
             return
+        now_ms = self._now_ms()
         self.resume()
         if self._is_saving or self.is_waiting_for_disk:
             self._heard_ms = now_ms  # it is not read
-        elif now_ms - self._heard_ms > SILENT_MS:
-            silent_ms = now_ms - self._heard_ms
-            self.end(ConnectionLost(f"the master has been silent for {silent_ms} ms"))
-        elif self._records is not None:
+        elif not self._end_if_silent(SILENT_MS) and self._records is not None:
             if now_ms - self._reported_ms >= REPORT_MS:
                 self._report()
             self._blocks.tick(min(self._confirm.confirmed, self._end()))
@@ -386,7 +335,7 @@ class MasterStream(asyncio.Protocol):
     # Reports
 
     def _report_news(self) -> None:
-        elapsed_ms = self._target.now_ms() - self._reported_ms
+        elapsed_ms = self._now_ms() - self._reported_ms
         if self._target.driver.store.is_catching_up and elapsed_ms < REPORT_BEHIND_MS:
             return
         report = self._next_report()
@@ -405,7 +354,7 @@ class MasterStream(asyncio.Protocol):
     def _send_report(self, report: Report) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        self._reported, self._reported_ms = report, self._target.now_ms()
+        self._reported, self._reported_ms = report, self._now_ms()
         self._transport.write(frames.encode_report(report))
 
 

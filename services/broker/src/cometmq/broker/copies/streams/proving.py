@@ -13,7 +13,7 @@ they fall back to version 1 when the other side cannot prove itself.
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -21,9 +21,13 @@ from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.frames import Kind
 from cometmq.broker.copies.streams.handshake import Identity, Refused
 from cometmq.broker.copies.streams.pump import close_soon
+from cometmq.broker.copies.streams.session import MasterConnection
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.ha.group_key import Initiator, Keys, NotProven, Purpose, Responder, WrongEnd
 from cometmq.remoting.errors import CometError, ConnectionLost, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from cometmq.broker.copies.streams.sending import LogSender
 
 REFUSED_CHARS_MAX: Final = 200
 """Characters of a refusal before the proof that are logged."""
@@ -101,19 +105,10 @@ class ProofDeclined(CometError):
         self.is_unprovable = reason in UNPROVABLE
 
 
-class Stream(Protocol):
-    """The protocol of a connection that begins once both sides are proven."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
-
-    def end(self, error: Exception) -> None:
-        """End the connection, or note that it could not be proven."""
-
-
 class ProofInitiator(asyncio.Protocol):
     """Proves this member to the one it connects to, then starts the stream."""
 
-    def __init__(self, proving: Proving, ordinal: int, stream: Stream) -> None:
+    def __init__(self, proving: Proving, ordinal: int, stream: MasterConnection) -> None:
         """`ordinal` is the broker that is wanted."""
         self._proving = proving
         self._stream = stream
@@ -159,7 +154,7 @@ class ProofInitiator(asyncio.Protocol):
         answer = self._pass.answer(proof.responder, proof.nonce, proof.mac)
         transport = self._transport
         transport.write(_encode(Kind.ANSWER, Answer(answer)))
-        transport.set_protocol(cast("asyncio.Protocol", self._stream))
+        transport.set_protocol(self._stream)
         self._stream.connection_made(transport)
 
     def _refuse(self, error: NotProven) -> None:
@@ -183,7 +178,7 @@ class Attempt(NamedTuple):
 
     opening: bytes
     """What the stream sends first; empty if the proof precedes it."""
-    protocol: Callable[[Stream], asyncio.Protocol]
+    protocol: Callable[[MasterConnection], asyncio.Protocol]
     """Returns the protocol of the connection that carries a stream."""
 
 
@@ -203,7 +198,7 @@ class Attempts:
         proving = self._proving
         is_declined, self._is_declined = self._is_declined, False
         if not proving.keys() or (is_declined and proving.admits_unproven):
-            return Attempt(frames.encode_opening(), lambda stream: cast("asyncio.Protocol", stream))
+            return Attempt(frames.encode_opening(), lambda stream: stream)
         return Attempt(b"", lambda stream: ProofInitiator(proving, ordinal, stream))
 
     def declined(self, error: ProofDeclined) -> CometError:
@@ -216,27 +211,10 @@ class Attempts:
         )
 
 
-class Acceptor(Protocol):
-    """What receives connections once they are proven; implemented by the group's sender."""
-
-    proving: Proving
-
-    def proven(
-        self, transport: asyncio.Transport, address: str, proven: Proven, data: bytes
-    ) -> None:
-        """Serve a proven connection, whose next bytes may have arrived."""
-
-    def unproven(self, transport: asyncio.Transport, address: str, error: UnfitLog) -> None:
-        """Refuse a connection that has not proven anything."""
-
-    def forget(self, transport: asyncio.Transport) -> None:
-        """Forget a connection that ended before the proof."""
-
-
 class ProofResponder(asyncio.Protocol):
     """Lets a member that has connected prove itself."""
 
-    def __init__(self, acceptor: Acceptor, transport: asyncio.Transport, address: str) -> None:
+    def __init__(self, acceptor: "LogSender", transport: asyncio.Transport, address: str) -> None:
         self._acceptor = acceptor
         self._transport = transport
         self._address = address

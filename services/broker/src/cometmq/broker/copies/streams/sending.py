@@ -9,7 +9,7 @@ the next records; if there are none, it is sent a few milliseconds later.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.block_exchange import Turn
@@ -32,6 +32,9 @@ from cometmq.remoting.log import Log
 from cometmq.runtime.worker import Worker
 from cometmq.store.message_store import MessageStore
 
+if TYPE_CHECKING:
+    from cometmq.broker.copies.streams.serving import LogServer
+
 HEARTBEAT_MS: Final = 500
 """Maximum interval between heartbeats: a third of the default of `heardWithinMills`. If the setting
 is lower, the interval is a third of the setting.
@@ -47,22 +50,6 @@ for every batch. Records carry at most one within this time.
 """
 
 
-class Port(Protocol):
-    """The port on which followers connect; it is shared with strangers and RocketMQ's slaves."""
-
-    def note_refused(self, address: str, error: UnfitLog) -> None:
-        """Count and log a refusal."""
-
-    def establish(self, transport: asyncio.Transport, address: str) -> bool:
-        """Take a connection off the list of strangers; return whether there is room for it."""
-
-    def forget_stranger(self, transport: asyncio.Transport) -> None:
-        """Take a connection that has ended off that list."""
-
-    def forget_refusals(self, address: str) -> None:
-        """Log later refusals of this host again, because its slave is following now."""
-
-
 class LogSender:
     """Serves this master's followers on the port of `LogServer`; before `lead`, it refuses them."""
 
@@ -74,7 +61,7 @@ class LogSender:
         tables: TableFeed,
         *,
         epoch_seen: Callable[[int], None],
-        port: Port,
+        port: "LogServer",
         worker: Worker,
         settings: Callable[[], BrokerSettings],
         proving: Proving,

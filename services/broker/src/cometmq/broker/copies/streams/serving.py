@@ -114,7 +114,7 @@ class LogServer:
     def _wake(self) -> None:
         """Send the bytes appended to the log since the last call."""
         for stream in tuple(self._streams):
-            stream.pump()
+            stream.wake()
         if self._members is not None:
             self._members.wake()
 

@@ -10,7 +10,7 @@ Each request may fail independently of the others; a failure is logged once, unt
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -37,15 +37,9 @@ from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime import properties
 from cometmq.runtime.clock import Clock
+from cometmq.store.log.commit_log import CommitLog
 
 REQUEST_TIMEOUT_MS: Final = 3_000
-
-
-class LogEnd(Protocol):
-    """The part of a log that reports its end."""
-
-    @property
-    def end(self) -> int: ...
 
 
 class Copied(msgspec.Struct, frozen=True):
@@ -70,7 +64,7 @@ class MasterCopies:
         client: Invoker,
         registration: Registration,
         saver: TableSaver,
-        commit_log: LogEnd,
+        commit_log: CommitLog,
         newest_record: Callable[[], Awaitable[MessageRecord | None]],
         is_slave: Callable[[], bool],
         note_unfit: Callable[[UnfitLog], None],

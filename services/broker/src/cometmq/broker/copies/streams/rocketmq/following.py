@@ -12,11 +12,17 @@ the headers of all records that arrive, and reports each problem once, with the 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, cast
+from typing import Final
 
 from cometmq.broker.copies.state import Following, FollowState
 from cometmq.broker.copies.streams.records import RecordStream
 from cometmq.broker.copies.streams.rocketmq.frames import TransferReader, encode_report
+from cometmq.broker.copies.streams.session import (
+    RECORD_OVERHEAD_BYTES,
+    MasterConnection,
+    Pace,
+    Session,
+)
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.store_driver import StoreDriver
@@ -31,14 +37,9 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.writing.write_state import Refusal
 
 CONNECT_TIMEOUT_S: Final = 5.0
-RETRY_FIRST_MS: Final = 200
-RETRY_MAX_MS: Final = 5_000
-IDLE_MS: Final = 500
+PACE: Final = Pace(first_ms=200, max_ms=5_000, unknown_ms=500)
 REFUSED_COUNT_MAX: Final = 2
 """Number of connections that the master closes without a reply before a warning is logged."""
-
-RECORD_OVERHEAD_BYTES: Final = 256 << 10
-"""Header, topic and properties of a record, rounded up."""
 
 
 class SlaveFollower:
@@ -72,50 +73,39 @@ class SlaveFollower:
         self._log = log
         self._stream: _MasterStream | None = None
         self._refused_count = 0
-        self._last_error = ""
+        self._session = Session(status, PACE, now_ms=clock.monotonic_ms, log=log)
 
     async def run(self) -> None:
         """Follow the master while this broker is a slave with a known master."""
         try:
-            failed_count = 0
-            while True:
-                address = self._address() if self._may_follow() else ""
-                if not address:
-                    self.status.state = FollowState.IDLE
-                    await asyncio.sleep(IDLE_MS / 1000)
-                    continue
-                before = self.status.received_bytes
-                await self._try(address)
-                failed_count = failed_count + 1 if self.status.received_bytes == before else 0
-                wait_ms = min(RETRY_MAX_MS, RETRY_FIRST_MS << min(failed_count, 6))
-                await asyncio.sleep(wait_ms / 1000)
+            await self._session.run(self._where, self._try)
         finally:
             self.stop()
 
+    def _where(self) -> str:
+        address = self._address() if self._may_follow() else ""
+        if not address:
+            self.status.state = FollowState.IDLE
+        return address
+
     def stop(self) -> None:
         if self._stream is not None:
-            self._stream.close()
+            self._stream.end(ConnectionLost("this broker stops following"))
 
     def tick(self) -> None:
         """Send a report if one is due; close a connection that is silent or no longer wanted."""
         if self._stream is None:
             return
         if self._may_follow():
-            self._stream.tick(self.clock.monotonic_ms())
+            self._stream.tick()
         else:
-            self._stream.close()
+            self.stop()
 
     def note_unfit(self, error: UnfitLog) -> None:
         """Report why the log cannot be followed, unless the last report was the same."""
-        status, detail = self.status, str(error)
-        is_news = (status.unfit, status.unfit_detail) != (error.reason, detail)
-        status.state, status.unfit, status.unfit_detail = FollowState.UNFIT, error.reason, detail
+        self._session.note_unfit(error)
         if error.reason is Unfit.AHEAD:
             self.stop()  # a master may overtake this log later without having the same bytes
-        if is_news:
-            self._log.error(
-                "replica.unfit", reason=error.reason.value, error=detail, action=error.action
-            )
 
     def _may_follow(self) -> bool:
         state = self.store.write_state
@@ -139,7 +129,7 @@ class SlaveFollower:
         except (CometError, OSError) as error:
             if isinstance(error, DiskError):
                 status.state = FollowState.FAILED
-            if self._is_news(address, error):
+            if self._session.is_news(f"{address} {describe(error)}"):
                 self._log.warning("replica.failed", master=address, error=describe(error))
         finally:
             status.ha_address = ""
@@ -157,16 +147,7 @@ class SlaveFollower:
             return
         if status.unfit is None:
             status.state = FollowState.CONNECTING
-        if self._is_news(address, error):
-            self._log.warning("replica.lost", master=address, error=describe(error))
-
-    def _is_news(self, address: str, error: Exception) -> bool:
-        """Return whether this failure differs from the last one; a successful connection clears the
-        last one.
-        """
-        text = f"{address} {describe(error)}"
-        is_news, self._last_error = text != self._last_error, text
-        return is_news
+        self._session.note_lost(address, error)
 
     async def _follow(self, address: str) -> None:
         log = self.store.commit_log
@@ -191,66 +172,42 @@ class SlaveFollower:
         try:
             await stream.ended
         finally:
-            stream.close()
+            stream.end(ConnectionLost("closed"))
 
     def note_following(self, offset: int) -> None:
         """Record that the master has sent data or a heartbeat that begins where this log ends."""
         status = self.status
         if status.state is FollowState.FOLLOWING:
             return
-        status.state, status.unfit, status.unfit_detail = FollowState.FOLLOWING, None, ""
-        self._refused_count, self._last_error = 0, ""
+        self._session.note_following()
+        self._refused_count = 0
         self._log.info("replica.following", master=status.ha_address, offset=offset)
 
 
-class _MasterStream(asyncio.Protocol):
+class _MasterStream(MasterConnection):
     def __init__(self, follower: SlaveFollower) -> None:
+        super().__init__(follower.clock.monotonic_ms)
         self._follower = follower
         self._commit_log = follower.store.commit_log
         self._transfers = TransferReader()
         self._records = self._record_stream(self._commit_log.end)
-        self._transport: asyncio.Transport | None = None
-        self._heard_ms = self._reported_ms = follower.clock.monotonic_ms()
-        self.has_heard = False
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is unrelated
+    def _open(self, transport: asyncio.Transport) -> None:
         self._report()
 
-    def data_received(self, data: bytes) -> None:
-        self._heard_ms = self._follower.clock.monotonic_ms()
-        self.has_heard = True
-        try:
-            self._take(data)
-        except (CometError, OSError) as error:
-            self._end(error)
-            self.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end(ConnectionLost(str(exc) if exc else "the master closed the connection"))
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def tick(self, now_ms: int) -> None:
+    def tick(self) -> None:
         """Send a report as a heartbeat; close the connection if the master is silent."""
         settings = self._follower.settings()
-        if now_ms - self._heard_ms > settings.ha_housekeeping_interval:
-            silent_ms = now_ms - self._heard_ms
-            self._end(ConnectionLost(f"the master has been silent for {silent_ms} ms"))
-            self.close()
-        elif now_ms - self._reported_ms >= settings.ha_send_heartbeat_interval:
+        is_silent = self._end_if_silent(settings.ha_housekeeping_interval)
+        if (
+            not is_silent
+            and self._now_ms() - self._reported_ms >= settings.ha_send_heartbeat_interval
+        ):
             self._report()
-
-    def _end(self, error: Exception) -> None:
-        if not self.ended.done():
-            self.ended.set_exception(error)
 
     def _report(self) -> None:
         assert self._transport is not None
-        self._reported_ms = self._follower.clock.monotonic_ms()
+        self._reported_ms = self._now_ms()
         self._transport.write(encode_report(self._commit_log.end))
 
     def _take(self, data: bytes) -> None:

@@ -6,80 +6,48 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cometmq.broker.copies.state import Slave
-from cometmq.broker.copies.streams.pump import SLICE_BYTES, LogPump
+from cometmq.broker.copies.streams.pump import SLICE_BYTES
 from cometmq.broker.copies.streams.records import HEAD_BYTES, is_border, whole_records
 from cometmq.broker.copies.streams.rocketmq.frames import (
     BODY_BYTES_MAX,
     ReportReader,
     encode_header,
 )
+from cometmq.broker.copies.streams.served import ServedStream
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.types import Buffer
 
 if TYPE_CHECKING:
     from cometmq.broker.copies.streams.serving import LogServer
 
 
-class SlaveStream(asyncio.Protocol):
+class SlaveStream(ServedStream):
     """RocketMQ's stream to one slave."""
 
     def __init__(self, server: "LogServer", transport: asyncio.Transport, address: str) -> None:
+        super().__init__(server, transport, address, server.store.commit_log.view)
         self._server = server
-        self._transport = transport
-        self._commit_log = server.store.commit_log
         self._file_size = self._commit_log.files.file_size
         self._reports = ReportReader()
         self._requested: int | None = None  # the first report
         self._slice_bytes = SLICE_BYTES
         self._record_left = 0  # of a record that is larger than a frame
-        self.address = address
         self.slave = Slave(address)
-        self.heard_ms = self._sent_ms = server.clock.monotonic_ms()
-        self._pump = LogPump(
-            transport,
-            view=self._commit_log.view,
-            place=self._place,
-            send=self._send,
-            failed=self._give_up,
-            worker=server.worker,
-            bytes_per_s=lambda: server.settings().max_ha_transfer_byte_in_second,
-            now_ms=server.clock.monotonic_ms,
-        )
+        self._sent_ms = self.heard_ms
 
-    # Events of the connection
+    def _take(self, data: bytes) -> None:
+        for offset in self._reports.feed(data):
+            self._take_report(offset)
 
-    def data_received(self, data: bytes) -> None:
-        self.heard_ms = self._server.clock.monotonic_ms()
-        try:
-            for offset in self._reports.feed(data):
-                self._take_report(offset)
-        except RemoteProtocolError as error:
-            self._refuse(UnfitLog(Unfit.PROTOCOL, str(error)))
-        except UnfitLog as error:
-            self._refuse(error)
-
-    def pause_writing(self) -> None:
-        self._pump.is_paused = True
-
-    def resume_writing(self) -> None:
-        self._pump.is_paused = False
-        self.pump()
-
-    def connection_lost(self, exc: Exception | None) -> None:
+    def _ended(self) -> None:
         self._server.ended(self)
-
-    def close(self) -> None:
-        """Close the connection at once, discarding pending output."""
-        self._server.ended(self)
-        self._transport.abort()
 
     def finish(self) -> None:
         """Close the connection after its pending output has been sent."""
-        self._server.ended(self)
+        self._ended()
         self._transport.close()
 
-    def _refuse(self, error: UnfitLog) -> None:
+    def refuse(self, error: UnfitLog) -> None:
         self._server.note_refused(self.address, error)
         self.close()
 
@@ -129,7 +97,7 @@ class SlaveStream(asyncio.Protocol):
             self._start(offset, offset)
         else:
             text = f"the slave's log ends at {offset}, where no record of this master begins"
-            self._refuse(UnfitLog(Unfit.NOT_A_RECORD, text))
+            self.refuse(UnfitLog(Unfit.NOT_A_RECORD, text))
 
     def _start(self, offset: int, acked_offset: int) -> None:
         self.slave.sent_offset = offset
@@ -137,13 +105,9 @@ class SlaveStream(asyncio.Protocol):
         self._server.started(self)
         if offset == self._commit_log.confirm_offset:
             self._beat()  # shows the slave at once that its log fits
-        self.pump()
+        self.wake()
 
     # The log
-
-    def pump(self) -> None:
-        """Send the bytes that the slave lacks, as fast as it accepts them."""
-        self._pump.wake()
 
     def _place(self) -> tuple[int, int] | None:
         sent_offset = self.slave.sent_offset
@@ -151,9 +115,9 @@ class SlaveStream(asyncio.Protocol):
             return None
         return sent_offset, self._slice_bytes
 
-    def _give_up(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         if isinstance(error, UnfitLog) and error.reason in {Unfit.EXPIRED, Unfit.DAMAGED}:
-            self._refuse(error)
+            self.refuse(error)
             return
         self._server.note_unreadable(self.address, error)
         self.close()
@@ -164,13 +128,13 @@ class SlaveStream(asyncio.Protocol):
         try:
             frames = self._frames(memoryview(data), start)
         except UnfitLog as error:
-            self._give_up(error)
+            self._failed(error)
             return 0
         count = self.slave.sent_offset - start
         if frames:
             self._transport.writelines(frames)
             self._server.slaves.sent_bytes += count
-            self._sent_ms = self._server.clock.monotonic_ms()
+            self._sent_ms = self._now_ms()
         return count
 
     def _frames(self, data: memoryview, start: int) -> list[Buffer]:
@@ -224,5 +188,5 @@ class SlaveStream(asyncio.Protocol):
         self._beat()
 
     def _beat(self) -> None:
-        self._sent_ms = self._server.clock.monotonic_ms()
+        self._sent_ms = self._now_ms()
         self._transport.write(encode_header(self.slave.sent_offset, 0))
