@@ -18,7 +18,7 @@ def makes() -> dict[str, list[str]]:
     """Return the targets that `.ci/run` makes, with the variables that shorten their runs."""
     found = {}
     for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines():
-        command = re.split(r"[;>]", line.partition("make ")[2])[0]
+        command = re.split(r"[;>']", line.partition("make ")[2])[0]
         words = shlex.split(command)
         variables = [word for word in words if "=" in word and not word.startswith("WORKERS=")]
         found.update({word: variables for word in words if "=" not in word})
