@@ -33,7 +33,7 @@ from generators import (
 )
 from generators.helm_values import OPERATOR, SUITE
 
-from cometmq.operator.crd import DEFINITIONS, as_yaml
+from cometmq.operator.api_types.crd import DEFINITIONS, as_yaml
 from cometmq.runtime.programs import COMMANDS
 from cometmq.spark.lag.output.json_form import SCHEMA_PATH, json_schema
 

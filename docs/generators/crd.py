@@ -4,7 +4,8 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from cometmq.operator.crd import API_VERSION, Definition, definition
+from cometmq.operator.api_types.broker_group import API_VERSION
+from cometmq.operator.api_types.crd import Definition, definition
 
 from .markdown import code, notice, table
 

@@ -15,10 +15,12 @@ from cometmq.ha.places.kubernetes import ANNOTATION
 from cometmq.ha.record import Copy, Record, encode_record
 from cometmq.ha.state import Standing
 from cometmq.operator.api import ApiUnreachable, KubeApi
-from cometmq.operator.events import Reporter
-from cometmq.operator.group import ACCEPT_LOSS, FINALIZER
-from cometmq.operator.members import Members
-from cometmq.operator.reconcile import Context, Pass
+from cometmq.operator.api_types.broker_group import KIND
+from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FINALIZER
+from cometmq.operator.broker_groups.members import Members
+from cometmq.operator.broker_groups.passes import GroupPass
+from cometmq.operator.engine.context import Context
+from cometmq.runtime.clock import FakeClock
 
 RECORD = Record(
     uid="r", group="orders", epoch=4, holder=Copy(0, "old"), in_sync=(Copy(0, "old"),), copies=2
@@ -144,20 +146,18 @@ class Operator:
             self.members.waits()
         api = cast("KubeApi", self.api)
         context = Context(
-            api=api, image="", operator_namespace="ns", resync_ms=60_000, quiet_ms=1,
-            wall_time=lambda: "2026-01-01T00:00:00Z", secrets=Mock(),
+            api=api, resync_ms=60_000, quiet_ms=1, wall_time=lambda: "2026-01-01T00:00:00Z",
+            secrets=Mock(), clock=FakeClock(), log=CapturingLogger(),
         )  # fmt: skip
-        reporter = Reporter(
-            api, wall_time=context.wall_time, now_ms=lambda: 0, log=CapturingLogger()
-        )
-        self.work = Pass(context, cast("Members", self.members), reporter, lambda: 0)
+        key = (KIND, "mq", "orders")
+        self.work = GroupPass(key, context, cast("Members", self.members))
 
     def order(self, value):
         self.api.group["metadata"]["annotations"][ACCEPT_LOSS] = value
 
     async def look(self):
         """Make a pass; return the result and the text of the last operation."""
-        await self.work.run("mq", "orders")
+        await self.work.run()
         assert ACCEPT_LOSS not in self.api.group["metadata"]["annotations"]
         found = self.api.group["status"].get("lastOperation")
         return found and (found["result"], found["message"])

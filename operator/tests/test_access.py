@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.operator.access import AGE_MAX_MS, SERVER_KEYS, SecretFault, Secrets
 from cometmq.operator.api import ApiRefused, ApiUnreachable
-from cometmq.operator.decide import Reason
+from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.remoting.transport.tls_contexts import client_context
 
@@ -56,13 +56,13 @@ class Rig:
 @pytest.mark.parametrize(
     ("found", "reason", "words"),
     [
-        ({}, Reason.SECRET_MISSING, "mq/cert does not exist: create it with tls.crt, tls.key, ca"),
-        ({"cert": {}}, Reason.SECRET_INCOMPLETE, "mq/cert lacks tls.crt, tls.key, ca.crt: add"),
-        ({"cert": {**CERT, "ca.crt": "\n"}}, Reason.SECRET_INCOMPLETE, "mq/cert lacks ca.crt"),
-        ({"cert": {**CERT, "ca.crt": "x"}}, Reason.SECRET_UNUSABLE, "it: ca.crt: no certificates"),
+        ({}, SecretReason.MISSING, "mq/cert does not exist: create it with tls.crt, tls.key, ca"),
+        ({"cert": {}}, SecretReason.INCOMPLETE, "mq/cert lacks tls.crt, tls.key, ca.crt: add"),
+        ({"cert": {**CERT, "ca.crt": "\n"}}, SecretReason.INCOMPLETE, "mq/cert lacks ca.crt"),
+        ({"cert": {**CERT, "ca.crt": "x"}}, SecretReason.UNUSABLE, "it: ca.crt: no certificates"),
         (
             {"cert": {**CERT, "tls.key": self_signed_pem("other")}},
-            Reason.SECRET_UNUSABLE,
+            SecretReason.UNUSABLE,
             "correct it: tls.crt and tls.key do not match",
         ),
     ],
@@ -82,7 +82,7 @@ async def test_an_operator_without_the_right_names_it(tmp_path):
     rig.api.error = ApiRefused(403, "forbidden")
     with pytest.raises(SecretFault, match="grant its account the verb get on secrets") as caught:
         await rig.secrets.account("mq", "operator")
-    assert caught.value.reason is Reason.SECRET_FORBIDDEN
+    assert caught.value.reason is SecretReason.FORBIDDEN
     rig.api.error = ApiUnreachable("timeout")
     with pytest.raises(ApiUnreachable):
         await rig.secrets.account("mq", "operator")

@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 
 from cometmq.ha.actions import HandOver
-from cometmq.operator import decide
-from cometmq.operator.decide import Backlog, Nothing, Reason, Release, Restart, Seen, Wait
+from cometmq.operator.broker_groups import decide
+from cometmq.operator.broker_groups.decide import (
+    Backlog,
+    Nothing,
+    Reason,
+    Release,
+    Restart,
+    Seen,
+    Wait,
+)
 from cometmq.operator.testing.states import (
     DOWN,
     DOWN_STALE,

@@ -9,6 +9,7 @@ import pytest
 from cometmq.client.admin import AdminClient
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.broker import CLUSTER_NAME
+from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
 from cometmq.operator.topics_and_groups.decide import (
     BrokerSeen,
     Left,
@@ -20,7 +21,6 @@ from cometmq.operator.topics_and_groups.decide import (
     wanted,
 )
 from cometmq.operator.topics_and_groups.item import declared_of, owner
-from cometmq.operator.topics_and_groups.models import DeclaredStatus
 from cometmq.operator.topics_and_groups.suite import Suite
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode

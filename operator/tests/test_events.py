@@ -2,15 +2,17 @@
 """Which changes in a group are reported as Events, and which of them as warnings."""
 
 from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from cometmq.operator.api import ApiUnreachable, KubeApi
-from cometmq.operator.decide import Nothing, Reason, Restart, Seen, Wait
-from cometmq.operator.events import PATIENCE_MS, Reporter
-from cometmq.operator.status import Findings, status_of
-from cometmq.operator.status_types import GroupStatus
+from cometmq.operator.api_types.status import GroupStatus
+from cometmq.operator.broker_groups.decide import Nothing, Reason, Restart, Seen, Wait
+from cometmq.operator.broker_groups.events import PATIENCE_MS, Reporter
+from cometmq.operator.broker_groups.status import Findings, status_of
+from cometmq.operator.engine.context import Context
 from cometmq.operator.testing.states import READY, STALE, group, seen
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import FakeClock
@@ -46,11 +48,11 @@ class Operator:
 
     def restart(self):
         self.reporter = Reporter(
-            cast("KubeApi", self.api),
-            wall_time=lambda: NOW,
-            now_ms=self.clock.monotonic_ms,
-            log=NO_LOG,
-        )
+            Context(
+                api=cast("KubeApi", self.api), wall_time=lambda: NOW, clock=self.clock, log=NO_LOG,
+                secrets=Mock(), resync_ms=1, quiet_ms=1,
+            )
+        )  # fmt: skip
 
     async def look(self, state, step=None):
         """Run one pass; return the Events that it wrote."""

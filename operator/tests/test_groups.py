@@ -9,18 +9,20 @@ from structlog.testing import CapturingLogger
 from cometmq.client.testing.waiting import eventually
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.operator.access import AGE_MAX_MS, PLAIN, Link, Secrets
-from cometmq.operator.events import Reporter
-from cometmq.operator.group import CONTROL_NAME, FINALIZER, TLS_SECRET
-from cometmq.operator.group_tasks import Groups
-from cometmq.operator.members import Members
+from cometmq.operator.api_types.broker_group import KIND
+from cometmq.operator.broker_groups.group import CONTROL_NAME, FINALIZER, TLS_SECRET
+from cometmq.operator.broker_groups.members import Members
+from cometmq.operator.broker_groups.observe import Live
+from cometmq.operator.broker_groups.passes import GroupPass
+from cometmq.operator.broker_groups.tasks import Groups
+from cometmq.operator.engine.context import Context
 from cometmq.operator.metrics import OperatorFigures
-from cometmq.operator.observe import Live
-from cometmq.operator.reconcile import Context, Pass
 from cometmq.operator.testing.states import group
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.runtime.clock import SystemClock
 
+KEY = (KIND, "mq", "orders")
 INVALID = {
     "metadata": {"namespace": "ns", "name": "g", "uid": "u", "generation": 1},
     "spec": {"nameServers": ["ns:9876"], "replicas": "three"},
@@ -31,26 +33,24 @@ async def test_an_invalid_spec_fails_its_pass_and_the_next_one_reads_it_again():
     """The API server rejects this spec unless it has a different version of the CRD."""
     api = AsyncMock()
     api.get.side_effect = [INVALID, None]  # the group is deleted before the second pass
+    log, figures = CapturingLogger(), OperatorFigures()
     context = Context(
         api=api,
-        image="",
-        operator_namespace="ns",
         resync_ms=60_000,
         quiet_ms=60_000,
         wall_time=lambda: "",
         secrets=Mock(),
+        clock=SystemClock(),
+        log=log,
     )
-    log, figures = CapturingLogger(), OperatorFigures()
-    groups = Groups(
-        context, record_of=lambda *_: Mock(), clock=SystemClock(), log=log, figures=figures
-    )
-    groups.wake("ns", "g")
+    groups = Groups(context, figures, record_of=lambda *_: Mock())
+    groups.wake((KIND, "ns", "g"))
     await eventually(lambda: figures.passes["failed"])
     assert [(call.method_name, call.args) for call in log.calls] == [
         ("warning", ("group.unattended",))
     ]
     assert "replicas" in log.calls[0].kwargs["error"]
-    groups.wake("ns", "g")
+    groups.wake((KIND, "ns", "g"))
     await eventually(lambda: not len(groups))
     await groups.close()
     assert figures.passes == {"failed": 1, "done": 1}
@@ -100,12 +100,11 @@ async def test_a_member_is_reached_as_before_while_its_secret_is_gone(tmp_path):
     now_ms = 0
     secrets = Secrets(api, now_ms=lambda: now_ms, folder=tmp_path)
     context = Context(
-        api=api, image="", operator_namespace="o", resync_ms=1, quiet_ms=1,
-        wall_time=lambda: "", secrets=secrets,
+        api=api, resync_ms=1, quiet_ms=1, wall_time=lambda: "", secrets=secrets,
+        clock=SystemClock(), log=NO_LOG,
     )  # fmt: skip
     members = Members(MemoryPlace().port(), clock=SystemClock(), log=NO_LOG)
-    reporter = Reporter(api, wall_time=lambda: "", now_ms=lambda: 0, log=NO_LOG)
-    work = Pass(context, members, reporter, lambda: 0)
+    work = GroupPass(KEY, context, members)
     marks = {TLS_SECRET: "cert", CONTROL_NAME: "brokers.test"}
     template = {"metadata": {"annotations": marks}}
     live = Live(
@@ -126,17 +125,16 @@ async def test_a_group_whose_secret_is_missing_says_so_and_is_created_once_it_ex
     accounts = {"secretName": "accounts", "operatorSecretName": "operator"}
     api: Any = FakeApi(accounts=accounts)
     now_ms = 0
-    context = Context(
-        api=api, image="", operator_namespace="o", resync_ms=1, quiet_ms=1,
-        wall_time=lambda: "", secrets=Secrets(api, now_ms=lambda: now_ms, folder=tmp_path),
-    )  # fmt: skip
     clock = SystemClock()
+    context = Context(
+        api=api, resync_ms=1, quiet_ms=1, wall_time=lambda: "", clock=clock, log=NO_LOG,
+        secrets=Secrets(api, now_ms=lambda: now_ms, folder=tmp_path),
+    )  # fmt: skip
     members = Members(MemoryPlace().port(), clock=clock, log=NO_LOG)
-    reporter = Reporter(api, wall_time=lambda: "", now_ms=clock.monotonic_ms, log=NO_LOG)
-    work = Pass(context, members, reporter, clock.monotonic_ms)
+    work = GroupPass(KEY, context, members)
 
     async def condition(type_):
-        await work.run("mq", "orders")
+        await work.run()
         (found,) = (one for one in api.status["conditions"] if one["type"] == type_)
         return found["status"], found["reason"], found.get("message", "")
 
@@ -153,7 +151,7 @@ async def test_a_group_whose_secret_is_missing_says_so_and_is_created_once_it_ex
     assert (await condition("Ready"))[1] == "SecretIncomplete"
     api.secrets["operator"]["secretKey"] = "YQ=="
     now_ms += AGE_MAX_MS
-    assert await work.run("mq", "orders") == 0
+    assert await work.run() == 0
     assert api.applied[0] == "Secret"  # the key of the group, which pods mount
     assert "StatefulSet" in api.applied
     assert len(members.keys) == 1

@@ -10,9 +10,9 @@ import pytest
 from cometmq.ha.signed import fingerprint
 from cometmq.operator.access import SecretFault
 from cometmq.operator.api import ApiRefused
-from cometmq.operator.decide import Reason
-from cometmq.operator.group import KEY_MARK, KEY_OPTIONAL, KEY_REQUIRED, ROTATE_KEY
-from cometmq.operator.key_rotation import (
+from cometmq.operator.api_types.secret_keys import SecretReason
+from cometmq.operator.broker_groups.group import KEY_MARK, KEY_OPTIONAL, KEY_REQUIRED, ROTATE_KEY
+from cometmq.operator.broker_groups.key_rotation import (
     KeyStep,
     StoredKeys,
     advanced,
@@ -21,10 +21,10 @@ from cometmq.operator.key_rotation import (
     secret_of,
     stored_of,
 )
-from cometmq.operator.key_secret import KeySecret, new_key
-from cometmq.operator.observe import Live, is_key_required
-from cometmq.operator.orders import RotateKey, given, plan
-from cometmq.operator.render import broker_conf, objects
+from cometmq.operator.broker_groups.key_secret import KeySecret, new_key
+from cometmq.operator.broker_groups.observe import Live, is_key_required
+from cometmq.operator.broker_groups.orders import RotateKey, given, plan
+from cometmq.operator.broker_groups.render import broker_conf, objects
 from cometmq.operator.testing.states import READY, group, seen
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
@@ -145,7 +145,7 @@ async def test_a_missing_right_is_named():
         SecretFault, match="grant its account the verbs get, create and patch"
     ) as it:
         await KeySecret(api, log=NO_LOG).keep(group(), {}, ())
-    assert it.value.reason is Reason.SECRET_FORBIDDEN
+    assert it.value.reason is SecretReason.FORBIDDEN
 
 
 # ---- groups of earlier releases --------------------------------------------------------------

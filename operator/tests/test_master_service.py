@@ -9,8 +9,8 @@ import pytest
 from cometmq.broker.registration.addresses import group_address
 from cometmq.broker.settings import BrokerSettings
 from cometmq.operator.api import ApiRefused
-from cometmq.operator.master_endpoint import MasterEndpoint
-from cometmq.operator.master_service import (
+from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
+from cometmq.operator.broker_groups.master_service import (
     MasterPod,
     ServiceSeen,
     address_of,
@@ -18,7 +18,7 @@ from cometmq.operator.master_service import (
     is_wanted,
     service_seen,
 )
-from cometmq.operator.render import broker_conf, config_hash, master_service, objects
+from cometmq.operator.broker_groups.render import broker_conf, config_hash, master_service, objects
 from cometmq.operator.testing.states import group
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.settings import load

@@ -5,10 +5,10 @@ stops it.
 
 from cometmq.ha.places.memory import MemoryPlace
 from cometmq.ha.record import Copy
-from cometmq.operator.group import BrokerGroup
-from cometmq.operator.members import Members
-from cometmq.operator.models import Spec
-from cometmq.operator.orders import AcceptLoss
+from cometmq.operator.api_types.broker_group import Spec
+from cometmq.operator.broker_groups.group import BrokerGroup
+from cometmq.operator.broker_groups.members import Members
+from cometmq.operator.broker_groups.orders import AcceptLoss
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import SystemClock
 

@@ -6,6 +6,9 @@ from collections import Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from cometmq.elector.stats import ElectorStats
+from cometmq.operator.api_types.status import Condition, GroupStatus
+from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
+from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.metrics import (
     ELECTOR_FAMILIES,
     FAMILIES,
@@ -14,10 +17,7 @@ from cometmq.operator.metrics import (
     OperatorFigures,
     electors,
 )
-from cometmq.operator.status import Findings, status_of
-from cometmq.operator.status_types import Condition, GroupStatus
 from cometmq.operator.testing.states import DOWN, READY, group, seen
-from cometmq.operator.topics_and_groups.models import DeclaredStatus
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, StatsCollector
 from cometmq.runtime.metrics_text import render

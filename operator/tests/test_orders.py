@@ -12,9 +12,9 @@ from cometmq.ha.actions import Fence, HandOver, Status
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy
 from cometmq.ha.state import Standing
-from cometmq.operator import orders
-from cometmq.operator.group import ACCEPT_LOSS, FENCE, REBUILD, SWITCHOVER
-from cometmq.operator.orders import AcceptLoss, Discard, Refused
+from cometmq.operator.broker_groups import orders
+from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FENCE, REBUILD, SWITCHOVER
+from cometmq.operator.broker_groups.orders import AcceptLoss, Discard, Refused
 from cometmq.operator.testing.states import READY, copy, group, seen
 
 THREE = seen(READY, READY, READY)

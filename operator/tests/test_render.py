@@ -6,9 +6,15 @@ import pytest
 from cometmq.broker.copies.members import parse_members
 from cometmq.broker.registration.addresses import parse_advertised
 from cometmq.broker.settings import BrokerSettings
-from cometmq.operator.group import CONTROL_NAME, RESTART, TLS_SECRET, BrokerGroup, group_of
-from cometmq.operator.models import OWNED_SETTINGS
-from cometmq.operator.render import broker_conf, config_hash, objects
+from cometmq.operator.api_types.broker_group import OWNED_SETTINGS
+from cometmq.operator.broker_groups.group import (
+    CONTROL_NAME,
+    RESTART,
+    TLS_SECRET,
+    BrokerGroup,
+    group_of,
+)
+from cometmq.operator.broker_groups.render import broker_conf, config_hash, objects
 from cometmq.operator.testing.states import group
 from cometmq.remoting.transport.settings import TlsMode
 from cometmq.runtime.settings import load

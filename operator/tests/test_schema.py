@@ -12,7 +12,8 @@ import pytest
 import yaml
 from msgspec import Meta
 
-from cometmq.operator.crd import (
+from cometmq.operator.api_types.broker_group import OWNED_SETTINGS, Spec
+from cometmq.operator.api_types.crd import (
     BROKER_GROUP,
     CONSUMER_GROUP,
     DEFINITIONS,
@@ -20,8 +21,7 @@ from cometmq.operator.crd import (
     as_yaml,
     definition,
 )
-from cometmq.operator.models import OWNED_SETTINGS, Spec
-from cometmq.operator.schema import schema_of
+from cometmq.operator.api_types.schema import schema_of
 
 FOLDER = Path(__file__).parents[2] / "deploy/crds"
 every_kind = pytest.mark.parametrize("one", DEFINITIONS, ids=lambda one: one.kind)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator elects, drains and declares on real brokers that enforce TLS and accounts."""
 
+import asyncio
 import base64
 from contextlib import AsyncExitStack
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -16,13 +18,14 @@ from cometmq.ha.places.memory import MemoryPlace
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.operator.access import PLAIN, Link, Secrets
-from cometmq.operator.key_rotation import StoredKeys
-from cometmq.operator.key_secret import KeySecret
-from cometmq.operator.members import Addresses, Members
-from cometmq.operator.pod import ACCOUNTS, GROUP_KEY, TLS
-from cometmq.operator.render import broker_conf
+from cometmq.operator.broker_groups.key_rotation import StoredKeys
+from cometmq.operator.broker_groups.key_secret import KeySecret
+from cometmq.operator.broker_groups.members import Addresses, Members
+from cometmq.operator.broker_groups.pod import ACCOUNTS, GROUP_KEY, TLS
+from cometmq.operator.broker_groups.render import broker_conf
+from cometmq.operator.engine.context import Context
 from cometmq.operator.testing.states import group
-from cometmq.operator.topics_and_groups.passes import Pass, Shared
+from cometmq.operator.topics_and_groups.passes import DeclaredPass
 from cometmq.peers.ports import free_port
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.certificate import self_signed_pem
@@ -263,12 +266,13 @@ def topic(world, **spec):
 async def reconciled(world, **spec):
     """Run a pass over a Topic; return reason and text of its condition."""
     world.api.topic = topic(world, **spec)
-    shared = Shared(
+    context = Context(
         api=world.api, resync_ms=1, quiet_ms=1, wall_time=lambda: "2026-01-01T00:00:00Z",
-        now_ms=lambda: 0, others=lambda _claim: (), secrets=world.secrets, log=NO_LOG,
+        clock=SystemClock(), secrets=world.secrets, log=NO_LOG,
     )  # fmt: skip
-    work = Pass(shared)
-    await work.run(("Topic", "mq", "orders-paid"))
+    rivals = Mock(turns=asyncio.Semaphore(1), loaded=AsyncMock(), competing=lambda _claim: [])
+    work = DeclaredPass(("Topic", "mq", "orders-paid"), context, rivals)
+    await work.run()
     assert work.status is not None
     (ready,) = work.status.conditions
     return ready.reason, ready.message

@@ -7,10 +7,10 @@ import pytest
 from cometmq.ha.actions import Status
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy
-from cometmq.operator.decide import Backlog, Nothing, Reason, Restart, Seen, Wait
-from cometmq.operator.observe import REVISION, Live, seen_of
-from cometmq.operator.status import Findings, status_of
-from cometmq.operator.status_types import GroupStatus
+from cometmq.operator.api_types.status import GroupStatus
+from cometmq.operator.broker_groups.decide import Backlog, Nothing, Reason, Restart, Seen, Wait
+from cometmq.operator.broker_groups.observe import REVISION, Live, seen_of
+from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.testing.states import DOWN, READY, STALE, deleting, group, seen
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"

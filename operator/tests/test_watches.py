@@ -8,11 +8,13 @@ from unittest.mock import Mock, call
 import pytest
 
 from cometmq.client.testing.waiting import eventually
+from cometmq.ha.places.http import HttpClient
+from cometmq.ha.places.kube_api import Api
 from cometmq.operator import watches
-from cometmq.operator.api import ApiRefused, ApiUnreachable, KubeApi, Server
-from cometmq.operator.group import GROUP_LABEL
-from cometmq.operator.models import KIND
-from cometmq.operator.topics_and_groups.item import TOPIC
+from cometmq.operator.api import ApiRefused, ApiUnreachable, KubeApi
+from cometmq.operator.api_types.broker_group import KIND
+from cometmq.operator.api_types.topics_and_groups import TOPIC
+from cometmq.operator.broker_groups.group import GROUP_LABEL
 from cometmq.operator.watches import OWNED, watch
 
 
@@ -21,7 +23,7 @@ def event(type_, version, **metadata):
     return type_, {"metadata": named}
 
 
-class Api:
+class FakeApi:
     """Gives each watch of one kind the next list of events; a list that ends in None fails."""
 
     def __init__(self, kind, *lists):
@@ -64,18 +66,18 @@ def watched(monkeypatch):
 
 
 async def test_a_watch_that_the_server_ends_continues_where_it_was(watched):
-    api = Api(KIND, [event("ADDED", "5"), event("BOOKMARK", "9")], [event("MODIFIED", "10")])
+    api = FakeApi(KIND, [event("ADDED", "5"), event("BOOKMARK", "9")], [event("MODIFIED", "10")])
     groups, objects, warnings = await watched(api)
-    assert groups == [call.wake("mq", "orders")] * 2
+    assert groups == [call.wake((KIND, "mq", "orders"))] * 2
     assert api.asked[:2] == [("", "", ""), ("", "", "9")]
     assert (objects, warnings) == ([], [])
     assert api.kinds == {KIND, TOPIC, "ConsumerGroup", *OWNED}
 
 
 async def test_a_watch_that_fails_starts_anew_and_is_logged_once(watched):
-    api = Api(KIND, [event("ADDED", "5"), None], [None], [event("ADDED", "7")])
+    api = FakeApi(KIND, [event("ADDED", "5"), None], [None], [event("ADDED", "7")])
     groups, _, warnings = await watched(api)
-    assert groups == [call.wake("mq", "orders")] * 2
+    assert groups == [call.wake((KIND, "mq", "orders"))] * 2
     assert [version for _, _, version in api.asked[:4]] == ["", "", "", "7"]
     (warning,) = warnings
     assert warning.args == ("watch.interrupted",)
@@ -86,7 +88,7 @@ async def test_objects_of_groups_are_watched_by_their_label_in_each_namespace(wa
     labels = {GROUP_LABEL: "orders"}
     known = event("MODIFIED", "5", name="orders-0", labels=labels)
     gone = event("DELETED", "6", name="orders-0", labels=labels)
-    api = Api("Pod", [known], [gone])
+    api = FakeApi("Pod", [known], [gone])
     groups, _, _ = await watched(api, "a", "b")
     assert {one[:2] for one in api.asked} == {("a", GROUP_LABEL), ("b", GROUP_LABEL)}
     assert groups == [
@@ -97,7 +99,7 @@ async def test_objects_of_groups_are_watched_by_their_label_in_each_namespace(wa
 
 async def test_declared_objects_are_noted_and_forgotten(watched):
     added = event("ADDED", "5")
-    api = Api(TOPIC, [added, event("DELETED", "6")])
+    api = FakeApi(TOPIC, [added, event("DELETED", "6")])
     _, objects, _ = await watched(api)
     assert objects == [call.changed(TOPIC, added[1]), call.deleted(TOPIC, "mq", "orders")]
 
@@ -122,16 +124,15 @@ class Answers:
 
 
 @pytest.fixture
-async def answered(monkeypatch):
+async def answered():
     """Return a function that makes a client whose server gives these answers."""
-    monkeypatch.setattr("ssl.create_default_context", lambda **_: None)
     servers = []
 
     async def start(*answers, token=lambda: "t"):
         server = Answers(*answers)
         servers.append(await asyncio.start_server(server.serve, "127.0.0.1", 0))
         port = servers[-1].sockets[0].getsockname()[1]
-        return server, KubeApi(Server(f"http://127.0.0.1:{port}", token, ca="unused"))  # type: ignore[arg-type]
+        return server, KubeApi(Api(HttpClient("127.0.0.1", port), token))
 
     yield start
     for server in servers:

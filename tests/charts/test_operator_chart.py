@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from cometmq.operator.api import PATHS
-from cometmq.operator.pod import pod_template
-from cometmq.operator.render import objects as render_objects
+from cometmq.operator.broker_groups.pod import pod_template
+from cometmq.operator.broker_groups.render import objects as render_objects
 from cometmq.operator.settings import PREFIX, OperatorSettings
 from cometmq.operator.testing.states import group
 from cometmq.operator.watches import OWNED

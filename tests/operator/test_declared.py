@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.client import AdminClient, Message, Producer
-from cometmq.operator.api import KubeApi, Server
+from cometmq.operator.api import KubeApi
 from cometmq.operator.app import OperatorApp
 from cometmq.operator.settings import OperatorSettings
 from cometmq.peers.cluster import CLUSTER_NAME
@@ -61,7 +61,7 @@ class World:
         )  # fmt: skip
         return OperatorApp(
             Loaded(settings, {}, {}), log=self.log, clock=SystemClock(),
-            server=Server(self.kube.url, lambda: self.kube.token),
+            api=self.kube.api(),
         )  # fmt: skip
 
     async def until(self, check, what):
@@ -292,7 +292,7 @@ async def test_brokers_that_are_down_are_waited_for(kube, namespace, tmp_path):
 async def test_objects_of_all_namespaces_are_listed(kube, namespace):
     world = World(kube, namespace, f"{HOST}:{free_port()}")
     await world.apply("Topic", "listed")
-    async with KubeApi(Server(kube.url, lambda: kube.token)) as api:
+    async with KubeApi(kube.api()) as api:
         for place in ("", namespace):
             found = await api.list_all("Topic", place)
             names = [(one["metadata"]["namespace"], one["metadata"]["name"]) for one in found]

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.testing.clients import Client
-from cometmq.operator.group import SWITCHOVER
+from cometmq.operator.broker_groups.group import SWITCHOVER
 from cometmq.operator.leader import RENEW_MS
 from cometmq.peers.e2e.metrics import api_writes
 from cometmq.peers.kube import KubeApiServer

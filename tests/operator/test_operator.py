@@ -41,7 +41,7 @@ async def test_a_group_is_created_and_explains_itself(world):
 async def slice_of(world):
     """Return the pod and the epoch in the EndpointSlice of the master's Service."""
     found = await world.get("endpointslices", "-l", "kubernetes.io/service-name=orders-master")
-    if not found["items"]:
+    if not found["items"] or not found["items"][0]["endpoints"]:
         return None
     (one,) = found["items"]
     (endpoint,) = one["endpoints"]

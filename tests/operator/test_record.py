@@ -2,13 +2,11 @@
 """The consensus record of a broker group is kept in a Lease of a real API server."""
 
 import asyncio
-import ssl
 from contextlib import AsyncExitStack
 
 import pytest
 
-from cometmq.ha.places.http import HttpClient
-from cometmq.ha.places.kube_api import Api
+from cometmq.ha.places.kube_api import api_at
 from cometmq.ha.places.kubernetes import KubernetesRecord
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.testing.port_contract import CHECKS, SECOND, new_record
@@ -16,11 +14,10 @@ from cometmq.ha.testing.port_contract import CHECKS, SECOND, new_record
 
 @pytest.fixture
 async def record(kube, namespace):
-    tls = ssl.create_default_context(cafile=str(kube.certificate))
     async with AsyncExitStack() as stack:
 
         def opened(token=None):
-            api = Api(HttpClient("127.0.0.1", kube.port, tls), lambda: token or kube.token)
+            api = api_at("127.0.0.1", kube.port, lambda: token or kube.token, kube.certificate)
             one = KubernetesRecord(api, namespace, "orders", timeout_ms=30_000)
             stack.push_async_callback(one.close)
             return one

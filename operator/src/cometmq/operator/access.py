@@ -17,13 +17,13 @@ from typing import Final
 import msgspec
 
 from cometmq.operator.api import ApiRefused, KubeApi
-from cometmq.operator.decide import Reason
-from cometmq.operator.secret_keys import (
+from cometmq.operator.api_types.secret_keys import (
     ACCESS_KEY,
     SECRET_KEY,
     TLS_CERTIFICATE,
     TLS_KEY,
     TLS_TRUST,
+    SecretReason,
 )
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.signature import SessionCredentials
@@ -44,7 +44,7 @@ Content = Mapping[str, bytes]
 class SecretFault(CometError):
     """A Secret is missing, lacks a key or cannot be used; the message says what to do."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: SecretReason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
@@ -88,11 +88,11 @@ class Secrets:
         if found is None:
             wanted = ", ".join(keys)
             raise SecretFault(
-                Reason.SECRET_MISSING, f"{place} does not exist: create it with {wanted}"
+                SecretReason.MISSING, f"{place} does not exist: create it with {wanted}"
             )
         if lacking := [key for key in keys if not found.get(key, b"").strip()]:
             text = f"{place} lacks {', '.join(lacking)}: add what is missing"
-            raise SecretFault(Reason.SECRET_INCOMPLETE, text)
+            raise SecretFault(SecretReason.INCOMPLETE, text)
         return found
 
     async def account(self, namespace: str, name: str) -> SessionCredentials:
@@ -102,7 +102,7 @@ class Secrets:
             access, secret = (str(found[key], "utf-8").strip() for key in (ACCESS_KEY, SECRET_KEY))
         except UnicodeDecodeError as error:
             text = f"the Secret {namespace}/{name} has an account that is not text: correct it"
-            raise SecretFault(Reason.SECRET_UNUSABLE, text) from error
+            raise SecretFault(SecretReason.UNUSABLE, text) from error
         return SessionCredentials(access, secret)
 
     async def tls(
@@ -136,7 +136,7 @@ class Secrets:
             for key in SERVER_KEYS:
                 fault = fault.replace(f"={folder / key}", "")
             text = f"the Secret {namespace}/{name} cannot be used, correct it: {fault}"
-            raise SecretFault(Reason.SECRET_UNUSABLE, text) from error
+            raise SecretFault(SecretReason.UNUSABLE, text) from error
         return settings
 
     async def _get(self, namespace: str, name: str) -> Content | None:
@@ -153,7 +153,7 @@ class Secrets:
                 f"the operator may not read the Secret {namespace}/{name}: grant its account the"
                 " verb get on secrets, as its chart does"
             )
-            raise SecretFault(Reason.SECRET_FORBIDDEN, text) from error
+            raise SecretFault(SecretReason.FORBIDDEN, text) from error
         content = None if body is None else _decoded(body.get("data") or {})
         self._read = {
             other: entry for other, entry in self._read.items() if now_ms - entry[0] < AGE_MAX_MS

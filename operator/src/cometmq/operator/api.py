@@ -6,20 +6,18 @@ again and decide again.
 """
 
 import asyncio
-import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Self
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 
-from cometmq.ha.places.http import JSON, HttpClient, HttpError
-from cometmq.ha.places.kube_api import ACCOUNT, HOST, MERGE_PATCH, Api
+from cometmq.ha.places.http import JSON, HttpError, Limits
+from cometmq.ha.places.kube_api import MERGE_PATCH, Api
 from cometmq.ha.places.kubernetes import KubernetesRecord
-from cometmq.operator.models import GROUP, PLURAL, VERSION
-from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.operator.api_types.broker_group import GROUP, PLURAL, VERSION
+from cometmq.remoting.errors import CometError
 
 Body = dict[str, Any]
 
@@ -28,14 +26,12 @@ TIMEOUT_S: Final = 10.0
 APPLY: Final = "application/apply-patch+yaml"
 CALLS_MAX: Final = 32
 """Concurrent calls, without watches and records."""
-IDLE_MAX: Final = 64
-"""Idle connections. Each of 50 groups reads its record twice per second, so usually only a few
-connections are in use, and the others close after a few seconds. But once the API server has
-paused, all groups continue in step; with fewer connections than groups, the rest would be opened
-anew for every read. A connection takes 0.3 MB.
+LIMITS: Final = Limits(idle_max=64, answer_bytes_max=64 << 20)
+"""Limits of the HTTP client. A list of 10,000 Topics has about 30 MB. Each of 50 groups reads its
+record twice per second, so usually only a few connections are in use, and idle ones close after a
+few seconds. But once the API server has paused, all groups continue in step; with fewer idle
+connections than groups, the rest would be opened anew for every read. A connection takes 0.3 MB.
 """
-ANSWER_BYTES_MAX: Final = 64 << 20
-"""A list of 10,000 Topics has about 30 MB."""
 
 PATHS: Final[Mapping[str, str]] = {
     "BrokerGroup": f"apis/{GROUP}/{VERSION}/{PLURAL}",
@@ -71,39 +67,11 @@ class ApiUnreachable(CometError):
     """The response is missing or unusable; the server may have performed the request."""
 
 
-class Server(msgspec.Struct, frozen=True):
-    """An API server, and the operator's credentials for it."""
-
-    url: str
-    token: Callable[[], str]
-    """Returns the current bearer token; raises OSError if it cannot be read."""
-    ca: Path | None = None
-    """CA certificates; if None, the server is not verified, which only tests do."""
-
-
-def in_cluster(account: Path = ACCOUNT) -> Server:
-    """Return the API server of the pod's cluster; raise SettingsError outside a pod."""
-    token = account / "token"
-    if not token.exists():
-        raise SettingsError(f"{token} does not exist: the operator runs in a pod of Kubernetes")
-    return Server(
-        f"https://{HOST}", lambda: token.read_text(encoding="ascii").strip(), account / "ca.crt"
-    )
-
-
 class KubeApi:
     """One API server. Use as an async context manager, which closes idle connections."""
 
-    def __init__(self, server: Server) -> None:
-        parts = urlsplit(server.url)
-        tls = ssl.create_default_context(cafile=server.ca)
-        if server.ca is None:
-            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        client = HttpClient(
-            parts.hostname or "", parts.port or 443, tls,
-            idle_max=IDLE_MAX, answer_bytes_max=ANSWER_BYTES_MAX,
-        )  # fmt: skip
-        self._api = Api(client, server.token)
+    def __init__(self, api: Api) -> None:
+        self._api = api
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self.requests: Counter[tuple[str, str]] = Counter()
         """Requests by method and status; the status is `none` without a response."""

@@ -7,13 +7,14 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cometmq.ha.places.kube_api import Api, in_cluster
 from cometmq.operator.access import Secrets
-from cometmq.operator.api import KubeApi, Server, in_cluster
-from cometmq.operator.group_tasks import Groups
+from cometmq.operator.api import LIMITS, KubeApi
+from cometmq.operator.broker_groups.members import Addresses
+from cometmq.operator.broker_groups.tasks import Groups
+from cometmq.operator.engine.context import Context
 from cometmq.operator.leader import Leadership, LeadershipLost
-from cometmq.operator.members import Addresses
 from cometmq.operator.metrics import ELECTOR_FAMILIES, FAMILIES, OperatorFigures, electors
-from cometmq.operator.reconcile import Context
 from cometmq.operator.settings import OperatorSettings
 from cometmq.operator.topics_and_groups.objects import Objects
 from cometmq.operator.watches import watch
@@ -33,16 +34,16 @@ class OperatorApp:
         log: Log,
         clock: Clock,
         admin: AdminHttp | None = None,
-        server: Server | None = None,
+        api: Api | None = None,
         addresses: Addresses | None = None,
     ) -> None:
-        """`server` overrides the API server of the pod's cluster, and `addresses` overrides the
+        """`api` overrides the API server of the pod's cluster, and `addresses` overrides the
         brokers' addresses.
         """
         self._settings = settings.value
         self._log = log
         self._clock = clock
-        self._server = server
+        self._api = api
         self._addresses = addresses
         self._stack = AsyncExitStack()
         self._folder = Path()
@@ -60,7 +61,7 @@ class OperatorApp:
 
     def check(self) -> None:
         """Raise SettingsError outside a pod."""
-        if self._server is None:
+        if self._api is None:
             in_cluster()
 
     def fault(self) -> str | None:
@@ -77,11 +78,11 @@ class OperatorApp:
 
     async def start(self) -> None:
         """Start as a standby; the API server need not be reachable yet."""
-        server, settings = self._server or in_cluster(), self._settings
+        settings, connected = self._settings, self._api or in_cluster(limits=LIMITS)
         async with AsyncExitStack() as stack:
             folder = tempfile.TemporaryDirectory(prefix="cometmq-operator-")
             self._folder = Path(stack.enter_context(folder))
-            api = await stack.enter_async_context(KubeApi(server))
+            api = await stack.enter_async_context(KubeApi(connected))
             self._figures.requests = api.requests
             self._leadership = Leadership(
                 api,
@@ -118,34 +119,22 @@ class OperatorApp:
     async def _act(self, api: KubeApi) -> None:
         settings = self._settings
         namespaces = tuple(filter(None, settings.watch_namespaces.split(";")))
-        secrets = Secrets(api, now_ms=self._clock.monotonic_ms, folder=self._folder)
         context = Context(
             api=api,
+            secrets=Secrets(api, now_ms=self._clock.monotonic_ms, folder=self._folder),
+            clock=self._clock,
+            log=self._log,
+            wall_time=api_time,
             image=settings.default_image,
             operator_namespace=settings.namespace,
             resync_ms=settings.resync_mills,
             quiet_ms=settings.drain_quiet_mills,
-            wall_time=api_time,
-            secrets=secrets,
         )
+        figures = self._figures
         groups = self._groups = Groups(
-            context,
-            record_of=api.record,
-            clock=self._clock,
-            log=self._log,
-            addresses=self._addresses,
-            figures=self._figures,
+            context, figures, record_of=api.record, addresses=self._addresses
         )
-        objects = self._objects = Objects(
-            api,
-            resync_ms=settings.resync_mills,
-            quiet_ms=settings.drain_quiet_mills,
-            wall_time=api_time,
-            clock=self._clock,
-            secrets=secrets,
-            log=self._log,
-            passes=self._figures.declared_passes,
-        )
+        objects = self._objects = Objects(context, figures)
         objects.start(namespaces)
         self.acting.set()
         try:

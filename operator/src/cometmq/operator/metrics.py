@@ -9,8 +9,9 @@ import msgspec
 
 from cometmq.elector.metrics import Electors, families
 from cometmq.elector.stats import ElectorStats
-from cometmq.operator.status_types import GroupStatus
-from cometmq.operator.topics_and_groups.models import DeclaredStatus
+from cometmq.operator.api_types.broker_group import KIND
+from cometmq.operator.api_types.status import GroupStatus
+from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
 from cometmq.runtime.histogram import Buckets
 from cometmq.runtime.metrics import (
     Family,
@@ -59,6 +60,14 @@ class OperatorFigures(msgspec.Struct):
     declared: list[DeclaredFigures] = []
     declared_passes: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     """Passes over Topics and ConsumerGroups by kind and result."""
+
+    def count(self, kind: str, result: str, seconds: float) -> None:
+        """Count one pass."""
+        if kind == KIND:
+            self.passes[result] += 1
+            self.pass_seconds.observe(seconds)
+        else:
+            self.declared_passes[kind, result] += 1
 
 
 Rows = Callable[[OperatorFigures], Iterable[Row]]

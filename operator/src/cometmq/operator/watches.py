@@ -10,10 +10,10 @@ from functools import partial
 from typing import Final
 
 from cometmq.operator.api import ApiUnreachable, Body, KubeApi
-from cometmq.operator.group import GROUP_LABEL
-from cometmq.operator.group_tasks import Groups
-from cometmq.operator.models import KIND
-from cometmq.operator.topics_and_groups.item import PLURALS
+from cometmq.operator.api_types.broker_group import KIND
+from cometmq.operator.api_types.topics_and_groups import PLURALS
+from cometmq.operator.broker_groups.group import GROUP_LABEL
+from cometmq.operator.broker_groups.tasks import Groups
 from cometmq.operator.topics_and_groups.objects import Objects
 from cometmq.remoting.log import Log
 
@@ -62,7 +62,7 @@ async def _follow(api: KubeApi, what: tuple[str, str, str], handle: Handle, log:
 
 
 def _group_event(groups: Groups, _type: str, body: Body) -> None:
-    groups.wake(body["metadata"]["namespace"], body["metadata"]["name"])
+    groups.wake((KIND, body["metadata"]["namespace"], body["metadata"]["name"]))
 
 
 def _declared_event(objects: Objects, kind: str, type_: str, body: Body) -> None:

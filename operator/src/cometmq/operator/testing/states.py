@@ -9,8 +9,8 @@ import msgspec
 from cometmq.ha.actions import Status
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Record
-from cometmq.operator.decide import PodSeen, Seen
-from cometmq.operator.group import BrokerGroup, group_of
+from cometmq.operator.broker_groups.decide import PodSeen, Seen
+from cometmq.operator.broker_groups.group import BrokerGroup, group_of
 
 READY = PodSeen(is_ready=True, is_current=True)
 STALE = PodSeen(is_ready=True, is_current=False)

@@ -11,15 +11,15 @@ from typing import Final
 
 import msgspec
 
-from cometmq.operator.status_types import Condition
-from cometmq.operator.topics_and_groups.item import Claim, Declared
-from cometmq.operator.topics_and_groups.models import (
+from cometmq.operator.api_types.status import Condition
+from cometmq.operator.api_types.topics_and_groups import (
     BrokerEntry,
-    ConsumerGroupSpec,
     DeclaredStatus,
     Permission,
     TopicSpec,
 )
+from cometmq.operator.engine.managed import dated
+from cometmq.operator.topics_and_groups.item import Claim, Declared
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.message.flags import Perm
 
@@ -119,22 +119,8 @@ def wanted(item: Declared, current: Config | None) -> Config:
             topic_sys_flag=spec.topic_sys_flag,
         )
     old = current if isinstance(current, SubscriptionGroupConfig) else None
-    return _group(item.entry, spec, old)
-
-
-def _group(
-    name: str, spec: ConsumerGroupSpec, old: SubscriptionGroupConfig | None
-) -> SubscriptionGroupConfig:
-    return msgspec.structs.replace(
-        old or SubscriptionGroupConfig(group_name=name),
-        consume_enable=spec.consume_enable,
-        consume_broadcast_enable=spec.consume_broadcast_enable,
-        consume_from_min_enable=spec.consume_from_min_enable,
-        notify_consumer_ids_changed_enable=spec.notify_consumer_ids_changed_enable,
-        retry_queue_nums=spec.retry_queue_nums,
-        retry_max_times=spec.retry_max_times,
-        which_broker_when_consume_slowly=spec.which_broker_when_consume_slowly,
-    )
+    fields = {field: getattr(spec, field) for field in _MANAGED[SubscriptionGroupConfig]}
+    return msgspec.structs.replace(old or SubscriptionGroupConfig(group_name=item.entry), **fields)
 
 
 def differences(current: Config | None, target: Config) -> str:
@@ -279,17 +265,12 @@ def status_of(item: Declared, outcome: Outcome, before: DeclaredStatus, now: str
     """Return the status; `now` is the time of the condition if its status changed."""
     reason, text = _verdict(item, outcome)
     is_ready = reason is Reason.AS_SPECIFIED
-    status = "True" if is_ready else "False"
-    old = next((one for one in before.conditions if one.type == "Ready"), None)
     condition = Condition(
         type="Ready",
-        status=status,
+        status="True" if is_ready else "False",
         reason=reason.value,
         message=text[:4096],
         observed_generation=item.generation,
-        last_transition_time=(
-            old.last_transition_time if old is not None and old.status == status else now
-        ),
     )
     return DeclaredStatus(
         observed_generation=item.generation,
@@ -298,7 +279,7 @@ def status_of(item: Declared, outcome: Outcome, before: DeclaredStatus, now: str
         brokers=before.brokers
         if outcome.owner is None and not outcome.seen
         else _entries(item, outcome.seen),
-        conditions=[condition],
+        conditions=dated([condition], before.conditions, now),
     )
 
 

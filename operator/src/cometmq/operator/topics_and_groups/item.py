@@ -6,22 +6,15 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.operator.group import SKIP_DRAIN
-from cometmq.operator.models import GROUP
-from cometmq.operator.sections import Retain
-from cometmq.operator.topics_and_groups.models import ConsumerGroupSpec, TopicSpec
+from cometmq.operator.api_types.broker_group import GROUP
+from cometmq.operator.api_types.sections import Retain
+from cometmq.operator.api_types.topics_and_groups import TOPIC, ConsumerGroupSpec, TopicSpec
+from cometmq.operator.engine.managed import SKIP_DRAIN, Key, Managed, metadata_of
 
 FINALIZER: Final = f"operator.{GROUP}/delete"
 """Present only while deletionPolicy is Delete, so that an object whose topic is retained can be
 deleted without an operator.
 """
-
-TOPIC: Final = "Topic"
-CONSUMER_GROUP: Final = "ConsumerGroup"
-PLURALS: Final[Mapping[str, str]] = {TOPIC: "topics", CONSUMER_GROUP: "consumergroups"}
-
-Key = tuple[str, str, str]
-"""Kind, namespace and name of an object."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,26 +41,21 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Declared(msgspec.Struct, frozen=True, kw_only=True):
+class Declared(Managed, frozen=True, kw_only=True):
     """The parts of an object that decisions depend on."""
 
-    key: Key
-    uid: str
-    generation: int
+    kind: str
     created: str
     spec: TopicSpec | ConsumerGroupSpec
-    annotations: Mapping[str, str] = {}
-    is_deleting: bool = False
-    has_finalizer: bool = False
 
     @property
-    def kind(self) -> str:
-        return self.key[0]
+    def key(self) -> Key:
+        return self.kind, self.namespace, self.name
 
     @property
     def entry(self) -> str:
         """Name of the topic or consumer group in RocketMQ."""
-        return self.spec.name or self.key[2]
+        return self.spec.name or self.name
 
     @property
     def is_to_delete(self) -> bool:
@@ -91,22 +79,13 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 def declared_of(kind: str, body: Mapping[str, Any]) -> Declared:
     """Parse an object; raise msgspec.ValidationError for an invalid spec."""
-    metadata = body["metadata"]
     spec: TopicSpec | ConsumerGroupSpec
     if kind == TOPIC:
         spec = msgspec.convert(body["spec"], TopicSpec)
     else:
         spec = msgspec.convert(body["spec"], ConsumerGroupSpec)
-    return Declared(
-        key=(kind, metadata["namespace"], metadata["name"]),
-        uid=metadata["uid"],
-        generation=metadata.get("generation", 0),
-        created=metadata.get("creationTimestamp", ""),
-        spec=spec,
-        annotations=metadata.get("annotations") or {},
-        is_deleting="deletionTimestamp" in metadata,
-        has_finalizer=FINALIZER in (metadata.get("finalizers") or ()),
-    )
+    created = body["metadata"].get("creationTimestamp", "")
+    return Declared(kind=kind, created=created, spec=spec, **metadata_of(body, FINALIZER))
 
 
 def owner(claim: Claim, others: Iterable[Claim]) -> Claim:

@@ -1,118 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass over a Topic or ConsumerGroup: read the brokers, decide, change them, write the status.
+"""Passes over a Topic or ConsumerGroup: read the brokers, decide, change them, write the status.
 
-Each pass starts from the current state, and every change sets absolute values. So a pass may be
-interrupted anywhere, and repeated.
+Every change sets absolute values, so a pass may be interrupted anywhere, and repeated.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Final
+import asyncio
+from typing import Final, Protocol
 
 import msgspec
 
-from cometmq.operator.access import SecretFault, Secrets
-from cometmq.operator.api import ApiRefused, ApiUnreachable, Body, KubeApi
-from cometmq.operator.events import event_of
-from cometmq.operator.observe import is_ending
+from cometmq.operator.access import SecretFault
+from cometmq.operator.api import ApiUnreachable, Body
+from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
+from cometmq.operator.engine.context import Context
+from cometmq.operator.engine.managed import Key
+from cometmq.operator.engine.passes import Pass
+from cometmq.operator.engine.writes import write_event, write_status
 from cometmq.operator.topics_and_groups import decide
 from cometmq.operator.topics_and_groups.decide import BrokerSeen, Outcome, Plan, Reason, Wait
-from cometmq.operator.topics_and_groups.item import (
-    FINALIZER,
-    Claim,
-    Declared,
-    Key,
-    declared_of,
-    owner,
-)
-from cometmq.operator.topics_and_groups.models import DeclaredStatus
+from cometmq.operator.topics_and_groups.item import FINALIZER, Claim, Declared, declared_of, owner
 from cometmq.operator.topics_and_groups.suite import Suite, is_outage, open_admin
 from cometmq.remoting.errors import CometError
-from cometmq.remoting.log import Log
 
+RESYNC_FACTOR: Final = 10
+"""Changes on brokers cause no events, and reading them costs more than reading objects. With the
+default of 30 s for groups, manual changes are repaired within five minutes."""
 WAIT_MS: Final = 5_000
 """Pause between passes while a change waits for consumers or producers."""
 BACK_OFF_MS: Final = 2_000
 BACK_OFF_MAX_MS: Final = 60_000
 
 
-class Shared(msgspec.Struct, frozen=True):
-    """Settings and services that the passes over all objects share."""
+class Rivals(Protocol):
+    """The claims of all objects, and the turns of their passes."""
 
-    api: KubeApi
-    resync_ms: int
-    """Pause between passes over an object whose brokers are as specified."""
-    quiet_ms: int
-    """A queue that stores no message for this long counts as abandoned by its producers."""
-    wall_time: Callable[[], str]
-    """Returns the time in the API's format."""
-    now_ms: Callable[[], int]
-    others: Callable[[Claim], Iterable[Claim]]
-    """Returns the claims of objects that are not being deleted."""
-    secrets: Secrets
-    log: Log
+    turns: asyncio.Semaphore
+
+    async def loaded(self) -> None:
+        """Wait until the claims are known."""
+
+    def competing(self, claim: Claim) -> list[Claim]:
+        """Return the claims of other objects to the same entry that are not being deleted."""
 
 
-class Pass:
-    """Passes over one object; the fields kept between them are hints, and may be lost."""
+class DeclaredPass(Pass[Declared]):
+    """Passes over one object."""
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        self._ends: dict[str, tuple[int, int]] = {}
-        """The end of the queues to be removed on each broker, and when it was first seen."""
+    finalizer = FINALIZER
+
+    def __init__(self, key: Key, context: Context, rivals: Rivals) -> None:
+        super().__init__(key, context)
+        self._rivals = rivals
         self._failures = 0
         self._reason: str | None = None
         self.status: DeclaredStatus | None = None
         """The status of the last complete pass."""
 
-    async def run(self, key: Key) -> int | None:
-        """Reconcile an object once; return the pause before the next pass, or None if it is gone.
+    def parse(self, body: Body) -> Declared:
+        return declared_of(self.key[0], body)
 
-        Raise ApiUnreachable or ApiRefused if a call to the API fails.
-        """
-        kind, namespace, name = key
-        body = await self._shared.api.get(kind, namespace, name)
-        if body is None:
-            return None
-        item = declared_of(kind, body)
-        if item.is_deleting and not item.has_finalizer:
-            return None
-        others = list(self._shared.others(item.claim))
-        if item.is_deleting and await self._is_released(item, others):
-            await self._set_finalizer(item, body, present=False)
-            return None
-        if not item.is_deleting and item.has_finalizer != item.is_to_delete:
-            await self._set_finalizer(item, body, present=item.is_to_delete)
-            return 0
+    def note_failure(self, error: Exception) -> None:
+        name = "/".join(self.key)
+        self.context.log.warning("declared.unattended", object=name, error=str(error))
+
+    def wants_finalizer(self, item: Declared) -> bool:
+        return item.is_to_delete
+
+    async def is_released(self, item: Declared) -> bool:
+        """Return whether a deleted object leaves its entry as it is."""
+        if not item.is_to_delete or self._rivals.competing(item.claim):
+            return True
+        return await super().is_released(item)
+
+    async def run(self) -> int | None:
+        await self._rivals.loaded()
+        async with self._rivals.turns:
+            return await super().run()
+
+    async def reconcile(self, item: Declared, body: Body) -> int | None:
+        """Look at the brokers, change them, and report."""
         before = msgspec.convert(body.get("status") or {}, DeclaredStatus)
-        if (oldest := owner(item.claim, others)) != item.claim:
+        if (oldest := owner(item.claim, self._rivals.competing(item.claim))) != item.claim:
             await self._finish(item, Outcome(owner=oldest), before)
-            return self._shared.resync_ms
-        outcome, is_deleted = await self._reconcile(item, before)
+            return self._resync_ms
+        outcome, is_deleted = await self._change(item, before)
         if is_deleted:
             await self._report(item, "Deleted", f"{item.entry} is deleted at all its brokers")
-            await self._set_finalizer(item, body, present=False)
             return None
         await self._finish(item, outcome, before)
         return self._pause_ms(outcome)
 
-    async def _is_released(self, item: Declared, others: Iterable[Claim]) -> bool:
-        """Return whether a deleted object leaves its entry as it is.
+    @property
+    def _resync_ms(self) -> int:
+        return self.context.resync_ms * RESYNC_FACTOR
 
-        The deletion of a namespace deletes no topic, because it must not depend on brokers.
-        """
-        if not item.is_to_delete or any(item.claim.competes(one) for one in others):
-            return True
-        return await is_ending(self._shared.api, item.key[1])
-
-    async def _reconcile(self, item: Declared, before: DeclaredStatus) -> tuple[Outcome, bool]:
+    async def _change(self, item: Declared, before: DeclaredStatus) -> tuple[Outcome, bool]:
         """Make the next changes on the brokers; return the outcome, and whether the entry has been
         deleted.
         """
         seen: tuple[BrokerSeen, ...] = ()
         try:
-            async with await open_admin(item, self._shared.secrets, self._shared.log) as admin:
+            async with await open_admin(item, self.context.secrets, self.context.log) as admin:
                 suite = Suite(admin, item)
-                seen = await suite.look((one.name for one in before.brokers), self._is_quiet)
+                seen = await suite.look((one.name for one in before.brokers), self.quiet.is_quiet)
                 plan = decide.plan(item, seen)
                 if plan.may_delete:
                     await suite.delete()
@@ -122,7 +112,7 @@ class Pass:
         except ApiUnreachable:
             raise
         except SecretFault as error:
-            wait = Wait(Reason(error.reason.value), str(error))
+            wait = Wait(Reason(error.reason), str(error))
             return Outcome(waits=(wait,)), False
         except CometError as error:
             wait = Wait(Reason.BROKERS_UNREACHABLE, str(error))
@@ -151,14 +141,6 @@ class Pass:
             after.append(msgspec.structs.replace(one, config=config))
         return tuple(after)
 
-    def _is_quiet(self, broker: str, end: int) -> bool:
-        """Return whether the queues on a broker have stored nothing for `quiet_ms`."""
-        now_ms = self._shared.now_ms()
-        known = self._ends.get(broker)
-        if known is None or known[0] != end:
-            known = self._ends[broker] = (end, now_ms)
-        return now_ms - known[1] >= self._shared.quiet_ms
-
     def _pause_ms(self, outcome: Outcome) -> int:
         is_failed = any(one.fault or one.refusal for one in outcome.seen) or any(
             one.reason is Reason.BROKERS_UNREACHABLE for one in outcome.waits
@@ -169,17 +151,15 @@ class Pass:
         self._failures = 0
         if outcome.waits:
             return WAIT_MS
-        self._ends.clear()
-        return self._shared.resync_ms
+        self.quiet.forget()
+        return self._resync_ms
 
     async def _finish(self, item: Declared, outcome: Outcome, before: DeclaredStatus) -> None:
         """Write the status if it has changed, and report a new reason."""
-        status = self.status = decide.status_of(item, outcome, before, self._shared.wall_time())
+        now = self.context.wall_time()
+        status = self.status = decide.status_of(item, outcome, before, now)
         if status != before:
-            empty = dict.fromkeys(DeclaredStatus.__struct_encode_fields__)
-            patch = {"status": {**empty, **msgspec.to_builtins(status)}}
-            kind, namespace, name = item.key
-            await self._shared.api.patch(kind, namespace, name, patch, part="status")
+            await write_status(self.context.api, self.key, status)
         (ready,) = status.conditions
         old = next((one.reason for one in before.conditions), None)
         if ready.reason not in (self._reason, old) and ready.reason != Reason.APPLYING:
@@ -190,28 +170,6 @@ class Pass:
     async def _report(
         self, item: Declared, reason: str, text: str, *, is_warning: bool = False
     ) -> None:
-        """Write one Event; a failure is only logged, as nothing depends on Events."""
-        shared = self._shared
-        shared.log.info("declared.changed", object="/".join(item.key), reason=reason, text=text)
-        change = (reason, text)
-        body = event_of(item.key, item.uid, change, is_warning=is_warning, now=shared.wall_time())
-        try:
-            await shared.api.create("Event", item.key[1], body)
-        except (ApiRefused, ApiUnreachable) as error:
-            shared.log.warning("event.lost", group=item.key[2], error=str(error))
-
-    async def _set_finalizer(self, item: Declared, body: Body, *, present: bool) -> None:
-        metadata = body["metadata"]
-        others = [one for one in metadata.get("finalizers") or () if one != FINALIZER]
-        patch = {
-            "metadata": {
-                "finalizers": [*others, FINALIZER] if present else others,
-                "resourceVersion": metadata["resourceVersion"],
-            }
-        }
-        kind, namespace, name = item.key
-        try:
-            await self._shared.api.patch(kind, namespace, name, patch)
-        except ApiRefused as error:
-            if error.status != 409:  # changed since it was read: its event starts the next pass
-                raise
+        name = "/".join(item.key)
+        self.context.log.info("declared.changed", object=name, reason=reason, text=text)
+        await write_event(self.context, item.key, item.uid, (reason, text), is_warning=is_warning)

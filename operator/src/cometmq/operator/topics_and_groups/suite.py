@@ -11,6 +11,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.settings import ClientOptions
 from cometmq.operator.access import Secrets
+from cometmq.operator.api_types.topics_and_groups import TOPIC
 from cometmq.operator.topics_and_groups.decide import (
     BrokerSeen,
     Config,
@@ -18,7 +19,7 @@ from cometmq.operator.topics_and_groups.decide import (
     needs_backlog,
     removed_queues,
 )
-from cometmq.operator.topics_and_groups.item import TOPIC, Declared
+from cometmq.operator.topics_and_groups.item import Declared
 from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import CometError, ConsumerNotOnline, Outage, TopicNotExist

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from cometmq.ha.places.kube_api import Api, api_at
+from cometmq.operator.api import LIMITS
 from cometmq.peers.maven import cache_entry
 from cometmq.peers.paths import ROOT
 from cometmq.peers.ports import HOST, free_port
@@ -78,6 +80,10 @@ class KubeApiServer:
     @property
     def port(self) -> int:
         return self._port
+
+    def api(self) -> Api:
+        """Return a client of an administrator, which does not verify the server."""
+        return api_at(HOST, self._port, lambda: self.token, None, LIMITS)
 
     @property
     def kubeconfig(self) -> Path:

@@ -18,10 +18,10 @@ from cometmq.broker.registration.addresses import choose_ports
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.testing.broker_groups import FAST, HOST, KillableApp
 from cometmq.broker.testing.logs import RecordingLog
-from cometmq.operator.api import KubeApi, Server
+from cometmq.operator.api import KubeApi
+from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE
 from cometmq.operator.app import OperatorApp
-from cometmq.operator.members import Addresses
-from cometmq.operator.secret_keys import GROUP_KEY_FILE
+from cometmq.operator.broker_groups.members import Addresses
 from cometmq.operator.settings import OperatorSettings
 from cometmq.peers.kube import KubeApiServer
 from cometmq.peers.ports import free_port
@@ -39,7 +39,7 @@ class OperatedGroup:
 
     def __init__(self, kube: KubeApiServer, namespace: str, folder: Path) -> None:
         self.kube, self.namespace, self.folder = kube, namespace, folder
-        self.server = Server(kube.url, lambda: kube.token)
+        self.api = kube.api()
         self.main = {one: choose_ports(0, HOST, ha_port=None).main for one in range(3)}
         self.control = {one: free_port() for one in range(9)}
         self.brokers: dict[int, KillableApp] = {}
@@ -75,7 +75,7 @@ class OperatedGroup:
             main=lambda _group, one: f"{HOST}:{self.main[one]}",
         )
         return OperatorApp(
-            Loaded(settings, {}, {}), log=self.log, clock=SystemClock(), server=self.server,
+            Loaded(settings, {}, {}), log=self.log, clock=SystemClock(), api=self.api,
             addresses=addresses,
         )  # fmt: skip
 
@@ -98,7 +98,7 @@ class OperatedGroup:
             load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=given),
             log=RecordingLog(),
             clock=SystemClock(),
-            record=KubeApi(self.server).record(self.namespace, "orders"),
+            record=KubeApi(self.api).record(self.namespace, "orders"),
         )
         await app.start()
         self.brokers[ordinal] = app

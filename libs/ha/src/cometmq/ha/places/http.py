@@ -61,6 +61,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the server may serve this request twice; other requests are sent at most once."""
 
 
+class Limits(msgspec.Struct, frozen=True):
+    """Limits of a client."""
+
+    idle_max: int = IDLE_MAX
+    """Connections kept for later requests."""
+    answer_bytes_max: int = ANSWER_BYTES_MAX
+    """Bytes in the body of a response, and in a line of a stream."""
+
+
+LIMITS: Final = Limits()
+
+
 class _Connection:
     """A connection, and the state of the exchange on it."""
 
@@ -130,17 +142,13 @@ class HttpClient:
         host: str,
         port: int,
         tls: ssl.SSLContext | None = None,
-        *,
-        idle_max: int = IDLE_MAX,
-        answer_bytes_max: int = ANSWER_BYTES_MAX,
+        limits: Limits = LIMITS,
     ) -> None:
-        """`answer_bytes_max` bounds a response's body, and each line of a stream."""
         self.address = f"{host}:{port}"
         self._host = host
         self._port = port
         self._tls = tls
-        self._idle_max = idle_max
-        self._answer_bytes_max = answer_bytes_max
+        self._limits = limits
         self._idle: dict[_Connection, asyncio.TimerHandle] = {}
         """Idle connections and the timers that close them, the last used connection last."""
 
@@ -233,7 +241,7 @@ class HttpClient:
         except _UNUSABLE as error:
             raise self._unusable(error) from error
         finally:
-            if may_keep and len(self._idle) < self._idle_max:
+            if may_keep and len(self._idle) < self._limits.idle_max:
                 timer = asyncio.get_running_loop().call_later(IDLE_S, self._expire, connection)
                 self._idle[connection] = timer
             else:
@@ -249,8 +257,8 @@ class HttpClient:
         return bytes(body)
 
     def _check(self, data: bytearray) -> None:
-        if len(data) > self._answer_bytes_max:
-            raise self._unusable(f"more than {self._answer_bytes_max} bytes")
+        if len(data) > self._limits.answer_bytes_max:
+            raise self._unusable(f"more than {self._limits.answer_bytes_max} bytes")
 
     def _unusable(self, error: object) -> HttpError:
         return HttpError(f"{self.address} sent no usable response: {error}")

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from cometmq.ha.places.http import JSON, HttpClient, HttpError, Request
+from cometmq.ha.places.http import JSON, LIMITS, HttpClient, HttpError, Limits, Request
 from cometmq.remoting.errors import SettingsError
 
 HOST: Final = "kubernetes.default.svc"
@@ -83,20 +83,26 @@ class Api:
         )
 
 
-def in_cluster(account: Path = ACCOUNT, **limits: int) -> Api:
+def api_at(
+    host: str, port: int, token: Callable[[], str], ca: Path | None, limits: Limits = LIMITS
+) -> Api:
+    """Return an API server whose certificate `ca` verifies; if None, nothing does, as in tests."""
+    tls = ssl.create_default_context(cafile=ca)
+    if ca is None:
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    return Api(HttpClient(host, port, tls, limits), token)
+
+
+def in_cluster(account: Path = ACCOUNT, limits: Limits = LIMITS) -> Api:
     """Return the API server of the pod's cluster; raise SettingsError outside a pod.
 
-    The kubelet replaces the token before it expires, so it is read for each request. `limits` are
-    those of the HTTP client.
+    The kubelet replaces the token before it expires, so it is read for each request.
     """
-    ca = account / "ca.crt"
+    ca, token = account / "ca.crt", account / "token"
     try:
-        tls = ssl.create_default_context(cafile=str(ca))
+        return api_at(HOST, 443, lambda: token.read_text(encoding="ascii").strip(), ca, limits)
     except OSError as error:
         raise SettingsError(
             f"{ca} cannot be read ({error}): the API of Kubernetes needs a pod with a service"
             " account, and automountServiceAccountToken"
         ) from error
-    token = account / "token"
-    client = HttpClient(HOST, 443, tls, **limits)
-    return Api(client, lambda: token.read_text(encoding="ascii").strip())

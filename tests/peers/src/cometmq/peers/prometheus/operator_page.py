@@ -3,6 +3,8 @@
 
 from cometmq.elector.stats import ElectorStats
 from cometmq.ha.testing.samples import recorded
+from cometmq.operator.api_types.status import Condition, GroupStatus
+from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
 from cometmq.operator.metrics import (
     ELECTOR_FAMILIES,
     FAMILIES,
@@ -11,8 +13,6 @@ from cometmq.operator.metrics import (
     OperatorFigures,
     electors,
 )
-from cometmq.operator.status_types import Condition, GroupStatus
-from cometmq.operator.topics_and_groups.models import DeclaredStatus
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, StatsCollector
 from cometmq.runtime.metrics_text import render

@@ -6,18 +6,16 @@ address is 127.77.G.N, where G is the number of its group and N its own number p
 serves all of 127.0.0.0/8 without configuration or rights.
 """
 
-import ssl
 import sys
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
 
-from cometmq.ha.places.http import HttpClient
-from cometmq.ha.places.kube_api import Api
+from cometmq.ha.places.http import LIMITS, Limits
+from cometmq.ha.places.kube_api import Api, api_at
 from cometmq.ha.places.kubernetes import KubernetesRecord
-from cometmq.operator.api import Server
-from cometmq.operator.group import MEMBERS_MAX
+from cometmq.operator.broker_groups.group import MEMBERS_MAX
 from cometmq.peers.ports import HOST
 
 GROUPS_MAX: Final = 250
@@ -43,16 +41,15 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     def save(self, path: Path) -> None:
         path.write_bytes(msgspec.json.encode(self))
 
-    @property
-    def server(self) -> Server:
-        """The API server as a program in a pod sees it: verified, the token in a file."""
-        return Server(f"https://{HOST}:{self.api_port}", self._read_token, Path(self.ca))
+    def api(self, limits: Limits = LIMITS) -> Api:
+        """Return a new client of the API server as a program in a pod sees it: verified, the token
+        in a file.
+        """
+        return api_at(HOST, self.api_port, self._read_token, Path(self.ca), limits)
 
     def record(self, group: str) -> KubernetesRecord:
         """Return a new client of a group's record, which shares nothing with other clients."""
-        tls = ssl.create_default_context(cafile=self.ca)
-        api = Api(HttpClient(HOST, self.api_port, tls), self._read_token)
-        return KubernetesRecord(api, self.namespace, group)
+        return KubernetesRecord(self.api(), self.namespace, group)
 
     def main(self, group: str, ordinal: int) -> str:
         return f"{host_of(group, ordinal)}:{self.main_port}"

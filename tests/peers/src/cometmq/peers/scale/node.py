@@ -17,8 +17,8 @@ from typing import Any, Final
 from cometmq.broker.app import BrokerApp
 from cometmq.broker.settings import BrokerSettings
 from cometmq.operator.api import KubeApi
-from cometmq.operator.render import CONFIG_FILE
-from cometmq.operator.secret_keys import GROUP_KEY_FILE
+from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE
+from cometmq.operator.broker_groups.render import CONFIG_FILE
 from cometmq.peers.scale.cluster import Cluster, given_cluster
 from cometmq.runtime import logging, properties
 from cometmq.runtime.clock import SystemClock
@@ -36,7 +36,7 @@ log = logging.get("node")
 
 async def main(stop: Stop) -> None:
     cluster, folder, pods = given_cluster(), Path(sys.argv[2]), sys.argv[3:]
-    async with KubeApi(cluster.server) as api, asyncio.timeout(OBJECTS_S):
+    async with KubeApi(cluster.api()) as api, asyncio.timeout(OBJECTS_S):
         for pod in pods:
             await start_broker(cluster, api, pod, folder / pod)
         for pod in pods:

@@ -8,8 +8,9 @@ at fixed paths and a fixed name, and the addresses of brokers, which a pod gets 
 import sys
 from functools import partial
 
+from cometmq.operator.api import LIMITS
 from cometmq.operator.app import OperatorApp
-from cometmq.operator.members import Addresses
+from cometmq.operator.broker_groups.members import Addresses
 from cometmq.operator.settings import PREFIX, OperatorSettings
 from cometmq.peers.scale.cluster import given_cluster
 from cometmq.runtime import logging
@@ -27,7 +28,7 @@ async def main(stop: Stop) -> None:
         control=lambda group, one: cluster.control(group.name, one),
         main=lambda group, one: cluster.main(group.name, one),
     )
-    build = partial(OperatorApp, settings, server=cluster.server, addresses=addresses)
+    build = partial(OperatorApp, settings, api=cluster.api(LIMITS), addresses=addresses)
     await configured_program(build, settings, log=log)(stop)
 
 

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events on a BrokerGroup: one per change, understandable without the log."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from cometmq.operator.api import ApiRefused, ApiUnreachable, Body, KubeApi
-from cometmq.operator.crd import API_VERSION
-from cometmq.operator.decide import Ending, Nothing, Reason, Step, Wait, has_master
-from cometmq.operator.group import BrokerGroup
-from cometmq.operator.models import KIND
-from cometmq.operator.status import Findings, said
-from cometmq.operator.status_types import GroupStatus
-from cometmq.remoting.log import Log
+from cometmq.operator.api_types.broker_group import KIND
+from cometmq.operator.api_types.status import GroupStatus
+from cometmq.operator.broker_groups.decide import Ending, Nothing, Reason, Step, Wait, has_master
+from cometmq.operator.broker_groups.group import BrokerGroup
+from cometmq.operator.broker_groups.status import Findings, said
+from cometmq.operator.engine.context import Context
+from cometmq.operator.engine.writes import write_event
 
-COMPONENT: Final = "cometmq-operator"
 PATIENCE_MS: Final[Mapping[Reason, int]] = {
     Reason.STATEFUL_SET_LAGS: 30_000,
     Reason.NO_RECORD: 120_000,
@@ -30,18 +28,8 @@ change. A pod has 90 s to stop, and a master needs 35 s of this to forward reque
 class Reporter:
     """Writes an Event and a log line when the state of a group changes."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        *,
-        wall_time: Callable[[], str],
-        now_ms: Callable[[], int],
-        log: Log,
-    ) -> None:
-        self.log = log
-        self._api = api
-        self._wall_time = wall_time
-        self._now_ms = now_ms
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._epoch: int | None = None
         self._step: tuple[str, str] | None = None
         self._waits_since: int | None = None
@@ -83,7 +71,7 @@ class Reporter:
         if not isinstance(step, Wait):
             self._waits_since = None
             return False
-        now_ms = self._now_ms()
+        now_ms = self._context.clock.monotonic_ms()
         if self._waits_since is None:
             self._waits_since = now_ms
         return now_ms - self._waits_since < PATIENCE_MS.get(step.reason, 0)
@@ -92,33 +80,6 @@ class Reporter:
         self, group: BrokerGroup, reason: str, text: str, *, is_warning: bool = False
     ) -> None:
         """Write one Event; a failure is only logged, as nothing depends on Events."""
-        self.log.info("group.changed", group=group.name, reason=reason, text=text)
+        self._context.log.info("group.changed", group=group.name, reason=reason, text=text)
         key = (KIND, group.namespace, group.name)
-        change = (reason, text)
-        body = event_of(key, group.uid, change, is_warning=is_warning, now=self._wall_time())
-        try:
-            await self._api.create("Event", group.namespace, body)
-        except (ApiRefused, ApiUnreachable) as error:
-            self.log.warning("event.lost", group=group.name, error=str(error))
-
-
-def event_of(
-    key: tuple[str, str, str], uid: str, change: tuple[str, str], *, is_warning: bool, now: str
-) -> Body:
-    """Return an Event about the object with this kind, namespace and name; `change` has its reason
-    and text.
-    """
-    kind, namespace, name = key
-    reason, text = change
-    return {
-        "apiVersion": "v1", "kind": "Event",
-        "metadata": {"generateName": f"{name}.", "namespace": namespace},
-        "involvedObject": {
-            "apiVersion": API_VERSION, "kind": kind, "name": name, "namespace": namespace,
-            "uid": uid,
-        },
-        "type": "Warning" if is_warning else "Normal",
-        "reason": reason, "message": text[:1024],
-        "source": {"component": COMPONENT},
-        "firstTimestamp": now, "lastTimestamp": now, "count": 1,
-    }  # fmt: skip
+        await write_event(self._context, key, group.uid, (reason, text), is_warning=is_warning)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from cometmq.operator.schema import OPAQUE, Opaque, rule, rules
+from cometmq.operator.api_types.schema import OPAQUE, Opaque, rule, rules
 
 IMMUTABLE: Final = rule(
     "self == oldSelf",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of the Secrets that specs name."""
+"""Keys of the Secrets that specs name, and what may be wrong with them."""
 
+from enum import StrEnum
 from typing import Final
 
 TLS_CERTIFICATE: Final = "tls.crt"
@@ -15,3 +16,12 @@ ACL_FILE: Final = "plain_acl.yml"
 ACCESS_KEY: Final = "accessKey"
 SECRET_KEY: Final = "secretKey"  # noqa: S105  # the name of a key
 """Keys of a Secret with an account; the suite's chart reads the same ones."""
+
+
+class SecretReason(StrEnum):
+    """Reasons of conditions: why a Secret cannot be used."""
+
+    MISSING = "SecretMissing"
+    INCOMPLETE = "SecretIncomplete"
+    UNUSABLE = "SecretUnusable"
+    FORBIDDEN = "SecretForbidden"

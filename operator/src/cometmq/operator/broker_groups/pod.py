@@ -4,21 +4,21 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from cometmq.operator.group import (
-    CONTROL_PORT,
-    HTTP_PORT,
-    MAIN_PORT,
-    REPLICATION_PORT,
-    BrokerGroup,
-)
-from cometmq.operator.secret_keys import (
+from cometmq.operator.api_types.secret_keys import (
     ACL_FILE,
     GROUP_KEY_FILE,
     TLS_CERTIFICATE,
     TLS_KEY,
     TLS_TRUST,
 )
-from cometmq.operator.security_sections import External, ExternalType
+from cometmq.operator.api_types.security_sections import External, ExternalType
+from cometmq.operator.broker_groups.group import (
+    CONTROL_PORT,
+    HTTP_PORT,
+    MAIN_PORT,
+    REPLICATION_PORT,
+    BrokerGroup,
+)
 
 USER: Final = 10_001
 GRACE_S: Final = 90

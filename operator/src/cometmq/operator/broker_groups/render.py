@@ -9,8 +9,22 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.operator.crd import API_VERSION
-from cometmq.operator.group import (
+from cometmq.operator.api_types.broker_group import API_VERSION, GROUP, KIND
+from cometmq.operator.api_types.secret_keys import (
+    ACL_FILE,
+    GROUP_KEY_FILE,
+    TLS_CERTIFICATE,
+    TLS_KEY,
+    TLS_TRUST,
+)
+from cometmq.operator.api_types.security_sections import (
+    Accounts,
+    External,
+    ExternalType,
+    Tls,
+    TlsMode,
+)
+from cometmq.operator.broker_groups.group import (
     CONTROL_NAME,
     CONTROL_PORT,
     HTTP_PORT,
@@ -24,17 +38,8 @@ from cometmq.operator.group import (
     TLS_SECRET,
     BrokerGroup,
 )
-from cometmq.operator.master_service import is_wanted, service_spec
-from cometmq.operator.models import GROUP, KIND
-from cometmq.operator.pod import ACCOUNTS, GROUP_KEY, STORE, TLS, pod_template
-from cometmq.operator.secret_keys import (
-    ACL_FILE,
-    GROUP_KEY_FILE,
-    TLS_CERTIFICATE,
-    TLS_KEY,
-    TLS_TRUST,
-)
-from cometmq.operator.security_sections import Accounts, External, ExternalType, Tls, TlsMode
+from cometmq.operator.broker_groups.master_service import is_wanted, service_spec
+from cometmq.operator.broker_groups.pod import ACCOUNTS, GROUP_KEY, STORE, TLS, pod_template
 from cometmq.runtime import properties
 
 Object = dict[str, Any]

@@ -2,7 +2,8 @@
 """The brokers of a group: its elector, and the calls that the elector does not make."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -11,16 +12,18 @@ from cometmq.client.settings import ClientOptions
 from cometmq.control.client import MemberClient
 from cometmq.control.controlled import Target
 from cometmq.elector.app import ElectorApp
+from cometmq.elector.asked_member import Member
 from cometmq.elector.elector import Elector
 from cometmq.elector.settings import ElectorSettings
+from cometmq.elector.stats import ElectorStats
 from cometmq.ha.actions import Fence, HandOver, Statuses
 from cometmq.ha.group_key import Keys
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Record
 from cometmq.operator.access import PLAIN, Link
-from cometmq.operator.decide import Backlog
-from cometmq.operator.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
-from cometmq.operator.orders import AcceptLoss, Discard
+from cometmq.operator.broker_groups.decide import Backlog
+from cometmq.operator.broker_groups.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
+from cometmq.operator.broker_groups.orders import AcceptLoss, Discard
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import SessionCredentials
@@ -68,55 +71,52 @@ class Members:
         return None if self._app is None else self._app.elector
 
     @property
+    def stats(self) -> ElectorStats | None:
+        return None if self.elector is None else self.elector.stats
+
+    @property
     def record(self) -> Record | None:
-        elector = self.elector
-        return None if elector is None else elector.stats.record
+        return None if self.stats is None else self.stats.record
 
     @property
     def open_master(self) -> Record | None:
         """The record, if its holder serves clients as the master of its epoch."""
-        elector = self.elector
-        is_open = elector is not None and elector.stats.has_master
-        return self.record if is_open else None
+        return self.record if self.stats is not None and self.stats.has_master else None
 
     @property
     def is_record_known(self) -> bool:
         """Whether the elector has read the record since it started, and the last read succeeded."""
-        elector = self.elector
-        return elector is not None and elector.stats.is_record_reachable
+        return self.stats is not None and self.stats.is_record_reachable
 
     @property
     def has_looked(self) -> bool:
         """Whether the elector has asked for the record and the statuses since it started."""
-        elector = self.elector
-        return elector is not None and elector.has_ended_a_round
+        return self.elector is not None and self.elector.has_ended_a_round
+
+    @property
+    def _asked(self) -> Mapping[int, Member]:
+        return {} if self.elector is None else self.elector.members
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """The brokers whose statuses the elector wants to know."""
+        return tuple(self._asked)
 
     @property
     def statuses(self) -> Statuses:
-        elector = self.elector
-        if elector is None:
-            return ()
-        found = (member.status for member in elector.members.values())
+        found = (member.status for member in self._asked.values())
         return tuple(one for one in found if one is not None)
 
     @property
     def reported_keys(self) -> Mapping[int, tuple[str, ...]]:
         """The fingerprints of the keys that each answering broker has read."""
-        elector = self.elector
-        members = () if elector is None else elector.members.values()
+        members = self._asked.values()
         return {one.ordinal: one.report.group_keys for one in members if one.report is not None}
-
-    @property
-    def asked(self) -> tuple[int, ...]:
-        """The brokers whose statuses the elector wants to know."""
-        elector = self.elector
-        return () if elector is None else tuple(elector.members)
 
     @property
     def is_accepting_loss(self) -> bool:
         """Whether the elector may still create the record with an accepted loss."""
-        elector = self.elector
-        return elector is not None and elector.is_accepting_loss
+        return self.elector is not None and self.elector.is_accepting_loss
 
     def accept_loss(self, order: AcceptLoss) -> None:
         """Let the elector create the record once, although messages may be lost; return at once."""
@@ -186,10 +186,17 @@ class Members:
     def _keys_of(self, ordinal: int) -> Keys:
         return self.keys if self.links.get(ordinal, PLAIN).has_key else ()
 
-    def _client(self, group: BrokerGroup, ordinal: int) -> "_Client":
-        link = self.links.get(ordinal, PLAIN)
+    @asynccontextmanager
+    async def _client(self, group: BrokerGroup, ordinal: int) -> AsyncIterator[MemberClient]:
+        """Connect to the control port of a broker for a few calls."""
+        link, keys = self.links.get(ordinal, PLAIN), self._keys_of(ordinal)
         address = self._addresses.control(group, ordinal)
-        return _Client(address, group, ordinal, link, self._keys_of(ordinal))
+        target = Target(group.broker_name, ordinal)
+        client = MemberClient(address, target, tls=link.tls, tls_name=link.name, keys=lambda: keys)
+        try:
+            yield client
+        finally:
+            await client.close()
 
     async def hand_over(self, group: BrokerGroup, order: HandOver) -> None:
         """Start a switchover; raise CometError if the master refuses."""
@@ -253,21 +260,3 @@ def _delayed(info: dict[str, str]) -> int:
         value.split(",") for key, value in info.items() if key.startswith("scheduleMessageOffset_")
     )
     return sum(max(0, int(end) - int(delivered)) for delivered, end in levels)
-
-
-class _Client:
-    """A connection to one broker's control port for a few calls."""
-
-    def __init__(
-        self, address: str, group: BrokerGroup, ordinal: int, link: Link, keys: Keys
-    ) -> None:
-        target = Target(group.broker_name, ordinal)
-        self._client = MemberClient(
-            address, target, tls=link.tls, tls_name=link.name, keys=lambda: keys
-        )
-
-    async def __aenter__(self) -> MemberClient:
-        return self._client
-
-    async def __aexit__(self, *_exc: object) -> None:
-        await self._client.close()

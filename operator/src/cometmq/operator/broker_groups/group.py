@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.operator.models import GROUP, Spec
+from cometmq.operator.api_types.broker_group import GROUP, Spec
+from cometmq.operator.engine.managed import Managed, metadata_of
 
 MEMBERS_MAX: Final = 9
 """The same bound as in the schema. Every broker knows the addresses of all possible members, so
@@ -26,7 +27,6 @@ REBUILD: Final = f"{GROUP}/rebuild"
 ROTATE_KEY: Final = f"{GROUP}/rotate-key"
 ACCEPT_LOSS: Final = f"{GROUP}/accept-loss"
 RESTART: Final = f"{GROUP}/restart"
-SKIP_DRAIN: Final = f"{GROUP}/skip-drain"
 """Annotations that give orders."""
 TLS_SECRET: Final = f"{GROUP}/tls-secret"
 """Annotation of a pod whose control port serves TLS; its value is the name of the Secret."""
@@ -39,17 +39,10 @@ KEY_REQUIRED: Final = "required"
 KEY_OPTIONAL: Final = "optional"
 
 
-class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerGroup(Managed, frozen=True, kw_only=True):
     """The parts of a BrokerGroup that decisions depend on."""
 
-    namespace: str
-    name: str
-    uid: str
-    generation: int
     spec: Spec
-    annotations: Mapping[str, str] = {}
-    is_deleting: bool = False
-    has_finalizer: bool = False
 
     @property
     def broker_name(self) -> str:
@@ -101,14 +94,4 @@ class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 def group_of(body: Mapping[str, Any]) -> BrokerGroup:
     """Parse a BrokerGroup object; raise msgspec.ValidationError for an invalid spec."""
-    metadata = body["metadata"]
-    return BrokerGroup(
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        uid=metadata["uid"],
-        generation=metadata.get("generation", 0),
-        spec=msgspec.convert(body["spec"], Spec),
-        annotations=metadata.get("annotations") or {},
-        is_deleting="deletionTimestamp" in metadata,
-        has_finalizer=FINALIZER in (metadata.get("finalizers") or ()),
-    )
+    return BrokerGroup(**metadata_of(body, FINALIZER), spec=msgspec.convert(body["spec"], Spec))

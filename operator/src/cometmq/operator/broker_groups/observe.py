@@ -9,8 +9,8 @@ import msgspec
 from cometmq.ha.actions import Statuses
 from cometmq.ha.record import Record
 from cometmq.operator.api import Body, KubeApi
-from cometmq.operator.decide import PodSeen, Seen
-from cometmq.operator.group import KEY_MARK, KEY_REQUIRED, BrokerGroup
+from cometmq.operator.broker_groups.decide import PodSeen, Seen
+from cometmq.operator.broker_groups.group import KEY_MARK, KEY_REQUIRED, BrokerGroup
 
 REVISION: Final = "controller-revision-hash"
 STARTING: Final = frozenset({"ContainerCreating", "PodInitializing"})
@@ -37,12 +37,6 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
             pods={one: pod for one, pod in by_ordinal.items() if one is not None},
             claims=claims,
         )
-
-
-async def is_ending(api: KubeApi, namespace: str) -> bool:
-    """Return whether a namespace is being deleted."""
-    found = await api.namespace(namespace)
-    return found is None or "deletionTimestamp" in found["metadata"]
 
 
 def is_owned(body: Body, group: BrokerGroup) -> bool:

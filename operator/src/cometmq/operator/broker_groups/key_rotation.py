@@ -21,10 +21,10 @@ import msgspec
 
 from cometmq.ha.group_key import Keys, parse_keys
 from cometmq.ha.signed import fingerprint
-from cometmq.operator.group import BrokerGroup
-from cometmq.operator.models import GROUP
-from cometmq.operator.render import Object, owned
-from cometmq.operator.secret_keys import GROUP_KEY_FILE
+from cometmq.operator.api_types.broker_group import GROUP
+from cometmq.operator.api_types.secret_keys import GROUP_KEY_FILE
+from cometmq.operator.broker_groups.group import BrokerGroup
+from cometmq.operator.broker_groups.render import Object, owned
 from cometmq.remoting.errors import SettingsError
 
 STEP: Final = f"{GROUP}/key-step"

@@ -10,9 +10,16 @@ import msgspec
 
 from cometmq.ha.actions import LIVE_ROLES, Fence, HandOver, Status
 from cometmq.ha.record import Copy, Record
-from cometmq.operator import acceptance, decide
-from cometmq.operator.decide import Seen, Wait
-from cometmq.operator.group import ACCEPT_LOSS, FENCE, REBUILD, ROTATE_KEY, SWITCHOVER, BrokerGroup
+from cometmq.operator.broker_groups import acceptance, decide
+from cometmq.operator.broker_groups.decide import Seen, Wait
+from cometmq.operator.broker_groups.group import (
+    ACCEPT_LOSS,
+    FENCE,
+    REBUILD,
+    ROTATE_KEY,
+    SWITCHOVER,
+    BrokerGroup,
+)
 
 
 class Verb(StrEnum):

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topic and ConsumerGroup, cometmq.io/v1alpha1, as types: see `operator/models.py`."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
-from cometmq.operator.schema import rule, rules
-from cometmq.operator.sections import Retain
-from cometmq.operator.security_sections import secret_name
-from cometmq.operator.status_types import Condition
+from cometmq.operator.api_types.schema import rule, rules
+from cometmq.operator.api_types.sections import Retain
+from cometmq.operator.api_types.security_sections import secret_name
+from cometmq.operator.api_types.status import Condition
 from cometmq.remoting.names import (
     BOOT_GROUPS,
     DEFAULT_CLUSTER,
@@ -25,6 +26,11 @@ QUEUES_MAX: Final = 16_384
 BROKERS_MAX: Final = 64
 _NAME: Final = r"^[A-Za-z0-9_|-][A-Za-z0-9_%|-]*$"
 _BROKER_NAME: Final = r"^[A-Za-z0-9_-]+$"
+
+
+TOPIC: Final = "Topic"
+CONSUMER_GROUP: Final = "ConsumerGroup"
+PLURALS: Final[Mapping[str, str]] = {TOPIC: "topics", CONSUMER_GROUP: "consumergroups"}
 
 
 class Permission(StrEnum):

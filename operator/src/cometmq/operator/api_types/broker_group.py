@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from cometmq.operator.schema import OPAQUE, rule, rules
-from cometmq.operator.sections import (
+from cometmq.operator.api_types.schema import OPAQUE, rule, rules
+from cometmq.operator.api_types.sections import (
     IMMUTABLE,
     Deletion,
     DisruptionBudget,
@@ -22,11 +22,12 @@ from cometmq.operator.sections import (
     Storage,
     Update,
 )
-from cometmq.operator.security_sections import Accounts, External, Network, Tls
+from cometmq.operator.api_types.security_sections import Accounts, External, Network, Tls
 from cometmq.remoting.names import DEFAULT_CLUSTER
 
 GROUP: Final = "cometmq.io"
 VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
 PLURAL: Final = "brokergroups"
 KIND: Final = "BrokerGroup"
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.operator.group import MAIN_PORT, BrokerGroup
-from cometmq.operator.models import GROUP
-from cometmq.operator.security_sections import ExternalType
+from cometmq.operator.api_types.broker_group import GROUP
+from cometmq.operator.api_types.security_sections import ExternalType
+from cometmq.operator.broker_groups.group import MAIN_PORT, BrokerGroup
 
 Object = dict[str, Any]
 

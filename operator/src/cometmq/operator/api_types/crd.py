@@ -6,23 +6,29 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from cometmq.operator.models import GROUP, KIND, PLURAL, ROOT_RULES, SPEC_RULES, VERSION, Spec
-from cometmq.operator.schema import Schema, schema_of, without_defaults
-from cometmq.operator.status_types import GroupStatus
-from cometmq.operator.topics_and_groups.item import CONSUMER_GROUP as CONSUMER_GROUP_KIND
-from cometmq.operator.topics_and_groups.item import PLURALS
-from cometmq.operator.topics_and_groups.item import TOPIC as TOPIC_KIND
-from cometmq.operator.topics_and_groups.models import (
+from cometmq.operator.api_types.broker_group import (
+    GROUP,
+    KIND,
+    PLURAL,
+    ROOT_RULES,
+    SPEC_RULES,
+    VERSION,
+    Spec,
+)
+from cometmq.operator.api_types.schema import Schema, schema_of, without_defaults
+from cometmq.operator.api_types.status import GroupStatus
+from cometmq.operator.api_types.topics_and_groups import CONSUMER_GROUP as CONSUMER_GROUP_KIND
+from cometmq.operator.api_types.topics_and_groups import (
     GROUP_ROOT_RULES,
     GROUP_RULES,
+    PLURALS,
     TOPIC_ROOT_RULES,
     TOPIC_RULES,
     ConsumerGroupSpec,
     DeclaredStatus,
     TopicSpec,
 )
-
-API_VERSION: Final = f"{GROUP}/{VERSION}"
+from cometmq.operator.api_types.topics_and_groups import TOPIC as TOPIC_KIND
 
 
 def _column(name: str, path: str, type_: str = "string", priority: int = 0) -> dict[str, Any]:
@@ -54,7 +60,7 @@ BROKER_GROUP: Final = Definition(
     noun="group",
     plural=PLURAL,
     short_name="bg",
-    module="cometmq.operator.models",
+    module="cometmq.operator.api_types.broker_group",
     description="A BrokerGroup is one group of CometMQ brokers, run as pods: a master, and slaves"
     " with copies of all its messages. When the master is lost, the operator promotes an in-sync"
     " slave, and no acknowledged message is lost. A cluster consists of one or more groups.",
@@ -96,7 +102,7 @@ TOPIC: Final = Definition(
     noun="topic",
     plural=PLURALS[TOPIC_KIND],
     short_name="mqt",
-    module="cometmq.operator.topics_and_groups.models",
+    module="cometmq.operator.api_types.topics_and_groups",
     description="A Topic declares one topic of a cluster: its queues and permission. The operator"
     " creates it on the brokers, undoes manual changes, and removes queues only once their messages"
     " have been consumed. By default, deleting the object leaves the topic as it is.",
@@ -117,7 +123,7 @@ CONSUMER_GROUP: Final = Definition(
     noun="consumer group",
     plural=PLURALS[CONSUMER_GROUP_KIND],
     short_name="mqg",
-    module="cometmq.operator.topics_and_groups.models",
+    module="cometmq.operator.api_types.topics_and_groups",
     description="A ConsumerGroup declares one consumer group of a cluster: whether it may consume,"
     " and how its messages are redelivered. The operator creates it on the brokers and undoes"
     " manual changes. By default, deleting the object leaves the group as it is.",

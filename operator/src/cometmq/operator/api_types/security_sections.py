@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from cometmq.operator.schema import OPAQUE, rule, rules
+from cometmq.operator.api_types.schema import OPAQUE, rule, rules
 
 _CIDR: Final = r"^[0-9A-Fa-f.:]+/[0-9]{1,3}$"
 _OBJECT_NAME: Final = r"^[a-z0-9][a-z0-9.-]*$"

@@ -6,10 +6,25 @@ from collections.abc import Iterable
 import msgspec
 
 from cometmq.ha.actions import HandOver
-from cometmq.operator import acceptance, decide
-from cometmq.operator.decide import Ending, Nothing, Release, Restart, Seen, Step, Wait
-from cometmq.operator.group import BrokerGroup
-from cometmq.operator.status_types import Condition, Drain, GroupStatus, LastOperation, MemberStatus
+from cometmq.operator.api_types.status import (
+    Condition,
+    Drain,
+    GroupStatus,
+    LastOperation,
+    MemberStatus,
+)
+from cometmq.operator.broker_groups import acceptance, decide
+from cometmq.operator.broker_groups.decide import (
+    Ending,
+    Nothing,
+    Release,
+    Restart,
+    Seen,
+    Step,
+    Wait,
+)
+from cometmq.operator.broker_groups.group import BrokerGroup
+from cometmq.operator.engine.managed import dated
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +61,7 @@ def status_of(group: BrokerGroup, found: Findings, before: GroupStatus, now: str
         members=_members(group, seen),
         drain=_drain(group, seen),
         last_operation=found.last_operation or before.last_operation,
-        conditions=_dated(fresh, before.conditions, now),
+        conditions=dated(fresh, before.conditions, now),
     )
 
 
@@ -190,14 +205,3 @@ def _condition(
         message=message,
         observed_generation=group.generation,
     )
-
-
-def _dated(fresh: Iterable[Condition], before: list[Condition], now: str) -> list[Condition]:
-    """Date the conditions: the transition time changes only together with the status."""
-    known = {one.type: one for one in before}
-
-    def since(one: Condition) -> str:
-        old = known.get(one.type)
-        return old.last_transition_time if old and old.status == one.status else now
-
-    return [msgspec.structs.replace(one, last_transition_time=since(one)) for one in fresh]

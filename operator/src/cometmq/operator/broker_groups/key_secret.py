@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from cometmq.ha.group_key import Keys
 from cometmq.operator.access import SecretFault
 from cometmq.operator.api import ApiRefused, Body, KubeApi
-from cometmq.operator.decide import Reason
-from cometmq.operator.group import BrokerGroup
-from cometmq.operator.key_rotation import (
+from cometmq.operator.api_types.secret_keys import SecretReason
+from cometmq.operator.broker_groups.group import BrokerGroup
+from cometmq.operator.broker_groups.key_rotation import (
     KeyStep,
     StoredKeys,
     advanced,
@@ -109,14 +109,14 @@ def _usable(body: Body) -> StoredKeys:
     try:
         return stored_of(body)
     except SettingsError as error:
-        raise SecretFault(Reason.SECRET_UNUSABLE, f"{error}: correct it") from error
+        raise SecretFault(SecretReason.UNUSABLE, f"{error}: correct it") from error
 
 
 def _forbidden(group: BrokerGroup, error: ApiRefused) -> SecretFault:
     if error.status != 403:
         raise error
     return SecretFault(
-        Reason.SECRET_FORBIDDEN,
+        SecretReason.FORBIDDEN,
         f"the operator may not write the Secret {group.namespace}/{group.key_secret}: grant its"
         " account the verbs get, create and patch on secrets, as its chart does",
     )

@@ -9,8 +9,8 @@ group repairs what others have changed.
 from typing import Final
 
 from cometmq.operator.api import ApiRefused, Body, KubeApi
-from cometmq.operator.group import BrokerGroup
-from cometmq.operator.master_service import (
+from cometmq.operator.broker_groups.group import BrokerGroup
+from cometmq.operator.broker_groups.master_service import (
     MasterPod,
     ServiceSeen,
     endpoint_slice,

@@ -10,9 +10,9 @@ from typing import Final
 from cometmq.ha.actions import LIVE_ROLES, Blocked
 from cometmq.ha.member import Role
 from cometmq.ha.missing_record import ACCEPTABLE, ACCEPTANCE
-from cometmq.operator import decide
-from cometmq.operator.decide import Seen
-from cometmq.operator.group import ACCEPT_LOSS, FENCE, BrokerGroup
+from cometmq.operator.broker_groups import decide
+from cometmq.operator.broker_groups.decide import Seen
+from cometmq.operator.broker_groups.group import ACCEPT_LOSS, FENCE, BrokerGroup
 
 WITH_RECORD: Final = frozenset({Blocked.NO_CANDIDATE})
 """Reasons why the record's in-sync set elects no master, although there is a record."""

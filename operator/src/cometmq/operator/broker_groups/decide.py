@@ -16,8 +16,9 @@ from cometmq.ha import planned
 from cometmq.ha.actions import HandOver, Statuses
 from cometmq.ha.member import Role
 from cometmq.ha.record import Record
-from cometmq.operator.group import SKIP_DRAIN, BrokerGroup
-from cometmq.operator.sections import Deletion, Rollout
+from cometmq.operator.api_types.sections import Deletion, Rollout
+from cometmq.operator.broker_groups.group import BrokerGroup
+from cometmq.operator.engine.managed import SKIP_DRAIN
 
 BEST: Final = "auto"
 """The switchover target that leaves the choice of the next master to the operator."""

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes over a group: read its objects, decide, act, and write the status."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.ha.actions import HandOver
+from cometmq.operator.access import SERVER_KEYS, Link, SecretFault
+from cometmq.operator.api import ApiRefused, ApiUnreachable, Body
+from cometmq.operator.api_types.secret_keys import ACL_FILE
+from cometmq.operator.api_types.status import GroupStatus
+from cometmq.operator.broker_groups import decide, orders, render
+from cometmq.operator.broker_groups.decide import (
+    Backlog,
+    Ending,
+    Nothing,
+    Release,
+    Restart,
+    Seen,
+    Step,
+    Wait,
+)
+from cometmq.operator.broker_groups.events import Reporter
+from cometmq.operator.broker_groups.given_orders import GivenOrders
+from cometmq.operator.broker_groups.group import (
+    CONTROL_NAME,
+    FINALIZER,
+    KEY_MARK,
+    ROLE_LABEL,
+    TLS_SECRET,
+    BrokerGroup,
+    group_of,
+)
+from cometmq.operator.broker_groups.key_secret import KeySecret
+from cometmq.operator.broker_groups.master_endpoint import KIND as ENDPOINT
+from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
+from cometmq.operator.broker_groups.master_service import MasterPod, address_of, is_wanted
+from cometmq.operator.broker_groups.members import Members
+from cometmq.operator.broker_groups.observe import Live, is_key_required, marks_of, seen_of
+from cometmq.operator.broker_groups.owned import OwnedObjects
+from cometmq.operator.broker_groups.status import Findings, status_of
+from cometmq.operator.engine.context import Context
+from cometmq.operator.engine.managed import Key
+from cometmq.operator.engine.passes import Pass
+from cometmq.operator.engine.writes import write_status
+from cometmq.remoting.errors import CometError
+
+SOON_MS: Final = 1_000
+"""Pause before the next pass while a change is in progress."""
+POINT_RETRY_MS: Final = 500
+
+
+class GroupPass(Pass[BrokerGroup]):
+    """Passes over one group."""
+
+    finalizer = FINALIZER
+
+    def __init__(self, key: Key, context: Context, members: Members) -> None:
+        super().__init__(key, context)
+        self.members = members
+        self._reporter = Reporter(context)
+        self._group_key = KeySecret(context.api, log=context.log)
+        self._owned = OwnedObjects(context)
+        self._orders = GivenOrders(context, members, self._group_key)
+        self._endpoint = MasterEndpoint(context.api, log=context.log)
+        self._found: tuple[BrokerGroup, Mapping[int, Body]] | None = None
+        """The group and its pods, as of the last pass."""
+        self.operations = self._orders.operations
+        self.status: GroupStatus | None = None
+        """The status of the last complete pass."""
+
+    def parse(self, body: Body) -> BrokerGroup:
+        return group_of(body)
+
+    def note_failure(self, error: Exception) -> None:
+        name = "/".join(self.key[1:])
+        self.context.log.warning("group.unattended", group=name, error=str(error))
+
+    def forget(self, kind: str, name: str, version: str) -> None:
+        """Note an owned object's version; the next pass repairs it if another client wrote it."""
+        if kind == ENDPOINT:
+            self._endpoint.forget(name, version)
+        self._owned.forget(kind, name, version)
+
+    def view(self) -> object:
+        """Return the members' states for the status, without figures that grow with messages."""
+        record = self.members.record
+        return (
+            record and (record.epoch, record.holder, record.in_sync, record.copies),
+            tuple((one.copy, one.role, one.epoch) for one in self.members.statuses),
+            self.members.fault,
+        )
+
+    async def attend(self) -> None:
+        """Point the Service at each master that opens, without waiting for a pass."""
+        opened = self.members.master_opened
+        while True:
+            await opened.wait()
+            opened.clear()
+            try:
+                await self.point_at_master()
+            except (ApiUnreachable, ApiRefused) as error:
+                name = "/".join(self.key[1:])
+                self.context.log.warning("master_service.unmoved", group=name, error=str(error))
+                await asyncio.sleep(POINT_RETRY_MS / 1000)
+                opened.set()
+
+    async def close(self) -> None:
+        await self.members.close()
+
+    async def reconcile(self, group: BrokerGroup, body: Body) -> int | None:
+        """Elect, apply, obey, act and report."""
+        before = msgspec.convert(body.get("status") or {}, GroupStatus)
+        live = await Live.read(self.context.api, group)
+        fault = await self._secret_fault(group)
+        fault = await self._keep_key(group, live, fault)
+        await self._owned.find_service(group)
+        self._found = (group, live.pods)
+        await self._elect(group, live)
+        # An operator that has just started knows no master yet, and would refuse every order.
+        has_looked = self.members.has_looked
+        seen = self._seen(group, live, before)
+        refusal = ""
+        is_to_apply = live.stateful_set is not None or not group.is_deleting
+        # Without its Secrets no pod starts, so nothing is changed that would restart one.
+        if not group.spec.paused and is_to_apply and fault is None:
+            try:
+                changed = await self._owned.apply(group, seen, live)
+            except ApiRefused as error:
+                refusal, changed = str(error), False
+            if changed:
+                return 0
+        operation = await self._orders.obey(group, seen) if has_looked else None
+        operation = operation or self._orders.end_of_acceptance(group, before)
+        seen = await self._with_backlog(group, seen)
+        step = await self._act(group, seen, live, fault)
+        if isinstance(step, Release):
+            await self.close()
+            await self.context.api.delete("Lease", group.namespace, group.name)
+            return None
+        await self._label_roles(group, seen, live)
+        await self.point_at_master()
+        found = Findings(
+            seen=seen,
+            step=step,
+            refusal=refusal,
+            secret_fault=fault,
+            config_hash=render.config_hash(
+                group,
+                is_key_required=is_key_required(live),
+                group_address=address_of(group, self._owned.service),
+            ),
+            last_operation=operation,
+        )
+        await self._write_status(group, found, before)
+        await self._reporter.note(group, found, before)
+        is_idle = isinstance(step, Nothing) and orders.given(group) is None and not refusal
+        is_idle = is_idle and fault is None
+        return self.context.resync_ms if is_idle and decide.has_master(seen) else SOON_MS
+
+    def _seen(self, group: BrokerGroup, live: Live, before: GroupStatus) -> Seen:
+        members = self.members
+        return msgspec.structs.replace(
+            seen_of(group, live, members.record, members.statuses),
+            may_have_data=self._may_have_data(before),
+            asked=members.asked,
+            election_fault=members.fault,
+        )
+
+    # ---- election ----------------------------------------------------------------------------
+
+    async def _elect(self, group: BrokerGroup, live: Live) -> None:
+        """Elect a master among the pods that should exist; without a StatefulSet there are none."""
+        if live.stateful_set is None:
+            return
+        seen = seen_of(group, live, None, ())
+        leaving = decide.leaving(group, seen)
+        staying = seen.replicas or 0 if group.is_deleting else group.spec.replicas
+        count = max([staying, *(one + 1 for one in leaving)])
+        going = frozenset(range(staying, count))  # no gaps: pods may disappear in any order
+        links = {one: await self._link(group, live, one) for one in range(count)}
+        await self.members.look_after(group, range(count), going, links)
+
+    async def _link(self, group: BrokerGroup, live: Live, ordinal: int) -> Link:
+        """Return how a member is reached: while TLS is being rolled out, pods differ.
+
+        If its Secret cannot be used any more, the member is reached as before.
+        """
+        marks = marks_of(live, ordinal)
+        secret, has_key = marks.get(TLS_SECRET), KEY_MARK in marks
+        if secret is None:
+            return Link(has_key=has_key)
+        try:
+            tls = await self.context.secrets.tls(group.namespace, secret)
+        except SecretFault as error:
+            self.context.log.warning("secret.unusable", group=group.name, error=str(error))
+            return self.members.links.get(ordinal, Link(has_key=has_key))
+        return Link(tls, marks.get(CONTROL_NAME, ""), has_key)
+
+    async def _keep_key(self, group: BrokerGroup, live: Live, fault: Wait | None) -> Wait | None:
+        """Create the group's key or take the next step of its replacement, and give it to the
+        elector; return why nothing can be changed: `fault`, or that of the key.
+        """
+        members = self.members
+        try:
+            if fault is not None or group.spec.paused or group.is_deleting:
+                await self._group_key.read(group)
+            else:
+                await self._group_key.keep(group, members.reported_keys, live.pods)
+        except SecretFault as error:
+            return fault or Wait(decide.Reason(error.reason), str(error))
+        finally:
+            members.keys = self._group_key.keys
+        return fault
+
+    async def _secret_fault(self, group: BrokerGroup) -> Wait | None:
+        """Return why the Secrets that the spec names cannot be used, or None if they can."""
+        tls, accounts, secrets = group.spec.tls, group.spec.accounts, self.context.secrets
+        try:
+            if tls is not None:
+                await secrets.tls(group.namespace, tls.secret_name, SERVER_KEYS)
+            if accounts is not None:
+                await secrets.require(group.namespace, accounts.secret_name, (ACL_FILE,))
+                await secrets.account(group.namespace, accounts.operator_secret_name)
+        except SecretFault as error:
+            return Wait(decide.Reason(error.reason), str(error))
+        return None
+
+    async def point_at_master(self) -> None:
+        """Point the Service at the open master's pod; do nothing if there is no such master.
+
+        This is also called between passes, when a master opens. A pod that has just started has no
+        address yet; the pass that follows its event finds it.
+        """
+        record = self.members.open_master
+        if self._found is None or self._owned.service is None or record is None:
+            return
+        group, pods = self._found
+        pod = pods.get(record.holder.ordinal)
+        address = "" if pod is None else pod.get("status", {}).get("podIP", "")
+        if pod is None or not address or not is_wanted(group):
+            return
+        metadata, node = pod["metadata"], pod["spec"].get("nodeName", "")
+        master = MasterPod(metadata["name"], metadata["uid"], address, node, record.epoch)
+        await self._endpoint.point(group, self._owned.service, master)
+
+    # ---- steps -------------------------------------------------------------------------------
+
+    async def _act(
+        self, group: BrokerGroup, seen: Seen, live: Live, fault: Wait | None
+    ) -> Step | Ending:
+        if group.is_deleting:
+            return decide.ending(group, seen)
+        if group.spec.paused:
+            return Nothing()
+        if fault is not None:
+            return fault
+        step = decide.next_step(group, seen)
+        match step:
+            case Restart(ordinal=ordinal):
+                uid = live.pods[ordinal]["metadata"]["uid"]
+                await self.context.api.delete("Pod", group.namespace, group.pod(ordinal), uid=uid)
+            case HandOver():
+                try:
+                    await self.members.hand_over(group, step)
+                except CometError as error:
+                    return Wait(decide.Reason.NO_SUCCESSOR, str(error))
+            case _:
+                pass
+        return step
+
+    async def _with_backlog(self, group: BrokerGroup, seen: Seen) -> Seen:
+        """Make the group read-only, and count the unconsumed messages.
+
+        Producers learn from the name servers that the group is read-only, and brokers accept their
+        sends until then. So a count of 0 is final only once nothing has been stored for a while.
+        """
+        if not group.is_deleting or decide.may_skip_drain(group, seen):
+            return seen
+        backlog: Backlog | None = None
+        try:
+            await self.members.refuse_sends(group, range(seen.replicas or 0))
+        except CometError as error:
+            self.context.log.warning("drain.blocked", group=group.name, error=str(error))
+        else:
+            backlog = await self._backlog(group)
+        end = max((one.max_offset for one in seen.statuses), default=-1)
+        return msgspec.structs.replace(seen, backlog=backlog, is_quiet=self.quiet.is_quiet("", end))
+
+    async def _backlog(self, group: BrokerGroup) -> Backlog | None:
+        accounts, account = group.spec.accounts, None
+        try:
+            if accounts is not None:
+                name = accounts.operator_secret_name
+                account = await self.context.secrets.account(group.namespace, name)
+        except SecretFault:  # a condition reports it
+            return None
+        return await self.members.backlog(group, account)
+
+    def _may_have_data(self, before: GroupStatus) -> bool:
+        """Return whether there is, may be or has been a master.
+
+        Without a record, the status soon has no epoch either, but the stores know that they had a
+        master.
+        """
+        members = self.members
+        return (
+            members.record is not None
+            or not members.is_record_known
+            or before.epoch > 0
+            or any(one.last_log_epoch > 0 for one in members.statuses)
+        )
+
+    async def _label_roles(self, group: BrokerGroup, seen: Seen, live: Live) -> None:
+        roles = {one.copy.ordinal: one.role.value for one in seen.statuses}
+        for ordinal, pod in live.pods.items():
+            role = roles.get(ordinal)
+            if role is None or pod["metadata"].get("labels", {}).get(ROLE_LABEL) == role:
+                continue
+            patch: dict[str, Any] = {"metadata": {"labels": {ROLE_LABEL: role}}}
+            await self.context.api.patch("Pod", group.namespace, group.pod(ordinal), patch)
+
+    async def _write_status(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
+        status = self.status = status_of(group, found, before, self.context.wall_time())
+        if status != before:
+            await write_status(self.context.api, self.key, status)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks of all groups."""
+
+from collections.abc import Callable
+
+from cometmq.ha.port import RecordPort
+from cometmq.operator.api_types.broker_group import KIND
+from cometmq.operator.broker_groups.members import Addresses, Members
+from cometmq.operator.broker_groups.passes import GroupPass
+from cometmq.operator.engine.context import Context
+from cometmq.operator.engine.managed import Key
+from cometmq.operator.engine.tasks import Engine
+from cometmq.operator.metrics import GroupFigures, OperatorFigures
+
+
+class Groups(Engine[GroupPass]):
+    def __init__(
+        self,
+        context: Context,
+        figures: OperatorFigures,
+        *,
+        record_of: Callable[[str, str], RecordPort],
+        addresses: Addresses | None = None,
+    ) -> None:
+        """`record_of` returns the record of the group with this namespace and name."""
+        super().__init__(context, figures.count)
+        self._record_of = record_of
+        self._addresses = addresses
+
+    def new(self, key: Key) -> GroupPass:
+        context = self.context
+        record = self._record_of(*key[1:])
+        members = Members(record, clock=context.clock, log=context.log, addresses=self._addresses)
+        return GroupPass(key, context, members)
+
+    def note(self, kind: str, namespace: str, name: str, group: str, version: str) -> None:
+        """Note the version of an owned object and wake its group, which repairs the object if
+        another client changed it.
+        """
+        key = (KIND, namespace, group)
+        work = self.get(key)
+        if work is not None:
+            work.forget(kind, name, version)
+            self.wake(key)
+
+    def figures(self) -> list[GroupFigures]:
+        return [
+            GroupFigures(
+                namespace=work.key[1],
+                name=work.key[2],
+                status=work.status,
+                elector=work.members.stats,
+                operations=work.operations,
+            )
+            for work in self
+        ]
