@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from cometmq.broker.exposition import exporter
 from cometmq.broker.exposition import rocketmq5_metrics as native
-from cometmq.broker.exposition.copies_metrics import ELECTION_FAMILIES, GROUP_FAMILIES
+from cometmq.broker.exposition.copies_metrics import COPIES_FAMILIES, ELECTION_FAMILIES
 from cometmq.broker.exposition.metrics import (
     FAMILIES,
     FIGURE_FAMILIES,
@@ -54,7 +54,7 @@ GROUPS: Final = (
     Group("Broker", ("cluster", "broker"), (*FAMILIES, *FIGURE_FAMILIES, *LIMIT_FAMILIES)),
     Group("Replication", ("cluster", "broker"), REPLICATION_FAMILIES),
     Group(
-        "Broker group with failover", ("cluster", "broker"), (*GROUP_FAMILIES, *ELECTION_FAMILIES)
+        "Broker group with failover", ("cluster", "broker"), (*COPIES_FAMILIES, *ELECTION_FAMILIES)
     ),
     Group("Store", ("cluster", "broker"), STORE_FAMILIES),
     Group("Name server", (), ROUTE_FAMILIES),

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.broker.registration.addresses import group_address
+from cometmq.broker.registration.addresses import shared_address
 from cometmq.broker.settings import BrokerSettings
 from cometmq.operator.api import ApiRefused
 from cometmq.operator.broker_groups.master_endpoint import MasterEndpoint
@@ -49,7 +49,7 @@ def test_a_master_registers_the_address_of_its_service(tmp_path, spec, address):
     file.write_text(broker_conf(one, group_address=found), encoding="utf-8")
     loaded = load(BrokerSettings, prefix="COMETMQ_TEST_NONE", file=file)
     assert loaded.unknown == {}
-    shared = group_address(loaded)
+    shared = shared_address(loaded)
     assert (shared is not None) is bool(address)
     assert f"{shared.host}:{shared.port}" == address if shared else True
     kinds = objects(one, image="i", replicas=2, volume_size="1Gi", operator_namespace="o")

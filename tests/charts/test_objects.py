@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cometmq.broker.copies.members import check_group, parse_members
+from cometmq.broker.copies.members import check_members, parse_members
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_settings
 from cometmq.console.settings import ConsoleSettings
@@ -156,7 +156,7 @@ def test_brokers_and_elector_of_a_group_agree(objects, tmp_path):
         members = parse_members(brokers[0].group_members)
         assert set(members) == set(parse_control_members(elector.control_members))
         for one in brokers:
-            check_group(one)
+            check_members(one)
             assert one.group_members == brokers[0].group_members
             assert one.group_record == elector.group_record
             assert one.broker_name == elector.broker_name

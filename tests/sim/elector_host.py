@@ -66,25 +66,25 @@ class SimLink:
         return is_open and target.is_up and target.process is None
 
     async def promote(self, epoch: int) -> Report:
-        return await self._order(lambda process: process.grouping.member.promote(epoch))
+        return await self._order(lambda process: process.copies.member.promote(epoch))
 
     async def follow(self, epoch: int, master: int) -> Report:
-        return await self._order(lambda process: process.grouping.member.follow(epoch, master))
+        return await self._order(lambda process: process.copies.member.follow(epoch, master))
 
     async def fence(self, epoch: int) -> Report:
-        return await self._order(lambda process: process.grouping.member.fence(epoch))
+        return await self._order(lambda process: process.copies.member.fence(epoch))
 
     async def hand_over(self, successor: int, *, leaves: bool) -> Report:
         return await self._order(
-            lambda process: process.grouping.member.hand_over(successor, leaves=leaves),
+            lambda process: process.copies.member.hand_over(successor, leaves=leaves),
             LONG_ORDER_S,
         )
 
     async def drop(self, ordinal: int) -> Report:
-        return await self._order(lambda process: process.grouping.member.drop(ordinal))
+        return await self._order(lambda process: process.copies.member.drop(ordinal))
 
     async def resize(self, copies: int) -> Report:
-        return await self._order(lambda process: process.grouping.member.resize(copies))
+        return await self._order(lambda process: process.copies.member.resize(copies))
 
     async def _order(
         self, order: Callable[[BrokerProcess], Awaitable[Any]], timeout_s: float = ORDER_S

@@ -304,7 +304,7 @@ class Nemesis:
         if found is None or elector.elector is None or elector.loop is None:
             return
         statuses = tuple(
-            host.process.grouping.member.status()
+            host.process.copies.member.status()
             for host in self._hosts()
             if host.process is not None
         )
@@ -322,7 +322,7 @@ class Nemesis:
             self._note(process.name, "is fenced", epoch=epoch)
 
             async def work(one: BrokerProcess) -> Any:
-                return await one.grouping.member.fence(epoch)
+                return await one.copies.member.fence(epoch)
 
             process.serve(work, lambda _result, _error: None)
 
@@ -336,7 +336,7 @@ class Nemesis:
                 self._note(host.name, "gets a late order", epoch=epoch, master=master)
 
                 async def work(one: BrokerProcess) -> Any:
-                    return await one.grouping.member.follow(epoch, master)
+                    return await one.copies.member.follow(epoch, master)
 
                 host.process.serve(work, lambda _result, _error: None)
 

@@ -171,7 +171,7 @@ class SimBroker:
         self.journal: Journal | None = None
         self.is_diverting = False
         self.loaded = self
-        self.group_keys = self
+        self.member_keys = self
         self.role = RoleState(Role.FENCED)
         self.take_role(Role.FENCED, 0)
 
@@ -220,7 +220,7 @@ class SimServer:
 class BrokerProcess:
     """A broker process, from its start to its exit or crash."""
 
-    grouping: Joined
+    copies: Joined
     store: MessageStore
     driver: StoreDriver
     broker: SimBroker
@@ -271,7 +271,7 @@ class BrokerProcess:
         self.driver.turn.grew.connect(server.wake)
         sim_broker: Any = broker
         client: Any = self
-        self.grouping = join(
+        self.copies = join(
             sim_broker, opened, workers=workers, client=client, log_server=server,
             journal=journal, close_clients=self._close_clients, clients=lambda: (),
             promoted=_ignore,
@@ -286,10 +286,10 @@ class BrokerProcess:
         self._handlers = self.gate.guarded(handlers)
         world.oracle.watch(self)
         host.process = self
-        for name, loop in self.grouping.loops(server, broker.log).items():
+        for name, loop in self.copies.loops(server, broker.log).items():
             task = self.loop.create_task(loop, name=f"{self.name}-{name}")
             task.add_done_callback(self._task_ended)
-        self.grouping.begin()
+        self.copies.begin()
         self._tick()
 
     def end(self, *, is_host: bool) -> None:
@@ -319,11 +319,11 @@ class BrokerProcess:
 
     @property
     def gate(self) -> Gate:
-        return self.grouping.gate
+        return self.copies.gate
 
     @property
     def member(self) -> Any:
-        return self.grouping.member.member
+        return self.copies.member.member
 
     @property
     def is_master(self) -> bool:
@@ -362,7 +362,7 @@ class BrokerProcess:
             reply(result, None)
 
     async def report(self) -> Report:
-        member = self.grouping.member
+        member = self.copies.member
         return Report(
             group=GROUP,
             status=member.status(),
@@ -407,7 +407,7 @@ class BrokerProcess:
         journal = self.broker.journal
         assert journal is not None
         journal.write()
-        self.grouping.roles.before_write()
+        self.copies.roles.before_write()
         if life == self.life:  # otherwise the connection is closed
             if not isinstance(result, Reply):  # otherwise this broker has not served it
                 self.world.oracle.answered(self, call, result)

@@ -40,7 +40,7 @@ class Oracle:
 
     def watch(self, process: "BrokerProcess") -> None:
         """Check the actions of a broker from its start."""
-        roles: Any = process.grouping.roles
+        roles: Any = process.copies.roles
         roles.lead = partial(self._lead, process, roles.lead)
         new_leader = roles.new_leader
 
@@ -169,7 +169,7 @@ class Oracle:
     def look(self, process: "BrokerProcess") -> None:
         """Read from a broker as a consumer does, if the broker serves reads now."""
         if process.gate.may_read() and process.life >= 0:
-            process.grouping.roles.before_write()
+            process.copies.roles.before_write()
             if process.gate.may_read():
                 self._show(process, *self.read(process))
 
@@ -180,7 +180,7 @@ class Oracle:
         found = []
         for host in self._world.hosts.values():
             other = host.process
-            if other is None or other is process or other.grouping.roles.leader is None:
+            if other is None or other is process or other.copies.roles.leader is None:
                 continue
             if other.broker.role.epoch > epoch:
                 found.append(other)

@@ -203,7 +203,7 @@ class World:
         holder = self.hosts[f"b{record.holder.ordinal}"].process
         if holder is None or not holder.is_master or holder.member.epoch != record.epoch:
             return f"broker {record.holder.ordinal} is not the master of epoch {record.epoch}"
-        leader = holder.grouping.roles.leader
+        leader = holder.copies.roles.leader
         if leader is None or leader.view.confirmed != holder.end_offset:
             return "the master has not confirmed its log"
         staying = {host.ordinal for host in self.hosts.values()} - self.leaving
@@ -215,8 +215,8 @@ class World:
                 return f"broker {ordinal} does not have the whole log"
             if process.store.confirm_offset != holder.end_offset:
                 return f"broker {ordinal} does not show the whole log"
-            history = process.grouping.follower.epochs.history
-            if history != holder.grouping.follower.epochs.history:
+            history = process.copies.follower.epochs.history
+            if history != holder.copies.follower.epochs.history:
                 return f"broker {ordinal} has another history"
             if process.broker.topics.values != holder.broker.topics.values:
                 return f"broker {ordinal} has other tables"

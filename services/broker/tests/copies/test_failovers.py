@@ -184,7 +184,7 @@ async def test_a_slave_forwards_what_changes_state_to_its_master(tmp_path: Path)
             async with group.client(master) as client:
                 assert await bodies(client, topic) == sent
                 assert await client.committed() == 7
-            forwarder = group.apps[1 - master].group
+            forwarder = group.apps[1 - master].copies
             assert forwarder is not None
             assert forwarder.gate.forwarded_count >= 21
 
@@ -314,7 +314,7 @@ async def test_a_switchover_to_a_broker_that_is_not_in_sync_changes_nothing(
         master = group.master
         assert master is not None
         await group.kill(1 - master)
-        membership = group.apps[master].group
+        membership = group.apps[master].copies
         assert membership is not None
         await group.until(lambda: not membership.sender.followers())
         async with group.client(master) as client:
@@ -346,7 +346,7 @@ async def test_a_master_whose_copies_answer_goes_on_without_the_record(tmp_path:
         master = group.master
         assert master is not None
         group.ports[master].is_cut_off = True
-        membership = group.apps[master].group
+        membership = group.apps[master].copies
         assert membership is not None
         leader = membership.roles.leader
         assert leader is not None
@@ -397,7 +397,7 @@ async def test_a_master_whose_lease_ended_while_it_slept_answers_nothing(tmp_pat
         await group.kill(1 - master)
         await group.until_in_sync(master)
         group.ports[master].is_cut_off = True
-        membership = group.apps[master].group
+        membership = group.apps[master].copies
         assert membership is not None
         leader = membership.roles.leader
         assert leader is not None

@@ -58,7 +58,7 @@ async def loaded(group: BrokerGroup) -> AsyncIterator[Load]:
 def proven_streams(group: BrokerGroup) -> list[bool]:
     """Return, for each stream of the master, whether it was proven."""
     assert group.master is not None
-    membership = group.apps[group.master].group
+    membership = group.apps[group.master].copies
     assert membership is not None
     return [stream.proven is not None for stream in membership.sender._streams]
 
@@ -95,7 +95,8 @@ async def test_a_changed_key_file_takes_effect_without_a_failed_send(
                 keys = [line.encode() for line in text.split() if len(line) > 32]
                 await group.until(
                     lambda keys=keys: all(  # type: ignore[misc]
-                        list(app.broker.group_keys.current()) == keys for app in group.apps.values()
+                        list(app.broker.member_keys.current()) == keys
+                        for app in group.apps.values()
                     )
                 )
                 await load.more()
@@ -117,7 +118,7 @@ async def test_a_half_written_key_file_changes_nothing(
             await group.until(
                 lambda number=number: len(log.named("group_key.unusable")) == number  # type: ignore[misc]
             )
-            assert group.apps[0].broker.group_keys.current() == (OLD.encode(),)
+            assert group.apps[0].broker.member_keys.current() == (OLD.encode(),)
         assert str(key_file) in str(log.named("group_key.unusable")[0]["error"])
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.broker.copies.members import (
     MemberAddress,
-    check_group,
+    check_members,
     parse_members,
     record_of,
     timing_of,
@@ -63,7 +63,7 @@ def test_a_record_is_kept_in_a_file_or_in_etcd(tmp_path: Path):
 @pytest.mark.parametrize("place", ["file:relative", "etcd:a:2379", "etcd:a/key", "zk:a/b"])
 def test_another_place_is_refused(place):
     with pytest.raises(SettingsError, match=f"groupRecord={place}: "):
-        check_group(settings(groupRecord=place))
+        check_members(settings(groupRecord=place))
 
 
 async def test_etcd_is_asked_as_the_user_of_the_settings():
@@ -91,8 +91,8 @@ async def test_etcd_is_asked_as_the_user_of_the_settings():
 
 
 def test_settings_that_agree_pass():
-    check_group(settings())
-    check_group(settings(groupMembers="0=a:1;1=b:1;2=c:1"))
+    check_members(settings())
+    check_members(settings(groupMembers="0=a:1;1=b:1;2=c:1"))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_settings_that_agree_pass():
 )
 def test_settings_that_contradict_each_other_are_one_line(changes, text):
     with pytest.raises(SettingsError, match=text) as caught:
-        check_group(settings(**changes))
+        check_members(settings(**changes))
     assert "\n" not in str(caught.value)
 
 

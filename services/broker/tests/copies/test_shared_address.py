@@ -66,9 +66,9 @@ async def test_a_master_that_is_cut_off_closes_the_connections_of_clients(tmp_pa
         app = group.apps[old]
         async with group.client(old) as client:
             await client.send(b"before")
-            assert app.group is not None
-            assert app.group.roles.leader is not None
-            app.group.roles.leader.is_cut_off = lambda: True  # type: ignore[method-assign]
+            assert app.copies is not None
+            assert app.copies.roles.leader is not None
+            app.copies.roles.leader.is_cut_off = lambda: True  # type: ignore[method-assign]
             server = app._server
             assert server is not None
             await group.until(lambda: not tuple(server.peers))

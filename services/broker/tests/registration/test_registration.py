@@ -90,7 +90,7 @@ def of(header: msgspec.Struct | None) -> tuple[str, int, str]:
 async def test_a_master_registers_the_address_of_its_group_then_unregisters_its_own(
     namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
-    subject = registration(namesrvs, topics, group_address=SHARED)
+    subject = registration(namesrvs, topics, shared_address=SHARED)
     subject.use_role(2, 6)
     async with running(subject):
         await until(namesrvs, 1)
@@ -110,7 +110,7 @@ async def test_a_master_registers_the_address_of_its_group_then_unregisters_its_
 async def test_a_former_master_leaves_the_address_of_its_group_to_the_next_one(
     namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
-    subject = registration(namesrvs, topics, group_address=SHARED)
+    subject = registration(namesrvs, topics, shared_address=SHARED)
     subject.use_role(0, 7)
     async with running(subject):
         await until(namesrvs, 1)
@@ -128,7 +128,7 @@ async def test_a_former_master_leaves_the_address_of_its_group_to_the_next_one(
 async def test_a_registration_that_fails_keeps_the_own_address_listed(
     namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
-    subject, link = registration(namesrvs, topics, group_address=SHARED), Link(NS1)
+    subject, link = registration(namesrvs, topics, shared_address=SHARED), Link(NS1)
     subject.use_role(2, 6)
     assert await subject.register(link)
     subject.use_role(0, 7)

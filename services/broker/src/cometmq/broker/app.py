@@ -102,7 +102,7 @@ class BrokerApp:
         the files. `record` overrides the record store that the settings name.
         """
         self._record = record
-        self._group: Joined | None = None
+        self._copies: Joined | None = None
         self.discard = Discard()
         self._own_account = own_account
         self._loaded = settings
@@ -128,9 +128,9 @@ class BrokerApp:
         return self._broker
 
     @property
-    def group(self) -> Joined | None:
-        """The broker's membership in a group with failover, or None if it belongs to none."""
-        return self._group
+    def copies(self) -> Joined | None:
+        """The broker's membership in a broker group, or None if it belongs to none."""
+        return self._copies
 
     def check(self) -> None:
         """Raise an error if settings, folder, ports or addresses are unusable; create nothing."""
@@ -199,7 +199,7 @@ class BrokerApp:
         if fault := broker.registration.name_fault:
             raise SettingsError(fault)
         if self._admin is not None:
-            attach(self._admin, broker, server, self._group)
+            attach(self._admin, broker, server, self._copies)
         self._log.info(
             "broker.ready",
             addresses=self.addresses,
@@ -224,7 +224,7 @@ class BrokerApp:
             )  # fmt: skip
             acl = AclKeeper(files, control, worker=workers.config, log=self._log)
         await workers.store.submit(partial(prepare_folders, self._loaded))
-        group_keys = await workers.config.submit(
+        member_keys = await workers.config.submit(
             partial(open_keys, self._loaded, worker=workers.config, log=self._log)
         )
         store = await workers.store.submit(
@@ -253,7 +253,7 @@ class BrokerApp:
             self._config_path,
             acl,
             journal,
-            group_keys,
+            member_keys,
             open_native_syncer(settings),
         )
 
@@ -262,9 +262,9 @@ class BrokerApp:
         if self._broker is None:
             return
         self._log.info("broker.stopping", addresses=self.addresses)
-        if self._group is not None:
-            self.discard.check(self._group.member.member.role, self._log)
-            await self._group.leave()
+        if self._copies is not None:
+            self.discard.check(self._copies.member.member.role, self._log)
+            await self._copies.leave()
         await self._broker.registration.unregister()
         await self._stack.aclose()
         self._log.info("broker.stopped")
@@ -292,9 +292,9 @@ class BrokerApp:
             broker.driver.reads.drop(peer)
             connection_closed(broker, peer)
 
-        group = self._group
+        copies = self._copies
         server: Server[Broker] = Server(
-            HANDLERS if group is None else group.gate.guarded(HANDLERS),
+            HANDLERS if copies is None else copies.gate.guarded(HANDLERS),
             broker,
             server_settings(settings, self._loaded.label),
             log=self._log,
@@ -304,7 +304,7 @@ class BrokerApp:
                 call, code, remark, it.clock.now_ms()
             ),
             on_close=closed,
-            before_write=None if group is None else group.roles.before_write,
+            before_write=None if copies is None else copies.roles.before_write,
             save=None if broker.journal is None else broker.journal.write,
             release_memory=release_free_memory,
         )
@@ -327,12 +327,12 @@ class BrokerApp:
     async def _join(
         self, broker: Broker, workers: Workers, client: RemotingClient, slave_server: LogServer
     ) -> None:
-        """Make the broker a member of its group; it participates once its loops start."""
+        """Make the broker a member of its broker group; it participates once its loops start."""
         assert broker.journal is not None
         opened = await workers.store.submit(
             partial(open_state, broker.settings, broker.store, broker.journal)
         )
-        self._group = join(
+        self._copies = join(
             broker,
             opened,
             workers=workers,
@@ -344,11 +344,11 @@ class BrokerApp:
             promoted=partial(recall_transactions, broker),
             record=self._record,
         )
-        self._stack.push_async_callback(self._group.close)
+        self._stack.push_async_callback(self._copies.close)
 
     async def _serve_control(self, broker: Broker) -> None:
         """Serve the control API. It is stopped first, so that electors choose a new master."""
-        if self._group is None or broker.settings.control_port < 0:
+        if self._copies is None or broker.settings.control_port < 0:
             return
         try:
             control = import_module("cometmq.broker.copies.control")  # gRPC: 0.15 s and 4 MB
@@ -356,7 +356,7 @@ class BrokerApp:
             if not needs_extra(error):
                 raise
             raise SettingsError(f"controlPort: {error}: {INSTALL_EXTRA}") from error
-        server = await control.serve_control(broker, self._group, self.discard.order)
+        server = await control.serve_control(broker, self._copies, self.discard.order)
         broker.elector_count = lambda: server.electors.count
         self._stack.push_async_callback(server.stop)
 
@@ -375,7 +375,7 @@ class BrokerApp:
     async def _serve_slaves(self, server: LogServer) -> None:
         with self._listening(self._ports.ha, setting="haListenPort", note=HA_NOTE):
             await server.listen(self.broker.settings.bind_address, self._ports.ha)
-        risk = exposure(self.broker.settings) if self._group is not None else ""
+        risk = exposure(self.broker.settings) if self._copies is not None else ""
         if risk:
             self._log.warning(
                 "group.exposed", risk=risk, port=self._ports.ha,
@@ -386,11 +386,11 @@ class BrokerApp:
     def _replication_loops(
         self, server: LogServer, client: RemotingClient
     ) -> Iterable[tuple[str, Coroutine[None, None, None]]]:
-        """Start participating in the group, if there is one; return the replication loops."""
-        if self._group is None:
+        """Take part in the broker group, if there is one; return the replication loops."""
+        if self._copies is None:
             return replication_loops(self.broker, server, client)
-        loops = self._group.loops(server, self._log)
-        self._group.begin()
+        loops = self._copies.loops(server, self._log)
+        self._copies.begin()
         return loops.items()
 
     def _listening(
@@ -444,7 +444,7 @@ class BrokerApp:
 
     async def _close_store(self, workers: Workers, store: MessageStore) -> None:
         await workers.store.submit(store.close)
-        if self._group is not None:
-            role, now_ms = self._group.member.member.role, self._clock.now_ms()
+        if self._copies is not None:
+            role, now_ms = self._copies.member.member.role, self._clock.now_ms()
             finish = partial(self.discard.finish, self._loaded.value, role, now_ms, self._log)
             await workers.store.submit(finish)

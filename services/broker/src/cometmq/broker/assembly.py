@@ -23,9 +23,9 @@ from cometmq.broker.registration.addresses import (
     Ports,
     advertised,
     advertised_host,
-    group_address,
     host_port,
     packed_host,
+    shared_address,
 )
 from cometmq.broker.registration.identity import Identity
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
@@ -70,7 +70,7 @@ class Inputs(NamedTuple):
     config_path: Path | None  # the file to which changed settings are written
     acl: AclKeeper | None
     journal: Journal
-    group_keys: MemberKeys = MemberKeys()
+    member_keys: MemberKeys = MemberKeys()
     syncer: NativeSyncer | None = None
 
 
@@ -170,7 +170,7 @@ def assemble(inputs: Inputs) -> Broker:
         return broker.settings
 
     tables = load_tables(inputs, saver, config, register=register)
-    address, shared = advertised(loaded, inputs.ports.main), group_address(loaded)
+    address, shared = advertised(loaded, inputs.ports.main), shared_address(loaded)
     host, port, _ = address
     store_host = packed_host(*(shared or address)[:2], setting=(shared or address).setting)
     stats = BrokerStats()
@@ -214,7 +214,7 @@ def assemble(inputs: Inputs) -> Broker:
         store_host=store_host,
         settings_file=_settings_file(inputs),
         acl=inputs.acl,
-        group_keys=inputs.group_keys,
+        member_keys=inputs.member_keys,
         memory_bytes=memory_limit_bytes(),
         started_ms=clock.now_ms(),
         incremental=incremental,
@@ -322,8 +322,8 @@ def _registration(
     namesrvs = NamesrvAddresses(first.namesrv_addr, log=inputs.log)
     return Registration(
         identity, topics, inputs.client, namesrvs,
-        settings=settings, keys=inputs.group_keys.current,
-        group_address="" if shared is None else host_port(shared.host, shared.port),
+        settings=settings, keys=inputs.member_keys.current,
+        shared_address="" if shared is None else host_port(shared.host, shared.port),
         log=inputs.log,
     )  # fmt: skip
 

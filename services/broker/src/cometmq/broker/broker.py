@@ -152,7 +152,7 @@ class Broker:
     send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
     settings_file: SettingsFile | None = None  # None: changes by code 25 are not saved
     acl: AclKeeper | None = None  # None: no access control
-    group_keys: MemberKeys = field(default_factory=MemberKeys)
+    member_keys: MemberKeys = field(default_factory=MemberKeys)
     journal: Journal | None = None  # None: the tables are in memory only
     memory_bytes: int = 8 << 30  # for the process; bounds the window of hot messages
     replication: Replication = field(default_factory=Replication)

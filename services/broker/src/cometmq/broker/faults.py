@@ -24,7 +24,9 @@ def table_fault(broker: Broker) -> str | None:
 
 
 def elector_gap(broker: Broker) -> str | None:
-    """Return that nobody would replace this group's master, or None. The broker still serves."""
+    """Return that nobody would replace this broker group's master, or None. The broker still
+    serves.
+    """
     if broker.elector_count() != 0:
         return None
     return (

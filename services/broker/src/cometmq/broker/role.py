@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker's role, as handlers, timers and name servers see it.
 
-Outside a group with failover, the settings fix the role. In a group, the table in
+Outside a broker group, the settings fix the role. In a broker group, the table in
 `cometmq.ha.member` decides every change of the role, and `copies/roles` apply it here.
 """
 
@@ -32,7 +32,7 @@ MASTER_ID: Final = 0
 
 
 def id_of(role: Role, ordinal: int) -> int:
-    """Return the id under which a member of a group registers.
+    """Return the id under which a member of a broker group registers.
 
     Compatibility: for RocketMQ clients, id 0 is the master, so other members count from 1.
     """

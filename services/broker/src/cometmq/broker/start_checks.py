@@ -6,15 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker.copies.members import check_group
+from cometmq.broker.copies.members import check_members
 from cometmq.broker.copies.roles.role_hook import check_hook
 from cometmq.broker.copies.streams.rocketmq.slave_addresses import parse_allowed
 from cometmq.broker.registration.addresses import (
     Ports,
     advertised,
     check_advertised,
-    group_address,
     packed_host,
+    shared_address,
 )
 from cometmq.broker.registration.namesrv_addresses import parse_addresses
 from cometmq.broker.role import MASTER_ID
@@ -40,16 +40,16 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
     for name, address in (("brokerIP1", settings.broker_ip1), ("brokerIP2", settings.broker_ip2)):
         faults.attempt(partial(check_advertised, address, setting=loaded.label(name)))
     faults.attempt(lambda: advertised(loaded, settings.listen_port))
-    faults.attempt(lambda: group_address(loaded))
+    faults.attempt(lambda: shared_address(loaded))
     faults.attempt(lambda: parse_addresses(settings.namesrv_addr))
     faults.attempt(lambda: parse_allowed(settings.ha_slave_addresses))
     faults.attempt(lambda: server_tls(settings, loaded.label))
     faults.attempt(lambda: client_tls(settings, loaded.label))
     if settings.enable_d_leger_commit_log:
         faults.add("enableDLegerCommitLog=true: DLedger is not supported")
-    _check_group_settings(loaded, faults)
+    _check_copies_settings(loaded, faults)
     if settings.group_record:
-        faults.attempt(lambda: check_group(settings, loaded.label))
+        faults.attempt(lambda: check_members(settings, loaded.label))
     elif settings.broker_role is BrokerRole.SLAVE and settings.broker_id <= MASTER_ID:
         faults.add(
             f"brokerRole=SLAVE needs {loaded.label('brokerId')} above 0, not {settings.broker_id}:"
@@ -58,8 +58,8 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
     faults.raise_all()
 
 
-def _check_group_settings(loaded: Loaded[BrokerSettings], faults: Faults) -> None:
-    """Check the settings that have an effect only in a group with failover."""
+def _check_copies_settings(loaded: Loaded[BrokerSettings], faults: Faults) -> None:
+    """Check the settings that have an effect only in a broker group."""
     settings, label = loaded.value, loaded.label
     given = {
         "controlPort": settings.control_port if settings.control_port >= 0 else "",
@@ -107,6 +107,6 @@ def check_environment(
             host_setting=loaded.label("bindAddress"),
             note=note,
         )
-    for address in (advertised(loaded, ports.main), group_address(loaded)):
+    for address in (advertised(loaded, ports.main), shared_address(loaded)):
         if address is not None:
             packed_host(address.host, address.port, setting=address.setting)

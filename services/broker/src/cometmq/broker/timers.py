@@ -66,7 +66,7 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
         yield BackgroundStep("journal", JOURNAL_RETRY_INTERVAL_MS, broker.journal.retry)
         if broker.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             yield BackgroundStep("journal.sync", SYNC_INTERVAL_MS, broker.journal.sync)
-    yield BackgroundStep("group_keys", KEYS_INTERVAL_MS, broker.group_keys.poll)
+    yield BackgroundStep("member_keys", KEYS_INTERVAL_MS, broker.member_keys.poll)
     if broker.acl is not None:
         yield BackgroundStep("acl", POLL_INTERVAL_MS, broker.acl.poll)
 

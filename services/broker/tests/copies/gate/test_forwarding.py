@@ -57,7 +57,7 @@ async def test_a_signed_send_to_a_slave_is_judged_by_its_signature(
                 assert (await sending).code == ResponseCode.SUCCESS
         finally:
             await client.close()
-        forwarder = group.apps[1 - master].group
+        forwarder = group.apps[1 - master].copies
         assert forwarder is not None
         assert forwarder.gate.forwarded_count == (secret != "wrong-one")
 
@@ -101,8 +101,8 @@ async def sending(group: BrokerGroup) -> AsyncIterator[Senders]:
 def establish(group: BrokerGroup) -> None:
     """Make slaves treat their master as one that has been open for a long time."""
     for app in group.apps.values():
-        assert app.group is not None
-        app.group.gate._forwarding_ms -= app.group.gate.forward_ms_max
+        assert app.copies is not None
+        app.copies.gate._forwarding_ms -= app.copies.gate.forward_ms_max
 
 
 async def switch_over(group: BrokerGroup) -> None:

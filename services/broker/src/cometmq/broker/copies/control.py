@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves the control API, which reports the state of this group member and accepts orders.
+"""Serves the control API, which reports the state of this member and accepts orders.
 
 `app` imports this module only if the control port is enabled, because it imports gRPC.
 """
@@ -23,20 +23,20 @@ from cometmq.runtime.tls_keys import server_tls
 class MemberControl:
     """Executes orders of electors and operators; see `cometmq.control.controlled.Controlled`."""
 
-    def __init__(self, broker: Broker, group: Joined, discard: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, copies: Joined, discard: Callable[[], None]) -> None:
         """`discard` makes the broker stop and move its store aside."""
         self._broker = broker
-        self._group = group
+        self._copies = copies
         self._discard = discard
         self._version = version("cometmq-broker")
 
     def report(self) -> Report:
-        broker, member = self._broker, self._group.member
+        broker, member = self._broker, self._copies.member
         return Report(
             group=broker.settings.broker_name,
             status=member.status(),
             master=member.member.master,
-            confirm_offset=self._group.roles.confirm_offset,
+            confirm_offset=self._copies.roles.confirm_offset,
             record_uid=member.record_uid,
             version=self._version,
             fault=store_fault(broker) or replication_fault(broker) or "",
@@ -44,22 +44,22 @@ class MemberControl:
         )
 
     async def promote(self, epoch: int) -> None:
-        await self._group.member.promote(epoch)
+        await self._copies.member.promote(epoch)
 
     async def follow(self, epoch: int, master: int) -> None:
-        await self._group.member.follow(epoch, master)
+        await self._copies.member.follow(epoch, master)
 
     async def fence(self, epoch: int) -> None:
-        await self._group.member.fence(epoch)
+        await self._copies.member.fence(epoch)
 
     async def hand_over(self, successor: int, *, leaves: bool) -> None:
-        await self._group.member.hand_over(successor, leaves=leaves)
+        await self._copies.member.hand_over(successor, leaves=leaves)
 
     async def drop(self, ordinal: int) -> None:
-        await self._group.member.drop(ordinal)
+        await self._copies.member.drop(ordinal)
 
     async def resize(self, copies: int) -> None:
-        await self._group.member.resize(copies)
+        await self._copies.member.resize(copies)
 
     async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
         if unknown := [name for name in changes if not self._broker.loaded.knows(name)]:
@@ -71,7 +71,7 @@ class MemberControl:
         return ConfigChange(tuple(sorted(changed)))
 
     async def rebuild(self) -> None:
-        status = self._group.member.status()
+        status = self._copies.member.status()
         fault = why_not(self._broker.settings)
         if status.role is not Role.SLAVE or not status.epoch:
             fault = (
@@ -86,15 +86,15 @@ class MemberControl:
 
 
 async def serve_control(
-    broker: Broker, group: Joined, discard: Callable[[], None]
+    broker: Broker, copies: Joined, discard: Callable[[], None]
 ) -> ControlServer:
     """Start the control server on the configured port."""
     settings = broker.settings
     tls = server_tls(settings, broker.loaded.label)
     server = ControlServer(
-        MemberControl(broker, group, discard),
+        MemberControl(broker, copies, discard),
         tls=tls,
-        keys=broker.group_keys.current,
+        keys=broker.member_keys.current,
         is_proof_needed=lambda: settings.group_key_required,
         log=broker.log,
     )

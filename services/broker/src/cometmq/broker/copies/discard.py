@@ -2,7 +2,7 @@
 """Discard the store of a slave: move its files aside after the broker has closed them.
 
 The state file is moved first, and durably. A store without a state file counts as a new copy, so a
-crash at any later point cannot make the group trust a store that has lost its messages (R2).
+crash at any later point cannot make the broker group trust a store that has lost its messages (R2).
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether strangers can speak as members of this broker's group (pure)."""
+"""Whether strangers can speak as members of the broker group (pure)."""
 
 import ipaddress
 from typing import Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a broker a member of a group: opens the member's state, and connects its parts."""
+"""Makes a broker a member of a broker group: opens the member's state, and connects its parts."""
 
 import asyncio
 import secrets
@@ -71,7 +71,7 @@ HOST: Final = Surroundings()
 def open_state(
     settings: BrokerSettings, store: MessageStore, journal: Journal, host: Surroundings = HOST
 ) -> tuple[State, History]:
-    """After recovery, load, update and save what a store records about its group; blocks.
+    """After recovery, load, update and save what a store records about its broker group; blocks.
 
     Raise OSError, StateDamaged or EpochsDamaged. A store that may have lost bytes, or changes to
     its tables, becomes a new copy (R2), and epochs whose bytes were lost are forgotten (R5).
@@ -83,7 +83,7 @@ def open_state(
     history = epochs.pruned(truncated, store.commit_log.min_offset)
     if history != saved:
         epoch_file.save(history)
-    group, ordinal = settings.broker_name, settings.broker_id
+    name, ordinal = settings.broker_name, settings.broker_id
     boot = Boot(
         boot_id=host.boot_id(),
         was_closed=store.recovered.was_clean,
@@ -91,8 +91,8 @@ def open_state(
             store.recovered.has_cut_records or truncated != saved or journal.damage
         ),
     )
-    known = state_file.load(group, ordinal)
-    before = known or states.created(group, ordinal, boot.boot_id, host.new_incarnation)
+    known = state_file.load(name, ordinal)
+    before = known or states.created(name, ordinal, boot.boot_id, host.new_incarnation)
     state = states.started(before, boot, host.new_incarnation)
     if state != known:
         state_file.save(state)
@@ -135,7 +135,7 @@ class Joined:
         }
 
     def begin(self) -> None:
-        """Start taking part in the group, once the broker has recovered and is listening."""
+        """Start taking part in the broker group, once the broker has recovered and is listening."""
         self.member.begin()
 
     async def leave(self) -> None:
@@ -266,7 +266,7 @@ def _proving(broker: Broker, state: State, host: Surroundings) -> Proving:
     settings = broker.settings
     return Proving(
         identity=Identity(settings.broker_cluster_name, settings.broker_name, state.copy),
-        keys=broker.group_keys.current,
+        keys=broker.member_keys.current,
         is_required=settings.group_key_required,
         shown=f"{broker.loaded.label('groupKeyFile')}={settings.group_key_file}",
         new_nonce=host.new_nonce,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys of this broker's group, from the file that `groupKeyFile` names."""
+"""The keys of the broker group, from the file that `groupKeyFile` names."""
 
 import asyncio
 from pathlib import Path

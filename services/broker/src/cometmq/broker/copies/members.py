@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which brokers a group has, where they listen, and where its record is kept."""
+"""The members of a broker group, where they listen, and where its record is kept."""
 
 from collections.abc import Collection, Mapping
 
@@ -19,7 +19,7 @@ _EXAMPLE = "for example 0=10.0.0.1:10911;1=10.0.0.2:10911"
 
 
 class MemberAddress(msgspec.Struct, frozen=True):
-    """Where a broker of the group listens."""
+    """Where a member listens."""
 
     broker: str
     replication: str
@@ -53,7 +53,8 @@ def parse_members(text: str) -> Members:
 
 
 def record_of(settings: BrokerSettings, label: Label = str) -> RecordPort:
-    """Open the group's record without reading it; raise SettingsError if its location is malformed.
+    """Open the broker group's record without reading it; raise SettingsError if its location is
+    malformed.
 
     `label` names the settings in error messages.
     """
@@ -72,8 +73,8 @@ def timing_of(settings: BrokerSettings) -> Timing:
     )
 
 
-def check_group(settings: BrokerSettings, label: Label = str) -> None:
-    """Raise SettingsError if the settings of a group contradict each other."""
+def check_members(settings: BrokerSettings, label: Label = str) -> None:
+    """Raise SettingsError if the settings of a broker group contradict each other."""
     faults = Faults()
     members = faults.attempt(lambda: parse_members(settings.group_members))
     faults.attempt(lambda: record_of(settings, label))

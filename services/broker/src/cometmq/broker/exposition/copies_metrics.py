@@ -11,19 +11,19 @@ from cometmq.ha.member import Role
 from cometmq.runtime.metrics import Family, Row, counter, gauge, labelled_gauge
 
 
-def _roles(group: Joined) -> Iterable[Row]:
+def _roles(copies: Joined) -> Iterable[Row]:
     """Yield a row for every role, so that alerts can rely on all series from the start."""
-    current = group.member.member.role
+    current = copies.member.member.role
     return [((role.value,), int(role is current)) for role in Role]
 
 
-def _copies(group: Joined) -> int:
-    leader = group.roles.leader
+def _copies(copies: Joined) -> int:
+    leader = copies.roles.leader
     return 0 if leader is None else len(in_sync.certain_set(leader.view))
 
 
-def _unconfirmed(group: Joined) -> int:
-    leader = group.roles.leader
+def _unconfirmed(copies: Joined) -> int:
+    leader = copies.roles.leader
     return 0 if leader is None else leader.view.end - leader.view.confirmed
 
 
@@ -35,7 +35,7 @@ ELECTION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
 )
 
-GROUP_FAMILIES: Final[tuple[Family[Joined], ...]] = (
+COPIES_FAMILIES: Final[tuple[Family[Joined], ...]] = (
     labelled_gauge("cometmq_group_role", "1 for the role of this member.", ("role",), _roles),
     gauge(
         "cometmq_group_epoch",

@@ -6,7 +6,7 @@ from functools import partial
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.joining import Joined
 from cometmq.broker.exposition import metrics
-from cometmq.broker.exposition.copies_metrics import ELECTION_FAMILIES, GROUP_FAMILIES
+from cometmq.broker.exposition.copies_metrics import COPIES_FAMILIES, ELECTION_FAMILIES
 from cometmq.broker.faults import elector_gap, replication_fault, store_fault, table_fault
 from cometmq.broker.timers import watch_disk
 from cometmq.ha.member import Role
@@ -15,17 +15,17 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.metrics import StatsCollector
 
 
-def group_fault(group: Joined) -> str | None:
-    """Return why a group member neither serves requests nor follows a master, or None."""
-    member = group.member.member
+def copies_fault(copies: Joined) -> str | None:
+    """Return why a member neither serves requests nor follows a master, or None."""
+    member = copies.member.member
     if member.role in (Role.FENCED, Role.FAILED, Role.RECOVERING) or not member.epoch:
         text = f"this member of the broker group is {member.role}"
-        fault = group.member.record_fault
+        fault = copies.member.record_fault
         return f"{text} and cannot read the record: {fault}" if fault else text
     return None
 
 
-def attach(admin: AdminHttp, broker: Broker, server: Server[Broker], group: Joined | None) -> None:
+def attach(admin: AdminHttp, broker: Broker, server: Server[Broker], copies: Joined | None) -> None:
     """Add the broker's metrics, settings and readiness to the HTTP port."""
 
     def settings_text() -> str:
@@ -44,10 +44,10 @@ def attach(admin: AdminHttp, broker: Broker, server: Server[Broker], group: Join
         admin.add_ready_check("accounts", lambda: acl.gap)
         admin.add_ready_warning("accounts", lambda: acl.warning)
     admin.add_ready_check("replication", partial(replication_fault, broker))
-    if group is not None:
+    if copies is not None:
         labels = metrics.labels(broker)
-        admin.registry.add(StatsCollector(GROUP_FAMILIES, lambda: group, labels))
-        admin.add_ready_check("group", partial(group_fault, group))
+        admin.registry.add(StatsCollector(COPIES_FAMILIES, lambda: copies, labels))
+        admin.add_ready_check("group", partial(copies_fault, copies))
         # A warning only: the broker serves, and a Service without it would stop all clients.
         admin.add_ready_warning("elector", partial(elector_gap, broker))
         admin.registry.add(StatsCollector(ELECTION_FAMILIES, lambda: broker, labels))

@@ -161,7 +161,7 @@ def _store(broker: Broker) -> dict[str, str]:
         refused[ACCOUNTS_MISSPELT] = ",".join(broker.acl.control.accounts.doubts)
     return {
         **refused,
-        **_group(broker),
+        **_copies(broker),
         "commitLogMinOffset": str(stats.min_offset),
         "commitLogMaxOffset": str(stats.max_offset),
         "dispatchBehindBytes": str(max(0, stats.max_offset - broker.store.confirm_offset)),
@@ -178,7 +178,7 @@ def _missing_slave(broker: Broker, end: int) -> str:
     return "too far behind" if slaves.following() else "not connected"
 
 
-def _group(broker: Broker) -> dict[str, str]:
+def _copies(broker: Broker) -> dict[str, str]:
     """Return the members and the in-sync copies of the group that this broker leads; empty if it
     does not lead one.
     """

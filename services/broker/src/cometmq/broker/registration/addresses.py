@@ -72,8 +72,8 @@ def advertised(loaded: Loaded[BrokerSettings], main_port: int) -> Address:
     )
 
 
-def group_address(loaded: Loaded[BrokerSettings]) -> Address | None:
-    """Return the address that leads to the master of the group; None if there is none.
+def shared_address(loaded: Loaded[BrokerSettings]) -> Address | None:
+    """Return the address that leads to the master of the broker group; None if there is none.
 
     Raise SettingsError if it is malformed.
     """

@@ -54,7 +54,7 @@ class Identity(msgspec.Struct, frozen=True):
     broker_id: int
     ha_server_addr: str
     epoch: int | None = None
-    """The epoch of the broker's role in a group with failover; None without a group."""
+    """The epoch of the broker's role in a broker group; None outside one."""
 
 
 async def holder_of(client: Invoker, namesrv: str, me: Identity) -> str | None:

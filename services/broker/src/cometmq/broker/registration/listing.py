@@ -83,7 +83,7 @@ class Listing:
         """Return whether the broker has to register again, because the name server lists another
         broker in its place, does not list it, or lacks the topics that it acknowledged.
 
-        In a group with failover, slaves do not defend their ids: they may exchange them in a
+        In a broker group, slaves do not defend their ids: they may exchange them in a
         switchover, and a successor refuses a deposed master by its epoch.
         """
         is_changed = await self._is_changed(link)

@@ -70,12 +70,12 @@ class Registration:
         *,
         settings: Callable[[], BrokerSettings],
         keys: Callable[[], Keys] = lambda: (),
-        group_address: str = "",
+        shared_address: str = "",
         log: Log = NO_LOG,
     ) -> None:
         """`settings` and `keys` return the current settings and the current keys of the broker
-        group, which may change at run time. `group_address` is the address of the group's master,
-        whichever broker that is; `identity` has the broker's own.
+        broker group, which may change at run time. `shared_address` is the address of the broker
+        group's master, whichever broker that is; `identity` has the broker's own.
         """
         self.identity = identity
         self.master_address = ""  # of this broker's master, as the name servers report it
@@ -90,7 +90,7 @@ class Registration:
         self._settings = settings
         self._keys = keys
         self._own_address = identity.broker_addr
-        self._group_address = group_address
+        self._shared_address = shared_address
         self._log = log
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_leaving = False
@@ -179,14 +179,14 @@ class Registration:
         """Register under a new id; a name server drops the old id of the same address.
 
         `epoch` is the epoch of the role in a broker group; CometMQ's name servers refuse
-        registrations of an earlier epoch. A master registers the address of its group, if that has
-        one.
+        registrations of an earlier epoch. A master registers the address of its broker group, if
+        that has one.
         """
         is_master = broker_id == MASTER_ID
         self.identity = msgspec.structs.replace(
             self.identity,
             broker_id=broker_id,
-            broker_addr=(is_master and self._group_address) or self._own_address,
+            broker_addr=(is_master and self._shared_address) or self._own_address,
             epoch=epoch,
         )
         for link in self.links.values():
@@ -255,14 +255,15 @@ class Registration:
         return True
 
     async def _end_former(self, link: Link, now: Identity) -> None:
-        """Unregister this broker's own address, if it is now listed under the group's address.
+        """Unregister this broker's own address, if it is now listed under the broker group's
+        address.
 
-        The group's address is never unregistered here: the next master may have it already. Its own
-        address stays listed until the new registration has succeeded, so that clients always find a
-        broker of the group.
+        The broker group's address is never unregistered here: the next master may have it already.
+        Its own address stays listed until the new registration has succeeded, so that clients
+        always find a broker of the broker group.
         """
         former, link.listed = link.listed, now
-        if former is not None and former.broker_addr not in {now.broker_addr, self._group_address}:
+        if former is not None and former.broker_addr not in {now.broker_addr, self._shared_address}:
             await self._leave(link, former)
 
     def _note_failed(self, link: Link, error: CometError) -> None:

@@ -15,10 +15,11 @@ the next number, in the turn in which the entry arrives (`Journaled.apply_change
 does not follow the last one, or the other broker restarts, the follower takes a new snapshot. Marks
 belong to the files of one broker and are not sent.
 
-In a group, entries and marks also record how recent the tables are (`position`). Entry and position
-are one record, so a kill or a full disk leaves both or neither. The position is therefore recorded
-nowhere else, and a clean stop leaves one journal file. The position is unknown if the journal is
-damaged or missing, or if a table's file was written by another program or by a run without a group.
+In a broker group, entries and marks also record how recent the tables are (`position`). Entry and
+position are one record, so a kill or a full disk leaves both or neither. The position is therefore
+recorded nowhere else, and a clean stop leaves one journal file. The position is unknown if the
+journal is damaged or missing, or if a table's file was written by another program or by a run
+without a broker group.
 
 Failures: answers do not depend on the journal. If it cannot be written, requests are answered as
 before and the tables are saved at intervals, which is what RocketMQ guarantees; `/readyz` fails,

@@ -94,7 +94,7 @@ class KillableApp(BrokerApp):
 
 
 class BrokerGroup:
-    """The brokers of one group; `elect` runs a round of the elector."""
+    """The brokers of one broker group; `elect` runs a round of the elector."""
 
     def __init__(self, folder: Path, count: int, **settings: str) -> None:
         self._folder = folder
@@ -115,7 +115,7 @@ class BrokerGroup:
         return f"{HOST}:{self._ports[ordinal]}"
 
     def member(self, ordinal: int) -> Membership:
-        group = self.apps[ordinal].group
+        group = self.apps[ordinal].copies
         assert group is not None
         return group.member
 
@@ -166,8 +166,8 @@ class BrokerGroup:
         )
         await app.start()
         # The usual wait of 3 s would end only one second after a master drops a silent copy.
-        if app.group is not None:
-            app.group.gate.wait_ms_max = app.group.gate.forward_ms_max = int(DEADLINE_S * 1000)
+        if app.copies is not None:
+            app.copies.gate.wait_ms_max = app.copies.gate.forward_ms_max = int(DEADLINE_S * 1000)
         self.apps[ordinal] = app
 
     def change_settings(self, **settings: str) -> None:
@@ -175,11 +175,13 @@ class BrokerGroup:
         self._settings = {**self._settings, **settings}
 
     def keys(self) -> Keys:
-        """Return the keys of the group."""
+        """Return the keys of the broker group."""
         return KeyFile(self._key_file()).keys
 
     def _key_file(self) -> Path:
-        """Return the file with the key of the group, which is written first if it is missing."""
+        """Return the file with the key of the broker group, which is written first if it is
+        missing.
+        """
         path = self._folder / "group.key"
         if not path.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -254,7 +256,7 @@ class BrokerGroup:
 
 @asynccontextmanager
 async def running_group(folder: Path, count: int, **settings: str) -> AsyncIterator[BrokerGroup]:
-    """Start a group, elect its first master, and wait until all copies are in sync."""
+    """Start a broker group, elect its first master, and wait until all copies are in sync."""
     group = BrokerGroup(folder, count, **settings)
     try:
         for ordinal in range(count):

@@ -63,8 +63,8 @@ class MemberNode(Node):
         is_key_required: bool = True,
         **changes: Any,
     ) -> None:
-        """`folder` holds the files that are not on the store's disk; `keys` are those of the group,
-        and `changes` override settings.
+        """`folder` holds the files that are not on the store's disk; `keys` are those of the broker
+        group, and `changes` override settings.
         """
         super().__init__(disk, **changes)
         self.folder = folder / str(ordinal)
@@ -121,7 +121,7 @@ class MemberNode(Node):
             log=self.log,
         )
         self.server.serve_members(self.sender)
-        self.group_follower = Follower(
+        self.member_follower = Follower(
             identity,
             self.driver,
             self.epochs,
@@ -137,19 +137,19 @@ class MemberNode(Node):
         )
 
     async def __aexit__(self, *_: object) -> None:
-        await self.group_follower.stop()
+        await self.member_follower.stop()
         await super().__aexit__()
 
     # Roles
 
     async def lead(self, epoch: int, members: Iterable["MemberNode"] = ()) -> None:
         """Become the master of an epoch whose in-sync set also contains these members."""
-        await self.group_follower.stop()
+        await self.member_follower.stop()
         self.store.confirm(None)
         await self.epochs.save(begun(self.epochs.history, epoch, self.end))
         copies = tuple(sorted([self.copy, *(member.copy for member in members)]))
         record = Record("u", "broker-a", epoch, self.copy, copies, copies=max(2, len(copies)))
-        confirmed = self.group_follower.confirmed
+        confirmed = self.member_follower.confirmed
         self.leading = in_sync.lead(
             self.copy, Versioned(record, "1"), start=self.end, confirmed=confirmed
         )
@@ -164,7 +164,7 @@ class MemberNode(Node):
         """Follow another node as master of an epoch."""
         await self.depose()
         address = master.address
-        self.group_follower.follow(epoch, master.copy.ordinal, lambda: address)
+        self.member_follower.follow(epoch, master.copy.ordinal, lambda: address)
 
     async def depose(self) -> None:
         """Stop leading or following."""
@@ -172,7 +172,7 @@ class MemberNode(Node):
         self.sender.stop()
         self.tables.stop()
         self.store.role_writable = False
-        await self.group_follower.stop()
+        await self.member_follower.stop()
 
     async def fill(self, count: int, body: bytes = b"Hello") -> None:
         """Store messages, in one commit."""

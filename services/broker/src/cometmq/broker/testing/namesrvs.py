@@ -109,7 +109,7 @@ def registration(
     text: str = NS1,
     *,
     keys: Keys = (),
-    group_address: str = "",
+    shared_address: str = "",
     log: Log = NO_LOG,
     **changes: object,
 ) -> Registration:
@@ -121,7 +121,7 @@ def registration(
         NamesrvAddresses(text),
         settings=lambda: settings,
         keys=lambda: keys,
-        group_address=group_address,
+        shared_address=shared_address,
         log=log,
     )
 

@@ -281,7 +281,7 @@ async def follower_of_peer(folder: Path) -> AsyncIterator[tuple[MemberNode, Peer
     address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
     async with MemberNode(folder, 1, keys=()) as slave:
         slave.store.role_writable = False
-        slave.group_follower.follow(3, 0, lambda: address)
+        slave.member_follower.follow(3, 0, lambda: address)
         peer = await peers.get()
         hello = decode_handshake(memoryview(await peer.until(Kind.HELLO, opening=True)), Hello)
         try:
@@ -306,9 +306,9 @@ async def test_the_handshake_of_a_follower(tmp_path: Path) -> None:
         await welcomed(peer)
         await until(lambda: slave.state.following.state is FollowState.FOLLOWING)
         assert slave.history == [(3, 0)]
-        assert not slave.group_follower.may_read
+        assert not slave.member_follower.may_read
         peer.writer.write(frames.encode_confirm(Confirm(3, 0, 500, 44)))
-        await until(lambda: slave.group_follower.may_read)
+        await until(lambda: slave.member_follower.may_read)
         assert slave.state.following.master_max_offset == 500
 
 

@@ -252,11 +252,11 @@ async def impostor(
     server = await asyncio.start_server(connected, HOST, 0)
     port = server.sockets[0].getsockname()[1]
     async with MemberNode(folder, 1, **options) as slave:
-        slave.group_follower.follow(5, 0, lambda: f"{HOST}:{port}")
+        slave.member_follower.follow(5, 0, lambda: f"{HOST}:{port}")
         try:
             yield slave, seen
         finally:
-            await slave.group_follower.stop()
+            await slave.member_follower.stop()
             server.close()
 
 
@@ -293,7 +293,7 @@ async def test_an_impostor_of_the_master_changes_and_learns_nothing(
 async def test_a_master_at_a_wrong_address_is_named(tmp_path: Path) -> None:
     async with MemberNode(tmp_path, 2) as other, MemberNode(tmp_path, 1) as slave:
         address = other.address
-        slave.group_follower.follow(5, 0, lambda: address)
+        slave.member_follower.follow(5, 0, lambda: address)
         await until(lambda: slave.log.named("replica.lost"))
         (event, *_) = slave.log.named("replica.lost")
         assert f"it is {NAME}/2, and {NAME}/0 is wanted" in str(event["error"])

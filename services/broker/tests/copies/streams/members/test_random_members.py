@@ -146,4 +146,4 @@ async def test_no_acknowledged_message_is_lost(tmp_path: Path, seed: int) -> Non
         assert bodies(group.nodes[1]) == bodies(group.nodes[2]) == found
         # Followers stop before ports, as asyncio leaks connections that a closing port accepts.
         for node in group.nodes.values():
-            await node.group_follower.stop()
+            await node.member_follower.stop()

@@ -114,7 +114,7 @@ async def test_two_stores_with_one_id_do_not_take_turns(tmp_path: Path) -> None:
         await master.lead(1)
         await slave.follow_member(master, 1)
         await until(master.sender.followers)
-        object.__setattr__(twin.group_follower, "_identity", _other_incarnation(twin))
+        object.__setattr__(twin.member_follower, "_identity", _other_incarnation(twin))
         await twin.follow_member(master, 1)
         await until(lambda: twin.state.following.unfit is Unfit.DUPLICATE)
         assert [view.copy for view in master.sender.followers()] == [slave.copy]

@@ -32,7 +32,7 @@ async def test_a_follower_catches_up_and_stays_equal(tmp_path: Path) -> None:
             await master.fill(7)
         await until(lambda: is_equal(slave, master) and slave.visible_count == 185)
         assert slave.log_bytes() == master.log_bytes()
-        assert slave.group_follower.may_read
+        assert slave.member_follower.may_read
         assert [view.copy for view in master.sender.followers()] == [slave.copy]
         await until(lambda: master.sender.followers()[0].acked_offset == master.end)
 
@@ -157,7 +157,7 @@ async def test_confirm_offsets_do_not_travel_with_every_batch(
         for _ in range(30):
             await master.fill(10)
             await until(lambda: master.sender.confirmed == master.end)
-            seen.add(slave.group_follower.confirmed)
+            seen.add(slave.member_follower.confirmed)
         assert len(seen) < 15
         await until(lambda: slave.visible_count == master.visible_count)
 
@@ -170,7 +170,7 @@ async def test_few_confirmed_records_wait_for_others_but_many_do_not(
         await master.lead(1, [slave])
         await slave.follow_member(master, 1)
         await master.fill(10)
-        await until(lambda: slave.group_follower.confirmed == master.end)
+        await until(lambda: slave.member_follower.confirmed == master.end)
         await asyncio.sleep(0.05)
         assert slave.visible_count == 0
         while master.end < master_stream.SHOW_BYTES:
@@ -369,7 +369,7 @@ async def test_a_follower_that_stops_says_so(tmp_path: Path) -> None:
         await master.fill(20)
         await slave.follow_member(master, 1)
         await until(lambda: slave.end == master.end)
-        await slave.group_follower.leave()
+        await slave.member_follower.leave()
         await until(lambda: master.copies_left == [slave.copy])
         assert not master.sender.followers()
         await slave.follow_member(master, 1)
@@ -393,8 +393,8 @@ async def test_stopping_ends_a_truncation_first(tmp_path: Path) -> None:
         old.driver.truncate = slow  # type: ignore[method-assign]
         await old.follow_member(new, 2)
         await began.wait()
-        assert not old.group_follower.may_read
-        await old.group_follower.stop()
+        assert not old.member_follower.may_read
+        await old.member_follower.stop()
         assert old.end == 0
         assert old.history == [(2, 0)]
 
@@ -433,7 +433,7 @@ async def test_a_slow_follower_costs_its_master_no_memory(tmp_path: Path) -> Non
         await slave.follow_member(master, 1)
         await until(lambda: is_equal(slave, master))
         (stream,) = master.sender._streams
-        reader = slave.group_follower._stream
+        reader = slave.member_follower._stream
         assert reader is not None
         transport = reader._transport
         assert transport is not None

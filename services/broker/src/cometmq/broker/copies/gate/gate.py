@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides when and where a group member serves a request: at once, after a confirmation, after a
+"""Decides when and where a member serves a request: at once, after a confirmation, after a
 switchover, or at the master.
 
-A request's row says what it needs (`Kind`). Most are served as in a broker without a group.
+A request's row says what it needs (`Kind`). Most are served as outside a broker group.
 While a planned switchover is in progress, requests that change state wait; afterwards they are
 either served here or forwarded to the new master, never both. Producers and consumers keep their
 connections and notice only the pause. A slave forwards such requests to the master that it follows,
@@ -106,7 +106,7 @@ class Leader(Protocol):
 
 
 class Gate:
-    """Decides when and where each request is served; the group's duties open and close the gate."""
+    """Decides when and where each request is served; role changes open and close the gate."""
 
     def __init__(
         self,

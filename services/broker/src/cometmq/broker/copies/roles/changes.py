@@ -100,7 +100,7 @@ class RoleChanges:
                 await self._led.wait()
                 self._led.clear()
                 if (leader := self.leader) is not None:
-                    group.create_task(leader.run(), name="group-leader")
+                    group.create_task(leader.run(), name="member-leader")
 
     def tick(self) -> None:
         """Check the lease, the copies and the disk; called every 100 ms."""

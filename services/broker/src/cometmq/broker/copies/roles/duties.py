@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group member's interface to its broker: the actions of `cometmq.ha.member`, and positions."""
+"""A member's interface to its broker: the actions of `cometmq.ha.member`, and positions."""
 
 from typing import Protocol
 
@@ -25,7 +25,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Duties(Protocol):
-    """The broker as seen by its group member.
+    """The broker as seen by its member.
 
     The member awaits each call before it makes the next one. OSError and StoreError mean that the
     disk has failed.

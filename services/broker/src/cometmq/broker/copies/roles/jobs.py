@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits in the queue of a group member."""
+"""What waits in the queue of a member."""
 
 import asyncio
 from typing import NamedTuple

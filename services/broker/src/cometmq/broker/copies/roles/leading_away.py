@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Closes the connections of clients that have stayed with a former master.
 
-In a group with one address, the route does not change with the master, and neither does an open
-connection: its requests would be forwarded for as long as it lives. So the former master closes all
-connections of clients, each while no request of it is forwarded. The new master may not have the
-address yet at that time, so this is done three times. Our client changes its connection by itself,
-earlier, when it sees that a request was forwarded.
+In a broker group with one address, the route does not change with the master, and neither does an
+open connection: its requests would be forwarded for as long as it lives. So the former master
+closes all connections of clients, each while no request of it is forwarded. The new master may not
+have the address yet at that time, so this is done three times. Our client changes its connection by
+itself, earlier, when it sees that a request was forwarded.
 """
 
 from collections.abc import Callable, Collection

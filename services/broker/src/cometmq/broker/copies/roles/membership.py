@@ -106,18 +106,18 @@ class Membership:
     async def run(self) -> None:
         """Handle events, and read and watch the record; the caller cancels this."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_working(), name="group-events")
-            group.create_task(self._keep_reading(), name="group-reads")
-            group.create_task(self._keep_watching(), name="group-watch")
-            group.create_task(self._keep_recovering(), name="group-recovery")
-            group.create_task(self._inbox.claims.run(), name="group-claims")
+            group.create_task(self._keep_working(), name="member-events")
+            group.create_task(self._keep_reading(), name="member-reads")
+            group.create_task(self._keep_watching(), name="member-watch")
+            group.create_task(self._keep_recovering(), name="member-recovery")
+            group.create_task(self._inbox.claims.run(), name="member-claims")
 
     async def changed(self) -> None:
         """Wait until the next event has been completed."""
         await self._changed.wait()
 
     def begin(self) -> None:
-        """Take part in the group, after the broker has recovered."""
+        """Take part in the broker group, after the broker has recovered."""
         self._inbox.observe(events.Recovered())
 
     # For electors and operators. A call that raises OrderRefused has changed nothing.

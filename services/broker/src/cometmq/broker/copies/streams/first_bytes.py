@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first bytes of a connection to haListenPort, which tell a member of a group from a slave."""
+"""The first bytes of a connection to haListenPort: from a member of a broker group, or a slave."""
 
 import asyncio
 from typing import TYPE_CHECKING, Final, cast

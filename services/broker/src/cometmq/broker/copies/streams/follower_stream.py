@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A follower's connection to this master: the handshake, then the log and the tables.
 
-The connection has proven itself before, if this broker has a key of the group (`proving.py`). Until
-HELLO has been accepted, it counts among the connections of strangers, which are few and brief.
+The connection has proven itself before, if this broker has a key of the broker group
+(`proving.py`). Until HELLO has been accepted, it counts among the connections of strangers, which
+are few and brief.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The follower's side of the stream between members of a group.
+"""The follower's side of the stream between members of a broker group.
 
 A follower connects to the master of the epoch that it has promised. After the handshake it saves to
 a file the part of its log that the master lacks, truncates the log to the common point, and saves
@@ -61,13 +61,13 @@ its connection, and an attempt or two to connect may fail before it knows the ne
 
 
 class MasterEvents(Protocol):
-    """The events that a follower reports; implemented by the broker's group member."""
+    """The events that a follower reports; implemented by the broker's member."""
 
     def epoch_seen(self, epoch: int) -> None:
         """Handle a later epoch, named by a master or a former master."""
 
     def store_failed(self, error: Exception) -> None:
-        """Handle a failure to write the store or a file of the group."""
+        """Handle a failure to write the store or a file of the broker group."""
 
 
 class LogUnreadable(CometError):
@@ -201,7 +201,7 @@ class Follower:
         self.driver.store.note_distance(self.status.behind_bytes(self.commit_log.end))
 
     def failed(self, error: Exception) -> None:
-        """Handle a failure to write a file of the group."""
+        """Handle a failure to write a file of the broker group."""
         self._events.store_failed(error)
 
     # Connections

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of the replication stream between members of a group: bytes in, values out (pure).
+"""Frames of the replication stream between members of a broker group: bytes in, values out (pure).
 
 A follower opens the connection with 8 bytes and a `Hello`. The top bit of the 8 bytes is set, to
 distinguish the stream from RocketMQ's on the same port. Then both sides send frames; each consists

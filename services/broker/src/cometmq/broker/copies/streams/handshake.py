@@ -29,7 +29,7 @@ DIGEST_BYTES_MAX: Final = 64 << 10
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The store of a broker, and the group and cluster that it belongs to."""
+    """The store of a broker, and the broker group and cluster that it belongs to."""
 
     cluster: str
     group: str

@@ -33,7 +33,7 @@ class Opening:
     number: int
     is_known: bool
     is_member: bool = False
-    """The first bytes are those of a group's stream."""
+    """The first bytes are those of a broker group's stream."""
     is_plain: bool = False
     """It may send HELLO without a proof."""
 
@@ -61,7 +61,7 @@ class Openings:
         return opening
 
     def note_member(self, transport: asyncio.Transport, *, is_plain: bool) -> None:
-        """Note that a connection speaks a group's stream."""
+        """Note that a connection speaks a broker group's stream."""
         opening = self._openings.get(transport)
         if opening is None:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proof that comes before anything else on a connection between members of a group.
+"""The proof that comes before anything else on a connection between members of a broker group.
 
 The member that connects opens version 2 of the stream and sends CHALLENGE; the other one answers
 with PROOF, the first one with ANSWER (`cometmq.ha.group_key`). Only then do HELLO and its
@@ -81,7 +81,7 @@ class Proving(msgspec.Struct, frozen=True, kw_only=True):
     new_nonce: Callable[[int], bytes] = secrets.token_bytes
 
     def name(self, ordinal: int | None = None) -> str:
-        """Return the name of this member, or of another one of its group, in proofs."""
+        """Return the name of this member, or of another member, in proofs."""
         mine = self.identity
         number = mine.copy.ordinal if ordinal is None else ordinal
         return f"{mine.cluster}/{mine.group}/{number}"
@@ -194,7 +194,7 @@ class Attempts:
         self._is_declined = False
 
     def next(self, ordinal: int) -> Attempt:
-        """Return how to connect to a broker of the group."""
+        """Return how to connect to a member."""
         proving = self._proving
         is_declined, self._is_declined = self._is_declined, False
         if not proving.keys() or (is_declined and proving.admits_unproven):

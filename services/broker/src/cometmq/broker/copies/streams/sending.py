@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The master's side of the stream between members of a group, and its port.
+"""The master's side of the stream between members of a broker group, and its port.
 
 Each follower has a connection, which begins with the handshake. After its first report the follower
 receives the tables and the log as they change; bytes are sent before they are confirmed. All
@@ -128,7 +128,7 @@ class LogSender:
     # Called by the server and the streams
 
     def accept(self, transport: asyncio.Transport, address: str, version: int, data: bytes) -> None:
-        """Serve a connection that starts with a group member's opening bytes."""
+        """Serve a connection that starts with a member's opening bytes."""
         if version == frames.PROVEN_VERSION and self.proving.keys():
             responder = ProofResponder(self, transport, address)
             transport.set_protocol(responder)

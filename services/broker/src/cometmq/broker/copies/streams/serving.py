@@ -121,8 +121,8 @@ class LogServer:
     @property
     def connection_count(self) -> int:
         """The number of connections, including those that have not sent anything yet."""
-        group_count = 0 if self._members is None else self._members.connection_count
-        return len(self.openings) + len(self._streams) + group_count
+        member_count = 0 if self._members is None else self._members.connection_count
+        return len(self.openings) + len(self._streams) + member_count
 
     def tick(self) -> None:
         """Send the heartbeats that are due, and close silent connections."""
@@ -156,7 +156,7 @@ class LogServer:
     def opened_by_member(
         self, first: FirstBytes, transport: asyncio.Transport, version: int, data: bytes
     ) -> bool:
-        """Hand the connection of a group member to the group; return False if there is no group."""
+        """Hand over the connection of a member; return False outside a broker group."""
         members = self._members
         if members is None:
             return False
@@ -228,9 +228,9 @@ class LogServer:
     def establish(self, transport: asyncio.Transport, address: str) -> bool:
         """Count a connection as that of a slave or member; return False if there are too many."""
         self.openings.remove(transport)
-        group_count = 0 if self._members is None else self._members.connection_count
+        member_count = 0 if self._members is None else self._members.connection_count
         count_max = self.settings().ha_connections_max
-        if len(self._streams) + group_count < count_max:
+        if len(self._streams) + member_count < count_max:
             return True
         self._log.warning(
             "slave.turned_away", slave=address, connections_max=count_max,

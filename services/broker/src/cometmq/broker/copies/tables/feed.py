@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a group: a master numbers their changes, and its followers apply them in order.
+"""The tables of a broker group: a master numbers their changes, followers apply them in order.
 
 A change is what the journal stores in one turn: the new values, never a difference
 (`tables/journal.py`). The master of an epoch counts its changes from 0. A follower first gets
