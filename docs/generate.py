@@ -30,6 +30,7 @@ from generators import (
     proofs,
     settings,
     spark,
+    sync_client,
 )
 from generators.helm_values import OPERATOR, SUITE
 
@@ -82,6 +83,10 @@ PAGES: Final[Mapping[str, Page]] = {
     "spark-metrics": Page(REFERENCE / "spark-metrics.md", spark.metrics_page),
     "spark-schema": Page(SCHEMA_PATH, lambda: json_schema().decode()),
     "cli": Page(REFERENCE / "cli.md", cli.page),
+    **{
+        f"sync-{name}": Page(sync_client.SYNC / f"{name}.py", partial(sync_client.module, name))
+        for name in sync_client.MODULES
+    },
     **{
         f"{name}{'' if one.kind == 'BrokerGroup' else '-' + one.kind.lower()}": Page(
             DOCS.parent / folder / f"{one.plural}.yaml", partial(as_yaml, one)

@@ -102,7 +102,7 @@ async def test_each_member_warns_once_of_a_mixed_group(
         await eventually(lambda: len(warnings(caplog, "group.mixed")) == 2)
         count = cluster.broker.requests[ASKED]
         for consumer in (one, other):
-            consumer._member.wake()  # type: ignore[union-attr]
+            consumer._work.member.wake()  # type: ignore[union-attr]
         await eventually(lambda: cluster.broker.requests[ASKED] >= count + 4)
         ids = {one.client_id, other.client_id}
     texts = warnings(caplog, "group.mixed")
@@ -116,7 +116,7 @@ async def test_equal_members_are_compared_quietly(
     async with member(cluster, "T:a||b") as one, member(cluster, "T:b || a"):
         await eventually(lambda: cluster.broker.requests[ASKED] >= 2)
         count = cluster.broker.requests[ASKED]
-        one._member.wake()  # type: ignore[union-attr]
+        one._work.member.wake()  # type: ignore[union-attr]
         await eventually(lambda: cluster.broker.requests[ASKED] > count)
     assert not warnings(caplog)
     assert not warnings(caplog, "group.mixed")

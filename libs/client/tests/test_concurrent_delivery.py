@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A listener's results are ignored if its queue is lost during the call."""
 
+from types import SimpleNamespace
+from typing import Any
+
 from cometmq.client.consume.delivery.concurrent import Delivery
-from cometmq.client.consume.delivery.rates import ConsumeRates
 from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.rates import ConsumeRates
 from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.message import MessageExt
 from cometmq.client.testing.messages import QUEUE, message_ext
@@ -26,13 +29,15 @@ async def test_a_late_message_of_a_lost_queue_moves_no_offset() -> None:
     held.put([message_ext(0)], 1)
     held.start([message_ext(0)], -10_000)
     moved: list[int] = []
+    offsets: Any = SimpleNamespace(update=lambda _, offset: moved.append(offset))
+    failed: Any = LosesTheQueue(held)
     delivery = Delivery(
         ListenerCaller(
             lambda _: None, ConsumeResult.SUCCESS, group="cg", thread_count=1, log=NO_LOG
         ),
-        LosesTheQueue(held),
+        failed,
         batch_count_max=1,
-        consumed=lambda _, offset: moved.append(offset),
+        offsets=offsets,
         rates=ConsumeRates(),
         log=NO_LOG,
     )

@@ -144,16 +144,16 @@ async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluste
     await send(cluster, *texts(3))
     consumer = lite(cluster)
     async with consumer:
-        member = consumer._member
-        assert member is not None
-        bounds = member.bounds
+        work = consumer._work
+        assert work is not None
+        bounds = work.bounds.both
 
         async def slow_bounds(queue: MessageQueue) -> tuple[int, int]:
             found = await bounds(queue)
-            await member._readers.drop([queue])
+            await work.queues.drop([queue])
             return found
 
-        member.bounds = slow_bounds  # type: ignore[method-assign]
+        work.bounds.both = slow_bounds  # type: ignore[method-assign]
         with pytest.raises(InvalidArgument, match="does not own the queue"):
             await consumer.seek(QUEUE_0, 2)
         assert QUEUE_0 not in consumer.queues
@@ -177,9 +177,9 @@ async def test_a_topic_that_is_unsubscribed_while_its_queues_are_taken_is_left(
     consumer = named(cluster, Recorder(), "a", orderly=True)
     cluster.create_topic("U")
     async with consumer:
-        member = consumer._member
-        assert member is not None
-        first_offset = member._readers._first_offset
+        work = consumer._work
+        assert work is not None
+        first_offset = work.queues._first.find
 
         async def slow_first_offset(queue: MessageQueue) -> int:
             if queue.topic == "U":
@@ -187,7 +187,7 @@ async def test_a_topic_that_is_unsubscribed_while_its_queues_are_taken_is_left(
                 await go_on.wait()
             return await first_offset(queue)
 
-        member._readers._first_offset = slow_first_offset
+        work.queues._first.find = slow_first_offset  # type: ignore[method-assign]
         consumer.subscribe("U")
         await asked.wait()
         await consumer.unsubscribe("U")

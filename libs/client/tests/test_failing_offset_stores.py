@@ -3,16 +3,16 @@
 
 import asyncio
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cometmq.client import ConsumeFrom, MessageExt, MessageQueue, OrderlyResult, PushOptions
 from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
-from cometmq.client.consume.delivery.rates import ConsumeRates
-from cometmq.client.consume.queues.lock_guards import AlwaysOurs
 from cometmq.client.consume.queues.offsets import Positions
 from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.rates import ConsumeRates
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.client.testing.messages import QUEUE, message_ext
@@ -105,18 +105,19 @@ async def test_a_message_with_a_failed_completion_is_redelivered_first() -> None
     refuses, consumed, all_done = Refuses(), [], asyncio.Event()
     background = TaskSet(NO_LOG)
 
-    def note(_: ProcessQueue, offset: int) -> None:
+    def update(_: MessageQueue, offset: int) -> None:
         consumed.append(offset)
         if offset == 2:
             all_done.set()
 
     caller: Any = refuses
+    offsets: Any = SimpleNamespace(update=update)
     delivery = OrderlyDelivery(
         caller,
-        refuses,
-        AlwaysOurs(),
+        caller,
+        None,
         limits=OrderlyLimits(1, suspend_queue_ms=10, reconsume_times_max=0),
-        consumed=note,
+        offsets=offsets,
         rates=ConsumeRates(),
         log=NO_LOG,
     )

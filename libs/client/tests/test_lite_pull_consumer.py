@@ -201,9 +201,9 @@ async def test_a_seek_commits_when_progress_does(stored: MemoryCluster) -> None:
 async def test_an_administrators_reset_replaces_a_seek(stored: MemoryCluster) -> None:
     async with consumer_of(stored, MANUAL) as consumer:
         await consumer.seek(QUEUE_0, 20)
-        member = consumer._member
-        assert member is not None
-        await member.reset_offsets("T", {QUEUE_0: 7})
+        work = consumer._work
+        assert work is not None
+        await work.member.reset_offsets("T", {QUEUE_0: 7})
         await eventually(lambda: stored.committed("lg", "T").get(QUEUE_0) == 7)
         await consumer.commit()
         assert await consumer.committed(QUEUE_0) == 7

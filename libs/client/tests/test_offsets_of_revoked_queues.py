@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from cometmq.client import ConsumeFrom, MessageQueue, PushConsumer, PushOptions
 from cometmq.client.consume.queues import offsets, ownership
 from cometmq.client.consume.queues.offsets import Positions
-from cometmq.client.consume.queues.ownership import Ownership, OwnershipCallbacks
+from cometmq.client.consume.queues.ownership import Ownership
+from cometmq.client.consume.queues.parts import ConsumerParts, OwnershipCallbacks
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.namespace import NO_NAMESPACE
 from cometmq.client.testing import DISCONNECT, HANG, MemoryCluster, eventually
@@ -101,15 +103,17 @@ class Leaving:
         self.events.append(f"told {len(queues)}")
 
     def owner(self, *, orderly: bool = True) -> Ownership:
-        return Ownership(
-            self.store,  # type: ignore[arg-type]
-            callbacks=self.callbacks,
-            locks=self.locks if orderly else None,  # type: ignore[arg-type]
+        locks: Any = self.locks if orderly else None
+        store: Any = self.store
+        instance: Any = SimpleNamespace(
             namespace=NO_NAMESPACE,
-            background=self.background,
-            failed=lambda *_, **__: None,
+            outages=SimpleNamespace(failed=lambda *_, **__: None),
             log=NO_LOG,
         )
+        parts = ConsumerParts(
+            instance, "cg", PushOptions(), {}, store, self.callbacks, self.background
+        )
+        return Ownership(parts, locks)
 
 
 @pytest.fixture

@@ -293,8 +293,8 @@ async def test_a_lock_taken_by_another_ends_the_queue_in_the_middle_of_a_list(
         await begun.wait()
         await eventually(lambda: cluster.committed("cg", "T").get(QUEUE_0) == 1)
         cluster.broker.locks["cg", QUEUE_0] = "somebody"
-        assert consumer._member
-        consumer._member.wake()
+        assert consumer._work
+        consumer._work.member.wake()
         await eventually(lambda: QUEUE_0 not in consumer.queues)
         gate.set()
         await eventually(lambda: cluster.broker.requests[LOCK] > 3)
@@ -376,9 +376,9 @@ async def test_closing_waits_for_the_call_and_commits_before_it_unlocks(
     await send(cluster, *texts(3))
     async with asyncio.timeout(15), asyncio.TaskGroup() as group:
         await begun.wait()
-        member: Any = consumer._member
+        work: Any = consumer._work
         closing = group.create_task(consumer.close())
-        await eventually(lambda: member._delivery._is_stopping)
+        await eventually(lambda: work._delivery._is_stopping)
         assert ("cg", QUEUE_0) in cluster.broker.locks
         gate.set()
         await closing

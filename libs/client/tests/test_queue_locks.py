@@ -2,7 +2,7 @@
 """Locks of an orderly member: validity, renewal and expiry."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +10,6 @@ import pytest
 
 from cometmq.client import ClientOptions, MessageQueue
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.consume.queues.lock_guards import LockGuards
 from cometmq.client.consume.queues.locks import VALID_MS, QueueLocks
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.testing import HANG, MemoryCluster, eventually
@@ -65,6 +64,7 @@ class Locked:
             "cg",
             self.offsets,  # type: ignore[arg-type]
             lost=self.lost.extend,
+            retry_ms=5,
             clock_ms=self.clock,
         )
 
@@ -188,14 +188,6 @@ async def test_a_broker_that_does_not_answer_takes_no_lock_away(
 # -- consequences -------------------------------------------------------------------------------
 
 
-def guards_of(locked: Locked, begin_anew: Any) -> LockGuards:
-    return LockGuards(locked.locks, begin_anew=begin_anew, retry_ms=5)
-
-
-async def never(_: Collection[MessageQueue]) -> None:
-    raise AssertionError("nobody else has the queue")
-
-
 @pytest.mark.parametrize(
     "error", [RequestTimeout("no answer"), ValueError("foreign")], ids=["late", "foreign"]
 )
@@ -207,9 +199,9 @@ async def test_an_offset_that_cannot_be_read_gives_no_queue_up(
     """
     held = ProcessQueue(QUEUES[0], 5)
     locked.offsets.errors = [error]
-    guards = guards_of(locked, never)
-    assert await guards.recovers(held)
-    assert guards.is_valid(QUEUES[0])
+    assert await locked.locks.recovers(held)
+    assert locked.locks.is_valid(QUEUES[0])
+    assert locked.lost == []
 
 
 @pytest.mark.parametrize(
@@ -229,21 +221,15 @@ async def test_a_lock_that_ran_out_recovers_unless_another_had_it(
     stored: int | None,
     expected: bool,
 ) -> None:
-    begun_anew: list[MessageQueue] = []
-
-    async def begin_anew(queues: Collection[MessageQueue]) -> None:
-        begun_anew.extend(queues)
-
     if owner is not None:
         cluster.broker.locks["cg", QUEUES[0]] = owner
     held = ProcessQueue(QUEUES[0], 5)
     held.put([message_ext(5)], 6)
     locked.offsets.stored = stored
-    guards = guards_of(locked, begin_anew)
-    assert not guards.is_valid(QUEUES[0])
-    assert await guards.recovers(held) is expected
-    assert begun_anew == ([] if expected else [QUEUES[0]])
-    assert guards.is_valid(QUEUES[0]) is expected
+    assert not locked.locks.is_valid(QUEUES[0])
+    assert await locked.locks.recovers(held) is expected
+    assert locked.lost == ([] if expected else [QUEUES[0]])
+    assert locked.locks.is_valid(QUEUES[0]) is expected
 
 
 async def test_recovering_waits_for_the_broker_and_ends_with_the_queue(
@@ -251,14 +237,14 @@ async def test_recovering_waits_for_the_broker_and_ends_with_the_queue(
 ) -> None:
     await cluster.stop_broker(cluster.broker)
     held = ProcessQueue(QUEUES[0], 5)
-    guards = guards_of(locked, never)
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(guards.recovers(held))
+        waiting = group.create_task(locked.locks.recovers(held))
         await eventually(lambda: not waiting.done())
         await cluster.start_broker(cluster.broker)
     assert waiting.result()
     held.is_leaving = True
-    assert not await guards.recovers(held)
+    assert not await locked.locks.recovers(held)
+    assert locked.lost == []
 
 
 async def test_queues_that_stay_locked_by_another_member_are_logged_once(

@@ -3,7 +3,7 @@
 
 import pytest
 
-from cometmq.client.consume.delivery.rates import ConsumeRates
+from cometmq.client.consume.queues.rates import ConsumeRates
 from cometmq.client.listener import ConsumeResult
 
 

@@ -3,26 +3,28 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from cometmq.client.consume.queues.offsets import Positions
-from cometmq.client.consume.queues.ownership import Ownership, OwnershipCallbacks
-from cometmq.client.consume.queues.reader import Limits, ReadContext, Reader
-from cometmq.client.consume.queues.readers import Readers
+from cometmq.client.consume.queues.owned import OwnedQueues
+from cometmq.client.consume.queues.parts import ConsumerParts, OwnershipCallbacks
+from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.reader import Prefetch, Reader, ReadParts
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt
 from cometmq.client.namespace import NO_NAMESPACE
+from cometmq.client.settings import PushOptions
 from cometmq.client.subscriptions import subscription
 from cometmq.client.testing import eventually
 from cometmq.client.testing.messages import QUEUE, message_ext
 from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import TaskSet
 
 
@@ -60,6 +62,9 @@ class SlowOffsets:
         self.positions = Positions()
         self.persisted: list[MessageQueue] = []
 
+    async def read(self, _: MessageQueue) -> int | None:
+        return 0
+
     def unsaved(self, queue: MessageQueue) -> int | None:
         return self.position(queue)
 
@@ -84,47 +89,63 @@ async def background() -> AsyncIterator[TaskSet]:
     await tasks.close()
 
 
-def context_of(puller: Any, offsets: Any) -> ReadContext:
-    return ReadContext(
-        group="cg",
-        puller=puller,
-        offsets=offsets,
-        subscriptions={"T": subscription("T", version_ms=1)},
-        limits=lambda _: Limits(10, 10, 10),
-        sink=lambda *_: None,
-        may_read=lambda: True,
-        is_suspended=lambda: False,
-        pulled=lambda *_: None,
-        not_ready=lambda: None,
-        outdated=lambda _: None,
-        failed=lambda *_, **__: None,
-        log=NO_LOG,
-        may_commit=lambda _: True,
-    )
+class Seen:
+    """Keeps the pulled messages."""
+
+    is_full = False
+    takes_unreadable = False
+
+    def __init__(self) -> None:
+        self.messages: list[MessageExt] = []
+
+    def submit(self, _: ProcessQueue, messages: list[MessageExt]) -> None:
+        self.messages += messages
 
 
-def readers_of(context: ReadContext, background: TaskSet) -> Readers:
-    async def first_offset(_: MessageQueue) -> int:
-        return 0
+class Locks:
+    """Locks whose validity the test chooses."""
 
-    ownership = Ownership(
-        context.offsets,
-        callbacks=OwnershipCallbacks("cg"),
-        locks=None,
+    def __init__(self, is_valid: Callable[[MessageQueue], bool]) -> None:
+        self.is_valid = is_valid
+
+
+def parts_of(
+    puller: Any,
+    offsets: Any,
+    background: TaskSet,
+    *,
+    subscriptions: dict[str, SubscriptionData] | None = None,
+    locks: Any = None,
+    log: Log = NO_LOG,
+) -> ReadParts:
+    instance: Any = SimpleNamespace(
         namespace=NO_NAMESPACE,
-        background=background,
-        failed=lambda *_, **__: None,
-        log=NO_LOG,
+        outages=SimpleNamespace(failed=lambda *_, **__: None),
+        routes=SimpleNamespace(was_absent=lambda *_: False),
+        log=log,
     )
-    return Readers(context, background, first_offset, ownership)
+    options = PushOptions(queue_count_max=10, queue_bytes_max=1 << 20, queue_span_max=10)
+    parts = ConsumerParts(
+        instance,
+        "cg",
+        options,
+        {"T": subscription("T", version_ms=1)} if subscriptions is None else subscriptions,
+        offsets,
+        OwnershipCallbacks("cg"),
+        background,
+    )
+    return ReadParts(parts, puller, Seen(), Prefetch(options, [QUEUE]), locks)
+
+
+def queues_of(parts: ReadParts) -> OwnedQueues:
+    locks: Any = parts.locks
+    return OwnedQueues(parts.shared, parts.sink, parts.puller, locks)
 
 
 async def test_a_queue_taken_during_a_reset_keeps_one_reader(background: TaskSet) -> None:
     """A second reader would outlive the queue, and commit for its new owner."""
     offsets = SlowOffsets()
-    context = context_of(NoMessages(), offsets)
-
-    readers = readers_of(context, background)
+    readers = queues_of(parts_of(NoMessages(), offsets, background))
     assert await readers.take({"T": [QUEUE]})
     before = readers.get(QUEUE)
     assert before is not None
@@ -151,7 +172,7 @@ async def test_a_recreated_queue_ignores_offsets_of_held_messages(
         ]
     )
     offsets = SlowOffsets()
-    reader = Reader(context_of(script, offsets), QUEUE, 100)
+    reader = Reader(parts_of(script, offsets, background), QUEUE, 100)
     before = reader.process_queue
     background.spawn(reader.run(), name="read")
     await asyncio.wait_for(script.is_over.wait(), 60)
@@ -180,8 +201,7 @@ async def test_a_moved_offset_is_explained(
     advice: str,
 ) -> None:
     script = Script([Pulled(PullStatus.OFFSET_ILLEGAL, [], following, *bounds)])
-    context = msgspec.structs.replace(context_of(script, SlowOffsets()), log=PROGRAM_LOG)
-    reader = Reader(context, QUEUE, asked)
+    reader = Reader(parts_of(script, SlowOffsets(), background, log=PROGRAM_LOG), QUEUE, asked)
     background.spawn(reader.run(), name="read")
     await asyncio.wait_for(script.is_over.wait(), 60)
     (record,) = caplog.records
@@ -201,20 +221,20 @@ async def test_offsets_of_an_uncertain_queue_are_not_committed(
     script, offsets = Script([nothing, nothing]), SlowOffsets()
     offsets.may_store.set()
     answers = iter([True, False, True])
-    context = context_of(script, offsets)
-    context.may_commit = lambda _: next(answers)
+    locks = Locks(lambda _: next(answers))
+    parts = parts_of(script, offsets, background, locks=locks)
     offsets.update(QUEUE, 5)
-    reader = Reader(context, QUEUE, 5)
+    reader = Reader(parts, QUEUE, 5)
     background.spawn(reader.run(), name="read")
     await asyncio.wait_for(script.is_over.wait(), 60)
     assert script.commits == [5, None, 5]
 
     owned = {QUEUE: True, MessageQueue("T", "a", 1): False}
-    context.may_commit = owned.__getitem__
-    readers = readers_of(context, background)
+    locks.is_valid = owned.__getitem__
+    readers = queues_of(parts)
     for queue in owned:
-        readers._readers[queue] = Reader(context, queue, 0)
-    await readers.persist()
+        readers._readers[queue] = Reader(parts, queue, 0)
+    await readers.store()
     assert offsets.persisted == [QUEUE]
 
 
@@ -237,14 +257,10 @@ async def test_an_answer_for_an_old_subscription_is_no_progress(
     background: TaskSet, is_told: bool
 ) -> None:
     puller = Held()
-    seen: list[MessageExt] = []
     subscriptions = {"T": subscription("T", "a", version_ms=1)}
-    context = msgspec.structs.replace(
-        context_of(puller, SlowOffsets()),
-        subscriptions=subscriptions,
-        sink=lambda _, messages: seen.extend(messages),
-    )
-    reader = Reader(context, QUEUE, 3)
+    parts = parts_of(puller, SlowOffsets(), background, subscriptions=subscriptions)
+    seen: Any = parts.sink
+    reader = Reader(parts, QUEUE, 3)
     background.spawn(reader.run(), name="reader")
     await eventually(lambda: puller.pulls == [(3, "a")])
 
@@ -257,5 +273,5 @@ async def test_an_answer_for_an_old_subscription_is_no_progress(
 
     message = message_ext(3)
     puller.answers.put_nowait(Pulled(PullStatus.FOUND, [message], 4, 0, 4))
-    await eventually(lambda: seen == [message])
+    await eventually(lambda: seen.messages == [message])
     assert puller.pulls[-1] == (4, "a || b")

@@ -206,10 +206,14 @@ class ListenerCaller(Generic[R]):
             del self._begins_ms[call]
         if result is None:
             return self._success
-        kind = type(self._success)
-        if not isinstance(result, kind):
-            raise ListenerError(_wrong_result(result, is_orderly=kind is OrderlyResult))
+        if not isinstance(result, type(self._success)):
+            raise ListenerError(_wrong_result(result, is_orderly=self.is_orderly))
         return result
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether the listener returns an OrderlyResult."""
+        return isinstance(self._success, OrderlyResult)
 
     @property
     def name(self) -> str:
@@ -265,6 +269,9 @@ class ListenerCaller(Generic[R]):
         """Release the threads, without waiting for running calls."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+AnyCaller: TypeAlias = ListenerCaller[ConsumeResult] | ListenerCaller[OrderlyResult]
 
 
 def _wrong_result(result: object, *, is_orderly: bool) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all group consumers: membership, and the assignment and revocation of queues."""
+"""The base of all group consumers: options, callbacks, subscriptions, and the start."""
 
 from abc import abstractmethod
 from contextlib import AsyncExitStack
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from cometmq.client.admin.of_client import ClientAdmin
 from cometmq.client.clock import wall_ms
@@ -12,14 +12,20 @@ from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.constructors import explaining
 from cometmq.client.consume.condition_checks import ConditionChecks
 from cometmq.client.consume.delivery.observation import ConsumeWatch
-from cometmq.client.consume.member import GroupMember, MemberParts
+from cometmq.client.consume.polling import Polling
+from cometmq.client.consume.pulling import Pulling
+from cometmq.client.consume.pushing import Pushing
 from cometmq.client.consume.queues.offsets import (
     LocalOffsets,
     OffsetStore,
     RemoteOffsets,
     local_offsets_path,
 )
-from cometmq.client.consume.queues.ownership import OwnershipCallbacks, QueuesCallback
+from cometmq.client.consume.queues.parts import (
+    ConsumerParts,
+    OwnershipCallbacks,
+    QueuesCallback,
+)
 from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook, check_methods
@@ -28,7 +34,7 @@ from cometmq.client.log import AnyLog
 from cometmq.client.message import check_group, check_topic
 from cometmq.client.namespace import namespace_of
 from cometmq.client.option_checks import checked
-from cometmq.client.settings import ConsumerOptions, MessageModel
+from cometmq.client.settings import ConsumerOptions, MessageModel, PushOptions
 from cometmq.client.subscriptions import (
     ExpressionType,
     MessageSelector,
@@ -39,6 +45,7 @@ from cometmq.client.trace.start import consumer_trace
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import ALL_TAGS, DEFAULT_CONSUMER_GROUP, retry_topic
+from cometmq.remoting.transport.tasks import TaskSet
 
 NEVER_MS: Final = 1 << 62
 _DOUBTED_MAX: Final = 1_000
@@ -53,16 +60,20 @@ _STORE_METHODS: Final = (
 )
 
 OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
-MemberT = TypeVar("MemberT", bound=GroupMember[Any])
 CallbackT = TypeVar("CallbackT", bound=QueuesCallback)
 
 
-class GroupConsumer(Client, Generic[OptionsT, MemberT]):
+WorkT = TypeVar("WorkT", bound=Pushing | Polling | Pulling)
+
+
+class GroupConsumer(Client, Generic[OptionsT, WorkT]):
     """A consumer that is a member of a group."""
 
     KIND = "consumer"
     OPTIONS: type[OptionsT]
     """The class of the consumer's options; its defaults apply if none are given."""
+    _SUFFIX = ""
+    """Appended to the client id, as by Java's lite pull consumers."""
 
     @explaining
     def __init__(
@@ -86,6 +97,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
                 f"{DEFAULT_CONSUMER_GROUP} is reserved: give the consumer group a name of its own"
             )
         self.group = group
+        """The group's name, without the namespace."""
         given = self.OPTIONS() if options is None else options
         self.options = checked(given, namesrv, kind=self.OPTIONS)
         self._namespace = namespace_of(self.options)
@@ -102,7 +114,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._doubted: set[tuple[str, str]] = set()
         self._checks: ConditionChecks | None = None
-        self._member: MemberT | None = None
+        self._work: WorkT | None = None
 
     # -- callbacks --------------------------------------------------------------------------------
 
@@ -142,8 +154,31 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def _check_conditions(self, instance: ClientInstance, stack: AsyncExitStack) -> None:
-        """Ask the brokers to compile SQL conditions, so that an invalid condition raises here."""
+    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
+        """Announce the group to every broker, then take our share of the queues.
+
+        Brokers compile SQL conditions, so that an invalid condition raises here.
+        """
+        is_broadcasting = self.options.message_model is MessageModel.BROADCASTING
+        instance = await ClientInstance.acquire(
+            self.options, suffix=self._SUFFIX, is_named=is_broadcasting, log=self._log
+        )
+        stack.push_async_callback(instance.release)
+        watch = await self._make_watch(instance, stack)
+        parts = ConsumerParts(
+            instance=instance,
+            group=self._full_group,
+            options=self.options,
+            subscriptions=self._subscriptions,
+            offsets=self._offsets or await self._default_offsets(instance, stack),
+            callbacks=self._callbacks,
+            background=TaskSet(instance.log),
+            stack=stack,
+        )
+        work = self._assemble(parts, watch)
+        instance.register_consumer(self._full_group, work.member)
+        stack.push_async_callback(instance.unregister, consumer_group=self._full_group)
+        await instance.routes.meet_brokers(self._subscriptions.keys())
         self._checks = ConditionChecks(
             instance,
             self._full_group,
@@ -154,33 +189,22 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         )
         stack.push_async_callback(self._checks.close)
         await self._checks.check_all()
+        await instance.heartbeat()
+        stack.push_async_callback(work.stop)
+        self._work = work
+        await work.start()
+        self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
+        return instance
 
-    async def _enter_group(
-        self, stack: AsyncExitStack, *, suffix: str = ""
-    ) -> tuple[ClientInstance, MemberT]:
-        """Announce the group to every broker; the returned member is not started yet."""
-        is_broadcasting = self.options.message_model is MessageModel.BROADCASTING
-        instance = await ClientInstance.acquire(
-            self.options, suffix=suffix, is_named=is_broadcasting, log=self._log
-        )
-        stack.push_async_callback(instance.release)
-        watch = await self._make_watch(instance, stack)
-        member = self._make_member(
-            MemberParts(
-                instance=instance,
-                group=self._full_group,
-                options=self.options,
-                subscriptions=self._subscriptions,
-                offsets=self._offsets or await self._default_offsets(instance, stack),
-                strategy=self._strategy,
-                callbacks=self._callbacks,
-                watch=watch,
-            )
-        )
-        instance.register_consumer(self._full_group, member)
-        stack.push_async_callback(instance.unregister, consumer_group=self._full_group)
-        await instance.routes.meet_brokers(self._subscriptions.keys())
-        return instance, member
+    @abstractmethod
+    def _assemble(self, parts: ConsumerParts, watch: ConsumeWatch | None) -> WorkT:
+        """Return the parts that do this consumer's work; they are not started yet."""
+
+    def _started(self) -> WorkT:
+        """Return the parts; raise ClientStateError if the consumer is not running."""
+        self._running()
+        assert self._work is not None
+        return self._work
 
     async def _make_watch(
         self, instance: ClientInstance, stack: AsyncExitStack
@@ -194,13 +218,9 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         return ConsumeWatch(
             self.group,
             ConsumeHooks(hooks, self._log),
-            timeout_ms=self._consume_timeout_ms(),
+            timeout_ms=options.consume_timeout_ms if isinstance(options, PushOptions) else NEVER_MS,
             continues_traces=options.trace_context,
         )
-
-    def _consume_timeout_ms(self) -> int:
-        """Return the time after which a consume call counts as timed out."""
-        return NEVER_MS
 
     async def _default_offsets(
         self, instance: ClientInstance, stack: AsyncExitStack
@@ -215,11 +235,23 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         await offsets.load()
         return offsets
 
-    @abstractmethod
-    def _make_member(self, parts: MemberParts[OptionsT]) -> MemberT:
-        """Return the member that does this consumer's work."""
-
     # -- subscriptions and queues -------------------------------------------------------------
+
+    def _subscribe(
+        self,
+        topic: str,
+        expression: str | MessageSelector = ALL_TAGS,
+        kind: ExpressionType = ExpressionType.TAG,
+    ) -> None:
+        self._subscriptions[topic] = self._wanted(topic, expression, kind)
+        if self.state is ClientState.RUNNING:
+            self._changed(topic)
+
+    def _topic(self, topic: str) -> str:
+        """Return the full name of a topic; raise IllegalMessage for an invalid name."""
+        topic = self._namespace.wrap(topic)
+        check_topic(topic)
+        return topic
 
     def _wanted(
         self,
@@ -248,14 +280,14 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         """Stop receiving messages from a topic."""
         check_topic(topic)
         topic = self._namespace.wrap(topic)
-        if self._subscriptions.pop(topic, None) is not None and self._member is not None:
-            await self._member.unsubscribed(topic)
+        if self._subscriptions.pop(topic, None) is not None and self._work is not None:
+            await self._work.member.unsubscribed(topic)
             self._changed(topic)
 
     def _changed(self, topic: str) -> None:
         instance = self._running()
-        assert self._member is not None
-        self._member.resubscribed(topic)
+        assert self._work is not None
+        self._work.member.resubscribed(topic)
         if self._checks is not None:
             self._checks.check_later(topic)
         instance.heartbeat_soon()
@@ -264,12 +296,12 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues assigned to this member, excluding the retry topic's queues."""
-        if self._member is None:
+        if self._work is None:
             return []
         retry = retry_topic(self._full_group)
         return sorted(
             self._namespace.unwrap_queue(queue)
-            for queue in self._member.queues
+            for queue in self._work.member.queues
             if queue.topic != retry
         )
 

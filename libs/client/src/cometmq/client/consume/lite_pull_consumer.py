@@ -2,16 +2,15 @@
 """Lite pull consumers: the application polls for messages, or iterates over them."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
 from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 from cometmq.client.arguments import timestamp, whole, whole_or
-from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
+from cometmq.client.consume.delivery.observation import ConsumeWatch
 from cometmq.client.consume.group_consumer import GroupConsumer
-from cometmq.client.consume.lite_pull_member import PullGroup
-from cometmq.client.consume.member import MemberParts
+from cometmq.client.consume.polling import Polling
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.reader import Reader
 from cometmq.client.consume.queues.topic_watch import QueuesChanged
 from cometmq.client.errors import ClientStateError, InvalidArgument
@@ -34,7 +33,7 @@ ASSIGN_FIRST: Final = (
 )
 
 
-class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
+class LitePullConsumer(GroupConsumer[LitePullOptions, Polling]):
     """Prefetches messages, and returns them on request: `async for message in consumer`.
 
     It either subscribes to topics, whose queues are shared among the group, or is assigned queues.
@@ -44,11 +43,10 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     """
 
     OPTIONS = LitePullOptions
+    _SUFFIX = "STREAM"
 
     _assigned: list[MessageQueue] | None = None
     _watched: Mapping[str, QueuesChanged] = MappingProxyType({})
-    _is_committing = False
-    """Whether the messages returned last count as consumed on close."""
     _is_finishing = False
 
     # -- what to read -------------------------------------------------------------------------
@@ -65,13 +63,10 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         May also be called while the consumer is running. If a broker refuses a condition, `start`
         raises; in a running consumer, the refusal is logged as `subscription.refused`.
         """
-        topic = self._namespace.wrap(topic)
-        check_topic(topic)
+        topic = self._topic(topic)
         if self._assigned is not None:
             raise ClientStateError(SUBSCRIBE_OR_ASSIGN)
-        self._subscriptions[topic] = self._wanted(topic, expression, kind)
-        if self.state is ClientState.RUNNING:
-            self._changed(topic)
+        self._subscribe(topic, expression, kind)
 
     def assign(
         self,
@@ -106,22 +101,15 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
-        """Announce the group to every broker, then take our share of the queues."""
-        instance, member = await self._enter_group(stack, suffix="STREAM")
-        await self._check_conditions(instance, stack)
-        await instance.heartbeat()
-        stack.push_async_callback(self._stop, member)
-        self._member = member
-        await member.start()
-        self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
-        return instance
-
-    def _make_member(self, parts: MemberParts[LitePullOptions]) -> PullGroup:
-        return PullGroup(parts, self._assigned, self._watched)
-
-    async def _stop(self, member: PullGroup) -> None:
-        await member.stop(is_committing=self._is_committing)
+    def _assemble(self, parts: ConsumerParts, watch: ConsumeWatch | None) -> Polling:
+        return Polling(
+            parts,
+            self.options,
+            self._strategy,
+            watch,
+            assigned=self._assigned,
+            watched=self._watched,
+        )
 
     async def __aexit__(
         self,
@@ -130,7 +118,8 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         traceback: TracebackType | None,
     ) -> None:
         """Close; after an exception, the last returned messages are not committed."""
-        self._is_committing = exc_type is None
+        if self._work is not None:
+            self._work.is_committing = exc_type is None
         await super().__aexit__(exc_type, exc, traceback)
 
     # -- messages -----------------------------------------------------------------------------
@@ -250,7 +239,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     ) -> None:
         member = self._polled()
         for queue, _ in self._readers_of(queues):
-            await member.seek(queue, choose(*await member.bounds(queue)))
+            await member.seek(queue, choose(*await member.bounds.both(queue)))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset of the group, or None if there is none.
@@ -266,9 +255,9 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         For a time after the newest message, this is the newest message's offset.
         """
         queue = self._namespace.wrap_queue(queue)
-        return await self._polled().offset_at(queue, timestamp(timestamp_ms))
+        return await self._polled().bounds.at(queue, timestamp(timestamp_ms))
 
-    def _readable(self) -> PullGroup:
+    def _readable(self) -> Polling:
         member = self._polled()
         if not self._subscriptions:
             raise ClientStateError(
@@ -277,9 +266,8 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             )
         return member
 
-    def _polled(self) -> PullGroup:
+    def _polled(self) -> Polling:
         # `on_assigned` may call `seek` during the start.
-        if self.state is not ClientState.START_FAILED or self._member is None:
-            self._running()
-        assert self._member is not None
-        return self._member
+        if self.state is ClientState.START_FAILED and self._work is not None:
+            return self._work
+        return self._started()

@@ -5,14 +5,12 @@ This is Java's DefaultMQPullConsumer. Java deprecates it in favour of lite pull,
 consumer can read from any position of any queue without a subscription.
 """
 
-from contextlib import AsyncExitStack
-
 from cometmq.client.arguments import redelivery_level, timestamp, whole, whole_or
-from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.cluster.lifecycle import ClientState
+from cometmq.client.consume.delivery.observation import ConsumeWatch
+from cometmq.client.consume.delivery.send_back import SENT_BACK
 from cometmq.client.consume.group_consumer import GroupConsumer
-from cometmq.client.consume.member import MemberParts
-from cometmq.client.consume.pull_member import PlainPullGroup
+from cometmq.client.consume.pulling import Pulling
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.message import MessageExt, check_received, check_topic
 from cometmq.client.settings import PullOptions
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
@@ -21,7 +19,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import ALL_TAGS
 
 
-class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
+class PullConsumer(GroupConsumer[PullOptions, Pulling]):
     """Reads any queue from any offset: `await consumer.pull(queue, offset)`.
 
     The members of the group share the queues of the topics passed to `register`;
@@ -33,23 +31,10 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
 
     def register(self, topic: str) -> None:
         """Take a share of the queues of a topic (Java's registerTopics)."""
-        topic = self._namespace.wrap(topic)
-        check_topic(topic)
-        self._subscriptions[topic] = self._wanted(topic)
-        if self.state is ClientState.RUNNING:
-            self._changed(topic)
+        self._subscribe(self._topic(topic))
 
-    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
-        instance, member = await self._enter_group(stack)
-        await instance.heartbeat()
-        stack.push_async_callback(member.stop)
-        await member.start()
-        self._member = member
-        self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
-        return instance
-
-    def _make_member(self, parts: MemberParts[PullOptions]) -> PlainPullGroup:
-        return PlainPullGroup(parts)
+    def _assemble(self, parts: ConsumerParts, watch: ConsumeWatch | None) -> Pulling:
+        return Pulling(parts, self.options, self._strategy)
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -94,7 +79,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         wanted = self._wanted(queue.topic, expression, kind)
         count = whole_or(self.options.pull_count_max, count_max, "count_max")
         offset = whole(offset, "offset")
-        return await self._plain().pull(queue, offset, wanted, count, is_waiting=is_waiting)
+        return await self._started().pull(queue, offset, wanted, count, is_waiting=is_waiting)
 
     async def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
         """Redeliver a message through the group's retry topic, or make it a dead letter (level -1).
@@ -103,14 +88,14 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         """
         check_received(message)
         level = redelivery_level(delay_level, level_max=self.options.delay_level_max)
-        return await self._plain().send_back(message, level)
+        return await self._started().failed.send_back(message, level, SENT_BACK)
 
     # -- queues and offsets -------------------------------------------------------------------
 
     async def queues_in_balance(self, topic: str) -> list[MessageQueue]:
         """Return this member's share of the queues of a registered topic."""
         check_topic(topic)
-        share = await self._plain().share_of(self._namespace.wrap(topic))
+        share = await self._started().share_of(self._namespace.wrap(topic))
         return [self._namespace.unwrap_queue(queue) for queue in share]
 
     async def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
@@ -121,9 +106,8 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
 
         An offset recorded by `update_offset` takes precedence, unless `from_store` is set.
         """
-        return await self._plain().offset_of(
-            self._namespace.wrap_queue(queue), from_store=from_store
-        )
+        offsets = self._started().offsets
+        return await offsets.find(self._namespace.wrap_queue(queue), from_store=from_store)
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
         """Record the consumed offset, which is stored at intervals, by `commit`, and on close.
@@ -132,7 +116,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         next `commit` raises InvalidArgument.
         """
         queue, offset = self._namespace.wrap_queue(queue), whole(offset, "offset")
-        self._plain().note_offset(queue, offset)
+        self._started().offsets.note(queue, offset)
 
     async def commit(self) -> None:
         """Store all recorded offsets, and wait until they are stored.
@@ -140,22 +124,17 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         Raise InvalidArgument, after the other offsets are stored, if an offset was dropped because
         it is beyond the end of its queue, or because its queue does not exist.
         """
-        await self._plain().commit()
+        await self._started().offsets.commit()
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message."""
-        return await self._plain().queue_offsets.min(self._namespace.wrap_queue(queue))
+        return await self._started().offsets.bounds.min(self._namespace.wrap_queue(queue))
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the exclusive end offset of a queue."""
-        return await self._plain().queue_offsets.max(self._namespace.wrap_queue(queue))
+        return await self._started().offsets.bounds.max(self._namespace.wrap_queue(queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a timestamp."""
         queue = self._namespace.wrap_queue(queue)
-        return await self._plain().queue_offsets.at(queue, timestamp(timestamp_ms))
-
-    def _plain(self) -> PlainPullGroup:
-        self._running()
-        assert self._member is not None
-        return self._member
+        return await self._started().offsets.bounds.at(queue, timestamp(timestamp_ms))

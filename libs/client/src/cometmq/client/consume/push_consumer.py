@@ -8,18 +8,19 @@ import msgspec
 from cometmq.client.arguments import redelivery_level, timestamp, whole
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.cluster.lifecycle import ClientState
 from cometmq.client.constructors import explaining
+from cometmq.client.consume.delivery.observation import ConsumeWatch
+from cometmq.client.consume.delivery.send_back import SENT_BACK
 from cometmq.client.consume.group_consumer import GroupConsumer
-from cometmq.client.consume.member import MemberParts
-from cometmq.client.consume.push_member import PushGroup
+from cometmq.client.consume.pushing import Pushing
 from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.listener import Listener, OrderlyListener
 from cometmq.client.log import AnyLog
-from cometmq.client.message import MessageExt, check_received, check_topic
+from cometmq.client.message import MessageExt, check_received
 from cometmq.client.settings import CONCURRENCY_MAX, MessageModel, PushOptions
 from cometmq.client.subscriptions import ExpressionType, MessageSelector, subscription
 from cometmq.remoting.names import ALL_TAGS, RETRY_PREFIX, retry_topic
@@ -32,7 +33,7 @@ class ConsumerStats(msgspec.Struct, frozen=True):
     failed_count: int
 
 
-class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
+class PushConsumer(GroupConsumer[PushOptions, Pushing]):
     """Calls a listener with the messages of its topics; the members of a group share the queues.
 
     A message is consumed when the listener returns. If the listener raises, or returns
@@ -88,50 +89,34 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         group and topic: members with a different one would miss messages. A member that sees a
         different subscription logs `subscription.mismatched`.
         """
-        topic = self._namespace.wrap(topic)
-        check_topic(topic)
-        self._subscriptions[topic] = self._wanted(topic, expression, kind)
-        if self.state is ClientState.RUNNING:
-            self._changed(topic)
+        self._subscribe(self._topic(topic), expression, kind)
 
     # -- life ---------------------------------------------------------------------------------
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
-        """Announce the group to every broker, then take our share of the queues."""
         if all(topic.startswith(RETRY_PREFIX) for topic in self._subscriptions):
             raise InvalidArgument(
                 "this consumer has no subscription: call `consumer.subscribe(topic)` before the "
                 "start"
             )
-        instance, member = await self._enter_group(stack)
-        stack.callback(member.close_caller)
-        await self._check_conditions(instance, stack)
-        await instance.heartbeat()
-        stack.push_async_callback(member.stop)
-        await member.start()
-        self._member = member
-        self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
-        return instance
+        return await super()._enter(stack)
 
-    def _consume_timeout_ms(self) -> int:
-        return self.options.consume_timeout_ms
-
-    def _make_member(self, parts: MemberParts[PushOptions]) -> PushGroup:
-        return PushGroup(parts, self._listener)
+    def _assemble(self, parts: ConsumerParts, watch: ConsumeWatch | None) -> Pushing:
+        return Pushing(parts, self.options, self._strategy, self._listener, watch)
 
     # -- while running ------------------------------------------------------------------------
 
     def suspend(self) -> None:
         """Stop pulling; messages already pulled are still consumed."""
-        self._joined().suspend(is_suspended=True)
+        self._started().queues.suspend(is_suspended=True)
 
     def resume(self) -> None:
         """Resume pulling."""
-        self._joined().suspend(is_suspended=False)
+        self._started().queues.suspend(is_suspended=False)
 
     def resize(self, concurrency: int) -> None:
         """Change the number of concurrent listener calls (Java's updateCorePoolSize)."""
-        self._joined().resize(whole(concurrency, "concurrency", low=1, high=CONCURRENCY_MAX))
+        self._started().resize(whole(concurrency, "concurrency", low=1, high=CONCURRENCY_MAX))
 
     async def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
         """Redeliver a message through the group's retry topic, or make it a dead letter (level -1).
@@ -140,7 +125,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         """
         check_received(message)
         level = redelivery_level(delay_level, level_max=self.options.delay_level_max)
-        return await self._joined().give_back(message, level)
+        return await self._started().failed.send_back(message, level, SENT_BACK)
 
     async def reset_to_timestamp(self, timestamp_ms: int) -> None:
         """Continue consuming all owned queues from a timestamp (Java's resetOffsetByTimeStamp).
@@ -148,15 +133,10 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         Each queue continues with the message stored nearest to the timestamp; for the current time,
         this is the newest message, which is then redelivered.
         """
-        await self._joined().reset_to(timestamp(timestamp_ms))
-
-    def _joined(self) -> PushGroup:
-        self._running()
-        assert self._member is not None
-        return self._member
+        await self._started().reset_to(timestamp(timestamp_ms))
 
     def stats(self) -> ConsumerStats:
         """Return the counters."""
-        if self._member is None:
+        if self._work is None:
             return ConsumerStats(0, 0)
-        return ConsumerStats(*self._member.counts())
+        return ConsumerStats(*self._work.counts())

@@ -136,9 +136,13 @@ class ScheduledPull:
 
     async def close(self) -> None:
         """Cancel the calls, store the offsets, and leave the group; not allowed in a callback."""
-        self.consumer.check_outside_calls()
+        self.check_outside_calls()
         await self._revoked(list(self._tasks))
         await self.consumer.close()
+
+    def check_outside_calls(self) -> None:
+        """Raise ClientStateError if called from a callback."""
+        self.consumer.check_outside_calls()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -79,6 +79,7 @@ class Producer(Client):
                 f"{DEFAULT_PRODUCER_GROUP} is reserved: give the producer group a name of its own"
             )
         self.group = group
+        """The group's name, without the namespace."""
         given = ProducerOptions() if options is None else options
         self.options = checked(given, namesrv, kind=ProducerOptions)
         self._namespace = namespace_of(self.options)

@@ -78,7 +78,9 @@ class Transaction:
         self._tell = tell
         self._final: TransactionState | None = None
         self.message = message
+        """The message, including its unique key."""
         self.result = result
+        """Where the half message is stored."""
 
     @property
     def transaction_id(self) -> str:

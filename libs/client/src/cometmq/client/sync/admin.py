@@ -23,7 +23,7 @@ _SERVERS: Final = {
 """Members that return one server, each with an example call to a method of that server."""
 
 
-class AdminClient(SyncClient[client.AdminClient]):
+class AdminClient(SyncClient):
     """Calls any method of the async admin client: `admin.call(lambda a: a.topics())`.
 
     Methods that yield results are called with `iterate`:
@@ -37,7 +37,7 @@ class AdminClient(SyncClient[client.AdminClient]):
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
     ) -> None:
         """Use the name servers in `namesrv`; if it is empty, use the `namesrv` option."""
-        super().__init__(client.AdminClient(namesrv, options=options, log=log))
+        self._inner: client.AdminClient = client.AdminClient(namesrv, options=options, log=log)
 
     def call(self, method: Callable[[client.AdminClient], Awaitable[T]]) -> T:
         """Return the result of a method of the async admin client."""

@@ -9,12 +9,13 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, InvalidStateError
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
-from cometmq.client.cluster.lifecycle import Client
+from cometmq.client.admin.of_client import raise_unknown
+from cometmq.client.cluster.lifecycle import Client, unusable
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.shown import shown
@@ -24,7 +25,6 @@ LOOPS_WITH_SERVERS: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, int]"] =
 """Number of in-memory clusters in each event loop."""
 
 T = TypeVar("T")
-ClientT = TypeVar("ClientT", bound=Client)
 
 
 class LoopThread:
@@ -137,25 +137,48 @@ def loop_thread() -> LoopThread:
         return found
 
 
-class SyncClient(Generic[ClientT]):
-    """The base of all blocking clients, with their common lifecycle."""
+class Blocking:
+    """The base of all blocking objects, each of which runs an asynchronous one on the loop."""
 
-    def __init__(self, inner: ClientT) -> None:
-        self._inner = inner
+    _inner: Any
 
-    @property
-    def client_id(self) -> str:
-        """The id under which brokers know this client."""
-        return self._inner.client_id
+    @classmethod
+    def around(cls, inner: Any) -> Self:
+        """Wrap an existing asynchronous object."""
+        made = cls.__new__(cls)
+        made._inner = inner  # noqa: SLF001  # of its own class
+        return made
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the client has started and is not closed."""
-        return self._inner.is_running
+    @staticmethod
+    def _run(work: Coroutine[Any, Any, T]) -> T:
+        return loop_thread().run(work)
 
-    def use_namesrv(self, addresses: str) -> None:
-        """Switch to these name servers: `host:port;host:port`."""
-        self._on_loop(lambda: self._inner.use_namesrv(addresses))
+    def _on_loop(self, function: Callable[[], T]) -> T:
+        """Call a plain function on the loop, because it touches the loop's state."""
+
+        async def call() -> T:
+            return function()
+
+        return self._run(call())
+
+    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        async def following() -> T | None:
+            return await anext(items, None)
+
+        while (item := self._run(following())) is not None:
+            yield item
+
+
+class BlockingAdmin(Blocking):
+    """The base of a client's admin calls."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise an AttributeError that names the class with this method."""
+        raise_unknown(self, name)
+
+
+class Lifecycle(Blocking):
+    """The base of what `with` starts and closes."""
 
     def start(self) -> None:
         """Start the client; it can be started only once."""
@@ -192,17 +215,34 @@ class SyncClient(Generic[ClientT]):
     async def __aexit__(self, *_: object) -> None:
         """Do nothing; Python looks this method up before it calls `__aenter__`."""
 
-    @staticmethod
-    def _run(work: Coroutine[Any, Any, T]) -> T:
-        return loop_thread().run(work)
 
-    def _on_loop(self, function: Callable[[], T]) -> T:
-        """Call a plain function on the loop, because it touches the loop's state."""
+class SyncClient(Lifecycle):
+    """The base of all blocking clients."""
 
-        async def call() -> T:
-            return function()
+    _inner: Client
 
-        return self._run(call())
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers know this client."""
+        return self._inner.client_id
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the client has started and is not closed."""
+        return self._inner.is_running
+
+    def use_namesrv(self, addresses: str) -> None:
+        """Switch to these name servers: `host:port;host:port`."""
+        self._on_loop(lambda: self._inner.use_namesrv(addresses))
+
+    def _soon(self, function: Callable[[], object]) -> None:
+        """Schedule a call on the loop of a running client without waiting.
+
+        Meant for signal handlers, which may interrupt a call that holds a lock needed by the loop.
+        """
+        if not self._inner.is_running:
+            raise ClientStateError(unusable(self._inner.KIND, self._inner.state))
+        loop_thread().soon(function)
 
     def _answer(self, form: str, method: Callable[[Any], Awaitable[T]], target: Any) -> T:
         """Return the result of a method of an async client; `form` is a valid call, shown in
@@ -217,13 +257,6 @@ class SyncClient(Generic[ClientT]):
             raise InvalidArgument(_no_answer(found, form))
 
         return self._run(call())
-
-    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        async def following() -> T | None:
-            return await anext(items, None)
-
-        while (item := self._run(following())) is not None:
-            yield item
 
 
 def _no_answer(found: object, form: str) -> str:

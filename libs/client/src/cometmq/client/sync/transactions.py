@@ -9,8 +9,7 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_plain_function
 from cometmq.client.hooks import EndHook, TransactionState
 from cometmq.client.log import AnyLog
-from cometmq.client.message import Message, SendResult
-from cometmq.client.produce import transactions
+from cometmq.client.message import Message
 from cometmq.client.produce.transaction_calls import (
     CheckListener,
     Decision,
@@ -20,47 +19,7 @@ from cometmq.client.produce.transaction_calls import (
 from cometmq.client.produce.transactions import TransactionProducer as AsyncTransactionProducer
 from cometmq.client.produce.transactions import TransactionSendResult
 from cometmq.client.settings import TransactionOptions
-from cometmq.client.sync.loop import loop_thread
-from cometmq.client.sync.producer import Producer
-from cometmq.client.sync.working import WorkingClient
-
-
-class Transaction:
-    """A stored half message, which is delivered if `end` is called with COMMIT."""
-
-    def __init__(self, inner: transactions.Transaction) -> None:
-        self._inner = inner
-
-    @property
-    def message(self) -> Message:
-        """The message, including its unique key."""
-        return self._inner.message
-
-    @property
-    def result(self) -> SendResult:
-        """Where the half message is stored."""
-        return self._inner.result
-
-    @property
-    def transaction_id(self) -> str:
-        """The unique key, which the check listener receives as `message_id`."""
-        return self._inner.transaction_id
-
-    @property
-    def is_safe(self) -> bool:
-        """Whether the half message is stored as safely as the broker's settings require; if not,
-        roll back.
-        """
-        return self._inner.is_safe
-
-    def end(
-        self, state: TransactionState, error: BaseException | None = None
-    ) -> TransactionSendResult:
-        """Send the state to the broker, which asks again after UNKNOWN; a failure is only logged.
-
-        COMMIT and ROLLBACK are final.
-        """
-        return loop_thread().run(self._inner.end(state, error))
+from cometmq.client.sync.producer import Producer, Transaction
 
 
 class TransactionProducer(Producer):
@@ -71,6 +30,7 @@ class TransactionProducer(Producer):
     """
 
     OPTIONS = TransactionOptions
+    _inner: AsyncTransactionProducer
 
     @explaining
     def __init__(
@@ -89,14 +49,14 @@ class TransactionProducer(Producer):
         """
         if execute is not None:
             check_plain_function(execute, "execute", "message", "argument")
-        inner = AsyncTransactionProducer(group, namesrv, check=check, options=options, log=log)
-        WorkingClient.__init__(self, inner)
-        self._transactions = inner
+        self._inner = AsyncTransactionProducer(
+            group, namesrv, check=check, options=options, log=log
+        )
         self._execute = execute
 
     def add_end_hook(self, hook: EndHook) -> None:
         """Call a hook whenever a transaction ends, on the clients' thread."""
-        self._transactions.add_end_hook(hook)
+        self._inner.add_end_hook(hook)
 
     def send_in_transaction(
         self,
@@ -122,7 +82,7 @@ class TransactionProducer(Producer):
         if not transaction.is_safe:
             return transaction.end(TransactionState.ROLLBACK)
         decision = self._decided(execute, transaction.message, argument)
-        state = self._transactions.judge(transaction.message, decision)
+        state = self._inner.judge(transaction.message, decision)
         result = transaction.end(state, decision[1])
         if result.error is not None:
             raise result.error
@@ -134,11 +94,11 @@ class TransactionProducer(Producer):
         If a message is resent after an error, it may be stored twice, and the broker asks about
         the half message that was never ended.
         """
-        return Transaction(self._run(self._transactions.begin(message, timeout_ms=timeout_ms)))
+        return Transaction.around(self._run(self._inner.begin(message, timeout_ms=timeout_ms)))
 
     def _decided(self, execute: SyncLocalTransaction, message: Message, argument: Any) -> Decision:
         try:
-            with calling(self._transactions, "the transaction"):
+            with calling(self._inner, "the transaction"):
                 return state_of(execute(message, argument)), None
         except Exception as error:  # noqa: BLE001  # application code: an exception is no decision
             return TransactionState.UNKNOWN, original(error)

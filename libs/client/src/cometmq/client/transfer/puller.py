@@ -76,6 +76,8 @@ class PullStyle(msgspec.Struct, frozen=True):
     has_subscription: bool
     """Whether every pull carries its subscription, instead of relying on the last heartbeat."""
     is_lite: bool
+    commits: bool = False
+    """Whether a pull may carry the offset to commit."""
 
 
 class Puller:
@@ -107,7 +109,7 @@ class Puller:
         broker_id, address = instance.routes.any_of(
             queue.broker_name, preferred_id=self._broker_ids.get(queue, MASTER_ID)
         )
-        may_commit = commit_offset is not None and broker_id == MASTER_ID
+        may_commit = style.commits and broker_id == MASTER_ID
         header = self._header(
             queue,
             offset,

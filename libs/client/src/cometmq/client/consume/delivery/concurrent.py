@@ -9,23 +9,24 @@ Invariants
 
 import asyncio
 import functools
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from cometmq.client.clock import monotonic_ms, wall_ms
-from cometmq.client.consume.delivery.rates import ConsumeRates
 from cometmq.client.consume.delivery.send_back import (
     ASKED_AGAIN,
     CANCELLED,
     GIVEN_UP,
     UNREADABLE,
+    TakesFailed,
     with_reconsume_times,
 )
 from cometmq.client.consume.delivery.turns import LoopTurns
 from cometmq.client.consume.queues.calls_in_flight import Calls
+from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.rates import ConsumeRates
 from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.message import MessageExt, UnreadableMessage
 from cometmq.remoting.log import Log
@@ -38,19 +39,6 @@ LATE_COUNT_MAX: Final = 16
 LATE_LEVEL: Final = 3
 
 
-class GivesBack(Protocol):
-    """Returns unconsumed messages to their brokers."""
-
-    async def send_back(self, message: MessageExt, delay_level: int, error: str) -> bool:
-        """Send a message back to its broker because of `error`; return whether the broker accepted
-        it.
-        """
-
-
-Consumed = Callable[[ProcessQueue, int], None]
-"""Called with a process queue and its committable offset after messages have left it."""
-
-
 class _Batch(msgspec.Struct):
     process_queue: ProcessQueue
     messages: list[MessageExt]
@@ -61,20 +49,23 @@ class _Batch(msgspec.Struct):
 class Delivery:
     """Calls the listener with lists of messages; up to `concurrency` calls run at the same time."""
 
+    is_full = False
+    takes_unreadable = True
+
     def __init__(
         self,
         caller: ListenerCaller[ConsumeResult],
-        send_back: GivesBack,
+        failed: TakesFailed,
         *,
         batch_count_max: int,
-        consumed: Consumed,
+        offsets: OffsetStore,
         rates: ConsumeRates,
         log: Log,
     ) -> None:
         self._caller = caller
-        self._send_back = send_back
+        self._failed = failed
         self._batch_count_max = batch_count_max
-        self._consumed = consumed
+        self._offsets = offsets
         self._log = log
         # Bounded by the limits of the readers, the only source of messages.
         self._ready: asyncio.Queue[_Batch | None] = asyncio.Queue()
@@ -130,14 +121,14 @@ class Delivery:
         )
         for message in late:
             error = f"the listener kept it for longer than consume_timeout_ms ({timeout_ms})"
-            if await self._send_back.send_back(message, LATE_LEVEL, error):
+            if await self._failed.send_back(message, LATE_LEVEL, error):
                 self._log.warning(
                     "message.late",
                     group=self._caller.group,
                     topic=message.topic,
                     message_id=message.message_id,
                 )
-                self._leave(process_queue, [message])
+                process_queue.consumed([message], self._offsets)
 
     async def _work(self) -> None:
         all_calls, turns = self._calls, self._turns
@@ -186,11 +177,11 @@ class Delivery:
             for message in messages[consumed:]:
                 level = result.delay_level
                 reason = error or (GIVEN_UP if level < 0 else ASKED_AGAIN)
-                is_taken = await self._send_back.send_back(message, level, reason)
+                is_taken = await self._failed.send_back(message, level, reason)
                 (done if is_taken else kept).append(message)
             if kept:
                 self._retry_here(process_queue, kept)
-        self._leave(process_queue, done)
+        process_queue.consumed(done, self._offsets)
 
     def _return_later(self, batch: _Batch) -> None:
         """Return the messages of a cancelled call to the broker, unless the consumer closes soon.
@@ -199,12 +190,6 @@ class Delivery:
         """
         batch.error = CANCELLED
         asyncio.get_running_loop().call_later(RETRY_HERE_MS / 1000, self._ready.put_nowait, batch)
-
-    def _leave(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        if process_queue.is_dropped:
-            return
-        offset = process_queue.remove(messages)
-        self._consumed(process_queue, offset)
 
     def _retry_here(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         again = [with_reconsume_times(m, m.reconsume_times + 1) for m in messages]

@@ -10,22 +10,24 @@ Invariants
 
 import asyncio
 from collections import deque
-from typing import Final, Protocol
+from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
 from cometmq.client.clock import monotonic_ms, wall_ms
-from cometmq.client.consume.delivery.concurrent import Consumed
-from cometmq.client.consume.delivery.rates import ConsumeRates
 from cometmq.client.consume.delivery.send_back import (
     ASKED_AGAIN,
     UNREADABLE,
+    TakesFailed,
     with_reconsume_times,
 )
 from cometmq.client.consume.delivery.turns import LoopTurns
 from cometmq.client.consume.queues.calls_in_flight import Calls
+from cometmq.client.consume.queues.locks import QueueLocks
+from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.rates import ConsumeRates
 from cometmq.client.listener import ListenerCaller, OrderlyAction, OrderlyResult
 from cometmq.client.message import MessageExt, UnreadableMessage
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -34,25 +36,6 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 
 PAUSE_MIN_MS: Final = 10
 PAUSE_MAX_MS: Final = 30_000
-
-
-class GivesUp(Protocol):
-    """Turns messages that have no deliveries left into dead letters."""
-
-    async def give_up(self, message: MessageExt, error: str) -> bool:
-        """Turn a message into a dead letter because of `error`; return whether the broker accepted
-        it.
-        """
-
-
-class Guards(Protocol):
-    """Reports which queues are locked by this member."""
-
-    def is_valid(self, queue: MessageQueue) -> bool:
-        """Return whether the queue is certainly locked by this member."""
-
-    async def recovers(self, process_queue: ProcessQueue) -> bool:
-        """Try to lock the queue again; return False if it must restart at its committed offset."""
 
 
 class OrderlyLimits(msgspec.Struct, frozen=True):
@@ -99,22 +82,25 @@ class _Turn:
 class OrderlyDelivery:
     """Calls the listener with one list per queue at a time, for several queues at once."""
 
+    is_full = False
+    takes_unreadable = True
+
     def __init__(
         self,
         caller: ListenerCaller[OrderlyResult],
-        gives_up: GivesUp,
-        guards: Guards,
+        failed: TakesFailed,
+        locks: QueueLocks | None,
         *,
         limits: OrderlyLimits,
-        consumed: Consumed,
+        offsets: OffsetStore,
         rates: ConsumeRates,
         log: Log,
     ) -> None:
         self._caller = caller
-        self._gives_up = gives_up
-        self._guards = guards
+        self._failed = failed
+        self._locks = locks
         self._limits = limits
-        self._consumed = consumed
+        self._offsets = offsets
         self._rates = rates
         self._log = log
         self._calls = Calls()
@@ -180,13 +166,13 @@ class OrderlyDelivery:
             try:
                 pause_ms = await self._next_list(held, turn, lock)
             except Exception as error:  # noqa: BLE001  # an offset store may be application code
-                pause_ms = self._failed(held, error)
+                pause_ms = self._broken(held, error)
             if pause_ms:
                 await asyncio.sleep(pause_ms / 1000)
             await self._loop_turns.share()
         turn.is_served = False  # only at a normal end: after a failure, `keep` serves it again
 
-    def _failed(self, held: ProcessQueue, error: Exception) -> int:
+    def _broken(self, held: ProcessQueue, error: Exception) -> int:
         """Log an unexpected failure; return the queue's back-off in ms."""
         queue = held.queue
         self._log.error(
@@ -199,12 +185,13 @@ class OrderlyDelivery:
 
     async def _next_list(self, held: ProcessQueue, turn: _Turn, lock: asyncio.Lock) -> int:
         """Deliver the next list; return the pause in ms before the following one."""
-        if not self._guards.is_valid(held.queue) and not await self._guards.recovers(held):
+        locks = self._locks  # broadcasting members share no queues, so they need no locks
+        if locks and not locks.is_valid(held.queue) and not await locks.recovers(held):
             held.is_dropped = True
             return 0
         async with lock, self._slots:
             # Waiting for the lock and a slot may have taken longer than the broker's lock is valid.
-            if not self._may_begin(held) or not self._guards.is_valid(held.queue):
+            if not self._may_begin(held) or (locks and not locks.is_valid(held.queue)):
                 return 0
             self._calls.began()
             held.calls.began()
@@ -253,7 +240,7 @@ class OrderlyDelivery:
         if result.action is OrderlyAction.ROLLBACK:
             turn.give_back(messages)
             return self._pause_ms(result.pause_ms)
-        self._leave(held, messages)
+        held.consumed(messages, self._offsets)
         return 0
 
     async def _again(
@@ -271,16 +258,12 @@ class OrderlyDelivery:
         again: list[MessageExt] = []
         for message in messages:
             is_dead = are_dead or (times_max is not None and message.reconsume_times >= times_max)
-            if is_dead and await self._gives_up.give_up(message, error):
-                self._leave(held, [message])
+            if is_dead and await self._failed.give_up(message, error):
+                held.consumed([message], self._offsets)
             else:
                 again.append(with_reconsume_times(message, message.reconsume_times + 1))
         turn.give_back(again)
         return self._pause_ms(pause_ms) if again else 0
-
-    def _leave(self, held: ProcessQueue, messages: list[MessageExt]) -> None:
-        if not held.is_dropped:
-            self._consumed(held, held.remove(messages))
 
     def _pause_ms(self, wanted_ms: int | None) -> int:
         pause_ms = self._limits.suspend_queue_ms if wanted_ms is None else wanted_ms

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Returns unconsumed messages to the broker, for redelivery or as dead letters."""
 
-from typing import Final
+from typing import Final, Self, TypeAlias
 
 import msgspec
 
 from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.identity import unique_ids
 from cometmq.client.listener import DEAD_LETTER_LEVEL
 from cometmq.client.message import MessageExt, UnreadableMessage
+from cometmq.client.settings import PullOptions, PushOptions, producer_options
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.client.transfer.time_limit import TimeLimit
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.send import ConsumerSendMsgBack
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.names import retry_topic
+from cometmq.remoting.names import INNER_PRODUCER_GROUP, retry_topic
 from cometmq.remoting.transport.tasks import describe
 
 SEND_BACK_TIMEOUT_MS: Final = 5_000
@@ -48,6 +51,16 @@ class SendBack:
         self._max_reconsume_times = (
             RECONSUME_TIMES_DEFAULT if max_reconsume_times < 0 else max_reconsume_times
         )
+
+    @classmethod
+    def of_group(
+        cls, instance: ClientInstance, group: str, options: PushOptions | PullOptions
+    ) -> Self:
+        """Return one that uses the internal producer of the client."""
+        sender = MessageSender(
+            instance, INNER_PRODUCER_GROUP, producer_options(options), ids=unique_ids(options)
+        )
+        return cls(instance, group, sender, max_reconsume_times=options.max_reconsume_times)
 
     async def send_back(self, message: MessageExt, delay_level: int, error: str) -> bool:
         """Send a message back because of `error`; return whether a broker accepted it."""
@@ -138,6 +151,33 @@ class SendBack:
             is_delayed=is_delayed,
         )
         await self._sender.send(prepared, TimeLimit.from_now(SEND_BACK_TIMEOUT_MS))
+
+
+class DropsFailed:
+    """Drops failed messages, because broadcasting has no redelivery."""
+
+    def __init__(self, group: str, log: Log) -> None:
+        self._group = group
+        self._log = log
+
+    async def send_back(self, message: MessageExt, delay_level: int, error: str) -> bool:
+        """Log and drop a message."""
+        self._log.warning(
+            "message.dropped",
+            group=self._group,
+            topic=message.topic,
+            message_id=message.message_id,
+            level=delay_level,
+            error=error,
+        )
+        return True
+
+    async def give_up(self, message: MessageExt, error: str) -> bool:
+        """Log and drop a message."""
+        return await self.send_back(message, 0, error)
+
+
+TakesFailed: TypeAlias = SendBack | DropsFailed
 
 
 def retry_message(

@@ -3,19 +3,18 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from cometmq.client.application_calls import Failures, original
 from cometmq.client.clock import monotonic_ms
-from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
-from cometmq.client.consume.queues.readers import TOPICS_AT_ONCE
+from cometmq.client.consume.queues.owned import TOPICS_AT_ONCE
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.for_each import for_each
 from cometmq.client.shown import shown
-from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -23,63 +22,30 @@ from cometmq.remoting.commands.clients import GetConsumerListByGroup
 from cometmq.remoting.errors import AccessDenied, CometError, ServerError, TransportError
 from cometmq.remoting.transport.tasks import describe
 
-TakeQueues = Callable[[Mapping[str, Collection[MessageQueue]]], Awaitable[bool]]
-"""Takes exactly these queues of each topic; returns False if some could not be taken yet."""
-
 DUPLICATE_REMIND_MS: Final = 60_000
 """Interval between warnings about a client id that stays duplicated."""
 
 
 class Assigner:
-    """Computes which queues this member owns, and recomputes them after every change.
+    """Computes which queues this member owns.
 
     All members compute the same division from the same sorted lists, so no coordinator is needed.
     While members join and leave, two of them may briefly hold the same queue.
     """
 
-    def __init__(  # the parts of one member
-        self,
-        instance: ClientInstance,
-        group: str,
-        strategy: AllocateStrategy | None,
-        *,
-        topics: Callable[[], Collection[str]],
-        interval_ms: int,
-        take: TakeQueues,
-        store: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`take` is called once in each round, with the shares of all topics; `store` stores the
-        offsets of the owned queues.
-
-        Without a `strategy`, as in broadcasting, the member takes all queues.
-        """
-        self._instance = instance
-        self._group = group
-        self._strategy = strategy
-        self._interval_ms = interval_ms
-        self._take = take
-        self._store = store
-        self._topics = topics
-        self._due = Wakeup()
+    def __init__(self, parts: ConsumerParts, strategy: AllocateStrategy) -> None:
+        self._instance = parts.instance
+        self._group = parts.group
+        self._interval_ms = parts.options.rebalance_interval_ms
+        # A broadcasting member takes all queues.
+        self._strategy = None if parts.is_broadcasting else strategy
         self._duplicate_since_ms: int | None = None
         self._duplicate_logged_ms: int | None = None
 
-    def wake(self) -> None:
-        """Rebalance now, because members or routes have changed."""
-        self._due.set()
-
-    async def run(self) -> None:
-        """Rebalance when woken, and at intervals."""
-        is_complete = True
-        while True:
-            if await self._due.wait(self._interval_ms if is_complete else RETRY_SOON_MS):
-                # A new member may look up its offsets before this one has computed its new share;
-                # without this, it would receive the messages consumed since the last commit again.
-                await self._store()
-            is_complete = await self.share()
-
-    async def share(self) -> bool:
-        """Rebalance every topic once; return False if a retry is needed soon."""
+    async def shares(self, topics: Iterable[str]) -> tuple[dict[str, list[MessageQueue]], bool]:
+        """Compute our share of each topic; return the shares that are known, and False if a retry
+        is needed soon.
+        """
         members = _Members(self._members)
         shares: dict[str, list[MessageQueue]] = {}
         is_complete = True
@@ -98,8 +64,8 @@ class Assigner:
             else:
                 shares[topic] = mine
 
-        await for_each(sorted(self._topics()), compute, running_max=TOPICS_AT_ONCE)
-        return await self._take(shares) and is_complete
+        await for_each(sorted(topics), compute, running_max=TOPICS_AT_ONCE)
+        return shares, is_complete
 
     async def _mine(self, topic: str, members: "_Members") -> list[MessageQueue] | None:
         route = self._instance.routes.get(topic)

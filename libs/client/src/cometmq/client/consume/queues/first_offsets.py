@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the offset at which a consumer starts in a newly assigned queue."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 import msgspec
 
+from cometmq.client.application_calls import Failures
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.consume.queues.offsets import OffsetStore
-from cometmq.client.settings import ConsumeFrom, ConsumerOptions
+from cometmq.client.consume.queues.parts import ConsumerParts
+from cometmq.client.settings import ConsumeFrom
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import (
@@ -43,6 +44,10 @@ class QueueOffsets:
         return await self._ask(
             queue, RequestCode.GET_MIN_OFFSET, GetMinOffset(queue.topic, queue.queue_id)
         )
+
+    async def both(self, queue: MessageQueue) -> tuple[int, int]:
+        """Return the offset of the oldest message and the exclusive end of a queue."""
+        return await self.min(queue), await self.max(queue)
 
     async def at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a timestamp."""
@@ -117,46 +122,46 @@ class NewQueues:
         return queue in self._new
 
 
-async def first_offset_of_new_queue(
-    queue: MessageQueue, group: str, offsets: QueueOffsets, new: NewQueues
-) -> int:
-    """Return where a broadcasting member starts in a queue that appeared while it runs.
+class FirstOffsets:
+    """Finds where one consumer starts in each newly assigned queue."""
 
-    As for clustering members, this is the first message of a young queue. An old queue may come
-    back with its broker: it is read from the first message stored since the member started.
-    """
-    if await offsets.is_young(queue, group):
-        return 0
-    return await offsets.at(queue, new.began_at_ms)
+    def __init__(self, parts: ConsumerParts) -> None:
+        self._parts = parts
+        self._bounds = QueueOffsets(parts.instance)
+        self.new = NewQueues(parts.instance.routes.was_absent)
 
+    async def find(self, queue: MessageQueue) -> int:
+        """Return the committed offset, or the start offset that the options specify.
 
-async def first_offset(
-    queue: MessageQueue,
-    store: OffsetStore,
-    offsets: QueueOffsets,
-    options: ConsumerOptions,
-    *,
-    new_queue: Callable[[], Awaitable[int]] | None = None,
-) -> int:
-    """Return the committed offset, or the start offset that the options specify.
+        Raise CometError if the caller must retry later.
 
-    `new_queue` finds the start offset of a queue that appeared while a broadcasting member runs.
-    Raise CometError if the caller must retry later.
+        Compatibility: retry topics are read from their beginning, except by a group that starts at
+        a timestamp.
+        """
+        parts, bounds = self._parts, self._bounds
+        options = parts.options
+        with Failures():
+            stored = await parts.offsets.read(queue)
+        if stored is not None and stored >= 0:
+            return stored
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        if options.consume_from is ConsumeFrom.FIRST_OFFSET:
+            return 0
+        if options.consume_from is ConsumeFrom.LAST_OFFSET:
+            if parts.is_broadcasting and queue in self.new:
+                return await self._in_new_queue(queue)
+            return 0 if is_retry else await bounds.max(queue)
+        if is_retry:
+            return await bounds.max(queue)
+        moment_ms = options.consume_timestamp_ms or wall_ms() - TIMESTAMP_BACK_MS
+        return await bounds.at(queue, moment_ms)
 
-    Compatibility: retry topics are read from their beginning, except by a group that starts at a
-    timestamp.
-    """
-    stored = await store.read(queue)
-    if stored is not None and stored >= 0:
-        return stored
-    is_retry = queue.topic.startswith(RETRY_PREFIX)
-    if options.consume_from is ConsumeFrom.FIRST_OFFSET:
-        return 0
-    if options.consume_from is ConsumeFrom.LAST_OFFSET and new_queue is not None:
-        return await new_queue()
-    if options.consume_from is ConsumeFrom.LAST_OFFSET:
-        return 0 if is_retry else await offsets.max(queue)
-    if is_retry:
-        return await offsets.max(queue)
-    moment_ms = options.consume_timestamp_ms or wall_ms() - TIMESTAMP_BACK_MS
-    return await offsets.at(queue, moment_ms)
+    async def _in_new_queue(self, queue: MessageQueue) -> int:
+        """Return where a broadcasting member starts in a queue that appeared while it runs.
+
+        As for clustering members, this is the first message of a young queue. An old queue may come
+        back with its broker: it is read from the first message stored since the member started.
+        """
+        if await self._bounds.is_young(queue, self._parts.group):
+            return 0
+        return await self._bounds.at(queue, self.new.began_at_ms)

@@ -19,6 +19,7 @@ from cometmq.client.clock import ClockMs, monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
 from cometmq.client.cluster.routes import names_former_master
 from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
@@ -71,14 +72,16 @@ class QueueLocks:
         *,
         lost: Lost,
         renew_ms: int = RENEW_MS,
+        retry_ms: int = RETRY_SOON_MS,
         clock_ms: ClockMs = monotonic_ms,
     ) -> None:
-        """`lost` is called with queues whose renewal was refused."""
+        """`lost` is called with queues that must restart at their committed offsets."""
         self._instance = instance
         self._group = group
         self._offsets = offsets
         self._lost = lost
         self._renew_ms = renew_ms
+        self._retry_ms = retry_ms
         self._clock_ms = clock_ms
         self._held: dict[MessageQueue, LockTimes] = {}
         # Locks that brokers may attribute to us: requested, and not refused.
@@ -191,6 +194,22 @@ class QueueLocks:
         if queue not in granted:
             return False
         return await self._regain(queue, granted[queue])
+
+    async def recovers(self, held: ProcessQueue) -> bool:
+        """Lock a queue again whose lock has expired, however long that takes.
+
+        Return False if the queue is left meanwhile, or another member has locked it since.
+        """
+        while not (held.is_dropped or held.is_leaving):
+            is_ours = await self.recover(held.queue)
+            if is_ours:
+                return True
+            if is_ours is not None:
+                if not held.is_dropped:
+                    self._lost([held.queue])
+                return False
+            await asyncio.sleep(self._retry_ms / 1000)
+        return False
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
         """Release locks, so that other members need not wait until they expire."""

@@ -13,26 +13,18 @@ Invariants
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
-
-import msgspec
 
 from cometmq.client.application_calls import Failures, calling, original, outlive
 from cometmq.client.clock import monotonic_ms
-from cometmq.client.cluster.outages import FailureLog
 from cometmq.client.consume.queues.locks import QueueLocks
-from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.parts import ConsumerParts, QueuesCallback
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.listener import called
-from cometmq.client.namespace import Namespace
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import Log
 from cometmq.remoting.names import RETRY_PREFIX
-from cometmq.remoting.transport.tasks import TaskSet, describe
-
-QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
-"""A coroutine function, or a plain function, which is called on a thread."""
+from cometmq.remoting.transport.tasks import describe
 
 FORCED_LEAVE_MS: Final = 60_000
 """Time limit for the listener of a queue without a lock, and for an `on_revoked` callback."""
@@ -49,39 +41,19 @@ GIVEN_UP_SHOWN_MAX: Final = 16
 """Number of unstored offsets that one event lists."""
 
 
-class OwnershipCallbacks(msgspec.Struct):
-    """Callbacks about owned queues, except the retry topic's queues."""
-
-    group: str
-    """Names the group in log entries."""
-    client: object = None
-    """The consumer, which the callbacks cannot close."""
-    assigned: QueuesCallback | None = None
-    revoked: QueuesCallback | None = None
-
-
 class Ownership:
     """Runs the steps of taking and leaving the queues of one consumer."""
 
-    def __init__(
-        self,
-        offsets: OffsetStore,
-        *,
-        callbacks: OwnershipCallbacks,
-        locks: QueueLocks | None,
-        namespace: Namespace,
-        background: TaskSet,
-        failed: FailureLog,
-        log: Log,
-    ) -> None:
-        self._failed = failed
-        self._offsets = offsets
-        self._callbacks = callbacks
-        self._group = callbacks.group
+    def __init__(self, parts: ConsumerParts, locks: QueueLocks | None = None) -> None:
+        """`locks` are those of an orderly consumer."""
+        self._callbacks = parts.callbacks
+        self._group = parts.callbacks.group
+        self._offsets = parts.offsets
+        self._background = parts.background
+        self._namespace = parts.instance.namespace
+        self._failed = parts.instance.outages.failed
+        self._log = parts.instance.log
         self._locks = locks
-        self._namespace = namespace
-        self._background = background
-        self._log = log
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
         self._assigning = asyncio.Lock()
 

@@ -6,10 +6,13 @@ Invariants
     message may be redelivered but is never lost.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from cometmq.client.application_calls import Failures
 from cometmq.client.consume.queues.calls_in_flight import Calls
+from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.message import MessageExt
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ProcessQueueInfo
@@ -30,6 +33,8 @@ class ProcessQueue:
         """
         self.calls = Calls()
         """Listener calls with messages of this queue."""
+        self.room = asyncio.Event()
+        """Set when the reader should check again whether it may pull or deliver."""
         self.body_bytes = 0
         self.last_pull_ms = 0
         self.last_consume_ms = 0
@@ -91,7 +96,15 @@ class ProcessQueue:
         # front may be committed, because messages finish out of order.
         while order and order[0] not in held:
             order.popleft()
+        self.room.set()
         return self.committable
+
+    def consumed(self, messages: Iterable[MessageExt], offsets: OffsetStore) -> None:
+        """Drop consumed messages, and advance the offset; do nothing if the queue was dropped."""
+        if not self.is_dropped:
+            offset = self.remove(messages)
+            with Failures():
+                offsets.update(self.queue, offset)
 
     def late(self, *, started_before_ms: int, count_max: int) -> list[MessageExt]:
         """Return the leading messages that the listener received before `started_before_ms`."""

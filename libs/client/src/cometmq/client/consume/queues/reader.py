@@ -2,23 +2,23 @@
 """Reads one owned queue in a loop that pulls while there is room."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
 
 import msgspec
 
 from cometmq.client.clock import monotonic_ms, wall_ms
-from cometmq.client.cluster.outages import FailureLog
 from cometmq.client.cluster.routes import contradicts, names_former_master
-from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.locks import QueueLocks
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.message import MessageExt
+from cometmq.client.settings import ConsumerOptions, PushOptions
 from cometmq.client.transfer.puller import Pulled, Puller, PullStatus
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import AccessDenied, CometError, CommandError, TopicNotExist
-from cometmq.remoting.log import Log
 
 NOT_READY_CODES: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
@@ -37,74 +37,82 @@ _WITHOUT_TOPIC: Final = (
     " the topic again, or create it there"
 )
 
-Sink = Callable[[ProcessQueue, list[MessageExt]], None]
+
+class Sink(Protocol):
+    """Takes the pulled messages of all queues: a delivery to a listener, or the buffer of polls."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the consumer as a whole must not pull now."""
+
+    @property
+    def takes_unreadable(self) -> bool:
+        """Whether lists of unreadable messages are submitted too, instead of skipped."""
+
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Take messages of one queue."""
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """Limits on the messages held for one queue, from `queue_count_max` and related options.
+class Prefetch:
+    """Limits on the messages held for each queue, from `queue_count_max` and related options.
 
     They are checked before a pull, so one pull may exceed them by up to `pull_count_max` messages.
     """
 
-    count_max: int
-    bytes_max: int
-    span_max: int
+    def __init__(self, options: ConsumerOptions, owned: Collection[MessageQueue]) -> None:
+        """Limits per topic are divided among the `owned` queues of the topic."""
+        self.is_suspended = False
+        """Whether pulled messages must not be delivered."""
+        self.pause_ms = 0
+        self._owned = owned
+        self._count_max = options.queue_count_max
+        self._bytes_max = options.queue_bytes_max
+        self._span_max = options.queue_span_max
+        self._topic_count_max = self._topic_bytes_max = 0
+        if isinstance(options, PushOptions):
+            self.pause_ms = options.pull_interval_ms
+            self._topic_count_max = options.topic_count_max
+            self._topic_bytes_max = options.topic_bytes_max
 
-    def is_full(self, queue: ProcessQueue) -> bool:
-        """Return whether pulling must pause."""
+    def has_room(self, held: ProcessQueue) -> bool:
+        """Return whether more messages of a queue may be pulled."""
+        count_max, bytes_max = self._count_max, self._bytes_max
+        if self._topic_count_max or self._topic_bytes_max:
+            topic = held.queue.topic
+            queue_count = max(1, sum(queue.topic == topic for queue in self._owned))
+            if self._topic_count_max:
+                count_max = max(1, self._topic_count_max // queue_count)
+            if self._topic_bytes_max:
+                bytes_max = max(1, self._topic_bytes_max // queue_count)
         return (
-            len(queue) > self.count_max
-            or queue.body_bytes > self.bytes_max
-            or queue.span > self.span_max
+            len(held) <= count_max and held.body_bytes <= bytes_max and held.span <= self._span_max
         )
 
 
-class ReadContext(msgspec.Struct):
-    """The parts shared by the readers of one consumer."""
+class ReadParts(msgspec.Struct):
+    """The parts that all readers of one consumer use."""
 
-    group: str
+    shared: ConsumerParts
     puller: Puller
-    offsets: OffsetStore
-    subscriptions: Mapping[str, SubscriptionData]
-    limits: Callable[[str], Limits]
     sink: Sink
-    may_read: Callable[[], bool]
-    """False while the consumer as a whole is full."""
-    is_suspended: Callable[[], bool]
-    """True while pulled messages must not be delivered."""
-    pulled: Callable[[str, int, int], None]
-    """Called with the topic, message count and duration in ms of each pull that returned
-    messages.
-    """
-    not_ready: Callable[[], None]
-    """Called when a broker does not know our subscription."""
-    outdated: Callable[[str], None]
-    """Called with a topic whose route a broker contradicts."""
-    failed: FailureLog
-    log: Log
-    may_commit: Callable[[MessageQueue], bool]
-    """False while another member may own the queue and have committed a higher offset."""
-    pull_interval_ms: int = 0
-    commits_by_pull: bool = True
-    """Whether pulls carry the committed offset."""
-    takes_unreadable: bool = False
-    """Whether the sink also receives lists of unreadable messages, which are otherwise skipped."""
+    prefetch: Prefetch
+    locks: QueueLocks | None = None
 
 
 class Reader:
     """Reads one queue."""
 
-    def __init__(self, context: ReadContext, queue: MessageQueue, offset: int) -> None:
+    def __init__(self, parts: ReadParts, queue: MessageQueue, offset: int) -> None:
         self.process_queue = ProcessQueue(queue, offset)
         self.is_paused = False
-        self._context = context
-        self._room = asyncio.Event()
+        self._parts = parts
+        self._shared = parts.shared
         self._refused_count = 0
         self._pull_scope: asyncio.Timeout | None = None
 
     def progressed(self) -> None:
         """Check for room again, because messages were consumed or settings have changed."""
-        self._room.set()
+        self.process_queue.room.set()
 
     def resubscribed(self) -> None:
         """Abandon the pull in flight, because the subscription of its topic has changed.
@@ -117,10 +125,10 @@ class Reader:
 
     async def run(self) -> None:
         """Pull until the queue is dropped."""
-        context = self._context
+        shared, prefetch = self._shared, self._parts.prefetch
         while await self._becomes(self._may_read):
             held = self.process_queue
-            subscription = context.subscriptions.get(held.queue.topic)
+            subscription = shared.subscriptions.get(held.queue.topic)
             if subscription is None:
                 return
             begin_ms = monotonic_ms()
@@ -133,21 +141,21 @@ class Reader:
                 continue
             if pulled.messages:
                 took_ms = monotonic_ms() - begin_ms
-                context.pulled(held.queue.topic, len(pulled.messages), took_ms)
+                shared.rates.note_pull(held.queue.topic, count=len(pulled.messages), ms=took_ms)
             self._refused_count = 0
             held.last_pull_ms = wall_ms()
             # A pull in flight at `pause` may find messages: they wait here, uncommitted.
             if await self._becomes(self._may_deliver) and self._is_current(subscription):
                 self._take(pulled)
-            if context.pull_interval_ms:
-                await asyncio.sleep(context.pull_interval_ms / 1000)
+            if prefetch.pause_ms:
+                await asyncio.sleep(prefetch.pause_ms / 1000)
 
     async def _pull(self, subscription: SubscriptionData) -> Pulled | None:
         """Return the answer to a pull; None if it was abandoned for a new subscription."""
         held = self.process_queue
         try:
             async with asyncio.timeout(None) as self._pull_scope:
-                return await self._context.puller.pull(
+                return await self._parts.puller.pull(
                     held.queue,
                     held.next_offset,
                     subscription,
@@ -159,7 +167,7 @@ class Reader:
             self._pull_scope = None
 
     def _take(self, pulled: Pulled) -> None:
-        context, held = self._context, self.process_queue
+        sink, offsets, held = self._parts.sink, self._shared.offsets, self.process_queue
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
             self._log_moved(pulled)
             if len(held) and pulled.next_offset < held.next_offset:
@@ -168,16 +176,16 @@ class Reader:
                 held = self.process_queue = held.begun_anew(pulled.next_offset)
             held.next_offset = pulled.next_offset
             if not len(held):
-                context.offsets.update(held.queue, pulled.next_offset, is_reset=True)
+                offsets.update(held.queue, pulled.next_offset, is_reset=True)
             return
         fresh = held.put(pulled.messages, pulled.next_offset)
         if fresh:
-            context.sink(held, fresh)
-        if context.takes_unreadable and pulled.unreadable:
-            context.sink(held, held.put(pulled.unreadable, pulled.next_offset))
+            sink.submit(held, fresh)
+        if sink.takes_unreadable and pulled.unreadable:
+            sink.submit(held, held.put(pulled.unreadable, pulled.next_offset))
         # A pull whose messages were all filtered out is progress too; otherwise the lag would grow.
         if not len(held):
-            context.offsets.update(held.queue, held.committable)
+            offsets.update(held.queue, held.committable)
 
     def _log_moved(self, pulled: Pulled) -> None:
         """Log that the broker has moved our offset, and how many messages the group misses.
@@ -185,8 +193,8 @@ class Reader:
         As in RocketMQ, a broker answers a pull beyond the end of a queue with the end offset. This
         happens after a topic was deleted and created again, because committed offsets are kept.
         """
-        context, held = self._context, self.process_queue
-        group, topic = context.group, held.queue.topic
+        shared, held = self._shared, self.process_queue
+        group, topic = shared.group, held.queue.topic
         asked, following = held.next_offset, pulled.next_offset
         if following > asked:
             skipped_count = following - max(asked, 0)
@@ -201,7 +209,7 @@ class Reader:
                 advice += (
                     f"; to consume what is skipped: cometmq group reset {group} {topic} --to first"
                 )
-        context.log.warning(
+        shared.instance.log.warning(
             "offset.moved",
             group=group,
             topic=topic,
@@ -220,7 +228,7 @@ class Reader:
         them.
         """
         topic = self.process_queue.queue.topic
-        return self._context.subscriptions.get(topic) is subscription
+        return self._shared.subscriptions.get(topic) is subscription
 
     def _commit_offset(self) -> int | None:
         """Return the offset for a pull to carry: only progress that is not stored yet.
@@ -228,11 +236,10 @@ class Reader:
         A Java broker handles pulls and commits on different threads, and another member may
         already own the queue, so repeating an offset needlessly can undo a later commit.
         """
-        context, queue = self._context, self.process_queue.queue
-        if not context.commits_by_pull:
-            return None
-        offset = context.offsets.unsaved(queue)
-        return offset if offset and context.may_commit(queue) else None
+        locks, queue = self._parts.locks, self.process_queue.queue
+        offset = self._shared.offsets.unsaved(queue)
+        # While a lock is uncertain, another member may have committed a higher offset.
+        return offset if offset and (locks is None or locks.is_valid(queue)) else None
 
     async def _becomes(self, condition: Callable[[], bool]) -> bool:
         """Wait until the condition is true; return False if the queue is dropped first."""
@@ -240,36 +247,36 @@ class Reader:
         while not held.is_dropped:
             if condition():
                 return True
-            self._room.clear()
+            held.room.clear()
             try:
                 async with asyncio.timeout(_FULL_CHECK_MS / 1000):
-                    await self._room.wait()
+                    await held.room.wait()
             except TimeoutError:
-                continue  # `progressed` ends the wait; the timeout guards against a missed call
+                continue  # `room` ends the wait; the timeout guards against a missed change
         return False
 
     def _may_deliver(self) -> bool:
-        return not (self.is_paused or self._context.is_suspended())
+        return not (self.is_paused or self._parts.prefetch.is_suspended)
 
     def _may_read(self) -> bool:
-        context, held = self._context, self.process_queue
-        is_full = context.limits(held.queue.topic).is_full(held)
-        return not is_full and self._may_deliver() and context.may_read()
+        parts = self._parts
+        has_room = not parts.sink.is_full and parts.prefetch.has_room(self.process_queue)
+        return has_room and self._may_deliver()
 
     def _failure_delay_ms(self, error: CometError) -> int:
-        context, queue = self._context, self.process_queue.queue
+        instance, queue = self._shared.instance, self.process_queue.queue
         self._refused_count += 1
         if isinstance(error, CommandError) and error.code in NOT_READY_CODES:
             if self._refused_count % 10 == 0:
-                context.not_ready()
+                instance.heartbeat_soon()
             if self._refused_count <= NOT_READY_COUNT_MAX:
                 return NOT_READY_DELAY_MS
         if contradicts(error) or names_former_master(error):
-            context.outdated(queue.topic)
-        context.failed(
+            instance.routes.outdated(queue.topic)
+        instance.outages.failed(
             "pull.failed",
             error,
-            group=context.group,
+            group=self._shared.group,
             topic=queue.topic,
             broker=queue.broker_name,
             queue_id=queue.queue_id,

@@ -6,6 +6,7 @@ times cover the last minute, failed messages the last hour; the response time of
 the last hour if the listener has not been called for a minute.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
@@ -17,6 +18,9 @@ from cometmq.remoting.bodies.running_info import ConsumeStatus
 
 WINDOW_MS: Final = 60_000
 HOUR_MS: Final = 60 * WINDOW_MS
+SAMPLE_INTERVAL_S: Final = 5
+"""Interval between calls that sample the rates; a sample is due every 10 s."""
+
 _SAMPLE_COUNT: Final = 6
 """Samples per period, so a period begins up to a sixth of its length later than it should."""
 
@@ -114,8 +118,14 @@ class ConsumeRates:
             rate = self._topics[topic] = TopicRate(self._clock_ms())
         return rate.totals
 
+    async def run(self) -> None:
+        """Take samples every few seconds."""
+        while True:
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
+            self.sample()
+
     def sample(self) -> None:
-        """Take samples; called every few seconds."""
+        """Take samples where they are due."""
         now_ms = self._clock_ms()
         for rate in self._topics.values():
             rate.sample(now_ms)

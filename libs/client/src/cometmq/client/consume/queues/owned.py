@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readers of all owned queues, and the steps by which queues are taken or dropped.
+"""The queues that a member owns: their readers, and the steps by which they are taken or left.
 
 Invariants
     A queue is read only after its first offset is known and `on_assigned` has been called. A
@@ -8,40 +8,59 @@ Invariants
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from cometmq.client.clock import monotonic_ms
+from cometmq.client.consume.queues.first_offsets import FirstOffsets
+from cometmq.client.consume.queues.locks import QueueLocks
 from cometmq.client.consume.queues.ownership import Ownership
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
-from cometmq.client.consume.queues.reader import ReadContext, Reader
+from cometmq.client.consume.queues.reader import Prefetch, Reader, ReadParts, Sink
 from cometmq.client.for_each import for_each
+from cometmq.client.transfer.puller import Puller
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ProcessQueueInfo
 from cometmq.remoting.errors import CometError
-from cometmq.remoting.transport.tasks import TaskSet
 
 TOPICS_AT_ONCE: Final = 16
 """How many topics are rebalanced at the same time."""
 
-FirstOffset = Callable[[MessageQueue], Awaitable[int]]
 
-
-class Readers:
-    """The readers of one consumer."""
+class OwnedQueues:
+    """The queues of one member that pulls on its own, each with a reader."""
 
     def __init__(
         self,
-        context: ReadContext,
-        background: TaskSet,
-        first_offset: FirstOffset,
-        ownership: Ownership,
+        parts: ConsumerParts,
+        sink: Sink,
+        puller: Puller,
+        locks: QueueLocks | None = None,
+        *,
+        stores_progress: bool = True,
     ) -> None:
-        """`first_offset` returns the start offset of a new queue."""
-        self._context = context
-        self._ownership = ownership
-        self._background = background
-        self._first_offset = first_offset
+        """Pass pulled messages to `sink`; without `stores_progress`, only commits store offsets."""
+        self._parts = parts
+        self._puller = puller
+        self._locks = locks
+        self._stores_progress = stores_progress
+        self._first = FirstOffsets(parts)
+        self._ownership = Ownership(parts, locks)
         self._readers: dict[MessageQueue, Reader] = {}
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._prefetch = Prefetch(parts.options, self._readers.keys())
+        self._read = ReadParts(parts, puller, sink, self._prefetch, locks)
+        self.ever: set[MessageQueue] = set()
+        """All queues that this member has ever owned."""
+        self.stored_ms = monotonic_ms()
+        """When offsets were last stored."""
+
+    def start(self) -> None:
+        """Start sampling rates and renewing locks."""
+        self._parts.background.keep(self._parts.rates.run, name="rates")
+        if self._locks is not None:
+            self._parts.background.keep(self._locks.run, name="locks")
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -66,6 +85,16 @@ class Readers:
         for reader in self._readers.values():
             reader.progressed()
 
+    def suspend(self, *, is_suspended: bool) -> None:
+        """Pause or resume pulling and delivering."""
+        self._prefetch.is_suspended = is_suspended
+        self.wake()
+
+    def renew_soon(self) -> None:
+        """Renew the locks at once, because a restarted broker has lost all locks."""
+        if self._locks is not None:
+            self._locks.renew_soon()
+
     def resubscribed(self, topic: str) -> None:
         """Pull again with the changed subscription of a topic."""
         for queue in self.of_topic(topic):
@@ -77,6 +106,9 @@ class Readers:
         The queues of all topics are claimed at once: an orderly consumer of hundreds of topics
         would otherwise send each broker a request per topic.
         """
+        for topic, mine in shares.items():
+            self.ever.update(mine)
+            self._first.new.note(topic, mine)
         lost = {
             topic: [queue for queue in self.of_topic(topic) if queue not in mine]
             for topic, mine in shares.items()
@@ -114,9 +146,9 @@ class Readers:
             tasks = [group.create_task(self._open(queue)) for queue in claimed]
         opened = [queue for queue, task in zip(claimed, tasks, strict=True) if task.result()]
         if opened:
-            self._context.log.info(
+            self._parts.instance.log.info(
                 "queues.assigned",
-                group=self._context.group,
+                group=self._parts.group,
                 topic=claimed[0].topic,
                 broker=claimed[0].broker_name,
                 taken=len(opened),
@@ -134,8 +166,22 @@ class Readers:
         held = [reader.process_queue for reader in map(self._remove, queues) if reader is not None]
         if held:
             for one in held:
-                self._context.puller.forget(one.queue)
+                self._puller.forget(one.queue)
             await self._ownership.leave(held, is_lost=is_lost)
+
+    async def leave(self, topic: str) -> None:
+        """Leave all queues of a topic that is no longer subscribed."""
+        self._first.new.forget(topic)
+        await self.drop(self.of_topic(topic))
+
+    async def begin_anew(self, queues: Collection[MessageQueue]) -> None:
+        """Drop queues that another member has locked, and everything pulled from them; rebalancing
+        takes back our share.
+        """
+        parts = self._parts
+        parts.instance.log.warning("locks.lost", group=parts.group, count=len(queues))
+        await self.drop(queues, is_lost=True)
+        parts.rebalance.set()
 
     def restart(self, queue: MessageQueue, offset: int) -> None:
         """Read an owned queue from an offset, dropping its held messages.
@@ -143,22 +189,30 @@ class Readers:
         The offset is not recorded.
         """
         before = self._remove(queue)
-        reader = self._readers[queue] = Reader(self._context, queue, offset)
+        reader = self._readers[queue] = Reader(self._read, queue, offset)
         if before is not None:
             reader.process_queue = before.process_queue.begun_anew(offset)
             reader.is_paused = before.is_paused
         self._run(queue)
 
     async def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Read an owned queue from an offset, and store this offset as the group's."""
-        self._context.offsets.update(queue, offset, is_reset=True)
-        self.restart(queue, offset)
-        await self._context.offsets.persist([queue])
+        """Read a queue, if it is owned, from an offset, and store this offset as the group's."""
+        if queue in self._readers:
+            self._parts.offsets.update(queue, offset, is_reset=True)
+            self.restart(queue, offset)
+            await self._parts.offsets.persist([queue])
 
-    async def persist(self) -> None:
-        """Store the offsets of the owned queues whose ownership is certain."""
-        context = self._context
-        await context.offsets.persist([one for one in self._readers if context.may_commit(one)])
+    async def store(self) -> None:
+        """Store the offsets of the owned queues whose ownership is certain, unless only commits
+        store progress.
+        """
+        if not self._stores_progress:
+            return
+        self.stored_ms = monotonic_ms()
+        locks = self._locks
+        await self._parts.offsets.persist(
+            [one for one in self._readers if locks is None or locks.is_valid(one)]
+        )
 
     def stop(self) -> None:
         """Stop pulling; held messages may still be consumed."""
@@ -170,26 +224,50 @@ class Readers:
         """Leave all queues and store their offsets; called after `stop`."""
         held = self.process_queues
         self._readers.clear()
-        self._context.puller.close()
+        self._puller.close()
         await self._ownership.close(held, is_drained=is_drained)
+
+    # -- what administrators see --------------------------------------------------------------
+
+    def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the consumed offset of each owned queue of a topic."""
+        return {
+            held.queue: held.committable
+            for held in self.process_queues
+            if held.queue.topic == topic
+        }
+
+    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
+        """Return the state of each owned queue."""
+        found = {
+            held.queue: held.info(self._parts.offsets.position(held.queue) or 0)
+            for held in self.process_queues
+        }
+        if self._locks is not None:
+            for queue, info in found.items():
+                info.locked = self._locks.is_valid(queue)
+                info.last_lock_timestamp = self._locks.granted_ms(queue)
+        return found
+
+    # -- inside -------------------------------------------------------------------------------
 
     async def _open(self, queue: MessageQueue) -> bool:
         """Find where to start reading a queue; return False if that is unknown for now."""
         try:
-            offset = await self._first_offset(queue)
+            offset = await self._first.find(queue)
         except CometError as error:
-            self._context.failed(
+            self._parts.instance.outages.failed(
                 "offset.unknown",
                 error,
-                group=self._context.group,
+                group=self._parts.group,
                 topic=queue.topic,
                 queue_id=queue.queue_id,
             )
             return False
         if queue not in self._readers:  # a reset may have added it
             # Committed even without messages: the next start must not skip new ones.
-            self._context.offsets.update(queue, offset)
-            self._readers[queue] = Reader(self._context, queue, offset)
+            self._parts.offsets.update(queue, offset)
+            self._readers[queue] = Reader(self._read, queue, offset)
         return True
 
     def _run(self, queue: MessageQueue) -> None:
@@ -197,7 +275,7 @@ class Readers:
         reader = self._readers.get(queue)
         if reader is not None and queue not in self._tasks:
             name = f"read-{queue.topic}-{queue.queue_id}"
-            self._tasks[queue] = self._background.keep(reader.run, name=name)
+            self._tasks[queue] = self._parts.background.keep(reader.run, name=name)
 
     def _remove(self, queue: MessageQueue) -> Reader | None:
         task = self._tasks.pop(queue, None)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Membership of a consumer group: heartbeats, rebalancing, and the requests of brokers.
+
+A membership divides queues among the members, and passes its share to the queues of its consumer:
+`OwnedQueues`, which read by themselves, or the shares of a pull consumer.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.instance import RETRY_SOON_MS
+from cometmq.client.consume.delivery.directly import consume_directly
+from cometmq.client.consume.queues.agreement import Agreement
+from cometmq.client.consume.queues.assignment import Assigner
+from cometmq.client.consume.queues.owned import OwnedQueues
+from cometmq.client.consume.queues.parts import ConsumerParts
+from cometmq.client.consume.queues.rebalance import AllocateStrategy
+from cometmq.client.consume.queues.shares import Shares
+from cometmq.client.consume.running_info import option_properties, stacks, state_properties
+from cometmq.client.listener import AnyCaller
+from cometmq.client.message import received
+from cometmq.remoting.bodies.heartbeat import ConsumerData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+)
+from cometmq.remoting.errors import ServerError
+from cometmq.remoting.message.record import MessageRecord
+
+CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
+CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
+"""The consume type: CONSUME_PASSIVELY for push by long polling, CONSUME_ACTIVELY for pull."""
+
+STORE_MS_MAX: Final = 500
+"""How long rebalancing waits for the offsets of consumed messages to be stored."""
+
+
+class Membership:
+    """A consumer as its client instance and the brokers see it (`ConsumerMember`)."""
+
+    def __init__(
+        self,
+        parts: ConsumerParts,
+        queues: OwnedQueues | Shares,
+        strategy: AllocateStrategy,
+        *,
+        caller: AnyCaller | None = None,
+        is_assigned: bool = False,
+    ) -> None:
+        """`caller` calls the listener of a push consumer; with `is_assigned`, the application has
+        chosen the queues.
+        """
+        self._parts = parts
+        self._queues = queues
+        self._strategy = strategy
+        self._caller = caller
+        self._is_assigned = is_assigned
+        self._consume_type = CONSUME_ACTIVELY if caller is None else CONSUME_PASSIVELY
+        self._begin_ms = wall_ms()
+        self._assigner = Assigner(parts, strategy)
+        self._agreement = Agreement(
+            parts.instance, parts.group, parts.subscriptions, parts.options.message_model
+        )
+        self._sharing: asyncio.Task[None] | None = None
+
+    # -- sharing ------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Rebalance now, and whenever members or routes change."""
+        if not await self.share():
+            self._parts.rebalance.set()
+        self._sharing = self._parts.background.keep(self._keep_sharing, name="rebalance")
+        self._parts.background.keep(self._agreement.run, name="agreement")
+
+    async def end(self) -> None:
+        """Stop rebalancing; the owned queues are kept."""
+        if self._sharing is not None:
+            self._sharing.cancel()
+            await asyncio.wait([self._sharing])
+
+    async def _keep_sharing(self) -> None:
+        is_complete, interval_ms = True, self._parts.options.rebalance_interval_ms
+        while True:
+            if await self._parts.rebalance.wait(interval_ms if is_complete else RETRY_SOON_MS):
+                # A new member may look up its offsets before this one has computed its new share;
+                # without this, it would receive the messages consumed since the last commit again.
+                await self._store()
+            is_complete = await self.share()
+
+    async def _store(self) -> None:
+        """Store progress; if that takes long, as when a broker hangs, rebalance in the meantime."""
+        if not self._parts.is_broadcasting:
+            task = self._parts.background.spawn(self._queues.store(), name="store-progress")
+            await asyncio.wait([task], timeout=STORE_MS_MAX / 1000)
+
+    async def share(self) -> bool:
+        """Rebalance every topic once; return False if a retry is needed soon."""
+        shares, is_complete = await self._assigner.shares(self.topics)
+        is_complete = await self._queues.take(shares) and is_complete
+        for topic in shares:
+            if topic not in self.topics:  # unsubscribed during the call
+                await self._queues.leave(topic)
+        return is_complete
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The owned queues."""
+        return self._queues.queues
+
+    async def unsubscribed(self, topic: str) -> None:
+        """Release the queues of a topic."""
+        await self._queues.leave(topic)
+
+    def resubscribed(self, topic: str) -> None:
+        """Rebalance, and pull again with the new subscription of a topic."""
+        self._queues.resubscribed(topic)
+        self.wake()
+
+    # -- the interface `ConsumerMember` for brokers -------------------------------------------
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The subscribed topics, including a push consumer's retry topic; none if the application
+        has chosen the queues.
+        """
+        return () if self._is_assigned else self._parts.subscriptions.keys()
+
+    def heartbeat_data(self) -> ConsumerData:
+        """Return the group and its subscriptions for heartbeats."""
+        parts = self._parts
+        return ConsumerData(
+            consume_from_where=parts.options.consume_from,
+            consume_type=self._consume_type,
+            group_name=parts.group,
+            message_model=parts.options.message_model,
+            subscription_data_set=[parts.subscriptions[topic] for topic in self.topics],
+            unit_mode=parts.options.unit_mode,
+        )
+
+    def wake(self) -> None:
+        """Rebalance now."""
+        self._parts.rebalance.set()
+        self._agreement.changed()
+        self._queues.renew_soon()
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue from these offsets in the queues that this member owns."""
+        for queue, offset in offsets.items():
+            await self._queues.reset(queue, offset)
+        self._parts.instance.log.info("offsets.reset", group=self._parts.group, topic=topic)
+
+    def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the consumed offset of each owned queue of a topic."""
+        return self._queues.consumed_offsets(topic)
+
+    def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
+        """Return the state of the consumer, with the stacks of its tasks if requested.
+
+        Compatibility: as in Java, push consumers list every subscribed topic with its rates.
+        """
+        parts = self._parts
+        return ConsumerRunningInfo(
+            jstack=stacks() if with_stacks else None,
+            properties={
+                **option_properties(parts.options),
+                **state_properties(
+                    list(parts.instance.namesrv.addresses),
+                    self._consume_type,
+                    begin_ms=self._begin_ms,
+                ),
+                "consumerGroup": parts.group,
+                "allocateMessageQueueStrategy": self._strategy.name,
+                "offsetStore": type(parts.offsets).__name__,
+            },
+            subscription_set=list(parts.subscriptions.values()),
+            mq_table=self._queues.infos(),
+            status_table=parts.rates.statuses(() if self._caller is None else self.topics),
+        )
+
+    async def consume_directly(
+        self, record: MessageRecord, broker_name: str
+    ) -> ConsumeMessageDirectlyResult:
+        """Call the listener with one message now, bypassing the queues."""
+        if self._caller is None:
+            raise ServerError(f"the consumer group {self._parts.group} pulls: it has no listener")
+        message = received(record, broker_name, self._parts.instance.namespace)
+        return await consume_directly(self._caller, message)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all parts of one consumer use."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+
+import msgspec
+
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.rates import ConsumeRates
+from cometmq.client.settings import ConsumerOptions, MessageModel
+from cometmq.client.wakeup import Wakeup
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.transport.tasks import TaskSet
+
+QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
+"""A coroutine function, or a plain function, which is called on a thread."""
+
+
+class OwnershipCallbacks(msgspec.Struct):
+    """Callbacks about owned queues, except the retry topic's queues."""
+
+    group: str
+    """Names the group in log entries."""
+    client: object = None
+    """The consumer, which the callbacks cannot close."""
+    assigned: QueuesCallback | None = None
+    revoked: QueuesCallback | None = None
+
+
+class ConsumerParts(msgspec.Struct):
+    """What all parts of one consumer use."""
+
+    instance: ClientInstance
+    group: str
+    """The full name."""
+    options: ConsumerOptions
+    subscriptions: Mapping[str, SubscriptionData]
+    offsets: OffsetStore
+    callbacks: OwnershipCallbacks
+    background: TaskSet
+    stack: AsyncExitStack = msgspec.field(default_factory=AsyncExitStack)
+    """Closed with the consumer, even if its start fails."""
+    rates: ConsumeRates = msgspec.field(default_factory=ConsumeRates)
+    rebalance: Wakeup = msgspec.field(default_factory=Wakeup)
+    """Set to rebalance now."""
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether every member gets every message."""
+        return self.options.message_model is MessageModel.BROADCASTING
