@@ -18,7 +18,7 @@ MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 async def test_a_refused_member_does_not_insist(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cometmq.client.cluster.instance.RETRY_SOON_MS", 1)
+    monkeypatch.setattr("cometmq.client.cluster.heartbeats.RETRY_SOON_MS", 1)
     monkeypatch.setattr("cometmq.client.consume.membership.RETRY_SOON_MS", 1)
     for code in (HEARTBEAT, MEMBERS):
         cluster.broker.fail(code, REFUSAL, times=1_000)

@@ -3,6 +3,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,7 +144,7 @@ class Beating:
 
     def __init__(self, age_ms: int) -> None:
         self.options = ClientOptions(heartbeat_interval_ms=30_000)
-        self.heartbeat_ms = NOW_MS - age_ms
+        self.heartbeats = SimpleNamespace(sent_ms=NOW_MS - age_ms)
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ class FakeInstance:
 
     def __init__(self) -> None:
         self.log = NO_LOG
-        self.remoting = self.routes = self
+        self.remoting = self.routes = self.brokers = self
         self.commits: list[tuple[int, int]] = []
         self.answered: list[int] = []
         self.refusal: CommandError | None = None

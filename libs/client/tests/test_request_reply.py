@@ -152,7 +152,7 @@ async def test_without_a_reply_the_request_ends_in_time(cluster: MemoryCluster) 
             NoReply, match="no reply to the request to the topic T in 3000 ms"
         ) as it:
             await requester.request(Message("T", b"x"), 3_000)
-        assert not len(requester._running().replies)
+        assert not len(requester._running().members.replies)
     assert it.value.code == 10006
     assert len(cluster.messages("T")) == 1
 
@@ -161,7 +161,7 @@ async def test_a_request_to_a_frozen_broker_says_how_long_it_took(cluster: Memor
     """The error message used to leave out the time of the heartbeat before the request."""
     async with Producer("requester", cluster.namesrv) as requester:
         await requester.send(Message("T", b"x"))
-        requester._running()._greeted.clear()
+        requester._running().heartbeats._greeted.clear()
         for code in (RequestCode.HEART_BEAT, RequestCode.SEND_MESSAGE_V2):
             cluster.broker.fail(code, HANG, times=10)
         with pytest.raises(SendTimeout, match=r"gave up after 1 attempt in \d+ ms") as caught:
@@ -176,7 +176,7 @@ async def test_a_request_to_a_frozen_broker_says_how_long_it_took(cluster: Memor
 async def test_a_frozen_broker_leaves_time_for_a_request_to_another(pair: MemoryCluster) -> None:
     async with Producer("requester", pair.namesrv) as requester:
         await requester.queues("T")
-        requester._running()._greeted.clear()
+        requester._running().heartbeats._greeted.clear()
         pair.brokers[0].fail(RequestCode.HEART_BEAT, HANG, times=10)
         with pytest.raises(NoReply):  # stored, but no consumer runs
             await requester.request(

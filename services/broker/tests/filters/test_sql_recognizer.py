@@ -14,8 +14,8 @@ from lark.exceptions import UnexpectedToken
 from cometmq.broker.filters.sql.grammar import GRAMMAR
 from cometmq.broker.filters.sql.parser import FedTokens, feed
 from cometmq.client.errors import InvalidArgument
-from cometmq.client.sql_doubts import doubt_of_condition
-from cometmq.client.sql_syntax import read_tokens
+from cometmq.client.subscriptions.sql_doubts import doubt_of_condition
+from cometmq.client.subscriptions.sql_syntax import read_tokens
 from cometmq.remoting.sql.errors import SqlError
 from cometmq.remoting.sql.lexer import Token
 

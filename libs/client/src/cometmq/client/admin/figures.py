@@ -59,7 +59,41 @@ class SlowRequests(msgspec.Struct, frozen=True):
     count: int
 
 
-class BrokerFigures(msgspec.Struct, frozen=True):
+class OwnFigures(msgspec.Struct, frozen=True):
+    """What only CometMQ's brokers report of themselves: troubles, copies and the native path."""
+
+    writes_refused: str = ""
+    """Why the store refuses messages, such as `disk-full`."""
+    not_following: str = ""
+    """Why a slave cannot follow its master, such as `ahead`."""
+    slave_missing: str = ""
+    """Why sends to a SYNC_MASTER have no slave to wait for, such as `not connected`."""
+    accounts_broken: str = ""
+    """The account file that the broker cannot use, and that would keep it from starting again."""
+    accounts_misspelt: str = ""
+    """The account files with keys or words that mean nothing, separated by commas."""
+    routes_missing: str = ""
+    """The name servers that do not list the broker, and why."""
+    is_elector_missing: bool = False
+    """No elector looks after a member of a group."""
+    send_path: str = ""
+    """How plain sends are handled: `native`, or `python` and why."""
+    native_request_count: int = 0
+    """The requests that took the native path."""
+    slow_requests: tuple[SlowRequests, ...] = ()
+    """The requests that did not take the native path although the broker has one."""
+    copies: GroupCopies | None = None
+    """The copies of the group that the broker leads."""
+
+    @property
+    def slow_share(self) -> float | None:
+        """The share of requests that did not take the native path; None without such a path."""
+        slow = sum(row.count for row in self.slow_requests)
+        asked = self.native_request_count + slow
+        return slow / asked if asked else None
+
+
+class BrokerFigures(OwnFigures, frozen=True):
     """Statistics of one broker.
 
     A figure that the broker does not report is 0, or None where 0 has a meaning.
@@ -77,47 +111,10 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     earliest_message_ms: int | None = None
     commit_log_disk_ratio: float | None = None
     """Used fraction of the commit log's disk, 0 to 1."""
-    writes_refused: str = ""
-    """Why the store refuses messages, such as `disk-full`; reported only by CometMQ's brokers."""
-    not_following: str = ""
-    """Why a slave cannot follow its master, such as `ahead`; reported only by CometMQ's brokers."""
-    slave_missing: str = ""
-    """Why sends to a SYNC_MASTER have no slave to wait for, such as `not connected`; reported only
-    by CometMQ's brokers.
-    """
-    accounts_broken: str = ""
-    """The account file that the broker cannot use, and that would keep it from starting again;
-    reported only by CometMQ's brokers.
-    """
-    accounts_misspelt: str = ""
-    """The account files with keys or words that mean nothing, separated by commas; reported only by
-    CometMQ's brokers.
-    """
-    routes_missing: str = ""
-    """The name servers that do not list the broker, and why; reported only by CometMQ's brokers."""
-    is_elector_missing: bool = False
-    """No elector looks after a member of a group; reported only by CometMQ's brokers."""
     log_max_offset: int = 0
     """End offset of the commit log in bytes; a slave's lag is the distance to the master's end
     offset.
     """
-    send_path: str = ""
-    """How plain sends are handled: `native`, or `python` and why; reported only by CometMQ's
-    brokers.
-    """
-    native_request_count: int = 0
-    """The requests that took the native path; reported only by CometMQ's brokers that have one."""
-    slow_requests: tuple[SlowRequests, ...] = ()
-    """The requests that did not take the native path although the broker has one."""
-    copies: GroupCopies | None = None
-    """The copies of the group that the broker leads; reported only by CometMQ's brokers."""
-
-    @property
-    def slow_share(self) -> float | None:
-        """The share of requests that did not take the native path; None without such a path."""
-        slow = sum(row.count for row in self.slow_requests)
-        asked = self.native_request_count + slow
-        return slow / asked if asked else None
 
 
 def read_figures(facts: Mapping[str, str]) -> BrokerFigures:

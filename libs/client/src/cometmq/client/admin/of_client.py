@@ -21,7 +21,7 @@ class ClientAdmin:
 
     def __init__(self, instance: ClientInstance, log: Log) -> None:
         self._admin = AdminClient.attached(instance, log)
-        self._routes = instance.routes
+        self._refreshes = instance.refreshes
         self._namespace = instance.namespace
 
     async def create_topic(
@@ -37,7 +37,7 @@ class ClientAdmin:
         """
         topic = self._namespace.wrap(topic)
         names = await self._admin.create_topic(topic, queue_count=queue_count, is_forced=is_forced)
-        self._routes.outdated(topic)
+        self._refreshes.outdated(topic)
         return names
 
     async def queues(self, topic: str) -> list[MessageQueue]:

@@ -252,20 +252,13 @@ class AdminBase(Client):
 
     async def masters_of(self, topic: str) -> list[BrokerAdmin]:
         """Return the masters that hold a topic."""
-        return self._masters_in((await self.route(topic)).broker_datas)
-
-    def _masters_in(self, places: Iterable[BrokerData]) -> list[BrokerAdmin]:
-        return [
-            self.broker(data.broker_addrs[MASTER_ID], name=data.broker_name)
-            for data in places
-            if MASTER_ID in data.broker_addrs
-        ]
+        return _masters_in(self, (await self.route(topic)).broker_datas)
 
     async def masters_to_change_of(self, topic: str) -> list[BrokerAdmin]:
         """Return the masters of a topic for a change; raise BrokerMissing if a broker has none."""
         places = (await self.route(topic)).broker_datas
         self._check_masters({data.broker_name: data.broker_addrs for data in places})
-        return self._masters_in(places)
+        return _masters_in(self, places)
 
     async def _brokers_of(self, topic: str, *, timeout_ms: int | None = None) -> list[BrokerAdmin]:
         """Return one broker of each replica group that holds the topic, preferably the master."""
@@ -309,6 +302,14 @@ class AdminBase(Client):
         else:
             await instance.routes.find_queue(queue)
         return self.broker(instance.master(queue.broker_name), name=queue.broker_name)
+
+
+def _masters_in(admin: AdminBase, places: Iterable[BrokerData]) -> list[BrokerAdmin]:
+    return [
+        admin.broker(data.broker_addrs[MASTER_ID], name=data.broker_name)
+        for data in places
+        if MASTER_ID in data.broker_addrs
+    ]
 
 
 async def _outcomes(

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that brokers send to clients: rebalance, reset offsets, report state."""
 
-from collections.abc import Collection, Mapping
-from typing import Protocol
-
+from cometmq.client.cluster.members import ConsumerMember, Members
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
-from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
-from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.callbacks import (
     ConsumeMessageDirectly,
@@ -20,56 +15,7 @@ from cometmq.remoting.commands.callbacks import (
 from cometmq.remoting.commands.transactions import CheckTransactionState
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.message.record import MessageRecord, decode_record
-
-
-class ConsumerMember(Protocol):
-    """A consumer, as seen by its client instance and the brokers."""
-
-    @property
-    def topics(self) -> Collection[str]:
-        """The topics whose routes the consumer needs."""
-
-    def heartbeat_data(self) -> ConsumerData:
-        """Return the group and its subscriptions for heartbeats."""
-
-    def wake(self) -> None:
-        """Rebalance now, because members or routes have changed."""
-
-    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue consuming a topic from these offsets."""
-
-    def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the consumed offset of each owned queue of a topic."""
-
-    def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
-        """Return the state of the consumer for administrators."""
-
-    async def consume_directly(
-        self, record: MessageRecord, broker_name: str
-    ) -> ConsumeMessageDirectlyResult:
-        """Call the listener with one message now, bypassing the queues."""
-
-
-class TransactionMember(Protocol):
-    """A transactional producer, as seen by its client instance."""
-
-    def check(self, header: CheckTransactionState, record: MessageRecord, address: str) -> None:
-        """Determine the state of a half message's transaction, and report it to the broker at
-        `address`.
-        """
-
-
-class Members(Protocol):
-    """Looks up producers and consumers by group."""
-
-    @property
-    def transaction_producers(self) -> Mapping[str, TransactionMember]:
-        """Return the transactional producers of this client."""
-
-    @property
-    def consumers(self) -> Mapping[str, ConsumerMember]:
-        """Return the consumers of this client, by consumer group."""
+from cometmq.remoting.message.record import decode_record
 
 
 def notify_consumer_ids_changed(members: Members, call: Call[NotifyConsumerIdsChanged]) -> Reply:

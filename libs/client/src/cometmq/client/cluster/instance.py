@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state shared by all producers and consumers with the same client id: connections, routes,
 heartbeats.
-
-Invariants
-    Every broker in a route receives a heartbeat when it is first seen, after its connection is
-    lost, and every `heartbeat_interval_ms`.
 """
 
 import asyncio
@@ -16,38 +12,35 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from cometmq.client import request_reply
-from cometmq.client.clock import monotonic_ms, wall_ms
+from cometmq.client.clock import wall_ms
 from cometmq.client.cluster import broker_requests
-from cometmq.client.cluster.broker_requests import ConsumerMember, TransactionMember
 from cometmq.client.cluster.discovery import POLL_INTERVAL_MS
+from cometmq.client.cluster.heartbeats import Heartbeats
 from cometmq.client.cluster.late_sends import LateSends
+from cometmq.client.cluster.members import Members
 from cometmq.client.cluster.namesrv import Namesrv, find_addresses
 from cometmq.client.cluster.outages import Outages
+from cometmq.client.cluster.refreshes import Refreshes
 from cometmq.client.cluster.route_book import RouteBook
 from cometmq.client.cluster.routes import Route
 from cometmq.client.errors import (
     BrokerMissing,
     ClientStateError,
-    InvalidArgument,
     NoNamesrv,
 )
 from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
 from cometmq.client.namespace import namespace_of
 from cometmq.client.option_checks import tls_files_named
-from cometmq.client.request_reply import PendingReplies
 from cometmq.client.settings import ClientOptions
-from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
+from cometmq.remoting.bodies.heartbeat import Heartbeat
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands import handlers_of
 from cometmq.remoting.commands.clients import UnregisterClient
 from cometmq.remoting.commands.table import Service
 from cometmq.remoting.errors import (
-    AccessDenied,
     CometError,
     Overloaded,
-    RequestTimeout,
     TransportError,
 )
 from cometmq.remoting.log import Log
@@ -60,9 +53,6 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 
 CALLBACKS: Final = handlers_of(Service.CLIENT, broker_requests, request_reply)
 """The functions that answer requests from brokers."""
-
-RETRY_SOON_MS: Final = 1_000
-"""Delay before a retry to an unreachable broker, and before a rebalance after a failure."""
 
 MOVE_MS: Final = 300
 """Delay before a connection is renewed: the route may name another master, and the group's address
@@ -90,42 +80,43 @@ class ClientInstance:
         self.options = options
         self.client_id = client_id_of(options, suffix=suffix, is_named=is_named)
         self.namespace = namespace_of(options)
-        self.replies = PendingReplies()
+        self.members = Members()
         self._key = (options, suffix)
         with tls_files_named(options.tls):
             self.remoting = RemotingClient(
                 ClientSettings(serialization=options.serialization, tls=options.tls),
                 clock_ms=wall_ms,
                 handlers=CALLBACKS,
-                context=self,
+                context=self.members,
                 log=log,
                 before=() if options.credentials is None else (signing(options.credentials),),
                 on_close=self._on_close,
             )
         self.namesrv = Namesrv(addresses, self.remoting, timeout_ms=options.api_timeout_ms)
-        self.producers: set[str] = set()
-        self.consumers: dict[str, ConsumerMember] = {}
-        self.transaction_producers: dict[str, TransactionMember] = {}
         self.log = log
         self.background = TaskSet(log)
-        self.outages = Outages(log, groups=self._groups, is_probed=self._is_probed)
+        self.outages = Outages(log, groups=self.members.groups, is_probed=self._is_probed)
         self.routes = RouteBook(
             self.namesrv,
-            wanted=self._wanted_topics,
+            wanted=self.members.topics,
             changed=self._route_changed,
             outages=self.outages,
             background=self.background,
             log=log,
         )
+        self.refreshes = Refreshes(self.routes, self.background)
         self.late_sends = LateSends(self, self.background, log)
-        self.heartbeat_ms = monotonic_ms()
-        """When the last heartbeat was sent."""
-        self.refusals: dict[str, AccessDenied] = {}
-        """Why brokers refused the last heartbeat, by address."""
-        self._greeted: set[str] = set()
+        self.heartbeats = Heartbeats(
+            self.client_id,
+            self.members,
+            self.remoting,
+            self.routes,
+            self.refreshes,
+            self.outages,
+            options,
+        )
         self._moving: set[str] = set()
         """Addresses whose connections are being renewed."""
-        self._heartbeat_due = Wakeup()
         self._user_count = 0
         self._process_id = os.getpid()
         self._loop = asyncio.get_running_loop()
@@ -151,10 +142,10 @@ class ClientInstance:
             _warn_if_unverified(base.tls, log)
             if may_share:
                 shared[base, suffix] = instance
-            instance.routes.start(interval_ms=base.poll_namesrv_interval_ms)
+            instance.refreshes.start(interval_ms=base.poll_namesrv_interval_ms)
             if base.namesrv_url:
                 instance.background.keep(instance._keep_namesrv_list, name="client-namesrvs")
-            instance.background.keep(instance._keep_heartbeats, name="client-heartbeats")
+            instance.background.keep(instance.heartbeats.run, name="client-heartbeats")
         instance._user_count += 1
         return instance
 
@@ -194,35 +185,17 @@ class ClientInstance:
                 "start, use and close it inside one `asyncio.run(...)`, or use cometmq.client.sync"
             )
 
-    def register_producer(self, group: str) -> None:
-        """Include the producer group in heartbeats."""
-        if group in self.producers:
-            raise InvalidArgument(
-                f"this client already has a producer of the group {group}: use that one, or give "
-                "one of them another group or instance_name"
-            )
-        self.producers.add(group)
-
-    def register_consumer(self, group: str, consumer: ConsumerMember) -> None:
-        """Include the group in heartbeats, and forward broker requests to the consumer."""
-        if group in self.consumers:
-            raise InvalidArgument(
-                f"this client already has a consumer of the group {group}: use that one, or give "
-                "one of them another group or instance_name"
-            )
-        self.consumers[group] = consumer
-
     async def unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
         """Leave a group at every broker, so that the other members take over at once."""
         if producer_group is not None:
-            self.producers.discard(producer_group)
+            self.members.producers.discard(producer_group)
         if consumer_group is not None:
-            self.consumers.pop(consumer_group, None)
+            self.members.consumers.pop(consumer_group, None)
         header = UnregisterClient(self.client_id, producer_group, consumer_group)
         async with asyncio.TaskGroup() as group:
-            for address in set(self.routes.addresses(with_slaves=True)):
+            for address in set(self.routes.brokers.all(with_slaves=True)):
                 if self.remoting.is_connected(address):
                     group.create_task(self._unregister_at(address, header))
 
@@ -241,7 +214,7 @@ class ClientInstance:
 
     def master(self, broker_name: str) -> str:
         """Return the address of the master; raise BrokerMissing if there is none."""
-        return self.channel(self.routes.master(broker_name))
+        return self.channel(self.routes.brokers.master(broker_name))
 
     async def find_master(self, broker_name: str, topic: str, *, wait_ms: int) -> str:
         """Return the address of the master; if there is none, look up the route of `topic`."""
@@ -262,12 +235,12 @@ class ClientInstance:
         if address in self.outages:
             return
         self.log.debug("broker.suspected", peer=address)
-        self.routes.look_soon()
-        self._heartbeat_due.set()
+        self.refreshes.look_soon()
+        self.heartbeats.soon()
 
     def forwarded(self, address: str, broker_name: str, topic: str) -> None:
         """Look for the master, because a broker that is not the master has passed on a request."""
-        self.routes.outdated(topic)
+        self.refreshes.outdated(topic)
         if address not in self._moving:
             self._moving.add(address)
             self.background.spawn(self._move(address, broker_name), name="client-move")
@@ -282,10 +255,8 @@ class ClientInstance:
             if self.current_master(broker_name) == address:
                 self.log.debug("connection.moved", peer=address)
                 self.remoting.renew(address)
-                self._greeted.discard(address)
-                self._heartbeat_due.set()
-                for consumer in self.consumers.values():
-                    consumer.wake()
+                self.heartbeats.greet_again(address)
+                self.members.wake()
                 await asyncio.sleep(MOVE_AGAIN_MS / 1000)
         finally:
             self._moving.discard(address)
@@ -311,7 +282,7 @@ class ClientInstance:
         """Return whether a broker answers a heartbeat in time, or anything else moves on its
         connection: a heartbeat waits behind large messages.
         """
-        code, body = RequestCode.HEART_BEAT, self._heartbeat_body()
+        code, body = RequestCode.HEART_BEAT, self.heartbeats.body()
         watch = self.remoting.watch(address)
         try:
             await self.remoting.invoke(address, code, None, body, timeout_ms=timeout_ms)
@@ -337,24 +308,15 @@ class ClientInstance:
         """Close the connection to a broker; its pending requests fail with the reason."""
         self.remoting.disconnect(address, reason)
 
-    def _groups(self) -> list[str]:
-        return sorted(self.producers | self.consumers.keys())
-
     def _is_probed(self, address: str) -> bool:
         """Return whether heartbeats are sent to an address."""
-        is_member = bool(self.producers or self.consumers)
-        return is_member and address in self.routes.addresses(with_slaves=bool(self.consumers))
+        has_consumers = bool(self.members.consumers)
+        return bool(self.members) and address in self.routes.brokers.all(with_slaves=has_consumers)
 
     def _route_changed(self, route: Route) -> None:
-        self.outages.keep_only(set(self.routes.addresses(with_slaves=True)))
-        if not self._greeted.issuperset(self.routes.addresses(with_slaves=True)):
-            self._heartbeat_due.set()
-        for consumer in self.consumers.values():
-            if route.topic in consumer.topics:
-                consumer.wake()
-
-    def _wanted_topics(self) -> set[str]:
-        return {topic for consumer in self.consumers.values() for topic in consumer.topics}
+        self.outages.keep_only(set(self.routes.brokers.all(with_slaves=True)))
+        self.heartbeats.greet_new()
+        self.members.wake(route.topic)
 
     async def _keep_namesrv_list(self) -> None:
         options = self.options
@@ -368,81 +330,11 @@ class ClientInstance:
             if self.namesrv.replace(addresses):
                 self.log.info("namesrv.list_changed", addresses=addresses)
 
-    # -- heartbeats ---------------------------------------------------------------------------
-
-    def heartbeat_soon(self) -> None:
-        """Send a heartbeat soon, to announce changes."""
-        self._heartbeat_due.set()
-
-    async def be_known(self) -> None:
-        """Wait until every known broker has received our heartbeat and can send us requests."""
-        if not self._greeted.issuperset(self.routes.addresses(with_slaves=False)):
-            await self.heartbeat()
-
-    async def heartbeat(self) -> bool:
-        """Send a heartbeat to every known broker; return False if one needs a retry soon."""
-        if not self.producers and not self.consumers:
-            return True
-        self.heartbeat_ms = monotonic_ms()
-        body = self._heartbeat_body()
-        addresses = set(self.routes.addresses(with_slaves=bool(self.consumers)))
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._heartbeat_at(a, body)) for a in addresses]
-        return all(task.result() for task in tasks)
-
-    def _heartbeat_body(self) -> bytes:
-        heartbeat = Heartbeat(
-            client_id=self.client_id,
-            consumer_data_set=[c.heartbeat_data() for c in self.consumers.values()],
-            producer_data_set=[ProducerData(group) for group in sorted(self.producers)],
-        )
-        return encode_json(heartbeat)
-
-    async def _heartbeat_at(self, address: str, body: bytes) -> bool:
-        try:
-            await self.remoting.invoke(
-                address, RequestCode.HEART_BEAT, None, body, timeout_ms=self.options.api_timeout_ms
-            )
-        except CometError as error:
-            if isinstance(error, TransportError):
-                self.outages.note(address, error)
-                self.log.debug("heartbeat.failed", peer=address, error=describe(error))
-            else:
-                self.log.warning("heartbeat.failed", peer=address, error=describe(error))
-            if isinstance(error, AccessDenied):
-                self.refusals[address] = error
-                return True  # refused by a live broker: no early retry
-            if isinstance(error, RequestTimeout):
-                # A cut cable leaves the connection open; drop it, so pending requests fail over.
-                self.remoting.disconnect(address, describe(error))
-            return False
-        self._greeted.add(address)
-        self.refusals.pop(address, None)
-        self.outages.end(address)
-        return True
-
-    async def _keep_heartbeats(self) -> None:
-        interval_ms = self.options.heartbeat_interval_ms
-        while True:
-            await self._heartbeat_due.wait(interval_ms)
-            is_complete = await self.heartbeat()
-            if is_complete:
-                interval_ms = self.options.heartbeat_interval_ms
-            else:
-                interval_ms = RETRY_SOON_MS
-                self.routes.look_soon()
-
     def _on_close(self, peer: PeerProtocol) -> None:
         """Send a heartbeat soon, because brokers forget the groups of a lost connection."""
-        if peer.address in self.namesrv.addresses or not self._user_count:
-            return
-        if peer.address in self._greeted:
-            self._greeted.discard(peer.address)
-        else:
-            self._greeted.clear()  # the routes have a different address for it: greet all brokers
-        self._heartbeat_due.set()
-        for consumer in self.consumers.values():
-            consumer.wake()
+        if peer.address not in self.namesrv.addresses and self._user_count:
+            self.heartbeats.lost(peer.address)
+            self.members.wake()
 
 
 def _base_options(options: ClientOptions) -> ClientOptions:

@@ -52,7 +52,7 @@ class Outages:
         """`groups` returns the groups of this client; `is_probed` returns whether an address gets
         heartbeats.
         """
-        self._log = log
+        self.log = log
         self._groups = groups
         self._is_probed = is_probed
         self._clock_ms = clock_ms
@@ -76,11 +76,9 @@ class Outages:
             outage.reported_ms = now_ms
             facts = self._extent(outage)
         if peer == NAMESRV:
-            self._log.warning(
-                "namesrv.unreachable", groups=self._names(), error=str(error), **facts
-            )
+            self.log.warning("namesrv.unreachable", groups=self._names(), error=str(error), **facts)
         else:
-            self._log.warning(
+            self.log.warning(
                 "broker.unreachable", peer=peer, groups=self._names(), error=str(error), **facts
             )
 
@@ -90,9 +88,9 @@ class Outages:
         if outage is None:
             return
         if peer == NAMESRV:
-            self._log.info("namesrv.reachable", groups=self._names(), **self._extent(outage))
+            self.log.info("namesrv.reachable", groups=self._names(), **self._extent(outage))
         else:
-            self._log.info(
+            self.log.info(
                 "broker.reachable", peer=peer, groups=self._names(), **self._extent(outage)
             )
 
@@ -100,16 +98,16 @@ class Outages:
         """End the outages of brokers that are no longer in any route."""
         for peer in self._open.keys() - {NAMESRV, *addresses}:
             outage = self._open.pop(peer)
-            self._log.info(
+            self.log.info(
                 "broker.forgotten", peer=peer, groups=self._names(), **self._extent(outage)
             )
 
     def failed(self, event: str, error: Exception, /, **facts: object) -> None:
         """Log a failed step as a warning, or at debug level if an outage explains it."""
         if self._is_explained(error):
-            self._log.debug(event, **facts, error=describe(error))
+            self.log.debug(event, **facts, error=describe(error))
         else:
-            self._log.warning(event, **facts, error=describe(error))
+            self.log.warning(event, **facts, error=describe(error))
 
     def _is_explained(self, error: Exception) -> bool:
         if isinstance(error, NoNamesrv):

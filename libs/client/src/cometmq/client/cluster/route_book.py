@@ -8,10 +8,11 @@ Invariants
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable
 from typing import Final
 
 from cometmq.client.clock import monotonic_ms
+from cometmq.client.cluster.broker_addresses import BrokerAddresses
 from cometmq.client.cluster.namesrv import HUNG, Namesrv
 from cometmq.client.cluster.outages import NAMESRV, Outages
 from cometmq.client.cluster.renewals import Renewals
@@ -27,7 +28,6 @@ from cometmq.client.errors import (
     ClientError,
     NoNamesrv,
     NoRoute,
-    broker_missing,
     master_missing,
     no_brokers,
     no_queue,
@@ -35,7 +35,6 @@ from cometmq.client.errors import (
     read_only,
 )
 from cometmq.client.for_each import for_each
-from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.errors import CometError
@@ -43,14 +42,6 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.remoting.transport.client import late_text
 from cometmq.remoting.transport.tasks import TaskSet, describe
-
-SETTLE_MS: Final = 1_000
-"""How long refresh requests are collected before a refresh, so that a burst causes only one."""
-
-MISSING_MS: Final = 500
-MISSING_SOON_COUNT: Final = 120
-MISSING_LATER_MS: Final = 5_000
-"""Interval between route lookups for a subscribed topic that does not exist."""
 
 NEW_TOPIC_MS: Final = 300
 CREATED_TOPIC_MS: Final = 3_000
@@ -80,36 +71,32 @@ class RouteBook:
         log: Log,
     ) -> None:
         """`wanted` returns the topics that consumers need; `outages` tracks the name servers."""
-        self._background = background
         self._outages = outages
         self._namesrv = namesrv
         self._wanted = wanted
         self._changed = changed
         self._log = log
+        self.brokers = BrokerAddresses()
         self._routes: dict[str, Route] = {}
         self._defaults: dict[str, Route] = {}
         """Default routes of topics that no name server knows yet; only senders use them."""
         self._created: dict[str, set[str]] = {}
         """The brokers that have stored a message sent using a default route, by topic."""
-        self._brokers: dict[str, Mapping[int, str]] = {}
         self._fetching: dict[str, asyncio.Lock] = {}
         self._reports = TopicReports(namesrv, wanted, log)
         self._renewals = Renewals(background)
-        self._due = Wakeup()
-        self._missing_due = Wakeup()
-        self._outdated: set[str] = set()
         self._absent_ms: dict[str, int] = {}
         """When a name server last answered that a wanted topic does not exist."""
         self._has_brokers = True
         """Whether the name server knew any broker at the last lookup that found no route."""
 
-    def start(self, *, interval_ms: int) -> None:
-        """Start the refresh loops."""
-        keep = self._background.keep
-        keep(lambda: self._keep_fresh(interval_ms), name="client-routes")
-        keep(self._find_missing, name="client-missing-routes")
+    def known(self) -> set[str]:
+        """Return the topics with a cached route, and the topics that consumers need."""
+        return self._routes.keys() | self._defaults.keys() | self._wanted()
 
-    # -- routes -------------------------------------------------------------------------------
+    def missing(self) -> set[str]:
+        """Return the topics that consumers need and that have no route."""
+        return self._wanted() - self._routes.keys()
 
     def get(self, topic: str) -> Route | None:
         """Return the cached route of a topic."""
@@ -254,14 +241,14 @@ class RouteBook:
 
         A broker that was down may come back before the next regular refresh.
         """
-        if not self._has_master(broker_name):
+        if not self.brokers.has_master(broker_name):
             await self._share(
                 (topic, broker_name, MASTER_ID),
                 lambda: self.refresh(topic),
-                is_found=lambda: self._has_master(broker_name),
+                is_found=lambda: self.brokers.has_master(broker_name),
                 wait_ms=wait_ms,
             )
-        return self.master(broker_name)
+        return self.brokers.master(broker_name)
 
     async def find_other_master(self, broker_name: str, topic: str, *, wait_ms: int) -> None:
         """Look up the route of `topic`, up to `wait_ms`, until a new master replaces the current
@@ -272,7 +259,7 @@ class RouteBook:
         """
 
         def master() -> str | None:
-            return self._brokers.get(broker_name, {}).get(MASTER_ID)
+            return self.brokers.get(broker_name).get(MASTER_ID)
 
         before = master()
         deadline_ms = monotonic_ms() + wait_ms
@@ -331,7 +318,7 @@ class RouteBook:
                 self._absent_ms[topic] = monotonic_ms()
             return self._routes.get(topic)
         route = route_of(topic, data)
-        is_news = any(self._brokers.get(name) != ids for name, ids in route.brokers.items())
+        is_news = any(self.brokers.get(name) != ids for name, ids in route.brokers.items())
         if is_news or route != self._routes.get(topic):
             self._take(route)
         return route
@@ -363,32 +350,6 @@ class RouteBook:
         if not self._routes.keys() >= set(topics):
             await self.refresh_all([AUTO_CREATE_TOPIC])
 
-    def look_soon(self) -> None:
-        """Refresh the routes soon, because a broker does not answer."""
-        self._due.set()
-
-    def outdated(self, topic: str) -> None:
-        """Refresh the route of a topic now, because a broker's answer contradicts it.
-
-        The route is looked up again after SETTLE_MS, because name servers may learn of a change
-        later than clients; further calls until then have no effect.
-        """
-        if topic not in self._outdated:
-            self._outdated.add(topic)
-            self._background.spawn(self._renew(topic), name="client-outdated-route")
-
-    async def _renew(self, topic: str) -> None:
-        try:
-            await self.refresh_all([topic])
-            await asyncio.sleep(SETTLE_MS / 1000)
-        finally:
-            self._outdated.discard(topic)
-        await self.refresh_all([topic])
-
-    def find_missing_soon(self) -> None:
-        """Fetch the routes of newly subscribed topics soon."""
-        self._missing_due.set()
-
     def _take(self, route: Route) -> None:
         topic = route.topic
         was_known = topic in self._routes or topic in self._defaults
@@ -399,64 +360,12 @@ class RouteBook:
             self._created.pop(topic, None)
         newest[topic] = route  # at the end: its addresses are the newest
         if was_known:
-            self._brokers = {}
+            self.brokers.clear()
             for known in (*self._defaults.values(), *self._routes.values()):
-                self._brokers.update(known.brokers)
-        self._brokers.update(route.brokers)
+                self.brokers.update(known.brokers)
+        self.brokers.update(route.brokers)
         self._log.info("route.changed", topic=route.topic, brokers=sorted(route.brokers))
         self._changed(route)
-
-    async def _keep_fresh(self, interval_ms: int) -> None:
-        while True:
-            if await self._due.wait(interval_ms):
-                await asyncio.sleep(SETTLE_MS / 1000)  # collect several failures into one refresh
-            await self.refresh_all(self._routes.keys() | self._defaults.keys() | self._wanted())
-
-    async def _find_missing(self) -> None:
-        """Look up missing topics, at a decreasing rate."""
-        round_count = 0
-        while True:
-            interval_ms = MISSING_MS if round_count < MISSING_SOON_COUNT else MISSING_LATER_MS
-            if await self._missing_due.wait(interval_ms):
-                round_count = 0
-            missing = self._wanted() - self._routes.keys()
-            round_count = round_count + 1 if missing else 0
-            await self.refresh_all(missing)
-
-    # -- brokers ------------------------------------------------------------------------------
-
-    def addresses(self, *, with_slaves: bool) -> Iterator[str]:
-        """Yield the addresses of all brokers in a route."""
-        for broker in self._brokers.values():
-            for broker_id, address in broker.items():
-                if with_slaves or broker_id == MASTER_ID:
-                    yield address
-
-    def master(self, broker_name: str) -> str:
-        """Return the address of the master; raise BrokerMissing if there is none."""
-        address = self._ids(broker_name).get(MASTER_ID)
-        if address is None:
-            raise master_missing([broker_name])
-        return address
-
-    def _has_master(self, broker_name: str) -> bool:
-        return MASTER_ID in self._brokers.get(broker_name, ())
-
-    def any_of(self, broker_name: str, *, preferred_id: int = MASTER_ID) -> tuple[int, str]:
-        """Return the id and address of the preferred broker of a replica group, or of any other
-        member.
-        """
-        addresses = self._ids(broker_name)
-        for broker_id in (preferred_id, preferred_id + 1):
-            if broker_id in addresses:
-                return broker_id, addresses[broker_id]
-        return min(addresses.items())
-
-    def _ids(self, broker_name: str) -> Mapping[int, str]:
-        addresses = self._brokers.get(broker_name)
-        if not addresses:
-            raise broker_missing(broker_name)
-        return addresses
 
 
 def _unsendable(route: Route) -> ClientError:

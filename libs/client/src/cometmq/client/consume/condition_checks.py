@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
+from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
+from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.for_each import for_each
 from cometmq.client.namespace import Namespace
 from cometmq.client.subscriptions import ExpressionType
@@ -98,7 +99,7 @@ class ConditionChecks:
         instance = self._instance
         route = instance.routes.get(wanted.topic)
         for broker_name in sorted(route.brokers) if route is not None else ():
-            _, address = instance.routes.any_of(broker_name)
+            _, address = instance.routes.brokers.any_of(broker_name)
             body = encode_json(
                 ClientConfigCheck(
                     client_id=instance.client_id,

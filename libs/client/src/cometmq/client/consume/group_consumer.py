@@ -176,7 +176,7 @@ class GroupConsumer(Client, Generic[OptionsT, WorkT]):
             stack=stack,
         )
         work = self._assemble(parts, watch)
-        instance.register_consumer(self._full_group, work.member)
+        instance.members.add_consumer(self._full_group, work.member)
         stack.push_async_callback(instance.unregister, consumer_group=self._full_group)
         await instance.routes.meet_brokers(self._subscriptions.keys())
         self._checks = ConditionChecks(
@@ -189,7 +189,7 @@ class GroupConsumer(Client, Generic[OptionsT, WorkT]):
         )
         stack.push_async_callback(self._checks.close)
         await self._checks.check_all()
-        await instance.heartbeat()
+        await instance.heartbeats.send()
         stack.push_async_callback(work.stop)
         self._work = work
         await work.start()
@@ -290,8 +290,8 @@ class GroupConsumer(Client, Generic[OptionsT, WorkT]):
         self._work.member.resubscribed(topic)
         if self._checks is not None:
             self._checks.check_later(topic)
-        instance.heartbeat_soon()
-        instance.routes.find_missing_soon()
+        instance.heartbeats.soon()
+        instance.refreshes.find_missing_soon()
 
     @property
     def queues(self) -> list[MessageQueue]:

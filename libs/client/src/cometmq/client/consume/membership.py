@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from cometmq.client.clock import wall_ms
-from cometmq.client.cluster.instance import RETRY_SOON_MS
+from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
 from cometmq.client.consume.delivery.directly import consume_directly
 from cometmq.client.consume.queues.agreement import Agreement
 from cometmq.client.consume.queues.assignment import Assigner

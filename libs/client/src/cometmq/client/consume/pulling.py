@@ -80,7 +80,7 @@ class Pulling:
                 queue, offset, wanted, commit_offset=None, count_max=count_max
             )
         except TopicNotExist as error:
-            routes.outdated(queue.topic)
+            self._parts.instance.refreshes.outdated(queue.topic)
             raise no_route(queue.topic, refused_by=[queue.broker_name]) from error
         self.offsets.ends[queue] = pulled.max_offset
         return pulled

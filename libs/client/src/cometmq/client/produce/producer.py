@@ -116,7 +116,7 @@ class Producer(Client):
         """Connect to the brokers in the routes."""
         instance = await ClientInstance.acquire(self.options, log=self._log)
         stack.push_async_callback(instance.release)
-        instance.register_producer(self._full_group)
+        instance.members.add_producer(self._full_group)
         stack.push_async_callback(instance.unregister, producer_group=self._full_group)
         hooks = self._hooks
         if self.options.trace:
@@ -137,7 +137,7 @@ class Producer(Client):
     async def _announce(self, instance: ClientInstance) -> None:
         """Send heartbeats early, so that the first send is fast; failures are retried later."""
         await instance.routes.refresh_all([self.options.default_topic])
-        await instance.heartbeat()
+        await instance.heartbeats.send()
 
     async def _drain(self) -> None:
         """Wait until no send is in flight and no request waits for its reply; fail the
@@ -306,7 +306,7 @@ class Producer(Client):
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         limit = TimeLimit.from_now(timeout_ms)
         sender, instance = self._sending(), self._running()
-        pending = instance.replies.expect(count_max=self.options.pending_requests_max)
+        pending = instance.members.replies.expect(count_max=self.options.pending_requests_max)
         async with pending as (correlation_id, reply):
             extra = request_properties(correlation_id, self.client_id, timeout_ms)
             try:
@@ -360,4 +360,4 @@ async def _be_known(instance: ClientInstance, limit: TimeLimit) -> None:
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(limit.left_ms() / 2000):
-            await instance.be_known()
+            await instance.heartbeats.be_known()

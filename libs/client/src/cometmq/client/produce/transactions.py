@@ -19,8 +19,8 @@ import msgspec
 from cometmq.client.application_calls import leave_calls
 from cometmq.client.arguments import whole_or
 from cometmq.client.clock import wall_ms
-from cometmq.client.cluster.broker_requests import TransactionMember
 from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.cluster.members import TransactionMember
 from cometmq.client.constructors import explaining
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook
@@ -210,8 +210,8 @@ class TransactionProducer(Producer, TransactionMember):
         stack.push_async_callback(
             leave_calls, background, callback="check", group=self.group, log=self._log
         )
-        instance.transaction_producers[self._full_group] = self
-        stack.callback(instance.transaction_producers.pop, self._full_group)
+        instance.members.transaction_producers[self._full_group] = self
+        stack.callback(instance.members.transaction_producers.pop, self._full_group)
         for number in range(options.check_concurrency):
             background.keep(self._answer_questions, name=f"transaction-checks-{number}")
         return instance

@@ -74,17 +74,10 @@ Membership = tuple[str, Peer]
 _Held = tuple[Call[pull.PullMessage], asyncio.TimerHandle]
 
 
-class MemoryBroker:
-    """One broker, the master of its replica group."""
+class MemoryTables:
+    """What a broker knows of its clients and their groups."""
 
-    def __init__(self, name: str, handlers: Mapping[int, Handler[Any]]) -> None:
-        self.name = name
-        self._handlers = handlers
-        self.port = 0
-        self.queues = MemoryQueues()
-        self.queues.configure(AUTO_CREATE_TOPIC, AUTO_QUEUE_COUNT, perm=_TEMPLATE_PERM)
-        self.queues.create(reply_topic(CLUSTER_NAME), 1)
-        self.send_ext = {"MSG_REGION": DEFAULT_REGION, "TRACE_ON": "true"}
+    def __init__(self) -> None:
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.groups: dict[str, dict[Membership, tuple[Peer, ConsumerData]]] = {}
         self.group_configs: dict[str, SubscriptionGroupConfig] = {}
@@ -92,18 +85,32 @@ class MemoryBroker:
         self.producers: dict[str, set[str]] = {}
         self.peers: dict[str, Peer] = {}
         """Producers' connections, by client id; replies are pushed over them."""
-        self.requests: Counter[int] = Counter()
-        """Number of requests by code."""
         self.locks: dict[tuple[str, MessageQueue], str] = {}
         """The client that holds each queue's lock, by group and queue."""
         self.ends: list[EndTransaction] = []
         """The END_TRANSACTION requests that producers have sent."""
-        self.may_check_transactions = True
-        """Whether the broker automatically checks transactions that end with UNKNOWN."""
         self.check_counts: Counter[int] = Counter()
         """Number of these checks, by half message offset."""
         self.dead: list[MessageExt] = []
         """Messages moved to a dead-letter topic."""
+
+
+class MemoryBroker(MemoryTables):
+    """One broker, the master of its replica group."""
+
+    def __init__(self, name: str, handlers: Mapping[int, Handler[Any]]) -> None:
+        super().__init__()
+        self.name = name
+        self._handlers = handlers
+        self.port = 0
+        self.queues = MemoryQueues()
+        self.queues.configure(AUTO_CREATE_TOPIC, AUTO_QUEUE_COUNT, perm=_TEMPLATE_PERM)
+        self.queues.create(reply_topic(CLUSTER_NAME), 1)
+        self.send_ext = {"MSG_REGION": DEFAULT_REGION, "TRACE_ON": "true"}
+        self.requests: Counter[int] = Counter()
+        """Number of requests by code."""
+        self.may_check_transactions = True
+        """Whether the broker automatically checks transactions that end with UNKNOWN."""
         self.before: tuple[Before[Any], ...] = ()
         """Server hooks that check every request; effective from the next start."""
         self.may_create_topics = True

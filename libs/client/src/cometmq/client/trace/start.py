@@ -44,7 +44,7 @@ def _dispatcher(
     instance: ClientInstance, name: str, options: ClientOptions, stack: AsyncExitStack
 ) -> TraceDispatcher:
     group = f"{TRACE_PRODUCER_PREFIX}-{without_namespace(name)}-{next(_numbers)}"
-    instance.register_producer(group)
+    instance.members.add_producer(group)
     stack.push_async_callback(instance.unregister, producer_group=group)
     sender = MessageSender(
         instance,

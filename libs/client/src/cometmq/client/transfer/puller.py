@@ -106,7 +106,7 @@ class Puller:
         If the queue has no new messages, the broker holds the request for the time set in `style`.
         """
         instance, style = self._instance, self._style
-        broker_id, address = instance.routes.any_of(
+        broker_id, address = instance.routes.brokers.any_of(
             queue.broker_name, preferred_id=self._broker_ids.get(queue, MASTER_ID)
         )
         may_commit = style.commits and broker_id == MASTER_ID

@@ -303,7 +303,7 @@ class MessageSender:
             if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
                 instance.suspect(address)
             elif contradicts(error) or names_former_master(error):
-                instance.routes.outdated(queue.topic)
+                instance.refreshes.outdated(queue.topic)
             self._note(queue.broker_name, begin_ms, failed=True)
             if context is not None:
                 self._tell(context, error=error)

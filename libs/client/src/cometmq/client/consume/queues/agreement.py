@@ -106,7 +106,7 @@ class Agreement:
         interval_ms = self._instance.options.heartbeat_interval_ms
         is_calm = self._round >= len(MARGINS)
         margin_ms = interval_ms // MARGINS[self._round % len(MARGINS)]
-        left_ms = self._instance.heartbeat_ms + interval_ms - margin_ms - monotonic_ms()
+        left_ms = self._instance.heartbeats.sent_ms + interval_ms - margin_ms - monotonic_ms()
         if left_ms < interval_ms // 10:  # we have just compared
             left_ms = max(left_ms, 0) + interval_ms
         return left_ms + interval_ms * (CALM_ROUNDS - 1) * is_calm
@@ -136,7 +136,7 @@ class Agreement:
         names = sorted({name for route in routes for name in route.brokers})
         if not names:
             return None
-        _, address = instance.routes.any_of(random.choice(names))  # noqa: S311  # spreads load
+        _, address = instance.routes.brokers.any_of(random.choice(names))  # noqa: S311  # spreads load
         response = await instance.remoting.invoke(
             instance.channel(address),
             RequestCode.GET_CONSUMER_CONNECTION_LIST,

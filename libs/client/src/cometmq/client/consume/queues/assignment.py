@@ -150,14 +150,14 @@ class Assigner:
         member of the group, and its answer to the query would be misleading.
         """
         instance = self._instance
-        _, address = instance.routes.any_of(broker_name)
+        _, address = instance.routes.brokers.any_of(broker_name)
         try:
             return await self._ask_members(address)
         except AccessDenied:
             raise
         except ServerError:
-            await instance.heartbeat()
-            if (refusal := instance.refusals.get(address)) is not None:
+            await instance.heartbeats.send()
+            if (refusal := instance.heartbeats.refusals.get(address)) is not None:
                 raise refusal from None
             return await self._ask_members(address)
 

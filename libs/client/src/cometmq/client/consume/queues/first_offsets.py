@@ -74,7 +74,7 @@ class QueueOffsets:
         """
         instance = self._instance
         await instance.routes.find_queue(queue)
-        _, address = instance.routes.any_of(queue.broker_name)
+        _, address = instance.routes.brokers.any_of(queue.broker_name)
         response = await instance.remoting.invoke(
             instance.channel(address),
             code,

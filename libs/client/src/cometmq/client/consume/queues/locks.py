@@ -16,7 +16,8 @@ import msgspec
 
 from cometmq.client.application_calls import Failures
 from cometmq.client.clock import ClockMs, monotonic_ms, wall_ms
-from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
+from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
+from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import names_former_master
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.process_queue import ProcessQueue
@@ -268,7 +269,7 @@ class QueueLocks:
             granted = decode_json(LockBatchReply, response.body).lock_ok_mq_set
         except CometError as error:
             if names_former_master(error):
-                instance.routes.outdated(queues[0].topic)
+                instance.refreshes.outdated(queues[0].topic)
             # The broker may have granted the locks nevertheless; they are kept in `_asked`
             # for `release`.
             instance.outages.failed(

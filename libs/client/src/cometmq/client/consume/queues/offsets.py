@@ -239,7 +239,7 @@ class RemoteOffsets(_OffsetsInMemory):
         return offset
 
     async def _stored(self, queue: MessageQueue) -> int | None:
-        _, address = self._instance.routes.any_of(queue.broker_name)
+        _, address = self._instance.routes.brokers.any_of(queue.broker_name)
         header = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
         try:
             response = await self._instance.remoting.invoke(
@@ -313,7 +313,7 @@ class RemoteOffsets(_OffsetsInMemory):
         if offset is None:
             return  # the lock was lost while earlier queues were stored
         header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
-        _, address = self._instance.routes.any_of(queue.broker_name)
+        _, address = self._instance.routes.brokers.any_of(queue.broker_name)
         remoting = self._instance.remoting
         send = remoting.invoke if is_awaited else remoting.invoke_oneway
         await send(
@@ -332,7 +332,7 @@ class RemoteOffsets(_OffsetsInMemory):
         if told_to is None:
             return False
         try:
-            return self._instance.routes.any_of(queue.broker_name)[1] != told_to
+            return self._instance.routes.brokers.any_of(queue.broker_name)[1] != told_to
         except BrokerMissing:
             return False
 

@@ -268,11 +268,11 @@ class Reader:
         self._refused_count += 1
         if isinstance(error, CommandError) and error.code in NOT_READY_CODES:
             if self._refused_count % 10 == 0:
-                instance.heartbeat_soon()
+                instance.heartbeats.soon()
             if self._refused_count <= NOT_READY_COUNT_MAX:
                 return NOT_READY_DELAY_MS
         if contradicts(error) or names_former_master(error):
-            instance.routes.outdated(queue.topic)
+            instance.refreshes.outdated(queue.topic)
         instance.outages.failed(
             "pull.failed",
             error,

@@ -13,8 +13,8 @@ import msgspec
 from cometmq.client.arguments import check_encodable
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.shown import shown
-from cometmq.client.sql_doubts import doubt_of_condition
-from cometmq.client.sql_syntax import read_tokens
+from cometmq.client.subscriptions.sql_doubts import doubt_of_condition
+from cometmq.client.subscriptions.sql_syntax import read_tokens
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.names import ALL_TAGS

@@ -8,7 +8,7 @@ rest without an error.
 import re
 from typing import Final
 
-from cometmq.client.sql_syntax import read_tokens
+from cometmq.client.subscriptions.sql_syntax import read_tokens
 from cometmq.remoting.sql.lexer import END, LATER_KEYWORDS, SYMBOLS, Token
 
 _COMPARING: Final = (
