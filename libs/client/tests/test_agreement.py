@@ -165,8 +165,10 @@ def test_comparisons_come_shortly_before_heartbeats(
     monkeypatch: pytest.MonkeyPatch, age_ms: int, rounds: int, pause_ms: int
 ) -> None:
     monkeypatch.setattr(agreement, "monotonic_ms", lambda: NOW_MS)
-    instance: Any = Beating(age_ms)
-    checks = agreement.Agreement(instance, "cg", {}, MessageModel.CLUSTERING)
+    parts: Any = SimpleNamespace(
+        instance=Beating(age_ms), group="cg", subscriptions={}, options=PushOptions()
+    )
+    checks = agreement.Agreement(parts)
     checks._round = rounds
     assert checks._pause_ms() == pause_ms
 

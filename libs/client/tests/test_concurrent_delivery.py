@@ -31,16 +31,16 @@ async def test_a_late_message_of_a_lost_queue_moves_no_offset() -> None:
     moved: list[int] = []
     offsets: Any = SimpleNamespace(update=lambda _, offset: moved.append(offset))
     failed: Any = LosesTheQueue(held)
-    delivery = Delivery(
-        ListenerCaller(
-            lambda _: None, ConsumeResult.SUCCESS, group="cg", thread_count=1, log=NO_LOG
-        ),
-        failed,
-        batch_count_max=1,
+    caller = ListenerCaller(
+        lambda _: None, ConsumeResult.SUCCESS, group="cg", thread_count=1, log=NO_LOG
+    )
+    parts: Any = SimpleNamespace(
         offsets=offsets,
         rates=ConsumeRates(),
-        log=NO_LOG,
+        background=None,
+        instance=SimpleNamespace(log=NO_LOG),
     )
+    delivery = Delivery(parts, caller, failed, batch_count_max=1)
     await delivery.give_back_late(held, timeout_ms=1)
     assert held.is_dropped
     assert moved == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.client import ConsumeFrom, MessageExt, MessageQueue, OrderlyResult, PushOptions
-from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
+from cometmq.client.consume.delivery.orderly import OrderlyDelivery
 from cometmq.client.consume.queues.offsets import Positions
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.consume.queues.rates import ConsumeRates
@@ -112,16 +112,15 @@ async def test_a_message_with_a_failed_completion_is_redelivered_first() -> None
 
     caller: Any = refuses
     offsets: Any = SimpleNamespace(update=update)
-    delivery = OrderlyDelivery(
-        caller,
-        caller,
-        None,
-        limits=OrderlyLimits(1, suspend_queue_ms=10, reconsume_times_max=0),
+    parts: Any = SimpleNamespace(
         offsets=offsets,
         rates=ConsumeRates(),
-        log=NO_LOG,
+        background=background,
+        instance=SimpleNamespace(log=NO_LOG),
     )
-    delivery.start(background, concurrency=1)
+    options = PushOptions(batch_count_max=1, suspend_queue_ms=10, max_reconsume_times=0)
+    delivery = OrderlyDelivery(parts, caller, caller, None, options)
+    delivery.resize(1)
     held = ProcessQueue(QUEUE, 0)
     delivery.submit(held, held.put([message_ext(0), message_ext(1)], 2))
     async with asyncio.timeout(15):

@@ -4,6 +4,9 @@
 Regular lookups are an hour apart, so only refusals can cause one.
 """
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from cometmq.client import (
@@ -68,7 +71,10 @@ async def test_a_refused_lock_looks_for_the_new_master(
     options = ClientOptions(namesrv=cluster.namesrv, poll_namesrv_interval_ms=HOUR_MS)
     instance = await ClientInstance.acquire(options, log=NO_LOG)
     await instance.routes.find("T")
-    locks = QueueLocks(instance, "cg", RemoteOffsets(instance, "cg"), lost=lambda _: None)
+    parts: Any = SimpleNamespace(
+        instance=instance, group="cg", offsets=RemoteOffsets(instance, "cg")
+    )
+    locks = QueueLocks(parts, lost=lambda _: None)
     lookups.clear()
     cluster.broker.fail(RequestCode.LOCK_BATCH_MQ, DEPOSED)
     assert await locks.acquire([MessageQueue("T", "broker-a", 0)]) == []

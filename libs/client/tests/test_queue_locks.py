@@ -59,10 +59,9 @@ class Locked:
         self.clock = Clock()
         self.lost: list[MessageQueue] = []
         self.offsets = Offsets()
+        parts: Any = SimpleNamespace(instance=instance, group="cg", offsets=self.offsets)
         self.locks = QueueLocks(
-            instance,
-            "cg",
-            self.offsets,  # type: ignore[arg-type]
+            parts,
             lost=self.lost.extend,
             retry_ms=5,
             clock_ms=self.clock,

@@ -6,13 +6,11 @@ properties at all, and whether the values of a condition can be compared.
 """
 
 import asyncio
-from collections.abc import Mapping
 from typing import Final
 
 from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
-from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.for_each import for_each
-from cometmq.client.namespace import Namespace
 from cometmq.client.subscriptions import ExpressionType
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
@@ -31,22 +29,12 @@ _ROUTE_CHECK_S: Final = 0.5
 class ConditionChecks:
     """Checks the conditions of one consumer: before it starts, and later in the background."""
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        namespace: Namespace,
-        subscriptions: Mapping[str, SubscriptionData],
-        *,
-        timeout_ms: int,
-        log: Log,
-    ) -> None:
-        """`group` and the topics of `subscriptions` are full names."""
-        self._instance = instance
-        self._group = group
-        self._namespace = namespace
-        self._subscriptions = subscriptions
-        self._timeout_ms = timeout_ms
+    def __init__(self, parts: ConsumerParts, log: Log) -> None:
+        self._instance = parts.instance
+        self._group = parts.group
+        self._namespace = parts.instance.namespace
+        self._subscriptions = parts.subscriptions
+        self._timeout_ms = parts.options.api_timeout_ms
         self._log = log
         self._background = TaskSet(log)
 

@@ -179,14 +179,7 @@ class GroupConsumer(Client, Generic[OptionsT, WorkT]):
         instance.members.add_consumer(self._full_group, work.member)
         stack.push_async_callback(instance.unregister, consumer_group=self._full_group)
         await instance.routes.meet_brokers(self._subscriptions.keys())
-        self._checks = ConditionChecks(
-            instance,
-            self._full_group,
-            self._namespace,
-            self._subscriptions,
-            timeout_ms=self.options.api_timeout_ms,
-            log=self._log,
-        )
+        self._checks = ConditionChecks(parts, self._log)
         stack.push_async_callback(self._checks.close)
         await self._checks.check_all()
         await instance.heartbeats.send()

@@ -61,9 +61,7 @@ class Membership:
         self._consume_type = CONSUME_ACTIVELY if caller is None else CONSUME_PASSIVELY
         self._begin_ms = wall_ms()
         self._assigner = Assigner(parts, strategy)
-        self._agreement = Agreement(
-            parts.instance, parts.group, parts.subscriptions, parts.options.message_model
-        )
+        self._agreement = Agreement(parts)
         self._sharing: asyncio.Task[None] | None = None
 
     # -- sharing ------------------------------------------------------------------------------

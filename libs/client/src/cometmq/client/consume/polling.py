@@ -77,9 +77,7 @@ class Polling:
         parts = self._parts
         self.queues.start()
         if self._watched:
-            watch = QueueWatch(
-                parts.instance, parts.group, self._watched, client=parts.callbacks.client
-            )
+            watch = QueueWatch(parts, self._watched)
             await watch.begin()
             interval_ms = self._options.queue_check_interval_ms
             parts.background.keep(lambda: watch.run(interval_ms=interval_ms), name="watch-queues")

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from cometmq.client.application_calls import ABANDONED_ADVICE, CANCEL_GRACE_MS
 from cometmq.client.consume.delivery.concurrent import Delivery
 from cometmq.client.consume.delivery.observation import ConsumeWatch
-from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
+from cometmq.client.consume.delivery.orderly import OrderlyDelivery
 from cometmq.client.consume.delivery.send_back import DropsFailed, SendBack
 from cometmq.client.consume.delivery.stalls import Stalls
 from cometmq.client.consume.membership import Membership
@@ -57,15 +57,17 @@ class Pushing:
         """The queues whose locks another member has taken."""
         locks = None
         if options.orderly and not parts.is_broadcasting:
-            locks = QueueLocks(
-                parts.instance, parts.group, parts.offsets, lost=self._lost.put_nowait
-            )
+            locks = QueueLocks(parts, lost=self._lost.put_nowait)
         self._caller: AnyCaller
         self._delivery: Delivery | OrderlyDelivery
         if options.orderly:
-            self._caller, self._delivery = self._in_order(listener, watch, locks)
+            self._caller = orderly = self._caller_of(listener, watch, OrderlyResult.SUCCESS)
+            self._delivery = OrderlyDelivery(parts, orderly, self.failed, locks, options)
         else:
-            self._caller, self._delivery = self._concurrently(listener, watch)
+            self._caller = concurrent = self._caller_of(listener, watch, ConsumeResult.SUCCESS)
+            self._delivery = Delivery(
+                parts, concurrent, self.failed, batch_count_max=options.batch_count_max
+            )
         parts.stack.callback(self._caller.close)
         style = PullStyle(
             count_max=options.pull_count_max,
@@ -79,45 +81,8 @@ class Pushing:
         self.queues = OwnedQueues(parts, self._delivery, puller, locks)
         self.member = Membership(parts, self.queues, strategy, caller=self._caller)
 
-    def _in_order(
-        self,
-        listener: Listener | OrderlyListener,
-        watch: ConsumeWatch | None,
-        locks: QueueLocks | None,
-    ) -> tuple[AnyCaller, Delivery | OrderlyDelivery]:
-        parts, options = self._parts, self._options
-        caller = self._caller_of(listener, OrderlyResult.SUCCESS, watch)
-        times_max = options.max_reconsume_times
-        return caller, OrderlyDelivery(
-            caller,
-            self.failed,
-            locks,
-            limits=OrderlyLimits(
-                options.batch_count_max,
-                options.suspend_queue_ms,
-                None if times_max < 0 else times_max,
-            ),
-            offsets=parts.offsets,
-            rates=parts.rates,
-            log=parts.instance.log,
-        )
-
-    def _concurrently(
-        self, listener: Listener | OrderlyListener, watch: ConsumeWatch | None
-    ) -> tuple[AnyCaller, Delivery | OrderlyDelivery]:
-        parts = self._parts
-        caller = self._caller_of(listener, ConsumeResult.SUCCESS, watch)
-        return caller, Delivery(
-            caller,
-            self.failed,
-            batch_count_max=self._options.batch_count_max,
-            offsets=parts.offsets,
-            rates=parts.rates,
-            log=parts.instance.log,
-        )
-
     def _caller_of(
-        self, listener: Listener | OrderlyListener, success: R, watch: ConsumeWatch | None
+        self, listener: Listener | OrderlyListener, watch: ConsumeWatch | None, success: R
     ) -> ListenerCaller[R]:
         return ListenerCaller(
             listener,
@@ -132,7 +97,7 @@ class Pushing:
     async def start(self) -> None:
         """Rebalance, and start pulling and delivering."""
         background = self._parts.background
-        self._delivery.start(background, concurrency=self._options.concurrency)
+        self._delivery.resize(self._options.concurrency)
         await self.member.begin()
         self.queues.start()
         background.keep(self._keep_offsets, name="persist-offsets")

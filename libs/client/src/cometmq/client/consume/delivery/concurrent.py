@@ -24,13 +24,10 @@ from cometmq.client.consume.delivery.send_back import (
 )
 from cometmq.client.consume.delivery.turns import LoopTurns
 from cometmq.client.consume.queues.calls_in_flight import Calls
-from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
-from cometmq.client.consume.queues.rates import ConsumeRates
 from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.message import MessageExt, UnreadableMessage
-from cometmq.remoting.log import Log
-from cometmq.remoting.transport.tasks import TaskSet
 
 RETRY_HERE_MS: Final = 5_000
 """Delay before a message that no broker took back is redelivered to the listener."""
@@ -54,38 +51,30 @@ class Delivery:
 
     def __init__(
         self,
+        parts: ConsumerParts,
         caller: ListenerCaller[ConsumeResult],
         failed: TakesFailed,
         *,
         batch_count_max: int,
-        offsets: OffsetStore,
-        rates: ConsumeRates,
-        log: Log,
     ) -> None:
         self._caller = caller
         self._failed = failed
         self._batch_count_max = batch_count_max
-        self._offsets = offsets
-        self._log = log
+        self._offsets = parts.offsets
+        self._rates = parts.rates
+        self._log = parts.instance.log
+        self._background = parts.background
         # Bounded by the limits of the readers, the only source of messages.
         self._ready: asyncio.Queue[_Batch | None] = asyncio.Queue()
-        self._background: TaskSet | None = None
         self._worker_count = 0
         self._calls = Calls()
         self._turns = LoopTurns()
         self._is_stopping = False
-        self._rates = rates
-
-    def start(self, background: TaskSet, *, concurrency: int) -> None:
-        """Start the tasks that call the listener."""
-        self._background = background
-        self.resize(concurrency)
 
     def resize(self, concurrency: int) -> None:
-        """Change the number of tasks; surplus tasks end once the messages already queued are
-        delivered.
+        """Change the number of tasks, which is 0 at first; surplus tasks end once the messages
+        already queued are delivered.
         """
-        assert self._background is not None
         for number in range(self._worker_count, concurrency):
             self._background.keep(self._work, name=f"deliver-{number}")
         for _ in range(concurrency, self._worker_count):

@@ -13,8 +13,6 @@ from collections import deque
 from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-import msgspec
-
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.delivery.send_back import (
     ASKED_AGAIN,
@@ -25,26 +23,16 @@ from cometmq.client.consume.delivery.send_back import (
 from cometmq.client.consume.delivery.turns import LoopTurns
 from cometmq.client.consume.queues.calls_in_flight import Calls
 from cometmq.client.consume.queues.locks import QueueLocks
-from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
-from cometmq.client.consume.queues.rates import ConsumeRates
 from cometmq.client.listener import ListenerCaller, OrderlyAction, OrderlyResult
 from cometmq.client.message import MessageExt, UnreadableMessage
+from cometmq.client.settings import PushOptions
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import Log
-from cometmq.remoting.transport.tasks import TaskSet, describe
+from cometmq.remoting.transport.tasks import describe
 
 PAUSE_MIN_MS: Final = 10
 PAUSE_MAX_MS: Final = 30_000
-
-
-class OrderlyLimits(msgspec.Struct, frozen=True):
-    """The options for orderly delivery."""
-
-    batch_count_max: int
-    suspend_queue_ms: int
-    reconsume_times_max: int | None
-    """Number of redeliveries before a message becomes a dead letter; None means no limit."""
 
 
 class _Turn:
@@ -87,22 +75,20 @@ class OrderlyDelivery:
 
     def __init__(
         self,
+        parts: ConsumerParts,
         caller: ListenerCaller[OrderlyResult],
         failed: TakesFailed,
         locks: QueueLocks | None,
-        *,
-        limits: OrderlyLimits,
-        offsets: OffsetStore,
-        rates: ConsumeRates,
-        log: Log,
+        options: PushOptions,
     ) -> None:
         self._caller = caller
         self._failed = failed
         self._locks = locks
-        self._limits = limits
-        self._offsets = offsets
-        self._rates = rates
-        self._log = log
+        self._options = options
+        self._offsets = parts.offsets
+        self._rates = parts.rates
+        self._log = parts.instance.log
+        self._background = parts.background
         self._calls = Calls()
         self._loop_turns = LoopTurns()
         self._is_stopping = False
@@ -110,16 +96,11 @@ class OrderlyDelivery:
         self._one_at_a_time: WeakValueDictionary[MessageQueue, asyncio.Lock] = WeakValueDictionary()
         self._slots = asyncio.Semaphore(0)
         self._slot_count = 0
-        self._background: TaskSet | None = None
-
-    def start(self, background: TaskSet, *, concurrency: int) -> None:
-        """Start serving up to `concurrency` queues at a time."""
-        self._background = background
-        self.resize(concurrency)
 
     def resize(self, concurrency: int) -> None:
-        """Change how many queues are served at a time; surplus slots end when they become free."""
-        assert self._background is not None
+        """Change how many queues are served at a time, which is 0 at first; surplus slots end when
+        they become free.
+        """
         change, self._slot_count = concurrency - self._slot_count, concurrency
         for _ in range(change):
             self._slots.release()
@@ -132,7 +113,6 @@ class OrderlyDelivery:
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Queue messages after earlier ones of the same queue."""
-        assert self._background is not None
         turn = self._turns.setdefault(process_queue, _Turn())
         turn.add(messages)
         if not turn.is_served:
@@ -202,7 +182,7 @@ class OrderlyDelivery:
                 self._calls.ended()
 
     async def _consume(self, held: ProcessQueue, turn: _Turn) -> int:
-        messages = turn.take(self._limits.batch_count_max)
+        messages = turn.take(self._options.batch_count_max)
         try:
             return await self._deliver(held, turn, messages)
         except (Exception, asyncio.CancelledError):
@@ -254,10 +234,10 @@ class OrderlyDelivery:
         are_dead: bool = False,
     ) -> int:
         """Put messages back for redelivery, or dead-letter them if they have no deliveries left."""
-        times_max = self._limits.reconsume_times_max
+        times_max = self._options.max_reconsume_times  # without a limit if negative
         again: list[MessageExt] = []
         for message in messages:
-            is_dead = are_dead or (times_max is not None and message.reconsume_times >= times_max)
+            is_dead = are_dead or 0 <= times_max <= message.reconsume_times
             if is_dead and await self._failed.give_up(message, error):
                 held.consumed([message], self._offsets)
             else:
@@ -266,5 +246,5 @@ class OrderlyDelivery:
         return self._pause_ms(pause_ms) if again else 0
 
     def _pause_ms(self, wanted_ms: int | None) -> int:
-        pause_ms = self._limits.suspend_queue_ms if wanted_ms is None else wanted_ms
+        pause_ms = self._options.suspend_queue_ms if wanted_ms is None else wanted_ms
         return max(PAUSE_MIN_MS, min(PAUSE_MAX_MS, pause_ms))

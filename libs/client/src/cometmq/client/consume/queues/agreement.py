@@ -8,12 +8,11 @@ messages without any error.
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from cometmq.client.clock import monotonic_ms, wall_ms
-from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.settings import MessageModel
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.dialect import decode_json
@@ -58,17 +57,11 @@ class Agreement:
     before our heartbeats, when the latest heartbeat came from another member.
     """
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        subscriptions: Mapping[str, SubscriptionData],
-        message_model: MessageModel,
-    ) -> None:
-        self._instance = instance
-        self._group = group
-        self._subscriptions = subscriptions
-        self._message_model = message_model
+    def __init__(self, parts: ConsumerParts) -> None:
+        self._instance = parts.instance
+        self._group = parts.group
+        self._subscriptions = parts.subscriptions
+        self._message_model = parts.options.message_model
         self._changed = Wakeup()
         self._round = 0
         self._compared_ms: int | None = None

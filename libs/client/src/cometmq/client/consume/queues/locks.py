@@ -17,9 +17,8 @@ import msgspec
 from cometmq.client.application_calls import Failures
 from cometmq.client.clock import ClockMs, monotonic_ms, wall_ms
 from cometmq.client.cluster.heartbeats import RETRY_SOON_MS
-from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import names_former_master
-from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -67,9 +66,7 @@ class QueueLocks:
 
     def __init__(
         self,
-        instance: ClientInstance,
-        group: str,
-        offsets: OffsetStore,
+        parts: ConsumerParts,
         *,
         lost: Lost,
         renew_ms: int = RENEW_MS,
@@ -77,9 +74,9 @@ class QueueLocks:
         clock_ms: ClockMs = monotonic_ms,
     ) -> None:
         """`lost` is called with queues that must restart at their committed offsets."""
-        self._instance = instance
-        self._group = group
-        self._offsets = offsets
+        self._instance = parts.instance
+        self._group = parts.group
+        self._offsets = parts.offsets
         self._lost = lost
         self._renew_ms = renew_ms
         self._retry_ms = retry_ms

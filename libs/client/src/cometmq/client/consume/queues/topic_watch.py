@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from cometmq.client.application_calls import calling, original, outlive
-from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.consume.queues.parts import ConsumerParts
 from cometmq.client.listener import called
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.transport.tasks import describe
@@ -17,21 +17,11 @@ QueuesChanged = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
 class QueueWatch:
     """Compares the queues of some topics between two checks."""
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        callbacks: Mapping[str, QueuesChanged],
-        *,
-        client: object = None,
-    ) -> None:
-        """Watch the topics in `callbacks`, whose keys are full names.
-
-        The callbacks cannot close `client`.
-        """
-        self._client = client
-        self._group = group
-        self._instance = instance
+    def __init__(self, parts: ConsumerParts, callbacks: Mapping[str, QueuesChanged]) -> None:
+        """Watch the topics in `callbacks`, whose keys are full names."""
+        self._client = parts.callbacks.client
+        self._group = parts.group
+        self._instance = parts.instance
         self._callbacks = callbacks
         self._known: dict[str, list[MessageQueue]] = {}
 
