@@ -37,7 +37,7 @@ class BreakingOffsets:
         return self.positions.offsets.get(queue)
 
     def unsaved(self, queue: MessageQueue) -> int | None:
-        return self.positions.unsaved_offset(queue)
+        return self.positions.unsaved(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
         if queue == QUEUE_0 and offset:

@@ -31,12 +31,12 @@ def test_an_offset_goes_back_only_on_request() -> None:
 def test_only_moved_offsets_are_unsaved() -> None:
     positions = Positions()
     positions.update(A, 5, is_reset=False)
-    positions.unsaved.clear()
+    positions.unsaved_queues.clear()
     positions.update(A, 5, is_reset=False)
-    assert not positions.unsaved
+    assert not positions.unsaved_queues
     positions.update(A, 6, is_reset=False)
     positions.forget(A)
-    assert not positions.unsaved
+    assert not positions.unsaved_queues
     assert not positions.offsets
 
 

@@ -46,7 +46,7 @@ class Store:
         self.positions.update(queue, offset, is_reset=False)
 
     def unsaved(self, queue: MessageQueue) -> int | None:
-        return self.positions.unsaved_offset(queue)
+        return self.positions.unsaved(queue)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         await self.commit(queues)
@@ -224,7 +224,7 @@ async def test_without_a_lock_the_offset_is_stored_at_once_and_never_later(
     busy.calls.began()
     await owner.leave([busy])
     await eventually(lambda: leaving.store.stored)
-    leaving.store.positions.unsaved.add(A)
+    leaving.store.positions.unsaved_queues.add(A)
     busy.calls.ended()
     await eventually(lambda: "told 1" in leaving.events)
     assert leaving.store.stored == [(A, 7)]

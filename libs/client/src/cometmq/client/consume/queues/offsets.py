@@ -77,7 +77,7 @@ class Positions:
 
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, int] = {}
-        self.unsaved: set[MessageQueue] = set()
+        self.unsaved_queues: set[MessageQueue] = set()
         self._told: dict[MessageQueue, int] = {}
         """How many times the current offset was sent oneway."""
         self._read: dict[MessageQueue, int] = {}
@@ -87,7 +87,7 @@ class Positions:
         if offset > 0:
             self._read[queue] = offset
 
-    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool) -> None:
+    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
         """Record an offset; one lower than the current offset is ignored unless `is_reset` is
         set.
         """
@@ -96,7 +96,7 @@ class Positions:
             return
         self.offsets[queue] = offset
         if known is not None or self._read.pop(queue, None) != offset:
-            self.unsaved.add(queue)
+            self.unsaved_queues.add(queue)
             self._told.pop(queue, None)
 
     def to_tell(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
@@ -105,15 +105,15 @@ class Positions:
         Each offset is sent twice: a Java broker handles pulls and commits on different threads, so
         an earlier pull that carries an older offset may undo a commit.
         """
-        return [one for one in queues if one in self.unsaved or self._told.get(one) == 1]
+        return [one for one in queues if one in self.unsaved_queues or self._told.get(one) == 1]
 
     def to_commit(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Return the queues whose committed offset no broker has confirmed yet."""
-        return [one for one in queues if one in self.unsaved or one in self._told]
+        return [one for one in queues if one in self.unsaved_queues or one in self._told]
 
     def note_sent(self, queue: MessageQueue, *, is_answered: bool) -> None:
         """Record that an offset was sent; `is_answered` means that the broker has confirmed it."""
-        self.unsaved.discard(queue)
+        self.unsaved_queues.discard(queue)
         if is_answered:
             self._told.pop(queue, None)
         else:
@@ -122,22 +122,28 @@ class Positions:
     def tell_again(self, queue: MessageQueue) -> None:
         """Treat an offset that was only sent oneway as unsaved."""
         if self._told.pop(queue, None) is not None:
-            self.unsaved.add(queue)
+            self.unsaved_queues.add(queue)
 
     def note_saved(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Mark these offsets as stored; offsets that have moved since remain unsaved."""
-        self.unsaved -= {queue for queue, at in offsets.items() if self.offsets.get(queue) == at}
+        self.unsaved_queues -= {
+            queue for queue, at in offsets.items() if self.offsets.get(queue) == at
+        }
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop the offset of a queue."""
+        """Drop the offset in memory; the broker or the file keeps it."""
         self.offsets.pop(queue, None)
-        self.unsaved.discard(queue)
+        self.unsaved_queues.discard(queue)
         self._told.pop(queue, None)
         self._read.pop(queue, None)
 
-    def unsaved_offset(self, queue: MessageQueue) -> int | None:
-        """Return the offset of a queue if it is not stored yet."""
-        return self.offsets.get(queue) if queue in self.unsaved else None
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory."""
+        return self.offsets.get(queue)
+
+    def unsaved(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory if it is neither confirmed by the broker nor in the file."""
+        return self.offsets.get(queue) if queue in self.unsaved_queues else None
 
 
 class HeldOffsets:
@@ -189,31 +195,7 @@ class HeldOffsets:
         self._sought.discard(queue)
 
 
-class _OffsetsInMemory:
-    """The part that both offset stores share: the offsets in memory."""
-
-    def __init__(self) -> None:
-        self._positions = Positions()
-
-    def position(self, queue: MessageQueue) -> int | None:
-        return self._positions.offsets.get(queue)
-
-    def unsaved(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory if it is neither confirmed by the broker nor in the file."""
-        return self._positions.unsaved_offset(queue)
-
-    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Record an offset; one lower than the current offset is ignored unless `is_reset` is
-        set.
-        """
-        self._positions.update(queue, offset, is_reset=is_reset)
-
-    def forget(self, queue: MessageQueue) -> None:
-        """Drop the offset in memory; the broker or the file keeps it."""
-        self._positions.forget(queue)
-
-
-class RemoteOffsets(_OffsetsInMemory):
+class RemoteOffsets(Positions):
     """Offsets on the brokers, shared by the members of a group."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
@@ -235,7 +217,7 @@ class RemoteOffsets(_OffsetsInMemory):
         """
         offset = await self._stored(queue)
         if offset is not None:
-            self._positions.note_read(queue, offset)
+            self.note_read(queue, offset)
         return offset
 
     async def _stored(self, queue: MessageQueue) -> int | None:
@@ -259,8 +241,8 @@ class RemoteOffsets(_OffsetsInMemory):
         queues = list(queues)
         for queue in queues:
             if self._is_told_elsewhere(queue):
-                self._positions.tell_again(queue)
-        for queue in self._positions.to_tell(queues):
+                self.tell_again(queue)
+        for queue in self.to_tell(queues):
             try:
                 await self._save(queue, is_awaited=False)
             except CometError as error:
@@ -273,7 +255,7 @@ class RemoteOffsets(_OffsetsInMemory):
         A Java broker may lose concurrent first offsets of a group in a topic, so these are sent one
         at a time.
         """
-        waiting = self._positions.to_commit(queues)
+        waiting = self.to_commit(queues)
         fresh = {queue for queue in waiting if _table(queue) not in self._tables}
         await self._all(self._save_and_wait, waiting)
         if len(fresh) > 1:
@@ -304,12 +286,12 @@ class RemoteOffsets(_OffsetsInMemory):
         await self._save(queue, is_awaited=True)
 
     async def _save_if_forgotten(self, queue: MessageQueue) -> None:
-        position, stored = self._positions.offsets.get(queue), await self._stored(queue)
+        position, stored = self.offsets.get(queue), await self._stored(queue)
         if position is not None and (stored is None or stored < position):
             await self._save(queue, is_awaited=True)
 
     async def _save(self, queue: MessageQueue, *, is_awaited: bool) -> None:
-        offset = self._positions.offsets.get(queue)
+        offset = self.offsets.get(queue)
         if offset is None:
             return  # the lock was lost while earlier queues were stored
         header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
@@ -322,8 +304,8 @@ class RemoteOffsets(_OffsetsInMemory):
             header,
             timeout_ms=COMMIT_TIMEOUT_MS,
         )
-        if self._positions.offsets.get(queue) == offset:
-            self._positions.note_sent(queue, is_answered=is_awaited)
+        if self.offsets.get(queue) == offset:
+            self.note_sent(queue, is_answered=is_awaited)
             self._told_to[queue] = address
 
     def _is_told_elsewhere(self, queue: MessageQueue) -> bool:
@@ -361,7 +343,7 @@ def local_offsets_path(folder: str, client_id: str, group: str) -> Path:
     return root / client_id / group / "offsets.json"
 
 
-class LocalOffsets(_OffsetsInMemory):
+class LocalOffsets(Positions):
     """Offsets in a local file, in the Java client's format."""
 
     def __init__(self, path: Path, *, group: str = "", log: Log = PROGRAM_LOG) -> None:
@@ -432,10 +414,10 @@ class LocalOffsets(_OffsetsInMemory):
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
         """Write the file if one of these offsets has moved; raise OSError on failure."""
         async with self._writing:
-            if not self._positions.unsaved.intersection(queues):
+            if not self.unsaved_queues.intersection(queues):
                 return
-            noted = dict(self._positions.offsets)
+            noted = dict(self.offsets)
             table = {**await self.load(), **noted}
             await asyncio.to_thread(self._file.save, table)
             self._stored = table
-            self._positions.note_saved(noted)
+            self.note_saved(noted)
