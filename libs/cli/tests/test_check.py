@@ -14,6 +14,7 @@ from cometmq.client.admin.figures import BrokerFigures, GroupCopies
 from cometmq.insight.model import (
     Broker,
     BrokerState,
+    Certificate,
     Disk,
     Group,
     Since,
@@ -193,3 +194,16 @@ def test_wrong_usage_is_unknown_to_a_monitoring_system(call):
     assert call("check", "disk", "--warn", 90, "--critical", 10).status == 3
     assert call("check", "disk", "--wran", 90).status == 3
     assert call("check", "nothing").status == 3
+
+
+def test_the_limits_of_certificates_are_lower_bounds():
+    limits = Limits(21, 3, is_floor=True)
+    assert [limits.status(it) for it in (30, 21, 20.9, 3, 2)] == [
+        Status.OK, Status.OK, Status.WARNING, Status.WARNING, Status.CRITICAL,
+    ]  # fmt: skip
+    seen = msgspec.structs.replace(
+        snapshot(), certificates=[Certificate("broker a:0", "f", NOW_MS + 2 * 86_400_000)]
+    )
+    items = checks.certificates(seen, limits)
+    assert "expires in 2 d (critical below 3)" in checks.as_text("certificate", items)
+    assert "'broker a:0 f_days_left'=2;21:;3:;0" in checks.as_nagios("certificate", items)

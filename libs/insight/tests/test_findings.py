@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import msgspec
 import pytest
 
 from cometmq.insight.asking import Queue
+from cometmq.insight.certificates import certificates_of
 from cometmq.insight.findings import RULES, Severity, findings
-from cometmq.insight.history import History
-from cometmq.insight.model import Refusal, Since, Trouble
+from cometmq.insight.history import History, Place
+from cometmq.insight.model import Certificate, Refusal, Since, Trouble
 from cometmq.peers.paths import ROOT
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.names import HALF_TOPIC
@@ -162,3 +166,60 @@ def test_a_checker_that_waits_for_the_first_transaction_is_no_finding():
 
 def test_rules_have_different_names():
     assert len(set(RULES)) == len(RULES)
+
+
+# -- certificates -------------------------------------------------------------------------------
+
+DAY_MS = 86_400_000
+
+
+def with_certificates(*days):
+    found = [Certificate("broker a:0", "tls.server.certPath", NOW_MS + it * DAY_MS) for it in days]
+    return msgspec.structs.replace(seen(master()), certificates=found)
+
+
+@pytest.mark.parametrize(
+    ("days", "severity", "text"),
+    [
+        (-1, Severity.CRITICAL, "has expired (2027-"),
+        (2, Severity.CRITICAL, "expires in 2 d ("),
+        (20, Severity.WARNING, "expires in 20 d ("),
+    ],
+)
+def test_a_certificate_that_expires_is_found(days, severity, text):
+    (found,) = [it for it in findings(with_certificates(days)) if it.rule == "certificate-expires"]
+    assert (found.severity, found.subject) == (severity, "broker a:0 tls.server.certPath")
+    assert f"the certificate in tls.server.certPath of broker a:0 {text}" in found.text
+    assert (ROOT / "docs" / "runbooks" / found.runbook).is_file()
+
+
+def test_a_certificate_of_next_month_is_no_finding():
+    assert "certificate-expires" not in {it.rule for it in findings(with_certificates(30))}
+
+
+class ShownCertificates:
+    """Stands for an admin client with TLS connections."""
+
+    class namesrv:  # noqa: N801  # as the attribute is called
+        addresses = ("n:1", "n:2")
+
+    def expiries_s(self):
+        return {"tls.client.certPath": 1.5}
+
+    def peer_expiry_s(self, address):
+        return {"n:1": 2, "10.1.0.0:0": 3, "10.1.0.0:1": 4}.get(address)
+
+
+def test_certificates_come_from_brokers_and_from_connections():
+    told = master(runtime={"certificates": "tls.server.certPath=5,tls.client.certPath=x,=7,a=-1"})
+    places = [(Place("c", name, 0, f"10.1.0.0:{at}"), it)
+              for at, (name, it) in enumerate({"a": told, "java": master()}.items())]  # fmt: skip
+    shown: Any = ShownCertificates()
+    found = certificates_of(shown, places, {"tls.server.certPath": 6})
+    assert [(it.where, it.what, it.expires_ms) for it in found] == [
+        ("this program", "tls.client.certPath", 1_500),
+        ("this program", "tls.server.certPath", 6_000),
+        ("name server n:1", "", 2_000),
+        ("broker a:0", "tls.server.certPath", 5),
+        ("broker java:0", "", 4_000),
+    ]

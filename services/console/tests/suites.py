@@ -71,7 +71,9 @@ class Desk:
         self.token = ""
 
 
-async def console(suite: Suite, folder: Path, stack: AsyncExitStack, **settings: str) -> Desk:
+async def console(
+    suite: Suite, folder: Path, stack: AsyncExitStack, *, is_verified: bool = True, **settings: str
+) -> Desk:
     """Start a console."""
     given: dict[str, Any] = {
         "namesrvAddr": suite.namesrv,
@@ -85,7 +87,7 @@ async def console(suite: Suite, folder: Path, stack: AsyncExitStack, **settings:
     app = ConsoleApp(loaded, log=NO_LOG, clock=SystemClock())
     await app.start()
     stack.push_async_callback(app.stop)
-    web = httpx2.AsyncClient(base_url=app.url, timeout=30, trust_env=False)
+    web = httpx2.AsyncClient(base_url=app.url, timeout=30, trust_env=False, verify=is_verified)
     stack.push_async_callback(web.aclose)
     admin = await stack.enter_async_context(AdminClient(options=suite.options))
     desk = Desk(app, web, admin)

@@ -2,6 +2,7 @@
 """Switchovers from the console: by obedient members, and in a real group."""
 
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -195,7 +196,11 @@ async def test_a_real_group_switches_over_without_a_failed_send(tmp_path):
         stack.push_async_callback(group.stop)
         await group.start()
         suite = Suite(group.namesrv, "", ClientOptions(namesrv=group.namesrv))
-        given = {"accessKey": "", "secretKey": "", "electorConfig": str(tmp_path / "elector.conf")}
+        given: Any = {
+            "accessKey": "",
+            "secretKey": "",
+            "electorConfig": str(tmp_path / "elector.conf"),
+        }
         desk = await console(suite, tmp_path / "console", stack, **given)
         headers = {"authorization": f"Bearer {desk.token}", **JSON}
         await desk.admin.create_topic("Switched", queue_count=1)

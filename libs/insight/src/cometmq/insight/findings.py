@@ -11,7 +11,7 @@ from typing import Final
 from cometmq.insight.finding import Condition, Finding, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot
-from cometmq.insight.rules import brokers, clients, groups, stores
+from cometmq.insight.rules import brokers, certificates, clients, groups, stores
 
 __all__ = ["RULES", "Finding", "Severity", "findings"]
 
@@ -28,6 +28,7 @@ RULES: Final[tuple[Rule, ...]] = (
     stores.disk_fills,
     stores.copies_missing,
     stores.slaves_behind,
+    certificates.expiring,
     groups.lost,
     groups.stopped,
     groups.stuck,

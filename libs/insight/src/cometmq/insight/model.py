@@ -250,6 +250,16 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     last_ms: int
 
 
+class Certificate(msgspec.Struct, frozen=True, gc=False):
+    """A certificate that a program uses or trusts."""
+
+    where: str
+    """The program: `broker NAME:ID`, `name server ADDRESS` or `this program`."""
+    what: str
+    """The setting that names its file; empty for the certificate that a server has shown."""
+    expires_ms: int
+
+
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """A cluster at one moment."""
 
@@ -265,6 +275,8 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     refusals: Sequence[Refusal] | Unknown
     notes: Sequence[str] = ()
     """What brokers refused to tell, one line each."""
+    certificates: Sequence[Certificate] = ()
+    """Of the brokers, the name servers and this program, as far as they are known."""
 
     @property
     def missing_brokers(self) -> list[str]:

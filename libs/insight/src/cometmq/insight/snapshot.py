@@ -2,8 +2,11 @@
 """Look at a cluster: `look` once, `Watch` again and again."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.figures import read_figures
@@ -11,6 +14,7 @@ from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.asking import BrokerAnswers, ask, unreachable
 from cometmq.insight.building import Outcome, build
+from cometmq.insight.certificates import certificates_of
 from cometmq.insight.history import History, Place
 from cometmq.insight.model import Snapshot, Trouble, Unreachable
 from cometmq.remoting.errors import CometError
@@ -26,11 +30,13 @@ async def look(
     history: History | None = None,
     expected: Collection[str] = (),
     timeout_ms: int = TIMEOUT_MS,
+    own: Mapping[str, float] = MappingProxyType({}),
 ) -> Snapshot:
     """Ask all brokers at the same time; return what they said, and which did not answer.
 
     Without a history of earlier looks, rates are unknown. `expected` names brokers that must be
-    there, although no name server may list them. Raise CometError if no name server answers.
+    there, although no name server may list them; `own` tells when certificates of this program
+    expire, by setting. Raise CometError if no name server answers.
     """
     kept = History() if history is None else history
     begun_ms, now_ms = monotonic_ms(), wall_ms()
@@ -45,13 +51,14 @@ async def look(
     outcomes += _gone(outcomes, kept, expected, now_ms)
     outcomes.sort(key=lambda it: (it[0].cluster, it[0].name, it[0].broker_id))
     kept.places |= {place.address: place for place in places}
-    return build(
+    found = build(
         ";".join(admin.namesrv.addresses),
         outcomes,
         kept,
         now_ms=now_ms,
         took_ms=monotonic_ms() - begun_ms,
     )
+    return msgspec.structs.replace(found, certificates=certificates_of(admin, outcomes, own))
 
 
 async def _places(admin: AdminClient) -> list[Place]:
@@ -131,8 +138,11 @@ class Watch:
         interval_s: float = INTERVAL_S,
         expected: Collection[str] = (),
         seen: Callable[[Snapshot], None] = lambda _: None,
+        own: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """`seen` is called with each snapshot, for example to store its figures."""
+        """`seen` is called with each snapshot, for example to store its figures; `own` tells when
+        further certificates of this program expire.
+        """
         self.history = History()
         self.snapshot: Snapshot | None = None
         """The newest snapshot; None before the first."""
@@ -142,6 +152,7 @@ class Watch:
         self._interval_s = interval_s
         self._expected = expected
         self._seen = seen
+        self._own = own
         self._looking: asyncio.Lock = asyncio.Lock()
 
     async def run(self) -> None:
@@ -160,7 +171,9 @@ class Watch:
             if was_looking and not self.failure:
                 return self.snapshot
             try:
-                found = await look(self._admin, history=self.history, expected=self._expected)
+                found = await look(
+                    self._admin, history=self.history, expected=self._expected, own=self._own()
+                )
             except CometError as error:
                 self.failure = str(error)
                 return self.snapshot

@@ -188,6 +188,7 @@ class BrokerApp:
             if broker.is_master:
                 broker.delay.fit()
         server = await self._listen(broker)
+        broker.expiries_s = lambda: {**server.expiries_s(), **inputs.client.expiries_s()}
         await self._serve_slaves(slave_server)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(self._cancel_timers)

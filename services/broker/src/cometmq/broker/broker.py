@@ -166,6 +166,9 @@ class Broker:
     started_ms: int = 0
     is_stopping: bool = False
     is_diverting: bool = False  # requests that change state wait or are forwarded
+    expiries_s: Callable[[], dict[str, float]] = (
+        dict  # of the certificates in TLS files, by setting
+    )
     role_changed: Callable[[RoleState], None] = lambda _state: None
     elector_count: Callable[[], int | None] = lambda: None  # None: not known, or in no group
     may_read: Callable[[], bool] | None = None  # in a group: whether pulls may be answered now

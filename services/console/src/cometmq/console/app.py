@@ -3,7 +3,9 @@
 
 import math
 import socket
+import ssl
 from contextlib import AsyncExitStack
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,7 +30,8 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.remoting.transport.tls_contexts import WatchedContext, server_context
+from cometmq.remoting.transport.tls import CertificateWatch
+from cometmq.remoting.transport.tls_contexts import WatchedContext, renewing, server_context
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.places import check_port, listening, prepare_folder
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 FRESH_MS: Final = 5_000
 """Pages use a look at the cluster that is not older than this."""
 BACKLOG: Final = 256
+CERTIFICATES_MS: Final = 5_000
+"""Pause between two looks at the TLS files."""
 
 
 class ConsoleApp:
@@ -66,6 +71,7 @@ class ConsoleApp:
         self._started = AsyncExitStack()
         self._watch: Watch
         self._look_ms: float = -math.inf
+        self._tls: WatchedContext[ssl.SSLContext] | None = None
         self.url = ""
         """The address of the pages, once the console has started."""
 
@@ -99,7 +105,7 @@ class ConsoleApp:
             await stack.enter_async_context(reader)
             background = TaskSet(self._log)
             stack.push_async_callback(background.close)
-            self._watch = Watch(client)
+            self._watch = Watch(client, own=self._expiries_s)
             audit = Audit(folder, mib_max=settings.audit_mib_max, clock=self._clock, log=self._log)
             stack.callback(audit.close)
             history = await self._history(folder, stack, background)
@@ -171,8 +177,13 @@ class ConsoleApp:
         tokens, hint = self._tokens(folder)
         app = site(desk, tokens, oidc=await self._oidc(stack), token_hint=hint)
         tls = self._server_tls()
-        context = None if tls is None else WatchedContext(tls, server_context).context
+        self._tls = watched = None if tls is None else WatchedContext(tls, server_context)
+        context = None if watched is None else renewing(watched)
         tasks = TaskSet(self._log)
+        if watched is not None:
+            look = partial(CertificateWatch(tasks, self._log).look, watched)
+            watch = every(CERTIFICATES_MS, look, name="console-certificates", log=self._log)
+            tasks.spawn(watch, name="console-certificates", is_endless=True)
         server = WebServer(app, tls=context, trusted_proxies=settings.trusted_proxies, tasks=tasks)
         listener = self._listener or self._listen()
         await server.start(listener)
@@ -216,6 +227,10 @@ class ConsoleApp:
         if self._settings.tls_server.mode == TlsMode.DISABLED:
             return None
         return server_tls(self._settings, self._loaded.label)
+
+    def _expiries_s(self) -> dict[str, float]:
+        found = {} if self._tls is None else self._tls.expiries_s
+        return {f"tls.server.{name}": expiry_s for name, expiry_s in found.items()}
 
     # -- the cluster --------------------------------------------------------------------------
 

@@ -168,6 +168,30 @@ def disk(
     _check("disk", namesrv, lambda it: checks.disks(it, name or (), limits), form)
 
 
+@app.command()
+def certificate(
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    warn: Annotated[
+        float | None, typer.Option("-w", "--warn", min=0, help="Warning with fewer days left.")
+    ] = 21,
+    critical: Annotated[
+        float | None, typer.Option("-C", "--critical", min=0, help="Critical with fewer days left.")
+    ] = 3,
+    form: Form = "text",
+) -> None:
+    """Check when certificates expire: those of servers, and those in TLS files; in days.
+
+    \b
+    EXAMPLE
+      cometmq check certificate --warn 30 --critical 7
+    """
+    if warn is not None and critical is not None and warn < critical:
+        typer.echo(f"cometmq: --warn {warn:g} is below --critical {critical:g}", err=True)
+        raise typer.Exit(EXIT_UNKNOWN)
+    limits = Limits(warn, critical, is_floor=True)
+    _check("certificate", namesrv, lambda it: checks.certificates(it, limits), form)
+
+
 def _limits(warn: float | None, critical: float | None) -> Limits:
     if warn is not None and critical is not None and warn > critical:
         typer.echo(f"cometmq: --warn {warn:g} is above --critical {critical:g}", err=True)

@@ -45,14 +45,19 @@ class Limits(msgspec.Struct, frozen=True):
 
     warn: float | None = None
     critical: float | None = None
+    is_floor: bool = False
+    """Whether values below the limits are bad, instead of those that reach them."""
 
     def status(self, value: float) -> Status:
         """Return the status of a value."""
-        if self.critical is not None and value >= self.critical:
+        if self.critical is not None and self._is_bad(value, self.critical):
             return Status.CRITICAL
-        if self.warn is not None and value >= self.warn:
+        if self.warn is not None and self._is_bad(value, self.warn):
             return Status.WARNING
         return Status.OK
+
+    def _is_bad(self, value: float, limit: float) -> bool:
+        return value < limit if self.is_floor else value >= limit
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -272,6 +277,17 @@ def disks(snapshot: Snapshot, names: Sequence[str], limits: Limits) -> list[Item
     return [*items, *(_absent("broker", name, snapshot) for name in names if name not in found)]
 
 
+def certificates(snapshot: Snapshot, limits: Limits) -> list[Item]:
+    """Check how many days are left until certificates expire."""
+    items = []
+    for it in snapshot.certificates:
+        left_s = (it.expires_ms - snapshot.taken_ms) / 1000
+        name = f"{it.where} {it.what}".rstrip()
+        text = f"expires in {lasting(left_s)}" if left_s > 0 else "has expired"
+        items.append(of_figure(name, "days_left", round(left_s / 86_400, 1), limits, text))
+    return items
+
+
 # -- forms ------------------------------------------------------------------------------------
 
 
@@ -288,7 +304,8 @@ def as_text(check: str, items: Sequence[Item]) -> str:
 def _limit(item: Item) -> str:
     value = {Status.WARNING: item.limits.warn, Status.CRITICAL: item.limits.critical}
     limit = value.get(item.status)
-    return "" if limit is None else f" ({item.status.name.lower()} at {limit:g})"
+    word = "below" if item.limits.is_floor else "at"
+    return "" if limit is None else f" ({item.status.name.lower()} {word} {limit:g})"
 
 
 def _sorted(items: Sequence[Item]) -> list[Item]:
@@ -319,8 +336,8 @@ def as_nagios(check: str, items: Sequence[Item]) -> str:
     bad = [it for it in _sorted(items) if it.status is not Status.OK]
     text = "; ".join(f"{it.name}: {it.text}" for it in bad) or f"{len(items):,} checked"
     data = " ".join(
-        f"'{_plain(it.name)}_{it.figure}'={it.value:g};{_bound(it.limits.warn)};"
-        f"{_bound(it.limits.critical)};0"
+        f"'{_plain(it.name)}_{it.figure}'={it.value:g};{_bound(it.limits, it.limits.warn)};"
+        f"{_bound(it.limits, it.limits.critical)};0"
         for it in items
         if it.value is not None
     )
@@ -328,8 +345,8 @@ def as_nagios(check: str, items: Sequence[Item]) -> str:
     return (f"{line} | {data}" if data else line) + "\n"
 
 
-def _bound(limit: float | None) -> str:
-    return "" if limit is None else f"{limit:g}"
+def _bound(limits: Limits, limit: float | None) -> str:
+    return "" if limit is None else f"{limit:g}{':' if limits.is_floor else ''}"
 
 
 def _plain(text: str) -> str:

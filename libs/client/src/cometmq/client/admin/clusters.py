@@ -38,6 +38,18 @@ class ClusterAdmin(AdminBase):
             ]
         return [member.result() for member in members]
 
+    def expiries_s(self) -> dict[str, float]:
+        """Return when certificates in this client's own TLS files expire, in seconds since 1970, by
+        setting.
+        """
+        return self._running().remoting.expiries_s()
+
+    def peer_expiry_s(self, address: str) -> float | None:
+        """Return when the certificate that a server has shown to this client expires, in seconds
+        since 1970; None if there is no TLS connection to the address.
+        """
+        return self._running().remoting.peer_expiry_s(address)
+
     async def _member(self, cluster: str, name: str, broker_id: int, address: str) -> ClusterMember:
         figures, failure = None, None
         try:

@@ -130,16 +130,32 @@ def expiry_of(text: str) -> float | None:
     cannot be read.
     """
     found = _CERTIFICATE.search(text)
-    if found is None:
-        return None
+    return None if found is None else _expiry_of_base64(found[1])
+
+
+def first_expiry_of(text: str) -> float | None:
+    """Return when the first of all certificates in a PEM text expires; None if none can be read."""
+    found = (_expiry_of_base64(it[1]) for it in _CERTIFICATE.finditer(text))
+    return min((it for it in found if it is not None), default=None)
+
+
+def expiry_of_der(data: bytes) -> float | None:
+    """Return when a certificate in DER form expires; None if it cannot be read."""
     try:
-        body = _values(_values(base64.b64decode(found[1]))[0][1])[0][1]
+        body = _values(_values(data)[0][1])[0][1]
         fields = _values(body)
         if fields[0][0] == 0xA0:  # the version
             fields = fields[1:]
         tag, value = _values(fields[3][1])[1]
         return datetime.strptime(value.decode(), _TIME_FORMATS[tag]).replace(tzinfo=UTC).timestamp()
-    except (binascii.Error, IndexError, KeyError, ValueError):
+    except (IndexError, KeyError, ValueError):
+        return None
+
+
+def _expiry_of_base64(text: str) -> float | None:
+    try:
+        return expiry_of_der(base64.b64decode(text))
+    except binascii.Error:
         return None
 
 

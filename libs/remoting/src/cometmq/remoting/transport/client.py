@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Final
 
 import msgspec
@@ -188,6 +189,25 @@ class RemotingClient:
             if peer is not None:
                 peer.abort()
         return True
+
+    def expiries_s(self) -> dict[str, float]:
+        """Return when certificates in this client's own TLS files expire, in seconds since 1970, by
+        setting.
+        """
+        found = {} if self._tls is None else self._tls.expiries_s
+        return {f"tls.client.{name}": expiry_s for name, expiry_s in found.items()}
+
+    def peer_expiry_s(self, address: str) -> float | None:
+        """Return when the certificate that a server has shown expires, in seconds since 1970; None
+        if there is no TLS connection to the address.
+        """
+        peer = self._peers.get(address)
+        shown = None if peer is None else peer.certificate
+        if shown is None:
+            return None
+        module = import_module("cometmq.remoting.transport.certificate")  # few clients need it
+        found: float | None = module.expiry_of_der(shown)
+        return found
 
     def watch(self, address: str) -> Watch | None:
         """Watch the connection to the address; None if there is none."""

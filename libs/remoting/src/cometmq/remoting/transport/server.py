@@ -113,6 +113,14 @@ class Server(Generic[ContextT]):
         )
         self._is_stopping = False
 
+    def expiries_s(self) -> dict[str, float]:
+        """Return when certificates in this server's TLS files expire, in seconds since 1970, by
+        setting.
+        """
+        watched = self._gate.watched
+        found = {} if watched is None else watched.expiries_s
+        return {f"tls.server.{name}": expiry_s for name, expiry_s in found.items()}
+
     def gather(self) -> None:
         """Hold all answers until the end of this turn of the loop, and call ``save`` before sending
         them.

@@ -39,6 +39,13 @@ class TimedPeer(GatedPeer):
         """All output so far, sent or not."""
         return self._outbox.sent_bytes
 
+    @property
+    def certificate(self) -> bytes | None:
+        """The certificate that the server has shown to this client, in DER form; None without."""
+        tls = self._transport.get_extra_info("ssl_object")
+        found: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
+        return found
+
     def fileno(self) -> int:
         """Return the number of the socket; -1 if it is closed."""
         sock = self._transport.get_extra_info("socket")

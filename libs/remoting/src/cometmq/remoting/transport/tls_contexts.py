@@ -102,6 +102,7 @@ class WatchedContext(Generic[ContextT]):
         "_seen",
         "_settings",
         "context",
+        "expiries_s",
     )
 
     context: ContextT
@@ -114,7 +115,16 @@ class WatchedContext(Generic[ContextT]):
         self._seen: Contents = tuple(self._digests())
         self._changing: Contents = self._seen
         self._expiry_s: float | None = None
+        self.expiries_s: dict[str, float] = {}
+        """When the first certificate in each file expires, in seconds since 1970, by the end of the
+        setting's name: `certPath`, `trustCertPath`.
+        """
         self.rebuild()
+
+    @property
+    def settings(self) -> TlsSettings:
+        """The settings from which contexts are built."""
+        return self._settings
 
     @property
     def has_files(self) -> bool:
@@ -140,9 +150,16 @@ class WatchedContext(Generic[ContextT]):
     def rebuild(self) -> None:
         """Build the context from the files as they are now."""
         self.context = self._build(self._settings)
-        if (path := self._settings.cert_path) is not None:
-            text = path.read_text(encoding="utf-8", errors="replace")
-            self._expiry_s = _certificate().expiry_of(text)
+        settings = self._settings
+        self.expiries_s = {}
+        for name, path in (
+            ("certPath", settings.cert_path), ("trustCertPath", settings.trust_cert_path),
+        ):  # fmt: skip
+            text = "" if path is None else path.read_text(encoding="utf-8", errors="replace")
+            if text and (expiry_s := _certificate().first_expiry_of(text)) is not None:
+                self.expiries_s[name] = expiry_s
+            if name == "certPath":
+                self._expiry_s = _certificate().expiry_of(text) if text else None
 
     def expired(self, now_s: float) -> tuple[str, str] | None:
         """Return the file of this side's certificate and when it has expired; None if it is valid,
@@ -226,6 +243,19 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     if context.verify_mode is not ssl.CERT_NONE:
         _load_trust(context, settings, _SERVER)
     return context
+
+
+def renewing(watched: WatchedContext[ssl.SSLContext]) -> ssl.SSLContext:
+    """Return a server's context that serves new connections with the newest one of `watched`, for a
+    server that takes only one context.
+    """
+
+    def renew(tls: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
+        tls.context = watched.context
+
+    first = server_context(watched.settings)
+    first.sni_callback = renew
+    return first
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:

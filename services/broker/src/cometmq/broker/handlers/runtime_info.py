@@ -69,6 +69,11 @@ GROUP_IN_SYNC: Final = "groupInSync"
 GROUP_MIN_IN_SYNC: Final = "groupMinInSync"
 """Only CometMQ has these keys, and only while a broker leads a group; the first two list ids."""
 
+CERTIFICATES: Final = "certificates"
+"""Only CometMQ has this key, and only with TLS files: when the first certificate in each expires,
+as `SETTING=MS` in milliseconds since 1970, separated by commas.
+"""
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -161,12 +166,19 @@ def _store(broker: Broker) -> dict[str, str]:
         refused[ACCOUNTS_MISSPELT] = ",".join(broker.acl.control.accounts.doubts)
     return {
         **refused,
+        **_certificates(broker),
         **_copies(broker),
         "commitLogMinOffset": str(stats.min_offset),
         "commitLogMaxOffset": str(stats.max_offset),
         "dispatchBehindBytes": str(max(0, stats.max_offset - broker.store.confirm_offset)),
         "remainHowManyDataToFlush": size_text(max(0, stats.max_offset - stats.flushed_offset)),
     }
+
+
+def _certificates(broker: Broker) -> dict[str, str]:
+    found = broker.expiries_s()
+    text = ",".join(f"{name}={int(expiry_s * 1000)}" for name, expiry_s in found.items())
+    return {CERTIFICATES: text} if text else {}
 
 
 def _missing_slave(broker: Broker, end: int) -> str:
