@@ -16,6 +16,7 @@ from cometmq.console.audit import Audit
 from cometmq.console.desk import Desk
 from cometmq.console.history.source import History, figures_of
 from cometmq.console.history.store import HistoryStore
+from cometmq.console.login.reading_rights import patterns_of
 from cometmq.console.login.tokens import Tokens, own_token, read_tokens
 from cometmq.console.pages.switchover import groups_of
 from cometmq.console.reading import ReadingAdmin
@@ -82,6 +83,7 @@ class ConsoleApp:
             faults.add("namesrvAddr must be set: the console finds brokers through name servers")
         faults.attempt(lambda: _options(settings, self._loaded.label))
         faults.attempt(self._server_tls)
+        faults.attempt(lambda: patterns_of(settings.readable_topics))
         faults.attempt(lambda: groups_of(settings.elector_config))
         if settings.oidc_issuer and not settings.public_url:
             faults.add("oidcIssuer needs publicUrl: the provider leads users back to it")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.client.admin import AdminClient
 from cometmq.console.audit import Audit
+from cometmq.console.login.reading_rights import ReadingRights
 from cometmq.console.settings import ConsoleSettings
 from cometmq.insight.history import History as LookHistory
 from cometmq.insight.model import Snapshot
@@ -34,6 +35,7 @@ class Desk:
         log: Log,
     ) -> None:
         self.settings = settings
+        self.rights = ReadingRights(settings.readable_topics)
         self.admin = admin
         """For changes: it raises if a broker does not answer."""
         self.reader = reader

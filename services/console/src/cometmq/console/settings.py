@@ -121,6 +121,16 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             extra=_GUARD,
         ),
     ] = "viewer"
+    readable_topics: Annotated[
+        str,
+        Meta(
+            description="Topics whose messages (bodies, keys, properties) users may read who did"
+            " not log in with an account, by role: `viewer=logs-*,public;operator=*`. A role also"
+            " reads what is named for lower ones; an admin reads everything. Dead letters are in"
+            " `%DLQ%GROUP`. If empty: all. Of users with an account, the brokers ask its rights.",
+            extra=_GUARD,
+        ),
+    ] = ""
     token_file: Annotated[
         str,
         Meta(

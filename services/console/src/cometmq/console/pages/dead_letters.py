@@ -104,6 +104,7 @@ def _choice(view: View, count_max: int | None = None) -> Choice:
 async def of_group(view: View) -> Shown:
     """Show the dead letters of one group."""
     group = view.needed("group")
+    await view.check_readable(dead_letter_topic(group))
     choice = _choice(view, SHOWN_MAX + 1)
     found = [it async for it in choice.read(view.admin(), group)]
     notes = []
@@ -271,6 +272,7 @@ def _command(view: View, group: str, topic: str | None, rate: int, *, from_start
 async def edit(view: View) -> Form:
     """Plan to send one dead letter with a corrected body, tag or keys."""
     group, message_id = view.needed("group"), view.needed("id")
+    await view.check_readable(dead_letter_topic(group))
     message = await _dead_letter(view.admin(), group, message_id)
     body: Body = body_of(message.body, Format.TEXT, None)
     hidden = [Field("group", "Group", "hidden", group), Field("id", "Id", "hidden", message_id)]

@@ -19,6 +19,7 @@ from cometmq.insight.decode import Format, decode
 from cometmq.insight.key_search import find_by_key
 from cometmq.insight.life import life_of, place_of
 from cometmq.remoting.errors import QueryNotFound
+from cometmq.remoting.message.properties import PropertyKey
 
 PREVIEW_CHARS: Final = 120
 TAIL_S: Final = 2
@@ -33,6 +34,7 @@ async def search(view: View) -> Shown:
     extra: dict[str, Any] = {"args": {name: view.text(name) for name in _KEPT}, "formats": Format}
     if not topic:
         return Shown([], "cometmq consume TOPIC --last 50", extra={**extra, "found": None})
+    await view.check_readable(topic)
     found, command = await _found(view, topic)
     rows = [_row(view, message) for message in found.messages]
     table = view.table(
@@ -102,10 +104,13 @@ def _moment(view: View, name: str) -> int | None:
 
 
 async def _one(view: View, topic: str, message_id: str) -> MessageExt:
+    """Return a message that the user may read; an offset message id may lead to another topic."""
     try:
-        return await view.admin().view_message(message_id, topic)
+        found = await view.admin().view_message(message_id, topic)
     except QueryNotFound as error:
         raise missing(str(error)) from error
+    await view.check_readable(found.properties.get(PropertyKey.REAL_TOPIC, found.topic))
+    return found
 
 
 def _row(view: View, message: MessageExt) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 """Transactions: which are open, since when, and asking or deciding in place of the producer."""
 
 import shlex
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cometmq.client.admin import AdminClient
@@ -21,6 +22,7 @@ from cometmq.remoting.message.properties import PropertyKey
 
 SHOWN_MAX: Final = 200
 """Open transactions that a page reads of each broker, the oldest first."""
+_CONTENT: Final = ("keys", "properties", "body", "body_base64")
 _SECTION: Final = "/transactions"
 
 
@@ -75,7 +77,7 @@ async def overview(view: View) -> Shown:
     )
     waiting = snapshot.half_messages
     return Shown(
-        [facts_of(it, is_open=True) for it in halves],
+        await _facts(view, halves),
         f"cometmq txn list --max {SHOWN_MAX}",
         now_ms,
         silent,
@@ -87,6 +89,17 @@ async def overview(view: View) -> Shown:
             else sum(it.waiting_max for it in waiting),
         },
     )
+
+
+async def _facts(view: View, halves: Sequence[HalfMessage]) -> list[dict[str, Any]]:
+    """Return the transactions, without the messages that the user may not read."""
+    whys = {topic: await view.why_unreadable(topic) for topic in {it.topic for it in halves}}
+    rows = []
+    for half in halves:
+        facts = facts_of(half, is_open=True)
+        hidden = _CONTENT if whys[half.topic] else ()
+        rows.append({name: it for name, it in facts.items() if name not in hidden})
+    return rows
 
 
 def _place(half: HalfMessage) -> str:
@@ -102,6 +115,7 @@ async def one(view: View) -> Shown:
     """Show one transaction, open or ended."""
     place = view.needed("id")
     master, half = await find_transaction(view.admin(), place)
+    await view.check_readable(half.topic)
     is_open = await master.is_open(half)
     facts = facts_of(half, is_open=is_open)
     body = body_of(half.message.body, format_of(view), schema_of(view))

@@ -2,6 +2,7 @@
 """What a page is: a stable URL, data that is also JSON, the command that gives it, and its age."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -9,9 +10,10 @@ from starlette.requests import Request
 
 from cometmq.client.admin import AdminClient
 from cometmq.console.desk import Desk
+from cometmq.console.login.reading_rights import account_why_not
 from cometmq.console.login.roles import Role, User
 from cometmq.console.login.sessions import Session
-from cometmq.console.web.problems import bad
+from cometmq.console.web.problems import Problem, bad
 from cometmq.console.web.tables import SIZE_DEFAULT, Column, Order, R, Table, table
 from cometmq.insight.model import Snapshot
 
@@ -121,6 +123,18 @@ class View:
     async def snapshot(self) -> Snapshot:
         """Return the newest look at the cluster; it is at most a few seconds old."""
         return await self.desk.snapshot()
+
+    async def why_unreadable(self, topic: str) -> str:
+        """Return why the user may not read messages of a topic; empty if they may."""
+        desk, session = self.desk, self.session
+        if session is not None and session.credentials is not None:
+            return await account_why_not(desk.reader, session, topic, desk.log)
+        return desk.rights.why_not(self.user, topic)
+
+    async def check_readable(self, topic: str) -> None:
+        """Raise Problem if the user may not read messages of a topic."""
+        if why := await self.why_unreadable(topic):
+            raise Problem(HTTPStatus.FORBIDDEN, why, title="You may not read these messages")
 
     def admin(self) -> AdminClient:
         """Return a client for reading, which leaves out brokers that do not answer."""
