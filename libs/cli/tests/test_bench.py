@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from cometmq.cli.verbs.bench import verdict
-from cometmq.cli.verbs.bench_client import Outcome, Task
-from cometmq.cli.verbs.latencies import VALUE_MAX, Histogram, bucket_of, highest_of
+from cometmq.cli.operation.bench import verdict
+from cometmq.cli.operation.bench_client import Outcome, Task
+from cometmq.cli.operation.latencies import VALUE_MAX, Histogram, bucket_of, highest_of
 from cometmq.client import ClientOptions
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.cli.verbs import checks
-from cometmq.cli.verbs.checks import Item, Limits, Status, worst
+from cometmq.cli.operation import checks
+from cometmq.cli.operation.checks import Item, Limits, Status, worst
 from cometmq.client.admin.figures import BrokerFigures, GroupCopies
 from cometmq.insight.model import (
     Broker,

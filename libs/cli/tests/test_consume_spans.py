@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.cli.verbs import spans
-from cometmq.cli.verbs.spans import Span, _Reader, parse_span
+from cometmq.cli.consuming import spans
+from cometmq.cli.consuming.spans import Span, _Reader, parse_span
 from cometmq.client import InvalidArgument, MessageQueue
 from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.errors import RemoteProtocolError

@@ -145,9 +145,11 @@ def test_options_win_over_the_context_and_it_over_defaults(
 
 def test_names_are_relative_to_the_namespace_of_the_context(call, monkeypatch):
     asked = []
-    monkeypatch.setattr("cometmq.cli.verbs.lag._group_view", lambda _, **facts: asked.append(facts))
     monkeypatch.setattr(
-        "cometmq.cli.verbs.lag.partial",
+        "cometmq.cli.consuming.lag._group_view", lambda _, **facts: asked.append(facts)
+    )
+    monkeypatch.setattr(
+        "cometmq.cli.consuming.lag.partial",
         lambda view, *_, **facts: lambda: lambda: asked.append(facts),
     )
     assert call("context", "add", "prod", "--namespace", "INST").status == 0

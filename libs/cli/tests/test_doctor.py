@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cometmq.cli.verbs import evidence as evidence_module
-from cometmq.cli.verbs.diagnosis import OK, diagnose
-from cometmq.cli.verbs.evidence import Evidence, Server, read_bundle, write_bundle
+from cometmq.cli.operation import evidence as evidence_module
+from cometmq.cli.operation.diagnosis import OK, diagnose
+from cometmq.cli.operation.evidence import Evidence, Server, read_bundle, write_bundle
 from cometmq.client.admin.figures import BrokerFigures
 from cometmq.insight.model import Broker, BrokerState, Disk, Snapshot, Unknown
 from cometmq.remoting.errors import SettingsError

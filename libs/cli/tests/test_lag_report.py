@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.verbs.lag_page import age, render
-from cometmq.cli.verbs.lag_report import GroupRow, Report, Status, TopicRow, judge
+from cometmq.cli.consuming.lag_page import age, render
+from cometmq.cli.consuming.lag_report import GroupRow, Report, Status, TopicRow, judge
 from cometmq.remoting.errors import CometError
 
 FINE = {
@@ -209,7 +209,7 @@ def test_a_group_of_unreachable_brokers_gets_a_row(ask, topic, tmp_path, monkeyp
     async def fail(*_args):
         raise CometError("no connection")
 
-    monkeypatch.setattr("cometmq.cli.verbs.lag_report.queue_states", fail)
+    monkeypatch.setattr("cometmq.cli.consuming.lag_report.queue_states", fail)
     file = tmp_path / "report.html"
     shown = ask("lag", f"{topic}-silent", "--report", file)
     line = f"cometmq: the figures of the group {topic}-silent are missing: no connection\n"

@@ -3,7 +3,7 @@
 
 import pytest
 
-from cometmq.cli.verbs.message_format import HELP, compiled
+from cometmq.cli.consuming.message_format import HELP, compiled
 from cometmq.client import InvalidArgument, MessageQueue
 from cometmq.client.message import MessageExt
 

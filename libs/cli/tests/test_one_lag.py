@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from cometmq.cli.admin import CommandAdmin
-from cometmq.cli.verbs.lag_report import collect
+from cometmq.cli.consuming.lag_report import collect
 from cometmq.client import ClientOptions, Message, MessageQueue, Producer
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port

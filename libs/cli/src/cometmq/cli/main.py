@@ -65,7 +65,9 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     **{name: _program(it) for name, it in programs.COMMANDS.items()},
     "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", MESSAGES),
-    "consume": CommandInfo("cometmq.cli.verbs.consume", "Receive and print messages.", MESSAGES),
+    "consume": CommandInfo(
+        "cometmq.cli.consuming.consume", "Receive and print messages.", MESSAGES
+    ),
     "message": CommandInfo(
         "cometmq.cli.verbs.messages", "Show a message, or find messages by key.", MESSAGES
     ),
@@ -77,9 +79,11 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "cometmq.cli.verbs.topics", "List, create, alter, delete and describe topics.", CLUSTER
     ),
     "group": CommandInfo(
-        "cometmq.cli.verbs.groups", "List, create, alter, delete and move consumer groups.", CLUSTER
+        "cometmq.cli.consuming.groups",
+        "List, create, alter, delete and move consumer groups.",
+        CLUSTER,
     ),
-    "lag": CommandInfo("cometmq.cli.verbs.lag", "Show the lag of consumer groups.", CLUSTER),
+    "lag": CommandInfo("cometmq.cli.consuming.lag", "Show the lag of consumer groups.", CLUSTER),
     "cluster": CommandInfo(
         "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.", CLUSTER
     ),
@@ -95,16 +99,19 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "cometmq.cli.verbs.store", "Inspect, verify and dump a store offline.", CLUSTER
     ),
     "check": CommandInfo(
-        "cometmq.cli.verbs.check", "Compare the cluster with thresholds.", OPERATION, exit_usage=3
+        "cometmq.cli.operation.check",
+        "Compare the cluster with thresholds.",
+        OPERATION,
+        exit_usage=3,
     ),
     "doctor": CommandInfo(
-        "cometmq.cli.verbs.doctor", "Examine a cluster, and say what to do.", OPERATION
+        "cometmq.cli.operation.doctor", "Examine a cluster, and say what to do.", OPERATION
     ),
     "debug": CommandInfo(
-        "cometmq.cli.verbs.debug", "Write an archive for those who help.", OPERATION
+        "cometmq.cli.operation.debug", "Write an archive for those who help.", OPERATION
     ),
     "bench": CommandInfo(
-        "cometmq.cli.verbs.bench", "Measure sends, reads and latencies.", OPERATION
+        "cometmq.cli.operation.bench", "Measure sends, reads and latencies.", OPERATION
     ),
     "mcp": CommandInfo(
         "cometmq.cli.mcp.command", "Serve tools to an assistant that speaks MCP.", OPERATION

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from cometmq.cli.verbs.evidence import UNRESOLVED, Evidence, Server
+from cometmq.cli.operation.evidence import UNRESOLVED, Evidence, Server
 from cometmq.insight.finding import Severity
 from cometmq.insight.model import BrokerState
 

@@ -17,10 +17,10 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
+from cometmq.cli.consuming import moves
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import check_not_reserved, known_group
 from cometmq.cli.output import STDOUT, AsJson, print_facts, print_rows
-from cometmq.cli.verbs import moves
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError
 from cometmq.insight.members import members_of

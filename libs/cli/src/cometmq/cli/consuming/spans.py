@@ -15,9 +15,9 @@ import msgspec
 
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import with_access
+from cometmq.cli.consuming.observer import FIRST, LAST, PLACES, begin_of, chosen_queues
+from cometmq.cli.consuming.source import Ends, Printed, Source, Unread, queues_to_read, readable
 from cometmq.cli.output import print_notes
-from cometmq.cli.verbs.observer import FIRST, LAST, PLACES, begin_of, chosen_queues
-from cometmq.cli.verbs.source import Ends, Printed, Source, Unread, queues_to_read, readable
 from cometmq.client import ClientOptions, InvalidArgument, MessageExt, MessageQueue
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms

@@ -6,11 +6,11 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from cometmq.cli.verbs.absent import absence
+from cometmq.cli.consuming.absent import absence
 from cometmq.insight.words import counted
 
 if TYPE_CHECKING:
-    from cometmq.cli.verbs.lag_report import GroupRow, Report, TopicRow
+    from cometmq.cli.consuming.lag_report import GroupRow, Report, TopicRow
 
 MINUTE_S: Final = 60
 HOUR_S: Final = 3_600

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.cli.verbs.latencies import Histogram
+from cometmq.cli.operation.latencies import Histogram
 from cometmq.client import (
     ClientOptions,
     LitePullConsumer,

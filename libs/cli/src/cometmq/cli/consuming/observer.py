@@ -11,7 +11,7 @@ import typer
 from cometmq.cli.admin import missing_text
 from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import with_access
-from cometmq.cli.verbs.source import (
+from cometmq.cli.consuming.source import (
     UNANSWERED,
     Ends,
     Faults,

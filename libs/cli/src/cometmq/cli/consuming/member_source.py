@@ -13,8 +13,8 @@ from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import (
     with_access,
 )
-from cometmq.cli.verbs.observer import FIRST, LAST, PLACES, begin_of
-from cometmq.cli.verbs.source import Ends, Faults, Printed, Source, queues_to_read, readable
+from cometmq.cli.consuming.observer import FIRST, LAST, PLACES, begin_of
+from cometmq.cli.consuming.source import Ends, Faults, Printed, Source, queues_to_read, readable
 from cometmq.client import (
     ClientOptions,
     ConsumeFrom,

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run
+from cometmq.cli.operation.diagnosis import OK, Verdict, counts, diagnose
+from cometmq.cli.operation.evidence import Evidence, collect, read_bundle, write_bundle
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
-from cometmq.cli.verbs.diagnosis import OK, Verdict, counts, diagnose
-from cometmq.cli.verbs.evidence import Evidence, collect, read_bundle, write_bundle
 from cometmq.insight.finding import Severity
 from cometmq.insight.times import shown
 

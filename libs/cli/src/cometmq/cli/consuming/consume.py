@@ -21,16 +21,16 @@ from cometmq.cli.connecting import (
     run,
     wrong_usage,
 )
+from cometmq.cli.consuming.member_source import as_member
+from cometmq.cli.consuming.message_format import HEADERS_FORMAT, HELP, Piece, compiled
+from cometmq.cli.consuming.observer import LAST, as_observer
+from cometmq.cli.consuming.source import Printed, Source
+from cometmq.cli.consuming.spans import LAST_MAX, Span, as_reader, parse_span
 from cometmq.cli.lookup import check_not_reserved
 from cometmq.cli.meter import live, rate
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import print_notes
 from cometmq.cli.streams import fail_if_output_closes, is_terminal
-from cometmq.cli.verbs.member_source import as_member
-from cometmq.cli.verbs.message_format import HEADERS_FORMAT, HELP, Piece, compiled
-from cometmq.cli.verbs.observer import LAST, as_observer
-from cometmq.cli.verbs.source import Printed, Source
-from cometmq.cli.verbs.spans import LAST_MAX, Span, as_reader, parse_span
 from cometmq.client import MessageExt
 from cometmq.client.clock import wall_ms
 from cometmq.client.subscriptions import MessageSelector, subscription

@@ -19,10 +19,10 @@ from cometmq.cli.connecting import (
     run,
     with_access,
 )
+from cometmq.cli.operation.bench_client import Outcome, Task, client
+from cometmq.cli.operation.latencies import Histogram
 from cometmq.cli.output import AsJson, print_facts, print_json, print_rows
 from cometmq.cli.streams import is_terminal
-from cometmq.cli.verbs.bench_client import Outcome, Task, client
-from cometmq.cli.verbs.latencies import Histogram
 from cometmq.client import ClientOptions, MessageQueue
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError

@@ -18,6 +18,7 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
+from cometmq.cli.consuming import group_moves, seek
 from cometmq.cli.lookup import check_not_reserved, known_group
 from cometmq.cli.output import (
     AsJson,
@@ -27,7 +28,6 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.cli.verbs import group_moves, seek
 from cometmq.cli.verbs.topic_changes import configs_at, unread_notes
 from cometmq.cli.watching import watched
 from cometmq.client.admin import AdminClient

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq debug`: an archive of the evidence that `cometmq doctor` examines."""
 
-from cometmq.cli.verbs.doctor import bundle_app
+from cometmq.cli.operation.doctor import bundle_app
 
 app = bundle_app

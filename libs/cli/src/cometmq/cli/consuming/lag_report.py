@@ -15,11 +15,11 @@ import msgspec
 import typer
 
 from cometmq.cli.admin import CommandAdmin
+from cometmq.cli.consuming import lag_page
+from cometmq.cli.consuming.absent import AbsentBrokers
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.output import STDOUT
-from cometmq.cli.verbs import lag_page
-from cometmq.cli.verbs.absent import AbsentBrokers
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError

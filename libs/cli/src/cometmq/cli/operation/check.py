@@ -9,8 +9,8 @@ import msgspec
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, EXIT_USAGE, Namesrv, run, with_access
-from cometmq.cli.verbs import checks
-from cometmq.cli.verbs.checks import FORMS, Item, Limits, Status
+from cometmq.cli.operation import checks
+from cometmq.cli.operation.checks import FORMS, Item, Limits, Status
 from cometmq.client import ClientOptions
 from cometmq.client.admin import AdminClient
 from cometmq.insight.model import Snapshot, Topic, TopicKind, Unknown, known

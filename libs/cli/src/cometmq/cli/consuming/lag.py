@@ -12,6 +12,7 @@ import typer
 
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm, wrong_usage
+from cometmq.cli.consuming.absent import AbsentBrokers, absence
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import broadcasting_text, known_group
 from cometmq.cli.outcome import MISSING
@@ -25,7 +26,6 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.cli.verbs.absent import AbsentBrokers, absence
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.watching import Every, watch
 from cometmq.insight.members import is_ours, members_of
@@ -137,7 +137,7 @@ def _group_view(
 def _write_report(
     file: Path, namesrv: str, group: str | None, topic: str | None, *, as_json: bool, yes: bool
 ) -> None:
-    module = import_module("cometmq.cli.verbs.lag_report")  # 20 ms that the table saves
+    module = import_module("cometmq.cli.consuming.lag_report")  # 20 ms that the table saves
 
     async def question(admin: CommandAdmin) -> Any:
         if str(file) != STDOUT and has_content(file) and not module.is_report(file):

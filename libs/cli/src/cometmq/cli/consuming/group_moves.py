@@ -16,6 +16,9 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
+from cometmq.cli.consuming import moves
+from cometmq.cli.consuming.observer import begin_of, chosen_queues
+from cometmq.cli.consuming.source import queues_of
 from cometmq.cli.lookup import known_group
 from cometmq.cli.output import (
     AsJson,
@@ -23,9 +26,6 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.cli.verbs import moves
-from cometmq.cli.verbs.observer import begin_of, chosen_queues
-from cometmq.cli.verbs.source import queues_of
 from cometmq.cli.verbs.topic_changes import check_exists
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
