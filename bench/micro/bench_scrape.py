@@ -22,7 +22,7 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.metrics import Registry
-from cometmq.runtime.metrics_text import render
+from cometmq.runtime.metrics.text import render
 from cometmq.runtime.settings import load
 
 ROUNDS: Final = 40

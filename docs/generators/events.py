@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cometmq.runtime.event_meanings import MEANINGS
+from cometmq.runtime.meanings.events import MEANINGS
 
 from .markdown import code, notice, table
 

@@ -20,7 +20,7 @@ from cometmq.namesrv.metrics import ROUTE_FAMILIES
 from cometmq.operator.metrics import FAMILIES as OPERATOR_FAMILIES
 from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES
 from cometmq.runtime.metrics import Family, build_families, loop_families
-from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
+from cometmq.runtime.metrics.transport import TRANSPORT_FAMILIES
 from cometmq.txn_checker.metrics import FAMILIES as TXN_CHECKER_FAMILIES
 
 from .markdown import code, notice, table

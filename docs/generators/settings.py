@@ -15,7 +15,7 @@ from cometmq.broker.copies_settings import CopiesSettings
 from cometmq.broker.limit_settings import LimitSettings
 from cometmq.broker.settings import BrokerSettings
 from cometmq.runtime.programs import COMMANDS as PROGRAMS
-from cometmq.runtime.settings_fields import SettingsField, fields_of
+from cometmq.runtime.settings.fields import SettingsField, fields_of
 from cometmq.store.settings import StoreSettings
 
 from .markdown import code, notice, table

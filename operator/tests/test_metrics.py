@@ -20,7 +20,7 @@ from cometmq.operator.metrics import (
 from cometmq.operator.testing.states import DOWN, READY, group, seen
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, StatsCollector
-from cometmq.runtime.metrics_text import render
+from cometmq.runtime.metrics.text import render
 
 NOW = "2026-01-01T00:00:00Z"
 LABELS = (

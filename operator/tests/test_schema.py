@@ -112,7 +112,7 @@ def test_only_name_servers_are_required(one):
 
 def test_settings_that_the_operator_owns_exist():
     from cometmq.broker.settings import BrokerSettings
-    from cometmq.runtime.settings_fields import fields_of
+    from cometmq.runtime.settings.fields import fields_of
 
     assert set(OWNED_SETTINGS) <= fields_of(BrokerSettings).keys() | {"storePathCommitLog"}
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import generate
@@ -39,6 +40,13 @@ def check_beginning(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n")
     assert ast.get_docstring(ast.parse(text)), "the module docstring says what it is for"
+
+
+def test_rooms_have_at_most_25_modules() -> None:
+    larger = {"cometmq.operator": 31, "cometmq.remoting.transport": 30, "cometmq.client": 26}
+    rooms = Counter(module_name(path.parent) for path in SOURCES if path.name != "__init__.py")
+    allowed = {room: larger.get(room, 25) for room in rooms}
+    assert {room: count for room, count in rooms.items() if count > allowed[room]} == {}
 
 
 def test_no_module_changes_the_import_path() -> None:

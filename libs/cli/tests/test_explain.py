@@ -8,9 +8,9 @@ import pytest
 
 from cometmq.remoting import remarks
 from cometmq.remoting.codes import ResponseCode
-from cometmq.runtime.answer_meanings import answer
-from cometmq.runtime.event_meanings import MEANINGS
-from cometmq.runtime.event_runbooks import RUNBOOKS
+from cometmq.runtime.meanings.answers import answer
+from cometmq.runtime.meanings.events import MEANINGS
+from cometmq.runtime.meanings.runbooks import RUNBOOKS
 
 PAGES = Path(__file__).resolve().parents[3] / "docs/runbooks"
 

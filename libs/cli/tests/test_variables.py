@@ -11,7 +11,7 @@ from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
 from cometmq.runtime import programs
 from cometmq.runtime.settings import load
-from cometmq.runtime.settings_fields import fields_of
+from cometmq.runtime.settings.fields import fields_of
 from cometmq.runtime.variables import COMMAND_VARIABLES, unread
 
 PROGRAMS: dict[str, Any] = {it.prefix: it.settings_type() for it in programs.COMMANDS.values()}

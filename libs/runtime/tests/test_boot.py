@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.runtime import boot
+from cometmq.runtime.process import boot
 from cometmq.runtime.worker import Worker
 
 IDLE = 3

@@ -6,7 +6,7 @@ memory returns to the kernel.
 import subprocess
 import sys
 
-from cometmq.runtime.memory import KEPT_BYTES_MAX, memory_limit_bytes, physical_bytes
+from cometmq.runtime.process.memory import KEPT_BYTES_MAX, memory_limit_bytes, physical_bytes
 
 USE_AND_FREE = """
 from pathlib import Path

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.runtime.histogram import Buckets
 from cometmq.runtime.incremental import finish
-from cometmq.runtime.loop_lag import LoopLag
 from cometmq.runtime.metrics import (
     PART_ROWS,
     Registry,
@@ -23,7 +21,9 @@ from cometmq.runtime.metrics import (
     labelled_histogram,
     loop_families,
 )
-from cometmq.runtime.metrics_text import render
+from cometmq.runtime.metrics.histogram import Buckets
+from cometmq.runtime.metrics.text import render
+from cometmq.runtime.process.loop_lag import LoopLag
 
 
 def scrape(*sources):

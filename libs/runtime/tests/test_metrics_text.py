@@ -15,7 +15,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry
-from cometmq.runtime.metrics_text import render
+from cometmq.runtime.metrics.text import render
 
 VALUES = (
     0, -0.0, 1, 2.5, -1, 0.1, 1e-7, 999_999, 999_999.5, 1e6, 1_000_000, 123_456_789, 1e15, 1e16,

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from cometmq.runtime import open_files
-from cometmq.runtime.open_files import open_files_limit, raise_open_files_limit
+from cometmq.runtime.process import open_files
+from cometmq.runtime.process.open_files import open_files_limit, raise_open_files_limit
 
 RUN = """
 import resource
-from cometmq.runtime.open_files import open_files_limit
+from cometmq.runtime.process.open_files import open_files_limit
 from cometmq.runtime.service import run
 
 async def main(stop):

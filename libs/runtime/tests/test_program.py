@@ -11,9 +11,9 @@ import pytest
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
-from cometmq.runtime.mistakes import Mistakes
 from cometmq.runtime.program import configured_program, program
 from cometmq.runtime.service import Stop
+from cometmq.runtime.settings.mistakes import Mistakes
 
 
 class Service:

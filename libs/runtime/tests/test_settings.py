@@ -9,9 +9,9 @@ import pytest
 from msgspec import Meta
 
 from cometmq.remoting.errors import SettingsError
-from cometmq.runtime.mistakes import LINE_FORM
 from cometmq.runtime.settings import DEFAULT, Origin, load, parse_options
-from cometmq.runtime.settings_fields import fields_of
+from cometmq.runtime.settings.fields import fields_of
+from cometmq.runtime.settings.mistakes import LINE_FORM
 
 MUTABLE = Meta(extra={"mutable": True})
 

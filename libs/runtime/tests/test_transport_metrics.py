@@ -6,8 +6,8 @@ import msgspec
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, StatsCollector
-from cometmq.runtime.metrics_text import render
-from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
+from cometmq.runtime.metrics.text import render
+from cometmq.runtime.metrics.transport import TRANSPORT_FAMILIES
 
 
 def test_each_counter_of_the_server_has_its_sample():

@@ -10,7 +10,7 @@ from cometmq.broker.testing import expected_answer
 from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.runtime import properties
 from cometmq.runtime.settings import Loaded, load
-from cometmq.runtime.settings_fields import fields_of
+from cometmq.runtime.settings.fields import fields_of
 from cometmq.store.settings import StoreSettings
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"

@@ -19,7 +19,7 @@ from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry
-from cometmq.runtime.metrics_text import render
+from cometmq.runtime.metrics.text import render
 
 LEFT_OUT = {
     "client_consume_fail_msg_count", "client_consume_fail_msg_tps", "client_consume_ok_msg_tps",

@@ -14,7 +14,7 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry
-from cometmq.runtime.metrics_text import render
+from cometmq.runtime.metrics.text import render
 from cometmq.store.writing.write_state import Refusal
 
 LABELS = 'broker="broker-a",cluster="PeersCluster"'

@@ -25,9 +25,9 @@ import msgspec
 
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.runtime.incremental import IncrementalRunner
-from cometmq.runtime.loop_lag import LoopLag
 from cometmq.runtime.metrics import Registry, StatsCollector, build_families, loop_families
 from cometmq.runtime.places import listening
+from cometmq.runtime.process.loop_lag import LoopLag
 from cometmq.runtime.worker import Worker
 
 HEAD_BYTES_MAX = 8 * 1024
@@ -238,7 +238,7 @@ class AdminHttp:
 
 def _import_text() -> Any:
     """Import the text format at the first scrape; see `metrics.py`."""
-    return import_module("cometmq.runtime.metrics_text")
+    return import_module("cometmq.runtime.metrics.text")
 
 
 def _health(checks: dict[str, Check], warnings: dict[str, Check] | None = None) -> Answer:

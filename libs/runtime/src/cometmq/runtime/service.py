@@ -21,8 +21,8 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock, SystemClock
 from cometmq.runtime.hangup import is_ignored_hangup, leave_terminal
-from cometmq.runtime.memory import return_freed_memory
-from cometmq.runtime.open_files import raise_open_files_limit
+from cometmq.runtime.process.memory import return_freed_memory
+from cometmq.runtime.process.open_files import raise_open_files_limit
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

@@ -68,8 +68,8 @@ from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
-from cometmq.runtime.memory import release_free_memory
 from cometmq.runtime.places import listening
+from cometmq.runtime.process.memory import release_free_memory
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls

@@ -50,7 +50,7 @@ from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import IncrementalRunner
-from cometmq.runtime.memory import memory_limit_bytes
+from cometmq.runtime.process.memory import memory_limit_bytes
 from cometmq.runtime.settings import Loaded
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore

@@ -13,7 +13,7 @@ from cometmq.broker.registration.addresses import PORT_MAX
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime.settings import COMMAND_LINE, DEFAULT, Loaded, Origin
-from cometmq.runtime.settings_fields import fields_of
+from cometmq.runtime.settings.fields import fields_of
 
 PORT_STEP: Final = 10
 """More than the ports of one broker, with those for short requests, slaves and control."""

@@ -22,7 +22,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.ha.group_key import KeyFile
 from cometmq.runtime.places import check_different, check_port
 from cometmq.runtime.settings import Loaded
-from cometmq.runtime.settings_faults import Faults
+from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tls_keys import client_tls, server_tls
 from cometmq.store.settings import BrokerRole
 

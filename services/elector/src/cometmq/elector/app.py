@@ -31,7 +31,7 @@ from cometmq.runtime.clock import Clock
 from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.places import prepare_folder
 from cometmq.runtime.settings import Loaded
-from cometmq.runtime.settings_faults import Faults
+from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tls_keys import client_tls
 from cometmq.runtime.worker import Worker
 

@@ -19,7 +19,7 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.settings import Loaded
-from cometmq.runtime.settings_faults import Faults
+from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import Label, client_tls
 

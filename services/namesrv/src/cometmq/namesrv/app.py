@@ -23,15 +23,15 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.files import replace_file
 from cometmq.runtime.limits import LIMIT_TABLE_FAMILIES
-from cometmq.runtime.memory import release_free_memory
 from cometmq.runtime.metrics import StatsCollector
-from cometmq.runtime.open_files import connections_within
+from cometmq.runtime.metrics.transport import TRANSPORT_FAMILIES
 from cometmq.runtime.places import check_port, listening, prepare_folder
+from cometmq.runtime.process.memory import release_free_memory
+from cometmq.runtime.process.open_files import connections_within
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import DEFAULT, Loaded
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import Label, server_tls
-from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
 from cometmq.runtime.worker import Worker
 
 FIRST_SCAN_MS: Final = 5_000

@@ -24,7 +24,7 @@ from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.places import prepare_folder
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import Loaded
-from cometmq.runtime.settings_faults import Faults
+from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import Label, client_tls
 from cometmq.runtime.worker import Worker

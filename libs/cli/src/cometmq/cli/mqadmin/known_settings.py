@@ -50,7 +50,7 @@ def refuse_unknown(key: str, address: str, config: Mapping[str, str], kind: Kind
     """Raise InvalidArgument if neither the server nor RocketMQ has a setting of this name."""
     if key in config or key in kind.more:
         return
-    fields_of = import_module("cometmq.runtime.settings_fields").fields_of
+    fields_of = import_module("cometmq.runtime.settings.fields").fields_of
     ours = fields_of(PROGRAMS[kind.program].settings_type())
     if key not in ours:
         known = {*config, *ours, *kind.more}

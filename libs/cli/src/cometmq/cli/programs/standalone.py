@@ -63,7 +63,7 @@ from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.imports import no_collections
 from cometmq.runtime.places import check_port, prepare_folder
 from cometmq.runtime.service import Stop, run
-from cometmq.runtime.wrong_file import refuse_wrong_file
+from cometmq.runtime.settings.wrong_file import refuse_wrong_file
 from cometmq.store.disk import OsDisk
 from cometmq.store.layout import Layout
 

@@ -15,11 +15,11 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsMode
 from cometmq.remoting.transport.tls_contexts import as_given
 from cometmq.runtime.acl.accounts import Account
-from cometmq.runtime.mistakes import Mistakes
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import DEFAULT, ENVIRONMENT, FILE, Loaded, load
-from cometmq.runtime.settings_faults import Faults
-from cometmq.runtime.settings_fields import fields_of
+from cometmq.runtime.settings.faults import Faults
+from cometmq.runtime.settings.fields import fields_of
+from cometmq.runtime.settings.mistakes import Mistakes
 from cometmq.runtime.tls_keys import USE_TLS, client_tls, server_tls
 from cometmq.runtime.variables import unread_line
 from cometmq.txn_checker.settings import TxnCheckerSettings

@@ -12,8 +12,8 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import did_you_mean
 from cometmq.runtime.programs import COMMANDS
 from cometmq.runtime.settings import Loaded, load
-from cometmq.runtime.settings_fields import fields_of
-from cometmq.runtime.wrong_file import refuse_wrong_file
+from cometmq.runtime.settings.fields import fields_of
+from cometmq.runtime.settings.wrong_file import refuse_wrong_file
 
 PROGRAMS: Final = {"broker": COMMANDS["broker"], **COMMANDS}  # it counts where others are equal
 COLUMNS: Final = ("Level", "Finding")

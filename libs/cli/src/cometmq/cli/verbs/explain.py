@@ -12,9 +12,9 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.refusals import plain_remark
 from cometmq.remoting.spelling import did_you_mean
-from cometmq.runtime.answer_meanings import answer, remark
-from cometmq.runtime.event_meanings import MEANINGS
-from cometmq.runtime.event_runbooks import runbooks_of
+from cometmq.runtime.meanings.answers import answer, remark
+from cometmq.runtime.meanings.events import MEANINGS
+from cometmq.runtime.meanings.runbooks import runbooks_of
 
 _CODE_OF_JAVA: Final = re.compile(r"CODE: *(\d+)")
 _STATUSES: Final = {"SEND_OK": "SUCCESS"}

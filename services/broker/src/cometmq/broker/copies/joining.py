@@ -41,8 +41,8 @@ from cometmq.ha.state import Boot, State, StateFile
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.protocol import PeerProtocol
-from cometmq.runtime.boot import boot_id
 from cometmq.runtime.clock import boottime_ms
+from cometmq.runtime.process.boot import boot_id
 from cometmq.runtime.tasks import every
 from cometmq.store.log.commit_log import LogView
 from cometmq.store.message_store import MessageStore

@@ -11,7 +11,7 @@ from cometmq.ha.places.choice import open_record
 from cometmq.ha.port import RecordPort
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import parse_address
-from cometmq.runtime.settings_faults import Faults
+from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tls_keys import Label, client_tls
 from cometmq.store.settings import BrokerRole
 

@@ -25,7 +25,7 @@ from cometmq.runtime.metrics import (
     labelled_counter,
     labelled_gauge,
 )
-from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
+from cometmq.runtime.metrics.transport import TRANSPORT_FAMILIES
 from cometmq.store.stats import StoreStats
 
 

@@ -21,7 +21,6 @@ from cometmq.broker.statistics.latencies import in_milliseconds
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from cometmq.remoting.types import Language
 from cometmq.remoting.versions import version_name
-from cometmq.runtime.histogram import Buckets
 from cometmq.runtime.metrics import (
     Family,
     Row,
@@ -30,6 +29,7 @@ from cometmq.runtime.metrics import (
     labelled_gauge,
     labelled_histogram,
 )
+from cometmq.runtime.metrics.histogram import Buckets
 
 Rows = Callable[[Figures], Iterable[Row]]
 

@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from cometmq.runtime.histogram import Buckets
+from cometmq.runtime.metrics.histogram import Buckets
 
 RPC_BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
 """Compatibility: the bounds of RocketMQ 5's rpc_latency."""

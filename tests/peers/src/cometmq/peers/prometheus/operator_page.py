@@ -15,7 +15,7 @@ from cometmq.operator.metrics import (
 )
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, StatsCollector
-from cometmq.runtime.metrics_text import render
+from cometmq.runtime.metrics.text import render
 
 
 def operator_page() -> str:

@@ -22,10 +22,10 @@ import msgspec
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import closest, did_you_mean
 from cometmq.runtime import properties
-from cometmq.runtime.mistakes import LINE_FORM, Mistakes
 from cometmq.runtime.redaction import HIDDEN, SECRET_IN_URL, looks_secret
-from cometmq.runtime.settings_faults import Faults
-from cometmq.runtime.settings_fields import SettingsField, fields_of
+from cometmq.runtime.settings.faults import Faults
+from cometmq.runtime.settings.fields import SettingsField, fields_of
+from cometmq.runtime.settings.mistakes import LINE_FORM, Mistakes
 from cometmq.runtime.variables import unread, unread_line
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -4,7 +4,7 @@
 import asyncio
 
 from cometmq.remoting.transport.tasks import due_on_grid
-from cometmq.runtime.histogram import Buckets
+from cometmq.runtime.metrics.histogram import Buckets
 
 PROBE_INTERVAL_S = 0.1
 _BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)

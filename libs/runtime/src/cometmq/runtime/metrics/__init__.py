@@ -8,16 +8,16 @@ costs one integer addition. When two collectors declare the same family (as the 
 
 `prometheus_client` would take 2 MB of memory and a twentieth of the CPU time at startup, so only
 the first scrape imports it. The import runs on a thread: the HTTP port first imports
-`metrics_text.py` there, and that module needs `prometheus_client`, too.
+`text.py` there, and that module needs `prometheus_client`, too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from cometmq.runtime.histogram import Buckets
 from cometmq.runtime.incremental import Steps
-from cometmq.runtime.loop_lag import LoopLag
+from cometmq.runtime.metrics.histogram import Buckets
+from cometmq.runtime.process.loop_lag import LoopLag
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric

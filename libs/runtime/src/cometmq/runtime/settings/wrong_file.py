@@ -13,10 +13,10 @@ import msgspec
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import closest
-from cometmq.runtime.mistakes import LINE_FORM
 from cometmq.runtime.programs import PROGRAMS
 from cometmq.runtime.settings import Loaded
-from cometmq.runtime.settings_fields import fields_of
+from cometmq.runtime.settings.fields import fields_of
+from cometmq.runtime.settings.mistakes import LINE_FORM
 
 SHOWN_MAX: Final = 5
 
