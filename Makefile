@@ -127,7 +127,7 @@ sim: setup ## Whole broker groups in simulated time: faults, promises, dropped r
 
 .PHONY: fuzz
 fuzz: setup ## Mutated input through the decoders and to live servers; prints the slowest
-	$(BIN)/python tests/fuzz/run.py --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)
+	$(BIN)/python -m tests.fuzz.run --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)
 	$(BIN)/python deploy/accel.py fuzz $(or $(INPUTS),100000000)
 
 .PHONY: prometheus
@@ -149,7 +149,7 @@ dashboards: setup ## Generate the Grafana dashboards
 
 .PHONY: load
 load: setup ## Members that come and go, crowds, floods, silent peers (ARGS="churn --churn-seconds 600 --java 2")
-	$(BIN)/python tests/load/run.py $(ARGS)
+	$(BIN)/python -m tests.load.run $(ARGS)
 
 .PHONY: compat
 compat: setup ## Official Java, C++ and JavaScript clients, mqadmin, a Java broker (WORKERS=n)

@@ -24,8 +24,8 @@ from macro.native import fill
 
 from cometmq.peers.clients.cppclient import client_python
 from cometmq.peers.clients.environments import grpc_client_python
+from cometmq.peers.java.proxy import ProxyCluster
 from cometmq.peers.processes import wait_until
-from cometmq.peers.proxy import ProxyCluster
 from cometmq.peers.wire import call
 
 BENCH: Final = Path(__file__).resolve().parent

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from macro.native import BenchError, Report, append
 from macro.servers import STOP_TIMEOUT_S, Contestant
 
-from cometmq.peers.maven import cache_entry
+from cometmq.peers.java.maven import cache_entry
 from cometmq.peers.ports import HOST, free_port
 from cometmq.peers.processes import Child, run_to_end
 

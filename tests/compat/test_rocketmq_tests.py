@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import Event
-from cometmq.peers.rocketmqtests import start_tests
+from cometmq.peers.java.rocketmqtests import start_tests
 
 CHECK_INTERVAL_MS = 5000
 CLASSES_TIMEOUT_S = 800

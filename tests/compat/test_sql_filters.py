@@ -36,7 +36,7 @@ from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic, named
 from cometmq.peers.java import PatientJavaCluster
-from cometmq.peers.maven import server_class_path
+from cometmq.peers.java.maven import server_class_path
 from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import wait_until
 from cometmq.peers.settled import text_of, wait_for_dispatch

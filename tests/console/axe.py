@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """axe-core, which finds what keeps people from using a page."""
 
-from cometmq.peers.maven import cache_entry, program
+from cometmq.peers.java.maven import cache_entry, program
 from cometmq.peers.processes import run_to_end
 
 VERSION = "4.14.1"

@@ -12,13 +12,13 @@ from random import Random
 from typing import Final, NamedTuple
 
 import pytest
+from tests.crash.acknowledged import Acknowledged
+from tests.crash.workload import DELAYED_TOPIC, GROUP, QUEUE_COUNT, TOPIC, Workload
 
 from cometmq.peers.backups import copy_in_order, stream_in_order
 from cometmq.peers.broker.child import SMALL_FILES, BrokerChild, until
 from cometmq.peers.broker.client import Client
 from cometmq.peers.broker.store_files import judge_queues, read_log
-from cometmq.peers.crash.acknowledged import Acknowledged
-from cometmq.peers.crash.workload import DELAYED_TOPIC, GROUP, QUEUE_COUNT, TOPIC, Workload
 from cometmq.store.inspection.verify import StoreState, verify_store
 from cometmq.store.settings import StoreSettings
 

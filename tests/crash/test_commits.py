@@ -7,9 +7,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.crash.committing import GROUPS, QUEUE_COUNT, Committing
 
 from cometmq.peers.broker.child import BrokerChild
-from cometmq.peers.crash.committing import GROUPS, QUEUE_COUNT, Committing
 
 
 @pytest.mark.timeout(1800)

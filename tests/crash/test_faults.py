@@ -19,7 +19,7 @@ from cometmq.peers.broker.client import Client
 from cometmq.remoting.errors import CommandError, ServiceNotAvailable
 from cometmq.store.disk import OsDisk
 
-FAULTY_BROKER: Final = "cometmq.peers.crash.faulty_broker"
+FAULTY_BROKER: Final = "tests.crash.faulty_broker"
 TOPIC: Final = "T"
 BODY_BYTES: Final = 2_000
 SENDS_MAX: Final = 20_000

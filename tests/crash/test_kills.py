@@ -9,12 +9,12 @@ from random import Random
 from typing import Final
 
 import pytest
+from tests.crash.acknowledged import Acknowledged
+from tests.crash.workload import DELAYED_TOPIC, GROUP, QUEUE_COUNT, TOPIC, Workload
 
 from cometmq.peers.broker.child import SMALL_FILES, BrokerChild
 from cometmq.peers.broker.client import Client
 from cometmq.peers.broker.store_files import judge_queues, log_begin, read_log
-from cometmq.peers.crash.acknowledged import Acknowledged
-from cometmq.peers.crash.workload import DELAYED_TOPIC, GROUP, QUEUE_COUNT, TOPIC, Workload
 from cometmq.store.inspection.verify import StoreState, verify_store
 from cometmq.store.settings import StoreSettings
 

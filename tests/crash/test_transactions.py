@@ -16,15 +16,15 @@ from random import Random
 from typing import Final
 
 import pytest
+from tests.crash.transactor import Decisions
 
 from cometmq.client import AdminClient, ConsumeFrom, MessageExt, PushConsumer, PushOptions
 from cometmq.peers.cli import CometCli
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
-from cometmq.peers.crash.transactor import Decisions
 from cometmq.peers.processes import Child
 
-TRANSACTOR: Final = "cometmq.peers.crash.transactor"
+TRANSACTOR: Final = "tests.crash.transactor"
 TOPIC: Final = "Transacted"
 GROUP: Final = "Transactors"
 ASIDE: Final = "TRANS_CHECK_MAX_TIME_TOPIC"

@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 from cometmq.peers.clients.javaclient import client_class_path
-from cometmq.peers.maven import ROCKETMQ_VERSION
+from cometmq.peers.java.maven import ROCKETMQ_VERSION
 
 target = Path(sys.argv[1])
 target.mkdir()

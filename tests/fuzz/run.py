@@ -5,8 +5,8 @@ import argparse
 import os
 import sys
 
-from cometmq.peers.fuzz.decoders import fuzz_decoders
-from cometmq.peers.fuzz.live import fuzz_servers
+from tests.fuzz.decoders import fuzz_decoders
+from tests.fuzz.live import fuzz_servers
 
 
 def main() -> int:

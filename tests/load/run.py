@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from cometmq.peers.load.churn import Churn
-from cometmq.peers.load.crowd import CrowdRun
-from cometmq.peers.load.fairness import FairnessRun
-from cometmq.peers.load.flood import FloodRun
-from cometmq.peers.load.idle import IdleRun
-from cometmq.peers.load.reporting import Findings
+from tests.load.churn import Churn
+from tests.load.crowd import CrowdRun
+from tests.load.fairness import FairnessRun
+from tests.load.flood import FloodRun
+from tests.load.idle import IdleRun
+from tests.load.reporting import Findings
 
 PARTS: Final = ("churn", "crowd", "fairness", "flood", "idle")
 

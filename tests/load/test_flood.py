@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from cometmq.peers.load.flood import FloodRun
+from tests.load.flood import FloodRun
 
 
 async def test_each_request_of_a_flood_is_answered_in_time(tmp_path: Path) -> None:

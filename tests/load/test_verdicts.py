@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-
-from cometmq.peers.load.journal import Delivery, Handover, JavaReader, JournalReader
-from cometmq.peers.load.verdicts import (
+from tests.load.journal import Delivery, Handover, JavaReader, JournalReader
+from tests.load.verdicts import (
     COMMIT_NS,
     SECOND_NS,
     SETTLE_NS,

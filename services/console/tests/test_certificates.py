@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from cometmq.cli.verbs.checks import Status
+from cometmq.cli.operation.checks import Status
 from cometmq.client.settings import ClientOptions
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port

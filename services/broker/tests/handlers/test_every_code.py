@@ -102,7 +102,7 @@ from generators.commands import commands_page
 from cometmq.broker.acl.check import ADMIN_CODES
 from cometmq.broker.copies.gate.gate import KINDS
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
-from cometmq.peers.fuzz.hostile import Hostile
+from tests.fuzz.hostile import Hostile
 from cometmq.remoting.codes import request_name
 from cometmq.remoting.transport.bodies import bytes_max
 from cometmq.remoting.transport.server import LARGE_ANSWERS

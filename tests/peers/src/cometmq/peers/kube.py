@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 
 from cometmq.ha.places.kube_api import Api, api_at
 from cometmq.operator.api import LIMITS
-from cometmq.peers.maven import cache_entry
+from cometmq.peers.java.maven import cache_entry
 from cometmq.peers.paths import ROOT
 from cometmq.peers.ports import HOST, free_port
 from cometmq.peers.processes import Child, PeerError, run_to_end

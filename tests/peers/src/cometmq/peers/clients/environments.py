@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from cometmq.peers.maven import cache_entry
+from cometmq.peers.java.maven import cache_entry
 from cometmq.peers.processes import run_to_end
 
 GRPC_REQUIREMENT: Final = "rocketmq-python-client==5.1.2"

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.java import java_home
-from cometmq.peers.maven import (
+from cometmq.peers.java.maven import (
     JVM_OPTIONS,
     ROCKETMQ_VERSION,
     program,

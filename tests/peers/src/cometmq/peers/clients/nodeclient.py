@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.peers.clients.programs import ClientProgram
-from cometmq.peers.maven import cache_entry, program
+from cometmq.peers.java.maven import cache_entry, program
 from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import run_to_end
 

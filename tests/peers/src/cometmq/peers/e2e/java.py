@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cometmq.peers.e2e.kubectl import Namespace
 from cometmq.peers.ha.ledger import CONCURRENT, Acknowledged, Ledger, Outage
-from cometmq.peers.maven import JVM_OPTIONS
+from cometmq.peers.java.maven import JVM_OPTIONS
 from cometmq.peers.processes import PeerError
 
 POD: Final = "java"

@@ -14,16 +14,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tests.fuzz.attackers import Tally, attack, be_a_nuisance, total
+from tests.fuzz.decoders import say
+from tests.fuzz.good import GoodBrokerClient, GoodNamesrvClient
+from tests.fuzz.members import fuzz_members
+from tests.fuzz.ports import SHARE, bombard, slowest
+
 from cometmq.broker.handlers import HANDLERS as BROKER_CODES
 from cometmq.namesrv.handlers import HANDLERS as NAMESRV_CODES
 from cometmq.peers.broker.child import BrokerChild, parse_log, until
 from cometmq.peers.broker.store_files import judge_queues, read_log
 from cometmq.peers.comet import PROGRAM
-from cometmq.peers.fuzz.attackers import Tally, attack, be_a_nuisance, total
-from cometmq.peers.fuzz.decoders import say
-from cometmq.peers.fuzz.good import GoodBrokerClient, GoodNamesrvClient
-from cometmq.peers.fuzz.members import fuzz_members
-from cometmq.peers.fuzz.ports import SHARE, bombard, slowest
 from cometmq.peers.ports import HOST
 from cometmq.peers.processes import Child
 from cometmq.store.inspection.verify import verify_store

@@ -3,11 +3,10 @@
 from random import Random
 
 import pytest
-
-from cometmq.peers.fuzz.cost import Cost, Worst
-from cometmq.peers.fuzz.mutate import mutated
-from cometmq.peers.fuzz.streams import STREAM_TARGETS, corpus
-from cometmq.peers.fuzz.targets import ALLOWED, TARGETS
+from tests.fuzz.cost import Cost, Worst
+from tests.fuzz.mutate import mutated
+from tests.fuzz.streams import STREAM_TARGETS, corpus
+from tests.fuzz.targets import ALLOWED, TARGETS
 
 CORPUS = corpus()
 

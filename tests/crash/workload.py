@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Final
 
+from tests.crash.acknowledged import Acknowledged
+
 from cometmq.peers.broker.client import Client
-from cometmq.peers.crash.acknowledged import Acknowledged
 from cometmq.remoting.errors import TransportError
 
 TOPIC: Final = "load"

@@ -11,7 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from cometmq.peers.fuzz.mutate import mutated
+from tests.fuzz.mutate import mutated
+
 from cometmq.remoting.bodies.codec import PROPERTIES_TEXT
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands import COMMANDS

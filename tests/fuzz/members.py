@@ -16,6 +16,10 @@ from typing import Any, Final
 
 import grpc
 import msgspec
+from tests.fuzz.cost import Worst
+from tests.fuzz.decoders import say
+from tests.fuzz.mutate import mutated
+from tests.fuzz.streams import corpus
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.frames import Kind, Report, WantedBlock
@@ -28,10 +32,6 @@ from cometmq.control.proof import CHALLENGE_KEY, PROOF_KEY, Caller
 from cometmq.control.v1 import control_pb2 as pb
 from cometmq.ha.group_key import Initiator, NotProven, Purpose
 from cometmq.ha.record import Copy
-from cometmq.peers.fuzz.cost import Worst
-from cometmq.peers.fuzz.decoders import say
-from cometmq.peers.fuzz.mutate import mutated
-from cometmq.peers.fuzz.streams import corpus
 from cometmq.peers.paths import FUZZ_CORPUS
 from cometmq.peers.ports import free_port
 

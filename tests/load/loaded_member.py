@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 import msgspec
+from tests.load.journal import ASSIGNED, BEGUN, ENDED, REVOKED, JournalWriter
 
 from cometmq.client import (
     ConsumeFrom,
@@ -17,7 +18,6 @@ from cometmq.client import (
     PushOptions,
     on_signal,
 )
-from cometmq.peers.load.journal import ASSIGNED, BEGUN, ENDED, REVOKED, JournalWriter
 
 PLAIN_TOPIC: Final = "churn-plain"
 ORDERED_TOPIC: Final = "churn-ordered"

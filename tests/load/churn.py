@@ -16,14 +16,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from cometmq.client import AdminClient, Message, Producer, ProducerOptions
-from cometmq.peers.broker.child import until
-from cometmq.peers.comet import CometCluster
-from cometmq.peers.load.journal import Delivery
-from cometmq.peers.load.loaded_member import ORDERED_TOPIC, PLAIN_TOPIC
-from cometmq.peers.load.members import JavaMember, Member, OwnMember, freeze
-from cometmq.peers.load.reporting import Findings, say
-from cometmq.peers.load.verdicts import (
+from tests.load.journal import Delivery
+from tests.load.loaded_member import ORDERED_TOPIC, PLAIN_TOPIC
+from tests.load.members import JavaMember, Member, OwnMember, freeze
+from tests.load.reporting import Findings, say
+from tests.load.verdicts import (
     ORDERLY_CAUSES,
     Cause,
     Explainer,
@@ -32,6 +29,10 @@ from cometmq.peers.load.verdicts import (
     judge_order,
     repeats,
 )
+
+from cometmq.client import AdminClient, Message, Producer, ProducerOptions
+from cometmq.peers.broker.child import until
+from cometmq.peers.comet import CometCluster
 from cometmq.peers.processes import Child
 from cometmq.remoting.errors import CometError
 

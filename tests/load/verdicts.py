@@ -12,7 +12,7 @@ from enum import StrEnum
 from math import inf
 from typing import Final, NamedTuple
 
-from cometmq.peers.load.journal import Delivery, Handover, Queue
+from tests.load.journal import Delivery, Handover, Queue
 
 SECOND_NS: Final = 1_000_000_000
 COMMIT_NS: Final = 10 * SECOND_NS

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.load.journal import JavaReader, JournalReader, LineReader
+from tests.load.loaded_member import ORDERED_TOPIC, PLAIN_TOPIC, READY
+from tests.load.verdicts import End, Life
+
 from cometmq.peers.clients.javaclient import JavaClient
-from cometmq.peers.load.journal import JavaReader, JournalReader, LineReader
-from cometmq.peers.load.loaded_member import ORDERED_TOPIC, PLAIN_TOPIC, READY
-from cometmq.peers.load.verdicts import End, Life
 from cometmq.peers.processes import Child
 
-MEMBER: Final = "cometmq.peers.load.loaded_member"
+MEMBER: Final = "tests.load.loaded_member"
 LEAVE_S: Final = 45
 JAVA_STARTED: Final = '{"event":"started"'
 JAVA_TIMEOUT_S: Final = 3_600

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.peers.cluster import BrokerPlace, Cluster, Layout
-from cometmq.peers.maven import JVM_OPTIONS, ROCKETMQ_VERSION, program, server_class_path
+from cometmq.peers.java.maven import JVM_OPTIONS, ROCKETMQ_VERSION, program, server_class_path
 from cometmq.peers.paths import DATA
 
 NAMESRV_HEAP: Final = "256m"

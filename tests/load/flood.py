@@ -11,11 +11,12 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
+from tests.fuzz.hostile import Hostile, Shot
+from tests.load.reporting import Findings, say
+
 from cometmq.broker.handlers import HANDLERS
 from cometmq.peers.broker.child import BrokerChild
 from cometmq.peers.broker.facts import FILES
-from cometmq.peers.fuzz.hostile import Hostile, Shot
-from cometmq.peers.load.reporting import Findings, say
 from cometmq.peers.paths import GOLDEN
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header

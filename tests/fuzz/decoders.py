@@ -10,9 +10,10 @@ import traceback
 from random import Random
 from typing import Final, NamedTuple
 
-from cometmq.peers.fuzz.cost import Cost, Worst
-from cometmq.peers.fuzz.mutate import mutated
-from cometmq.peers.fuzz.targets import ALLOWED, TARGETS, seeds
+from tests.fuzz.cost import Cost, Worst
+from tests.fuzz.mutate import mutated
+from tests.fuzz.targets import ALLOWED, TARGETS, seeds
+
 from cometmq.peers.paths import FUZZ_FAILURES, GOLDEN
 
 SLOW_S: Final = 0.2

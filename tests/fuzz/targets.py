@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from tests.fuzz.streams import STREAM_TARGETS, corpus
 
 from cometmq.broker.filters.records import sql_record_filter
 from cometmq.broker.filters.sql import SqlError, compile_sql
-from cometmq.peers.fuzz.streams import STREAM_TARGETS, corpus
 from cometmq.remoting.bodies.codec import REGISTER
 from cometmq.remoting.bodies.dialect import decode_json, encode_json, parse_dialect
 from cometmq.remoting.bodies.topic_config import encode_register_body

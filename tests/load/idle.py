@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from tests.load.reporting import Findings, say
+
 from cometmq.peers.broker.child import BrokerChild
 from cometmq.peers.broker.client import Client
 from cometmq.peers.broker.facts import FILES, Facts
-from cometmq.peers.load.reporting import Findings, say
 
 TOPIC_COUNT: Final = 10_000
 GROUP_COUNT: Final = 1_000

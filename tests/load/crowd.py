@@ -12,12 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from cometmq.peers.broker.child import BrokerChild, until
-from cometmq.peers.broker.client import Client
-from cometmq.peers.broker.facts import FILES, Facts, LagWindow
-from cometmq.peers.load import audience
-from cometmq.peers.load.audience import Crowd
-from cometmq.peers.load.nuisances import (
+from tests.load import audience
+from tests.load.audience import Crowd
+from tests.load.nuisances import (
     BIG_TOPIC,
     FLOOD_TOPIC,
     QUIET_TOPIC,
@@ -26,8 +23,12 @@ from cometmq.peers.load.nuisances import (
     stall,
     vanish,
 )
-from cometmq.peers.load.probe import TOPIC, Probe, Times, probing
-from cometmq.peers.load.reporting import Findings, say
+from tests.load.probe import TOPIC, Probe, Times, probing
+from tests.load.reporting import Findings, say
+
+from cometmq.peers.broker.child import BrokerChild, until
+from cometmq.peers.broker.client import Client
+from cometmq.peers.broker.facts import FILES, Facts, LagWindow
 
 GROUP_COUNT: Final = 500
 CONNECTION_COUNT: Final = 2 * GROUP_COUNT

@@ -9,14 +9,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from tests.load.nuisances import FLOOD_TOPIC, disturbing, flood
+from tests.load.probe import TOPIC, Probe, Times, probing
+from tests.load.reporting import Findings, say
+
 from cometmq.peers.broker.child import BrokerChild
 from cometmq.peers.broker.client import Client
 from cometmq.peers.broker.facts import FILES, Facts
-from cometmq.peers.load.nuisances import FLOOD_TOPIC, disturbing, flood
-from cometmq.peers.load.probe import TOPIC, Probe, Times, probing
-from cometmq.peers.load.reporting import Findings, say
 
-UNCAPPED_BROKER: Final = "cometmq.peers.load.uncapped_broker"
+UNCAPPED_BROKER: Final = "tests.load.uncapped_broker"
 MANY: Final = 32
 FLOODS: Final = (1, MANY)
 """The numbers of connections that flood a broker."""

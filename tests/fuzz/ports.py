@@ -10,10 +10,11 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
-from cometmq.peers.fuzz.cost import Cost, Worst
-from cometmq.peers.fuzz.hostile import Hostile, Shot
-from cometmq.peers.fuzz.mutate import mutated
-from cometmq.peers.fuzz.streams import corpus
+from tests.fuzz.cost import Cost, Worst
+from tests.fuzz.hostile import Hostile, Shot
+from tests.fuzz.mutate import mutated
+from tests.fuzz.streams import corpus
+
 from cometmq.peers.paths import GOLDEN
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header

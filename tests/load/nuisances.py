@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from cometmq.peers.load.frames import pull_frame, send_frame
+from tests.load.frames import pull_frame, send_frame
 
 FLOOD_TOPIC: Final = "flood"
 BIG_TOPIC: Final = "big"

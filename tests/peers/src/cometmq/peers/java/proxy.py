@@ -8,7 +8,7 @@ from typing import Final
 
 from cometmq.peers.cluster import CLUSTER_NAME
 from cometmq.peers.java import JavaCluster
-from cometmq.peers.maven import server_class_path
+from cometmq.peers.java.maven import server_class_path
 from cometmq.peers.ports import HOST, free_port
 
 PROXY_VERSION: Final = "5.3.3"

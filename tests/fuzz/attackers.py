@@ -7,7 +7,8 @@ from collections import Counter
 from random import Random
 from typing import Final, NamedTuple
 
-from cometmq.peers.fuzz.hostile import Hostile, Shot
+from tests.fuzz.hostile import Hostile, Shot
+
 from cometmq.peers.paths import FUZZ_FAILURES, GOLDEN
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.frame import FrameReader
