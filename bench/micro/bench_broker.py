@@ -168,7 +168,7 @@ def measure_pulls(
 ) -> None:
     """Measure pulls of 32 messages and print one line."""
     (peer,) = make_peers(app, 1)
-    length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
+    length = app.broker.store.reader.max_offset(TOPIC, 0) // 32 * 32
     source = pulls(int(serialization), length)
     best = BestRound(profile)
     for _ in range(ROUNDS):
@@ -186,7 +186,7 @@ async def measure_commits(app: BrokerApp, serialization: Serialization, in_fligh
     The time of a round includes the rest of its loop iteration.
     """
     (peer,) = make_peers(app, 1)
-    length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
+    length = app.broker.store.reader.max_offset(TOPIC, 0) // 32 * 32
     sources = [pulls(int(serialization), length, commits=commits) for commits in (False, True)]
     best = [BestRound(), BestRound()]
     for number in range(2 * ROUNDS):
@@ -229,7 +229,7 @@ def orderly(consumer: int, queue_length: int) -> Iterator[bytes]:
 async def measure_orderly(app: BrokerApp, consumers: int, profile: cProfile.Profile | None) -> None:
     """Measure orderly consumers, each with one request per loop iteration; print one line."""
     peers = make_peers(app, consumers)
-    length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
+    length = app.broker.store.reader.max_offset(TOPIC, 0) // 32 * 32
     sources = [orderly(number, length) for number in range(consumers)]
     best = BestRound(profile)
     for _ in range(ROUNDS):

@@ -31,7 +31,10 @@ def main() -> None:
         compare_and_print(
             {
                 "stage and publish": (lambda: _stage(queue), 300),
-                "get 32 from memory": (lambda: store.get_messages("BenchTopic", 1, 100, 32), 25000),
+                "get 32 from memory": (
+                    lambda: store.reader.get_messages("BenchTopic", 1, 100, 32),
+                    25000,
+                ),
             }
         )
         for job in store.jobs(1 << 50):
@@ -39,13 +42,22 @@ def main() -> None:
             job.done(None)
         compare_and_print(
             {
-                "get 32 from files": (lambda: store.get_messages("BenchTopic", 1, 100, 32), 25000),
+                "get 32 from files": (
+                    lambda: store.reader.get_messages("BenchTopic", 1, 100, 32),
+                    25000,
+                ),
                 "get 32 with a filter": (
-                    lambda: store.get_messages("BenchTopic", 1, 100, 32, accept=code.__eq__),
+                    lambda: store.reader.get_messages("BenchTopic", 1, 100, 32, accept=code.__eq__),
                     None,
                 ),
-                "get 1 from files": (lambda: store.get_messages("BenchTopic", 1, 100, 1), None),
-                "get nothing new": (lambda: store.get_messages("BenchTopic", 1, 1000, 32), None),
+                "get 1 from files": (
+                    lambda: store.reader.get_messages("BenchTopic", 1, 100, 1),
+                    None,
+                ),
+                "get nothing new": (
+                    lambda: store.reader.get_messages("BenchTopic", 1, 1000, 32),
+                    None,
+                ),
             }
         )
         store.close()

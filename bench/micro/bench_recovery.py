@@ -60,7 +60,10 @@ def main() -> None:
             elapsed = time.perf_counter() - start
             cpu = time.process_time() - used
             words = "each second" if with_checkpoints else "never      "
-            total = sum(store.max_offset(topic, queue_id) for topic, queue_id in store.queue_ids())
+            total = sum(
+                store.reader.max_offset(topic, queue_id)
+                for topic, queue_id in store.reader.queue_ids()
+            )
             print(
                 f"checkpoint {words}: {elapsed:5.2f} s ({cpu:5.2f} s of processor),"
                 f" {store.recovered.record_count} records scanned, {total} messages there"

@@ -97,7 +97,7 @@ def _of(text: str, record: bytes) -> Callable[[], bool]:
 
 
 def _get(store: MessageStore, matches: RecordTest, offset: int = 0) -> GetResult:
-    return finish(store.find_messages("BenchTopic", 0, offset, 32, matches))
+    return finish(store.reader.find_messages("BenchTopic", 0, offset, 32, matches))
 
 
 def _forget(_result: object) -> None:

@@ -165,11 +165,11 @@ def same_incarnation() -> list[Patch]:
 
 def appends_at_a_failed_write() -> list[Patch]:
     def append_raw(store: Any, offset: int, data: Any) -> None:
-        store._publisher.drop()
+        store.upkeep.publisher.drop()
         try:
-            store._replica.append(offset, data)
+            store.upkeep.replica.append(offset, data)
         finally:
-            store._publisher.dispatch()
+            store.upkeep.publisher.dispatch()
 
     return [(MessageStore, "append_raw", append_raw)]
 

@@ -263,7 +263,7 @@ class World:
                 if body not in first:
                     self.violated(f"the acknowledged message {body!r} is lost")
         counts = {
-            tuple(process.store.max_offset("T", queue) for queue in range(2))
+            tuple(process.store.reader.max_offset("T", queue) for queue in range(2))
             for process in processes
         }
         if len(counts) != 1:

@@ -31,10 +31,10 @@ def put(rig, topic, queue_id, body):
 def bodies(store, topic="T"):
     """Return the messages of each queue of a topic."""
     found = {}
-    for queue_id in range(store.queue_count(topic)):
-        queue, offset = [], store.min_offset(topic, queue_id)
-        while offset < store.max_offset(topic, queue_id):
-            result = store.get_messages(topic, queue_id, offset, 32)
+    for queue_id in range(store.reader.queue_count(topic)):
+        queue, offset = [], store.reader.min_offset(topic, queue_id)
+        while offset < store.reader.max_offset(topic, queue_id):
+            result = store.reader.get_messages(topic, queue_id, offset, 32)
             assert result.records, (queue_id, offset, result.status)
             queue += [decode_record(record).body for record in result.records]
             offset = result.next_offset

@@ -96,7 +96,7 @@ def test_a_batch_is_stored_as_javas(disk):
         rig.queue("T", 0).stage(0, 91, 0, 0)
         rig.queue("T", 0).publish()
     assert rig.put(message).physical_offset == 409
-    stored = rig.store.get_messages("T", 0, 3, 1).records[0]
+    stored = rig.store.reader.get_messages("T", 0, 3, 1).records[0]
     assert bytes(stored) == bytes.fromhex(
         "0000007c daa320a7 5ec54a5a 00000000 00000003 0000000000000003 0000000000000199 00000000"
         "0000018bcfe56801 0a0000020000c350 000001a1f7b9e1ab 0a00000100002a9f 00000000"
@@ -144,7 +144,7 @@ def test_a_queue_that_begins_late_is_filled_as_javas(tmp_path):
         if int(name) + 1024 <= entry.physical_offset:
             disk.remove(f"/store/commitlog/{name}")
     rig = StoreRig(disk, small_settings(mapped_file_size_commit_log=1024))
-    first = rig.store.min_offset("T", 0)
+    first = rig.store.reader.min_offset("T", 0)
     rig.work(3)
     start = first * 20 // 200 * 200
     data = disk.contents[f"/store/consumequeue/T/0/{start:020d}"]

@@ -70,9 +70,9 @@ def described(record):
 
 def read_all(store, queue):
     records: list[Any] = []
-    offset = store.min_offset(queue["topic"], queue["queueId"])
+    offset = store.reader.min_offset(queue["topic"], queue["queueId"])
     while True:
-        result = store.get_messages(queue["topic"], queue["queueId"], offset, 32)
+        result = store.reader.get_messages(queue["topic"], queue["queueId"], offset, 32)
         if result.status is GetStatus.MESSAGE_WAS_REMOVING:
             offset = result.next_offset
             continue
@@ -90,7 +90,7 @@ def check_search_by_time(store, queue):
     records = queue.get("records", [])
     times = {record["queueOffset"]: record["storeTimestamp"] for record in records}
     for text, offset in queue.get("offsetByTime", {}).items() if records else ():
-        found = finish(store.offset_by_time(queue["topic"], queue["queueId"], int(text)))
+        found = finish(store.reader.offset_by_time(queue["topic"], queue["queueId"], int(text)))
         equal = [each for each, time in times.items() if time == int(text)]
         if equal:
             assert found == min(equal), (queue["topic"], queue["queueId"], text)
@@ -107,9 +107,9 @@ def check(golden, store):
     assert store.commit_log.end == expected["commitLog"]["maxOffset"]
     for queue in expected["queues"]:
         place = (queue["topic"], queue["queueId"])
-        assert store.max_offset(*place) == queue["maxOffset"], place
+        assert store.reader.max_offset(*place) == queue["maxOffset"], place
         if queue.get("records"):
-            assert store.min_offset(*place) == queue["minOffset"], place
+            assert store.reader.min_offset(*place) == queue["minOffset"], place
         found = [described(record) for record in read_all(store, queue)]
         wanted = [
             {key: value for key, value in record.items() if value not in (None, {})}
@@ -118,13 +118,13 @@ def check(golden, store):
         assert found == wanted, place
         check_search_by_time(store, queue)
     for row in expected["keys"]:
-        by_key = finish(store.query(row["topic"], row["key"], 64, 0, 1 << 62))
+        by_key = finish(store.reader.query(row["topic"], row["key"], 64, 0, 1 << 62))
         offsets = [record.physical_offset for record in by_key.records]
         assert set(offsets) <= set(row["physicalOffsets"]), row
         assert offsets, row
         strangers = set(row["physicalOffsets"]) - set(offsets)
         for offset in strangers:  # Java returned these because of a hash collision
-            record = finish(store.read_record(offset))
+            record = finish(store.reader.read_record(offset))
             assert record.topic != row["topic"] or row["key"] not in record.keys
 
 
@@ -141,8 +141,8 @@ def test_what_java_wrote_is_still_there_after_our_puts_and_a_crash(golden):
     rig.work(1)
     rig.store._folder.release()  # the process dies
     again = golden.open()
-    assert sum(again.store.max_offset("Ours", queue_id) for queue_id in range(4)) == 300
-    assert len(finish(again.store.query("Ours", "key299", 9, 0, 1 << 62)).records) == 1
+    assert sum(again.store.reader.max_offset("Ours", queue_id) for queue_id in range(4)) == 300
+    assert len(finish(again.store.reader.query("Ours", "key299", 9, 0, 1 << 62)).records) == 1
     again.store.close()
     last = golden.open()
     assert last.store.recovered.record_count == 0

@@ -17,7 +17,7 @@ from cometmq.store.testing.memory_disk import MemoryDisk
 def bodies(rig, topic="T", queue_id=0, offset=0, count=1000):
     found: list[Any] = []
     while True:
-        result = rig.store.get_messages(topic, queue_id, offset, count)
+        result = rig.store.reader.get_messages(topic, queue_id, offset, count)
         if result.status is not GetStatus.FOUND:
             return found
         found += [decode_record(record).body for record in result.records]
@@ -28,8 +28,8 @@ def test_a_message_is_visible_only_after_the_commit(rig):
     results: list[Any] = []
     rig.store.put(make_message(body=b"one"), results.append)
     assert results == []
-    assert rig.store.max_offset("T", 0) == 0
-    assert rig.store.get_messages("T", 0, 0, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    assert rig.store.reader.max_offset("T", 0) == 0
+    assert rig.store.reader.get_messages("T", 0, 0, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
     rig.store.commit()
     assert results[0].status is PutStatus.PUT_OK
     assert results[0].queue_offset == 0
@@ -67,7 +67,7 @@ def test_reads_go_on_in_the_next_consume_queue_file(rig):
     for number in range(25):
         rig.put(make_message(body=b"%d" % number))
     rig.work(2)
-    result = rig.store.get_messages("T", 0, 5, 32)
+    result = rig.store.reader.get_messages("T", 0, 5, 32)
     assert result.count == 20
     assert result.next_offset == 25
 
@@ -79,7 +79,7 @@ def test_entries_on_disk_and_in_memory_read_as_one_queue(rig):
     for number in range(7, 12):
         rig.put(make_message(body=b"%d" % number))
     assert bodies(rig) == [b"%d" % number for number in range(12)]
-    assert [decode_record(r).body for r in rig.store.get_messages("T", 0, 6, 2).records] == [
+    assert [decode_record(r).body for r in rig.store.reader.get_messages("T", 0, 6, 2).records] == [
         b"6",
         b"7",
     ]
@@ -98,14 +98,14 @@ def test_entries_on_disk_and_in_memory_read_as_one_queue(rig):
 def test_an_offset_outside_of_the_queue_is_corrected(rig, offset, status, next_offset):
     for _ in range(3):
         rig.put(make_message())
-    result = rig.store.get_messages("T", 0, offset, 32)
+    result = rig.store.reader.get_messages("T", 0, offset, 32)
     assert (result.status, result.next_offset) == (status, next_offset)
     assert (result.min_offset, result.max_offset) == (0, 3)
 
 
 def test_looking_up_a_queue_never_makes_one(rig):
-    assert rig.store.get_messages("Nobody", 7, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
-    assert rig.store.queue("Nobody", 7) is None
+    assert rig.store.reader.get_messages("Nobody", 7, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    assert rig.store.reader.queue("Nobody", 7) is None
     assert rig.store.stats().queue_count == 0
 
 
@@ -113,18 +113,18 @@ def test_a_filter_skips_messages_and_says_how_far_it_looked(rig):
     for number in range(20):
         rig.put(make_message(tags="even" if number % 2 == 0 else "odd", body=b"%d" % number))
     code = make_message(tags="odd").tag_code
-    result = rig.store.get_messages("T", 0, 0, 5, accept=lambda tag: tag == code)
+    result = rig.store.reader.get_messages("T", 0, 0, 5, accept=lambda tag: tag == code)
     assert [decode_record(r).body for r in result.records] == [b"1", b"3", b"5", b"7", b"9"]
     assert result.next_offset == 10
-    nothing = rig.store.get_messages("T", 0, 0, 5, accept=lambda _: False)
+    nothing = rig.store.reader.get_messages("T", 0, 0, 5, accept=lambda _: False)
     assert (nothing.status, nothing.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 20)
 
 
 def test_the_first_message_ignores_the_byte_limit(rig):
     for _ in range(3):
         rig.put(make_message(body=bytes(500)))
-    assert rig.store.get_messages("T", 0, 0, 32, bytes_max=10).count == 1
-    assert rig.store.get_messages("T", 0, 0, 32, bytes_max=1300).count == 2
+    assert rig.store.reader.get_messages("T", 0, 0, 32, bytes_max=10).count == 1
+    assert rig.store.reader.get_messages("T", 0, 0, 32, bytes_max=1300).count == 2
 
 
 def test_a_cold_read_is_loaded_elsewhere(disk, rig):
@@ -132,7 +132,7 @@ def test_a_cold_read_is_loaded_elsewhere(disk, rig):
         rig.put(make_message(body=b"%d" % number))
     rig.work(2)
     disk.is_cold = True
-    result = rig.store.get_messages("T", 0, 3, 5)
+    result = rig.store.reader.get_messages("T", 0, 3, 5)
     assert result.is_cold
     assert result.records == []
     loaded = result.load()
@@ -151,7 +151,7 @@ def test_a_batch_gets_consecutive_offsets_one_time_and_joined_ids(rig):
     assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, 1)
     ids = result.message_id.split(",")
     assert len(ids) == 3
-    records = rig.store.get_messages("T", 0, 1, 32).records
+    records = rig.store.reader.get_messages("T", 0, 1, 32).records
     assert [decode_record(r).offset_message_id for r in records] == ids
     assert len({decode_record(r).store_timestamp for r in records}) == 1
     assert result.size == sum(map(len, records))
@@ -172,8 +172,8 @@ def test_a_batch_may_be_of_several_queues(rig):
     assert bodies(rig, "T") == [b"a", b"c"]
     assert bodies(rig, "U")[1:] == [b"b"]
     records = (
-        rig.store.get_messages("T", 0, 0, 32).records
-        + rig.store.get_messages("U", 0, 1, 32).records
+        rig.store.reader.get_messages("T", 0, 0, 32).records
+        + rig.store.reader.get_messages("U", 0, 1, 32).records
     )
     offsets = sorted(decode_record(r).physical_offset for r in records)
     assert offsets[0] == results[0].physical_offset
@@ -265,7 +265,7 @@ def test_properties_beyond_the_length_field_are_refused(rig):
 def test_prepared_and_rolled_back_messages_take_no_place_in_the_queue(rig, sys_flag):
     assert rig.put(make_message(sys_flag=sys_flag)).queue_offset == 0
     assert rig.put(make_message(sys_flag=0x8)).queue_offset == 0
-    assert rig.store.max_offset("T", 0) == 1
+    assert rig.store.reader.max_offset("T", 0) == 1
 
 
 def test_delayed_messages_carry_their_delivery_time(rig):
@@ -299,9 +299,9 @@ def test_a_failing_answer_hides_no_message(rig):
     rig.store.put(make_message(), fail)
     with pytest.raises(ValueError, match="a bug"):
         rig.store.commit()
-    assert rig.store.max_offset("T", 0) == 1
+    assert rig.store.reader.max_offset("T", 0) == 1
     rig.put(make_message())
-    assert rig.store.max_offset("T", 0) == 2
+    assert rig.store.reader.max_offset("T", 0) == 2
 
 
 def test_one_commit_is_one_write(disk, rig):
@@ -350,10 +350,10 @@ def test_deleting_a_topic_frees_its_files_and_offsets_begin_again(disk, rig):
         rig.put(make_message("Stays"))
     rig.work(2)
     rig.store.delete_topic("Gone")
-    assert rig.store.max_offset("Gone", 0) == 0
+    assert rig.store.reader.max_offset("Gone", 0) == 0
     assert rig.put(make_message("Gone", 0)).queue_offset == 0
     rig.work(5)
-    assert rig.store.topics() == {"Gone", "Stays"}
+    assert rig.store.reader.topics() == {"Gone", "Stays"}
     assert disk.names("/store/consumequeue/Gone") == ["0"]
     assert len(bodies(rig, "Stays")) == 30
 
@@ -373,14 +373,14 @@ def test_a_file_made_ahead_never_replaces_one_that_has_messages(disk, rig):
     job = create_job(rig)
     while len(rig.store.commit_log.files.files) == 1:
         rig.put(make_message(body=bytes(200)))  # faster than the worker thread
-    count = rig.store.max_offset("T", 0)
+    count = rig.store.reader.max_offset("T", 0)
     job.run()
     job.done(None)
     disk.crash()
 
     again = StoreRig(disk)
 
-    assert again.store.max_offset("T", 0) == count
+    assert again.store.reader.max_offset("T", 0) == count
     assert [name for name in disk.contents if name.endswith(".new")] == []
 
 
@@ -418,13 +418,13 @@ def test_damaged_bytes_never_reach_a_reader(disk, rig):
     offset = rig.entry("T", 0, 1).physical_offset
     log = disk.contents["/store/commitlog/" + "0" * 20]
     log[offset : offset + 40] = bytes(40)
-    result = rig.store.get_messages("T", 0, 0, 32)
+    result = rig.store.reader.get_messages("T", 0, 0, 32)
     assert [decode_record(record).body for record in result.records] == [b"0", b"2", b"3"]
     assert (result.next_offset, result.count, result.damaged_count) == (4, 3, 1)
     assert result.bytes == sum(map(len, result.records))
-    alone = rig.store.get_messages("T", 0, 1, 1)
+    alone = rig.store.reader.get_messages("T", 0, 1, 1)
     assert (alone.status, alone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 2)
-    assert finish(rig.store.read_record(offset)) is None
+    assert finish(rig.store.reader.read_record(offset)) is None
 
 
 def test_timers_go_on_when_the_clock_is_set_back(disk, rig):

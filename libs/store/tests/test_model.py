@@ -95,7 +95,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.disk.lose_power()
         self.open()
         assert self.rig.store.commit_log.end >= flushed
-        count = sum(self.rig.store.max_offset(*place) for place in QUEUES)
+        count = sum(self.rig.store.reader.max_offset(*place) for place in QUEUES)
         assert count <= len(self.sent)
         del self.sent[count:]
 
@@ -118,10 +118,10 @@ class StoreMachine(RuleBasedStateMachine):
             return
         for place in QUEUES:
             expected = [body for topic, queue_id, body in self.sent if (topic, queue_id) == place]
-            assert self.rig.store.max_offset(*place) == len(expected)
+            assert self.rig.store.reader.max_offset(*place) == len(expected)
             found: list[Any] = []
             while len(found) < len(expected):
-                result = self.rig.store.get_messages(*place, len(found), 32)
+                result = self.rig.store.reader.get_messages(*place, len(found), 32)
                 assert result.status is GetStatus.FOUND
                 found += [decode_record(record, check_crc=True).body for record in result.records]
             assert found == expected
@@ -132,7 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         topic, _, body = data.draw(st.sampled_from(self.sent))
         key = f"k{body.split(b'-')[0].decode()}"
-        records = finish(self.rig.store.query(topic, key, 10, 0, 1 << 62)).records
+        records = finish(self.rig.store.reader.query(topic, key, 10, 0, 1 << 62)).records
         assert [record.body for record in records] == [body]
 
     def teardown(self):

@@ -30,8 +30,8 @@ def visible(store):
     """Return the numbers of the messages in both queues that consumers can read."""
     found = []
     for queue_id in range(2):
-        for offset in range(store.max_offset("T", queue_id)):
-            result = store.get_messages("T", queue_id, offset, 1)
+        for offset in range(store.reader.max_offset("T", queue_id)):
+            result = store.reader.get_messages("T", queue_id, offset, 1)
             assert result.status is GetStatus.FOUND
             found.append(int(decode_record(result.records[0]).body))
     return sorted(found)
@@ -48,12 +48,12 @@ def test_commits_above_the_bound_are_stored_but_not_visible():
         ends.append(rig.store.commit_log.end)
     assert visible(rig.store) == heard == []
     assert rig.store.confirm_offset == 0
-    assert finish(rig.store.query("T", "k0", 9, 0, 1 << 62)).records == []
+    assert finish(rig.store.reader.query("T", "k0", 9, 0, 1 << 62)).records == []
     rig.store.confirm(ends[1] + 1)
     assert visible(rig.store) == [0, 1]
     assert heard == [("T", 0, 1), ("T", 1, 1)]
     assert rig.store.confirm_offset == ends[1]
-    assert len(finish(rig.store.query("T", "k1", 9, 0, 1 << 62)).records) == 1
+    assert len(finish(rig.store.reader.query("T", "k1", 9, 0, 1 << 62)).records) == 1
     rig.store.confirm(None)
     assert visible(rig.store) == [0, 1, 2, 3]
     send(rig, 4)

@@ -19,16 +19,18 @@ def test_sync_flush_answers_after_the_sync_and_groups_waiters(disk):
     rig.store.put(make_message(wait=False), results.append)
     rig.store.commit()
     assert [result.queue_offset for result in results] == [1]
-    job: Any = rig.store.flush_job(rig.clock.now_ms)
+    job: Any = rig.store.upkeep.flusher.job(rig.clock.now_ms)
     rig.store.put(make_message(), results.append)
     rig.store.commit()
-    following: Any = rig.store.flush_job(rig.clock.now_ms)  # begins when the first has ended
-    assert rig.store.flush_job(rig.clock.now_ms) is None  # nothing waits for a third sync
+    following: Any = rig.store.upkeep.flusher.job(
+        rig.clock.now_ms
+    )  # begins when the first has ended
+    assert rig.store.upkeep.flusher.job(rig.clock.now_ms) is None  # nothing waits for a third sync
     job.run()
-    rig.store.flush_done(job)
+    rig.store.upkeep.flusher.done(job)
     assert [result.queue_offset for result in results] == [1, 0]
     following.run()
-    rig.store.flush_done(following)
+    rig.store.upkeep.flusher.done(following)
     assert [result.queue_offset for result in results] == [1, 0, 2]
     assert {result.status for result in results} == {PutStatus.PUT_OK}
 
@@ -40,15 +42,15 @@ def test_the_next_sync_is_planned_again_with_each_commit(disk):
     for _ in range(4):
         rig.store.put(make_message(), results.append)
         rig.store.commit()
-        jobs.append(rig.store.flush_job(rig.clock.now_ms))
+        jobs.append(rig.store.upkeep.flusher.job(rig.clock.now_ms))
     assert [job.start for job in jobs] == [0] * 4
     assert jobs[-1].offset == rig.store.commit_log.end
     rig.store.put(make_message(wait=False), results.append)
     rig.store.commit()
-    assert rig.store.flush_job(rig.clock.now_ms) is None
+    assert rig.store.upkeep.flusher.job(rig.clock.now_ms) is None
     # The second had begun when the third was planned, and the fourth replaced the third.
     for job, count in ((jobs[0], 2), (jobs[1], 3), (jobs[3], 5)):
-        rig.store.flush_done(job)
+        rig.store.upkeep.flusher.done(job)
         assert len(results) == count
     assert rig.store.stats().waiting_put_count == 0
     rig.flush(rig.clock.advance(20_000))
@@ -62,9 +64,9 @@ def test_a_sync_after_a_failed_one_proves_nothing(disk):
     for _ in range(2):
         rig.store.put(make_message(), results.append)
         rig.store.commit()
-        jobs.append(rig.store.flush_job(rig.clock.now_ms))
-    rig.store.flush_done(jobs[0], DiskError("sync", "/log", errno.EIO))
-    rig.store.flush_done(jobs[1])
+        jobs.append(rig.store.upkeep.flusher.job(rig.clock.now_ms))
+    rig.store.upkeep.flusher.done(jobs[0], DiskError("sync", "/log", errno.EIO))
+    rig.store.upkeep.flusher.done(jobs[1])
     assert [result.status for result in results] == [PutStatus.SERVICE_NOT_AVAILABLE] * 2
     assert rig.store.flushed_offset == 0
 
@@ -90,7 +92,7 @@ def test_replicas_that_stay_behind_are_answered_as_slave_timeout(disk):
     results: list[Any] = []
     rig.store.put(make_message(), results.append)
     rig.store.commit()
-    rig.store.flush_job(rig.clock.advance(5_000))
+    rig.store.upkeep.flusher.job(rig.clock.advance(5_000))
     assert [result.status for result in results] == [PutStatus.FLUSH_SLAVE_TIMEOUT]
 
 
@@ -115,11 +117,11 @@ def test_a_slow_disk_is_answered_as_flush_timeout(disk):
     results: list[Any] = []
     rig.store.put(make_message(), results.append)
     rig.store.commit()
-    job: Any = rig.store.flush_job(rig.clock.now_ms)
-    rig.store.flush_job(rig.clock.advance(5_000))
+    job: Any = rig.store.upkeep.flusher.job(rig.clock.now_ms)
+    rig.store.upkeep.flusher.job(rig.clock.advance(5_000))
     assert [result.status for result in results] == [PutStatus.FLUSH_DISK_TIMEOUT]
     job.run()
-    rig.store.flush_done(job)
+    rig.store.upkeep.flusher.done(job)
     assert len(results) == 1
 
 

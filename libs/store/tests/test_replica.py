@@ -27,8 +27,8 @@ def master_log(count):
 def bodies(store):
     found = []
     for queue_id in range(2):
-        for offset in range(store.max_offset("T", queue_id)):
-            result = store.get_messages("T", queue_id, offset, 1)
+        for offset in range(store.reader.max_offset("T", queue_id)):
+            result = store.reader.get_messages("T", queue_id, offset, 1)
             assert result.status is GetStatus.FOUND
             found.append(decode_record(result.records[0]).body)
     return sorted(found, key=int)
@@ -44,7 +44,7 @@ def test_pieces_of_any_size_make_the_same_store(piece):
         rig.store.append_raw(start, log[start : start + piece])
     assert rig.store.commit_log.end == rig.store.confirm_offset == len(log)
     assert bodies(rig.store) == [b"%d" % number for number in range(120)]
-    assert len(finish(rig.store.query("T", "k77", 9, 0, 1 << 62)).records) == 1
+    assert len(finish(rig.store.reader.query("T", "k77", 9, 0, 1 << 62)).records) == 1
     rig.work(5)
     rig.store.close()
     again = StoreRig(disk)
@@ -70,25 +70,25 @@ def test_a_part_of_a_record_is_not_visible_and_a_restart_cuts_it():
 
 def test_readers_see_the_log_up_to_the_confirm_offset_only():
     log, master = master_log(10)
-    last = master.store.queue("T", 1).last_entry().physical_offset
+    last = master.store.reader.queue("T", 1).last_entry().physical_offset
     rig = StoreRig(MemoryDisk())
     rig.store.append_raw(0, log[:-5])
     assert rig.store.confirm_offset == last < rig.store.commit_log.end
     assert rig.store.commit_log.view().end == last
-    assert finish(rig.store.read_record(last)) is None
+    assert finish(rig.store.reader.read_record(last)) is None
     rig.store.append_raw(len(log) - 5, log[-5:])
     assert rig.store.confirm_offset == rig.store.commit_log.view().end == len(log)
-    found = finish(rig.store.read_record(last))
+    found = finish(rig.store.reader.read_record(last))
     assert found
     assert found.physical_offset == last
 
 
 def test_the_newest_record_is_the_last_one_of_any_queue():
     rig = StoreRig(MemoryDisk())
-    assert finish(rig.store.newest_record()) is None
+    assert finish(rig.store.reader.newest_record()) is None
     for number in range(6):
         rig.put(make_message(topic=f"T{number % 2}", queue_id=number % 3, body=b"%d" % number))
-        newest = finish(rig.store.newest_record())
+        newest = finish(rig.store.reader.newest_record())
         assert newest is not None
         assert newest.body == b"%d" % number
         assert newest.physical_offset + newest.size == rig.store.commit_log.end
@@ -151,10 +151,12 @@ def test_a_slave_may_begin_with_a_later_file(piece):
         rig.store.append_raw(start, log[start : start + piece])
     assert rig.store.commit_log.min_offset == 4096
     for queue_id in range(2):
-        assert rig.store.max_offset("T", queue_id) == master.store.max_offset("T", queue_id)
-        minimum = rig.store.min_offset("T", queue_id)
+        assert rig.store.reader.max_offset("T", queue_id) == master.store.reader.max_offset(
+            "T", queue_id
+        )
+        minimum = rig.store.reader.min_offset("T", queue_id)
         assert minimum > 0
-        assert rig.store.get_messages("T", queue_id, minimum, 1).status is GetStatus.FOUND
+        assert rig.store.reader.get_messages("T", queue_id, minimum, 1).status is GetStatus.FOUND
 
 
 def test_the_queues_of_a_topic_that_was_created_again_begin_again():
@@ -167,8 +169,8 @@ def test_the_queues_of_a_topic_that_was_created_again_begin_again():
     log = bytes(disk.contents["/store/commitlog/00000000000000000000"])
     rig = StoreRig(MemoryDisk())
     rig.store.append_raw(0, log[: master.store.commit_log.end])
-    assert rig.store.max_offset("T", 0) == master.store.max_offset("T", 0) == 1
-    result = rig.store.get_messages("T", 0, 0, 1)
+    assert rig.store.reader.max_offset("T", 0) == master.store.reader.max_offset("T", 0) == 1
+    result = rig.store.reader.get_messages("T", 0, 0, 1)
     assert decode_record(result.records[0]).body == b"new"
 
 
@@ -193,13 +195,13 @@ def test_truncation_takes_log_queues_and_index_back():
     rig.store.truncate(border)
     assert rig.store.commit_log.end == rig.store.confirm_offset == border
     assert bodies(rig.store) == [b"%d" % number for number in range(60)]
-    assert finish(rig.store.query("T", "k60", 9, 0, 1 << 62)).records == []
-    assert len(finish(rig.store.query("T", "k59", 9, 0, 1 << 62)).records) == 1
+    assert finish(rig.store.reader.query("T", "k60", 9, 0, 1 << 62)).records == []
+    assert len(finish(rig.store.reader.query("T", "k59", 9, 0, 1 << 62)).records) == 1
     assert rig.put(make_message("T", 0, b"60", keys="k60")).queue_offset == 30
     disk.crash()
     rig = StoreRig(disk)
     assert bodies(rig.store) == [b"%d" % number for number in range(61)]
-    assert len(finish(rig.store.query("T", "k60", 9, 0, 1 << 62)).records) == 1
+    assert len(finish(rig.store.reader.query("T", "k60", 9, 0, 1 << 62)).records) == 1
 
 
 def test_records_that_could_not_be_read_are_dispatched_once():
@@ -276,7 +278,7 @@ def test_shared_reads_of_a_topic_that_was_created_again_are_new():
     for start, end in ((0, old_end), (old_end, master.store.commit_log.end)):
         rig.store.append_raw(start, log[start:end])
         for _ in range(3):  # reads are shared from the second one on
-            (records,) = rig.store.get_messages("T", 0, 0, 1, joined=True).records
+            (records,) = rig.store.reader.get_messages("T", 0, 0, 1, joined=True).records
             bodies_read.append(decode_record(records).body)
     assert bodies_read == [b"old0"] * 3 + [b"new0"] * 3
 
@@ -302,7 +304,7 @@ def test_a_follower_that_catches_up_saves_its_entries_without_a_pause(monkeypatc
     monkeypatch.setattr(checkpointer, "UNSAVED_BYTES_MAX", 6000)
     rig.store.append_raw(5000, log[5000:-1000])
     assert checkpoint_after(rig.store, now_ms) == saved  # in sync: sends wait for this copy
-    rig.store.note_distance(checkpointer.FAR_BEHIND_BYTES + 1)
+    rig.store.upkeep.checkpointer.note_distance(checkpointer.FAR_BEHIND_BYTES + 1)
     rig.store.append_raw(len(log) - 1000, log[-1000:])
     assert checkpoint_after(rig.store, now_ms) == len(log)
 
@@ -315,8 +317,8 @@ def test_a_follower_with_too_many_unsaved_records_is_crowded_until_a_checkpoint(
     now_ms = rig.clock.advance(10_000)
     rig.store.append_raw(0, log[: len(log) // 20])
     checkpoint_after(rig.store, now_ms)
-    rig.store.note_distance(checkpointer.FAR_BEHIND_BYTES + 1)
+    rig.store.upkeep.checkpointer.note_distance(checkpointer.FAR_BEHIND_BYTES + 1)
     rig.store.append_raw(len(log) // 20, log[len(log) // 20 : len(log) // 2])
-    assert rig.store.is_crowded
+    assert rig.store.upkeep.checkpointer.is_crowded
     assert checkpoint_after(rig.store, now_ms) == rig.store.confirm_offset
-    assert not rig.store.is_crowded
+    assert not rig.store.upkeep.checkpointer.is_crowded

@@ -94,7 +94,7 @@ def test_a_log_in_a_folder_of_its_own():
     rig.put(make_message(body=b"x"))
     rig.store.close()
     assert disk.names("/elsewhere/log") == ["0" * 20]
-    assert StoreRig(disk, settings).store.max_offset("T", 0) == 1
+    assert StoreRig(disk, settings).store.reader.max_offset("T", 0) == 1
 
 
 def test_delay_levels():

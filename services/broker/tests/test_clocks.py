@@ -55,7 +55,7 @@ class Jumping:
         """Let time pass, and look at the files in between."""
         for _ in range(hours):
             self.rig.clock.advance(HOUR_MS - 3_000)
-            self.rig.store.clean_expired()
+            self.rig.store.upkeep.cleaner.ask()
             self.rig.work(3)
 
 
@@ -89,7 +89,7 @@ async def search_by_time(_: Path, jump_ms: int) -> None:
             nearest = 0
         elif moment > max(times):
             nearest = len(times) - 1
-        find = store.rig.store.offset_by_time
+        find = store.rig.store.reader.offset_by_time
         assert finish(find("T", 0, moment, lower)) == min(at, default=len(times))
         assert finish(find("T", 0, moment, upper)) == max(before, default=0)
         assert finish(find("T", 0, moment, None)) == nearest
@@ -103,7 +103,7 @@ async def query_by_key(_: Path, jump_ms: int) -> None:
         keys = ("same", f"own{number}")
         times += [store.rig.put(make_message(keys=key)).store_timestamp for key in keys]
     store.rig.work(5)
-    query = store.rig.store.query
+    query = store.rig.store.reader.query
     for number, stored_ms in enumerate(times[::2]):
         period = (stored_ms - 1_000, stored_ms + 1_000)
         for key in ("same", f"own{number}"):
@@ -140,7 +140,7 @@ async def deliver(folder: Path, jump_ms: int) -> None:
             step(broker)
         clock.advance(2 * HOUR_MS)
         step(broker)
-        result = broker.store.get_messages("T", 0, 0, 32)
+        result = broker.store.reader.get_messages("T", 0, 0, 32)
         bodies = sorted(decode_record(record).body for record in result.records)
         assert bodies == [b"%d%d" % (number, level) for number in range(3) for level in (1, 2)]
 
@@ -204,12 +204,12 @@ async def wait_for_the_disk(_: Path, jump_ms: int) -> None:
     results: list[PutResult] = []
     store.rig.store.put(make_message(), results.append)
     store.rig.store.commit()
-    assert store.rig.store.flush_job() is not None  # this sync never ends
+    assert store.rig.store.upkeep.flusher.job() is not None  # this sync never ends
     store.jump(jump_ms)
-    assert store.rig.store.flush_job() is None
+    assert store.rig.store.upkeep.flusher.job() is None
     assert not results
     store.rig.clock.advance(5_000)
-    store.rig.store.flush_job()
+    store.rig.store.upkeep.flusher.job()
     assert [it.status for it in results] == [PutStatus.FLUSH_DISK_TIMEOUT]
 
 

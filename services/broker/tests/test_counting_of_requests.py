@@ -37,7 +37,7 @@ def send(broker: Broker, text: str = "", **fields: Any) -> Reply:
 
 
 def records(broker: Broker, topic: str, queue_id: int) -> list[MessageRecord]:
-    result = broker.store.get_messages(topic, queue_id, 0, 32)
+    result = broker.store.reader.get_messages(topic, queue_id, 0, 32)
     return [decode_record(record) for record in result.records]
 
 

@@ -113,10 +113,10 @@ def work(node: Node, rounds: int = 3) -> None:
     for _ in range(rounds):
         node.clock.advance(1_000)
         now_ms = node.clock.now_ms()
-        flush = node.store.flush_job(now_ms, is_forced=True)
+        flush = node.store.upkeep.flusher.job(now_ms, is_forced=True)
         if flush is not None:
             flush.run()
-            node.store.flush_done(flush)
+            node.store.upkeep.flusher.done(flush)
         for job in node.store.jobs(now_ms):
             job.run()
             job.done(None)
@@ -156,7 +156,7 @@ async def leave(folder: Path) -> dict[str, Path]:
         broker.offsets.commit("group", topic, queue_id, number + 11)
     broker.topics.create("Late", queue_nums=2)
     node.journal.write()
-    job = node.store.scrub_job(node.clock.now_ms())
+    job = node.store.upkeep.scrubber.job(node.clock.now_ms())
     if job is not None:
         job.run()
         job.done(None)
@@ -192,9 +192,9 @@ def damage(path: Path, random: Random, at: int, *, begin: int = 0) -> None:
 
 def read(node: Node, topic: str, queue_id: int) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
-    offset, end = 0, node.store.max_offset(topic, queue_id)
+    offset, end = 0, node.store.reader.max_offset(topic, queue_id)
     while offset < end:
-        result = node.store.get_messages(topic, queue_id, offset, 32).load()
+        result = node.store.reader.get_messages(topic, queue_id, offset, 32).load()
         assert result.status in {GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING}
         assert result.next_offset > offset
         for record in map(decode_record, map(bytes, result.records)):
@@ -216,7 +216,7 @@ def check_messages(node: Node) -> bool:
         is_whole &= len(found) == SEALED_COUNT + TAIL_COUNT
         for number in range(0, SEALED_COUNT + TAIL_COUNT, 7):
             key = f"{topic}-{queue_id}-{number}"
-            for record in finish(node.store.query(topic, key, 9, 0, 1 << 60)).records:
+            for record in finish(node.store.reader.query(topic, key, 9, 0, 1 << 60)).records:
                 assert record.body == body(topic, queue_id, number)
     return is_whole
 

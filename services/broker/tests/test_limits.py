@@ -390,4 +390,4 @@ async def test_names_of_unknown_offsets_are_legal(broker: Broker) -> None:
 async def test_a_batch_at_the_limit_is_stored(broker: Broker) -> None:
     assert batch(broker, BOUNDS["batchMessagesMax"]).code == 0
     assert batch(broker, BOUNDS["batchMessagesMax"] + 1).code == BATCH_MESSAGES.answer
-    assert broker.store.max_offset("T", 0) == BOUNDS["batchMessagesMax"]
+    assert broker.store.reader.max_offset("T", 0) == BOUNDS["batchMessagesMax"]

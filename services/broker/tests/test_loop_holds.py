@@ -300,7 +300,7 @@ def test_batches_hold_the_loop_for_a_bounded_time(lane: bool, count: int) -> Non
 
     async def send_batch(broker: ScriptedBroker) -> float:
         connected, beside = broker.connect(), broker.connect()
-        before = broker.broker.store.max_offset("T", 0)
+        before = broker.broker.store.reader.max_offset("T", 0)
         with longest_hold() as holds:
             for start in range(0, len(data), CHUNK_BYTES):
                 await answered_later(connected, holds, data[start : start + CHUNK_BYTES])
@@ -315,13 +315,13 @@ def test_batches_hold_the_loop_for_a_bounded_time(lane: bool, count: int) -> Non
         ids = answer.ext["msgId"].split(",")
         assert (answer.code, len(ids)) == (0, count)
         first = int(answer.ext["queueOffset"])
-        queue = broker.broker.store.queue("T", 0)
+        queue = broker.broker.store.reader.queue("T", 0)
         assert queue is not None
         entries = queue.read_entries(first, count)
         assert [f"{offset:016X}" for offset, _, _ in entries] == [one[-16:] for one in ids]
         assert all(offset + size == later for (offset, size, _), (later, _, _) in pairwise(entries))
         assert len(frames_of(bytes(beside.wire.sent))) == turns
-        assert broker.broker.store.max_offset("T", 0) == before + count + turns
+        assert broker.broker.store.reader.max_offset("T", 0) == before + count + turns
         for one in (connected, beside):
             one.peer.connection_lost(None)
         return holds.longest_s
@@ -359,9 +359,9 @@ def test_a_broker_that_stops_stores_a_large_batch_whole() -> None:
         connected.peer.data_received(send("T", items(30_000), 1, batch=True))
         while broker.broker.store.placing is None:  # noqa: ASYNC110  # no event
             await asyncio.sleep(0)
-        assert broker.broker.store.max_offset("T", 0) == 0
+        assert broker.broker.store.reader.max_offset("T", 0) == 0
         await broker.broker.driver.drain()
-        assert broker.broker.store.max_offset("T", 0) == 30_000
+        assert broker.broker.store.reader.max_offset("T", 0) == 30_000
 
     run_broker(False, work)
 

@@ -145,9 +145,10 @@ def contents(rig, disk):
     """Close a store; return the state that was visible before, and the store's files."""
     store = rig.store
     queues = {
-        key: (store.min_offset(*key), store.max_offset(*key)) for key in sorted(store.queue_ids())
+        key: (store.reader.min_offset(*key), store.reader.max_offset(*key))
+        for key in sorted(store.reader.queue_ids())
     }
-    found = finish(store.query("T", "A1", 64, 0, 1 << 62)).records
+    found = finish(store.reader.query("T", "A1", 64, 0, 1 << 62)).records
     state = store.confirm_offset, store.commit_log.end, store.recovered, queues, found
     store.close()
     return state, {path: bytes(data) for path, data in disk.contents.items()}

@@ -27,7 +27,7 @@ def small_steps(monkeypatch):
 
 
 def find(rig, key, topic="T", begin_ms=0, end_ms=1 << 62, count=64):
-    found = finish(rig.store.query(topic, key, count, begin_ms, end_ms)).records
+    found = finish(rig.store.reader.query(topic, key, count, begin_ms, end_ms)).records
     return [record.body for record in found]
 
 
@@ -77,7 +77,7 @@ def test_a_failing_step_of_a_sweep_loses_no_key(disk, at):
         rig.work(3)
     disk.fault = None
     rig.work(3)
-    stored = rig.store.max_offset("T", 0)
+    stored = rig.store.reader.max_offset("T", 0)
     disk.crash()
     rig = StoreRig(disk, SETTINGS)
     found = [find(rig, f"k{number}") for number in range(60)]
@@ -95,8 +95,8 @@ def test_a_power_loss_within_a_sweep_loses_no_key_that_was_flushed(disk):
     fill(rig, range(60, 70))
     disk.lose_power()
     rig = StoreRig(disk, SETTINGS)
-    check(rig, rig.store.max_offset("T", 0))
-    assert rig.store.max_offset("T", 0) >= 60
+    check(rig, rig.store.reader.max_offset("T", 0))
+    assert rig.store.reader.max_offset("T", 0) >= 60
 
 
 def test_the_header_follows_when_a_sweep_has_ended(disk):
@@ -224,9 +224,9 @@ def test_a_message_with_thousands_of_keys_is_indexed_in_steps(disk, linked):
     keys = [f"{number:x}" for number in range(6_700)]
     rig.put(make_message(body=b"long", keys=" ".join(keys)))
     rig.put(make_message(body=b"after", keys="1"))
-    while rig.store.is_index_behind:
+    while rig.store.upkeep.index.is_behind:
         assert find(rig, "1a2b") == [b"long"]
-        rig.store.put_more_index()
+        rig.store.upkeep.housekeeping.put_more_index()
     assert max(linked) <= ROWS_MAX
     assert sum(linked) >= len(keys)
     assert sorted(find(rig, "1")) == [b"after", b"long"]
@@ -240,8 +240,8 @@ def test_keys_that_come_faster_than_they_are_indexed_do_not_pile_up(disk, linked
         rig.put(make_message(body=b"%d" % number, keys=keys))
         assert number * 6_700 - sum(linked) <= BACKLOG_COUNT_MAX + 6_700
     assert max(linked) <= 6_700 + ROWS_MAX
-    while rig.store.is_index_behind:
-        rig.store.put_more_index()
+    while rig.store.upkeep.index.is_behind:
+        rig.store.upkeep.housekeeping.put_more_index()
     assert len(find(rig, "77")) == 24
 
 

@@ -311,7 +311,7 @@ def test_an_overlay_shows_what_was_written_and_changes_nothing(disk):
     rig.work()
     rig.store.close()
     again = MessageStore.open(SHAPE, disk=overlay, clock_ms=lambda: 0)
-    assert again.max_offset("T", 0) == 20
+    assert again.reader.max_offset("T", 0) == 20
     again.close()
     assert len(list(dump_log("/store", disk=overlay))) == 160
     assert {path: bytes(data) for path, data in disk.contents.items()} == before

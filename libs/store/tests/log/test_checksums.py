@@ -187,7 +187,7 @@ def test_checksums_expire_with_their_file(disk):
     rig.work(3)
     assert SUMS in disk.contents
     rig.clock.advance(100 * 3_600_000)
-    rig.store.clean_expired()
+    rig.store.upkeep.cleaner.ask()
     rig.work(5)
     assert LOG not in disk.contents
     assert SUMS not in disk.contents

@@ -58,20 +58,20 @@ def flip(disk, place, bits=1):
 
 
 def pull(rig, queue_id, offset, count=32):
-    result = rig.store.get_messages("T", queue_id, offset, count)
+    result = rig.store.reader.get_messages("T", queue_id, offset, count)
     if result.is_cold:
         result = result.load()
-        rig.store.note_loaded("T", queue_id, offset, result)
+        rig.store.reader.note_loaded("T", queue_id, offset, result)
     return result
 
 
 def search(rig, queue_id, offset, count=32):
-    return finish(rig.store.find_messages("T", queue_id, offset, count, lambda _: True))
+    return finish(rig.store.reader.find_messages("T", queue_id, offset, count, lambda _: True))
 
 
 def read(rig, queue_id, way=pull):
     offset, found = 0, {}
-    while offset < rig.store.max_offset("T", queue_id):
+    while offset < rig.store.reader.max_offset("T", queue_id):
         result = way(rig, queue_id, offset)
         assert result.status in {GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING}
         assert result.next_offset > offset
@@ -128,10 +128,10 @@ def test_every_other_read_leaves_it_out_too(disk):
     rig.store.pulls.forget()
     flip(disk, entry.physical_offset + entry.size - 3)
     store = rig.store
-    assert finish(store.read_record(entry.physical_offset)) is None
-    assert finish(store.read_span(entry.physical_offset, entry.size)) is None
-    assert finish(store.query("T", "k20", 32, 0, 1 << 60)).records == []
-    assert finish(store.store_time("T", 0, 10)) == finish(store.store_time("T", 0, 0))
+    assert finish(store.reader.read_record(entry.physical_offset)) is None
+    assert finish(store.reader.read_span(entry.physical_offset, entry.size)) is None
+    assert finish(store.reader.query("T", "k20", 32, 0, 1 << 60)).records == []
+    assert finish(store.reader.store_time("T", 0, 10)) == finish(store.reader.store_time("T", 0, 0))
     view = store.commit_log.view_to_end()
     assert len(view.read(entry.physical_offset, 100, may_block=True)) < 100
     assert view.is_damaged(entry.physical_offset, 100)
@@ -145,7 +145,7 @@ def test_a_record_before_the_damage_is_read_although_its_read_covers_more(disk):
     before = max(place for place in places if place.physical_offset + place.size <= BLOCK_BYTES)
     rig.store.pulls.forget()
     flip(disk, BLOCK_BYTES + 10)
-    record = finish(rig.store.read_record(before.physical_offset))
+    record = finish(rig.store.reader.read_record(before.physical_offset))
     assert record is not None
     assert record.physical_offset == before.physical_offset
 
@@ -155,13 +155,13 @@ def test_searches_by_time_do_not_skip_what_lies_behind_the_damage(disk):
     for number in range(60):
         rig.clock.advance(1_000)
         rig.put(make_message(body=bytes(BODY_BYTES), keys=f"k{number}"))
-    times = [finish(rig.store.store_time("T", 0, at)) for at in range(60)]
+    times = [finish(rig.store.reader.store_time("T", 0, at)) for at in range(60)]
     rig.work(3)
     rig.store.pulls.forget()
     flip(disk, rig.entry("T", 0, 20).physical_offset + 50)
     intact = read(rig, 0)
     for at, stored_ms in enumerate(times):
-        found = finish(rig.store.offset_by_time("T", 0, stored_ms))
+        found = finish(rig.store.reader.offset_by_time("T", 0, stored_ms))
         assert not [skipped for skipped in range(at, found) if skipped in intact]
 
 
@@ -226,7 +226,7 @@ def test_damage_found_while_the_log_is_cut_is_forgotten(disk):
     entry = rig.entry("T", 0, 50)
     flip(disk, entry.physical_offset + 50)
     pull(rig, 0, 50, 1)
-    job = rig.store.scrub_job(rig.clock())
+    job = rig.store.upkeep.scrubber.job(rig.clock())
     assert job is not None
     job.run()
     rig.store.truncate(rig.entry("T", 0, 20).physical_offset)

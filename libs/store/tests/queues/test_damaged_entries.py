@@ -47,15 +47,15 @@ def change(disk, data):
 
 
 def pull(rig, offset):
-    return rig.store.get_messages("T", 0, offset, 8)
+    return rig.store.reader.get_messages("T", 0, offset, 8)
 
 
 def pull_by_tag(rig, offset):
-    return rig.store.get_messages("T", 0, offset, 8, accept=lambda code: True)
+    return rig.store.reader.get_messages("T", 0, offset, 8, accept=lambda code: True)
 
 
 def search(rig, offset):
-    return finish(rig.store.find_messages("T", 0, offset, 8, lambda _: True))
+    return finish(rig.store.reader.find_messages("T", 0, offset, 8, lambda _: True))
 
 
 def read(rig, way):
@@ -185,7 +185,7 @@ def tagged(disk, events):
 def of_tag(rig, tag):
     code, offset, found = rig.entry("T", 0, tag + 30).tag_code, 0, []
     while offset < 400:
-        result = rig.store.get_messages("T", 0, offset, 32, accept=lambda it: it == code)
+        result = rig.store.reader.get_messages("T", 0, offset, 32, accept=lambda it: it == code)
         found += [decode_record(record).queue_offset for record in result.records]
         offset = result.next_offset
     return found

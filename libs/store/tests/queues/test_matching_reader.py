@@ -65,9 +65,9 @@ def reads_of(lookup):
 def test_it_reads_what_a_read_by_tag_does(count, offset, count_max, size, topics):
     rig = StoreRig(MemoryDisk())
     fill(rig, count, topics=topics, size=size)
-    by_tag = rig.store.get_messages("T", 0, offset, count_max, accept=lambda tag: tag == ODD)
+    by_tag = rig.store.reader.get_messages("T", 0, offset, count_max, accept=lambda tag: tag == ODD)
 
-    matching = finish(rig.store.find_messages("T", 0, offset, count_max, is_odd))
+    matching = finish(rig.store.reader.find_messages("T", 0, offset, count_max, is_odd))
 
     assert list(map(bytes, matching.records)) == list(map(bytes, by_tag.records))
     for field in ("status", "next_offset", "min_offset", "max_offset", "count", "bytes"):
@@ -82,7 +82,7 @@ def test_a_read_that_finds_nothing_looks_at_so_many_and_says_where_to_go_on(rig)
         tested.append(record)
         return False
 
-    result = finish(rig.store.find_messages("T", 0, 5, 32, refuse))
+    result = finish(rig.store.reader.find_messages("T", 0, 5, 32, refuse))
 
     assert (result.status, result.next_offset) == (
         GetStatus.NO_MATCHED_MESSAGE,
@@ -94,7 +94,7 @@ def test_a_read_that_finds_nothing_looks_at_so_many_and_says_where_to_go_on(rig)
 def test_one_read_gets_a_few_neighbours(rig):
     fill(rig, 80)
     rig.work(2)
-    reads, result = reads_of(rig.store.find_messages("T", 0, 0, 32, is_odd))
+    reads, result = reads_of(rig.store.reader.find_messages("T", 0, 0, 32, is_odd))
     assert result.count == 32
     assert 64 / BLOCK_COUNT_MAX < len(reads) < 64
 
@@ -115,13 +115,13 @@ def test_what_is_not_in_memory_is_asked_for(disk, rig):
     fill(rig, 4)
     rig.work(2)
     disk.is_cold = True
-    reads, result = reads_of(rig.store.find_messages("T", 0, 0, 32, is_odd))
+    reads, result = reads_of(rig.store.reader.find_messages("T", 0, 0, 32, is_odd))
     assert [read.cached() for read in reads] == [None] * len(reads)
     assert result.count == 2
 
 
 def test_a_queue_that_is_not_there(rig):
-    result = finish(rig.store.find_messages("T", 0, 7, 32, is_odd))
+    result = finish(rig.store.reader.find_messages("T", 0, 7, 32, is_odd))
     assert (result.status, result.next_offset) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
 
 
@@ -131,7 +131,7 @@ def test_a_damaged_record_is_left_out_and_reported(disk, rig):
     rig.store.commit_log.files.file_at(place).write(place + 4, [b"\xff\xff\xff\xff"])
     rig.store.commit_log.files.file_at(place).write(place + 28, [bytes(8)])
 
-    result = finish(rig.store.find_messages("T", 0, 0, 32, is_odd))
+    result = finish(rig.store.reader.find_messages("T", 0, 0, 32, is_odd))
 
     assert [decode_record(record).body for record in result.records] == [b"3"]
     assert (result.damaged_count, result.next_offset) == (1, 4)
@@ -148,12 +148,12 @@ def test_the_extended_queue_files_of_a_java_broker_survive(tmp_path):
     store.put(make_message(tags="a"), lambda _: None)
     store.commit()
     address = -(2**63)
-    queue: Any = store.queue("T", 0)
+    queue: Any = store.reader.queue("T", 0)
     tail = queue._tail
     tail[12:20] = address.to_bytes(8, signed=True)
 
-    assert store.get_messages("T", 0, 0, 32, accept=lambda _: False).count == 1
-    assert finish(store.find_messages("T", 0, 0, 32, lambda _: True)).count == 1
+    assert store.reader.get_messages("T", 0, 0, 32, accept=lambda _: False).count == 1
+    assert finish(store.reader.find_messages("T", 0, 0, 32, lambda _: True)).count == 1
     store.close()
     file = folder / "00000000000000000000"
     assert file.read_bytes() == b"\x00\x1c" + bytes(100)
@@ -167,8 +167,8 @@ def test_a_test_that_pauses_is_called_again_with_the_same_record(rig):
         asked.append(bytes(record))
         return None if len(asked) % 3 else is_odd(record)
 
-    reads, result = reads_of(rig.store.find_messages("T", 0, 0, 32, test))
-    expected = finish(rig.store.find_messages("T", 0, 0, 32, is_odd))
+    reads, result = reads_of(rig.store.reader.find_messages("T", 0, 0, 32, test))
+    expected = finish(rig.store.reader.find_messages("T", 0, 0, 32, is_odd))
     assert [bytes(record) for record in result.records] == [
         bytes(record) for record in expected.records
     ]
@@ -180,7 +180,7 @@ def test_a_test_that_pauses_is_called_again_with_the_same_record(rig):
 def test_an_exhausted_search_ends_after_at_least_one_record(rig):
     fill(rig, 40)
     tested: list[Buffer] = []
-    lookup = rig.store.find_messages("T", 0, 0, 32, tested.append, block=BlockSize(1))
+    lookup = rig.store.reader.find_messages("T", 0, 0, 32, tested.append, block=BlockSize(1))
     block = next(lookup)
     while not block.size > 20:  # entries
         block = lookup.send(block.load())
@@ -189,7 +189,7 @@ def test_an_exhausted_search_ends_after_at_least_one_record(rig):
     assert lookup.throw(Exhausted()) is PAUSE
     assert len(tested) == 1
 
-    lookup = rig.store.find_messages("T", 0, 0, 32, lambda _: False, block=BlockSize(1))
+    lookup = rig.store.reader.find_messages("T", 0, 0, 32, lambda _: False, block=BlockSize(1))
     lookup.send(next(lookup).load())
     with pytest.raises(StopIteration) as end:
         lookup.throw(Exhausted())

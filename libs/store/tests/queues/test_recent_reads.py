@@ -37,7 +37,7 @@ def fill(rig, count):
 
 
 def read(rig, offset=0, count_max=8):
-    return rig.store.get_messages("T", 0, offset, count_max, joined=True)
+    return rig.store.reader.get_messages("T", 0, offset, count_max, joined=True)
 
 
 def said(result):
@@ -75,7 +75,7 @@ def test_other_places_and_counts_are_others(rig, disk):
 def test_records_come_one_by_one_for_who_wants_them_so(rig):
     for _ in range(3):
         read(rig)
-    assert len(rig.store.get_messages("T", 0, 0, 8).records) == 8
+    assert len(rig.store.reader.get_messages("T", 0, 0, 8).records) == 8
 
 
 def test_a_place_with_room_is_read_again_when_the_queue_has_grown(rig):
@@ -177,7 +177,7 @@ class CountingReads(RecentReads):
 def apply(rig, name, number):
     if name == "fill":
         fill(rig, number)
-    elif name == "trim" and (queue := rig.store.queue("T", 0)) is not None:
+    elif name == "trim" and (queue := rig.store.reader.queue("T", 0)) is not None:
         queue.trim(min(queue.min_offset + number, queue.max_offset))
     elif name == "near":
         rig.store.pulls._memory_bytes = number * 300
@@ -205,7 +205,7 @@ def test_shared_reads_answer_as_reads_that_share_nothing():
                 continue
             _, offset, count_max = operation
             for _ in range(3):
-                alone = rig.store.get_messages("T", 0, offset, count_max)
+                alone = rig.store.reader.get_messages("T", 0, offset, count_max)
                 assert said(read(rig, offset, count_max)) == said(alone)
 
     check()

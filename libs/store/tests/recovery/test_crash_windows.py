@@ -22,8 +22,10 @@ def disk():
 
 def bodies(rig, topic="T"):
     records = []
-    for offset in range(rig.store.min_offset(topic, 0), rig.store.max_offset(topic, 0), 32):
-        records += rig.store.get_messages(topic, 0, offset, 32).records
+    for offset in range(
+        rig.store.reader.min_offset(topic, 0), rig.store.reader.max_offset(topic, 0), 32
+    ):
+        records += rig.store.reader.get_messages(topic, 0, offset, 32).records
     return [decode_record(record).body for record in records]
 
 
@@ -72,7 +74,7 @@ def test_a_deletion_alone_is_worth_a_checkpoint(disk):
     disk.crash()
     again = StoreRig(disk)
     assert again.store.recovered.record_count == 0
-    assert again.store.topics() == set()
+    assert again.store.reader.topics() == set()
 
 
 # Two crashes in a row
@@ -128,14 +130,14 @@ def test_a_file_that_waits_for_its_sync_is_not_deleted(disk):
     for _ in range(6):
         rig.store.put(make_message(body=bytes(900)), results.append)
     rig.store.commit()
-    flush = rig.store.flush_job(rig.clock.now_ms)
+    flush = rig.store.upkeep.flusher.job(rig.clock.now_ms)
     assert flush is not None
     for _ in range(5):
         for job in rig.store.jobs(rig.clock.advance(20_000)):
             job.run()
             job.done(None)
     flush.run()
-    rig.store.flush_done(flush)
+    rig.store.upkeep.flusher.done(flush)
     assert rig.store.is_writable
     assert {result.status for result in results} == {PutStatus.PUT_OK}
     rig.work(5, elapsed_ms=20_000)
@@ -164,8 +166,8 @@ def test_a_put_that_waits_is_answered_although_the_clock_is_set_back(disk):
     results: list[Any] = []
     rig.store.put(make_message(), results.append)
     rig.store.commit()
-    assert rig.store.flush_job(rig.clock.now_ms) is not None  # this sync never ends
-    rig.store.flush_job(rig.clock.advance(-3_600_000))
+    assert rig.store.upkeep.flusher.job(rig.clock.now_ms) is not None  # this sync never ends
+    rig.store.upkeep.flusher.job(rig.clock.advance(-3_600_000))
     assert [result.status for result in results] == [PutStatus.FLUSH_DISK_TIMEOUT]
 
 
@@ -187,7 +189,7 @@ def test_the_last_message_is_found_by_its_key_and_its_very_time_after_a_recovery
     rig.work(3)
     disk.crash()
     again = StoreRig(disk)
-    assert len(finish(again.store.query("T", "last", 9, time_ms, time_ms)).records) == 1
+    assert len(finish(again.store.reader.query("T", "last", 9, time_ms, time_ms)).records) == 1
 
 
 # Shutdown
@@ -217,7 +219,7 @@ def test_nothing_counts_as_synced_after_a_sync_has_failed(disk):
     rig = StoreRig(disk)
     rig.store.put(make_message(), lambda _: None)
     rig.store.commit()
-    running = rig.store.flush_job(rig.clock.advance(20_000))
+    running = rig.store.upkeep.flusher.job(rig.clock.advance(20_000))
     assert running is not None
     disk.fault = lambda operation, path: (
         errno.EIO if operation == "sync" and "commitlog" in path else 0
@@ -226,10 +228,10 @@ def test_nothing_counts_as_synced_after_a_sync_has_failed(disk):
     assert rig.store.stats().refusals == ("sync-failed",)
     disk.fault = None
     running.run()
-    rig.store.flush_done(running)
+    rig.store.upkeep.flusher.done(running)
     rig.work(20)
     assert rig.store.flushed_offset == 0
-    assert rig.store.flush_job(rig.clock.now_ms, is_forced=True) is None
+    assert rig.store.upkeep.flusher.job(rig.clock.now_ms, is_forced=True) is None
 
 
 def test_a_sync_can_be_had_before_it_is_due(disk):
@@ -237,11 +239,11 @@ def test_a_sync_can_be_had_before_it_is_due(disk):
     rig.put(make_message())
     rig.work(1)
     rig.put(make_message())
-    assert rig.store.flush_job(rig.clock.now_ms) is None
-    job = rig.store.flush_job(rig.clock.now_ms, is_forced=True)
+    assert rig.store.upkeep.flusher.job(rig.clock.now_ms) is None
+    job = rig.store.upkeep.flusher.job(rig.clock.now_ms, is_forced=True)
     assert job is not None
     job.run()
-    rig.store.flush_done(job)
+    rig.store.upkeep.flusher.done(job)
     assert rig.store.flushed_offset == rig.store.commit_log.end
 
 
@@ -272,7 +274,7 @@ def test_keys_are_found_after_a_crash_between_the_slots_and_the_header_of_an_ind
     rig.store.close()
     rig = StoreRig(disk)
     for number in range(21):
-        assert len(finish(rig.store.query("T", f"k{number}", 9, 0, 1 << 62)).records) == 1
+        assert len(finish(rig.store.reader.query("T", f"k{number}", 9, 0, 1 << 62)).records) == 1
 
 
 @pytest.mark.parametrize("step_ms", [1_000, -3_600_000])
@@ -294,4 +296,4 @@ def test_a_crash_between_progress_and_checkpoint_starts_at_the_progress(disk, st
     assert again.store.recovered.record_count == 0
     assert len(bodies(again)) == 6
     for number in range(6):
-        assert len(finish(again.store.query("T", f"k{number}", 9, 0, 1 << 62)).records) == 1
+        assert len(finish(again.store.reader.query("T", f"k{number}", 9, 0, 1 << 62)).records) == 1

@@ -32,9 +32,9 @@ def put(rig, *bodies, topic="T", queue_id=0):
 
 
 def bodies(rig, topic="T", queue_id=0):
-    found, offset = [], rig.store.min_offset(topic, queue_id)
-    while offset < rig.store.max_offset(topic, queue_id):
-        result = rig.store.get_messages(topic, queue_id, offset, 32)
+    found, offset = [], rig.store.reader.min_offset(topic, queue_id)
+    while offset < rig.store.reader.max_offset(topic, queue_id):
+        result = rig.store.reader.get_messages(topic, queue_id, offset, 32)
         assert result.records
         found += [decode_record(record).body for record in result.records]
         offset = result.next_offset
@@ -82,7 +82,7 @@ def test_a_topic_that_is_not_created_again_stays_deleted(disk):
     disk.crash()
     rig, events = opened(disk)
     check_start(events)
-    assert rig.store.topics() == set()
+    assert rig.store.reader.topics() == set()
     assert not disk.exists("/store/consumequeue/T")
     assert rig.store.recovered.start.reason is StartReason.PROGRESS
     assert put(rig, b"new") == [0]
@@ -276,7 +276,7 @@ def test_the_file_grows_with_the_deletions_between_two_checkpoints(disk):
     disk.crash()
     rig, events = opened(disk, settings=settings)
     check_start(events)
-    assert rig.store.topics() == {topics[-1]}
+    assert rig.store.reader.topics() == {topics[-1]}
 
 
 def test_a_full_disk_does_not_prevent_a_deletion(disk):
@@ -288,7 +288,7 @@ def test_a_full_disk_does_not_prevent_a_deletion(disk):
     disk.fault = None
     (told,) = events.of("cleaning.failed")
     assert told["step"] == "note a deletion"
-    assert rig.store.topics() == set()
+    assert rig.store.reader.topics() == set()
 
 
 @pytest.mark.parametrize("at", [0, 4, 12, 14])

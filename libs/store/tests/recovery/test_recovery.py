@@ -34,9 +34,9 @@ def fill(rig, count, start=0, topic="T", queues=2):
 def bodies(rig, topic="T", queues=2):
     found = []
     for queue_id in range(queues):
-        offset = rig.store.min_offset(topic, queue_id)
+        offset = rig.store.reader.min_offset(topic, queue_id)
         while True:
-            result = rig.store.get_messages(topic, queue_id, offset, 32)
+            result = rig.store.reader.get_messages(topic, queue_id, offset, 32)
             if result.status is not GetStatus.FOUND:
                 break
             for record in map(decode_record, result.records):
@@ -51,7 +51,9 @@ def sent(count):
 
 
 def found_by_key(rig, key, topic="T"):
-    return [record.body for record in finish(rig.store.query(topic, key, 10, 0, 1 << 62)).records]
+    return [
+        record.body for record in finish(rig.store.reader.query(topic, key, 10, 0, 1 << 62)).records
+    ]
 
 
 def stopped_store(disk, stop, rounds=3):
@@ -261,7 +263,7 @@ def test_a_torn_tail_and_another_crash_revive_nothing(disk):
     disk.crash()
     rig = StoreRig(disk)
     assert bodies(rig) == sent(9)
-    assert finish(rig.store.read_record(last.physical_offset)) is None
+    assert finish(rig.store.reader.read_record(last.physical_offset)) is None
 
 
 def test_entries_of_cut_off_records_are_zero_on_disk(disk):
@@ -275,7 +277,7 @@ def test_entries_of_cut_off_records_are_zero_on_disk(disk):
     disk.contents[LOG + "0" * 20][first_lost : first_lost + 8] = bytes(8)
     disk.crash()
     rig = StoreRig(disk)
-    kept = rig.store.max_offset("T", 0)
+    kept = rig.store.reader.max_offset("T", 0)
     assert kept == 7
     for number in range(kept, position):
         name = f"/store/consumequeue/T/0/{number * 20 // 200 * 200:020d}"
@@ -395,9 +397,9 @@ def test_a_refused_start_changes_nothing_so_that_all_but_the_damage_can_still_be
     disk.remove("/store/abort")
     rig = StoreRig(disk)
     assert rig.store.recovered.start.reason is StartReason.PROGRESS
-    assert rig.store.get_messages("T", 0, 0, 32).damaged_count  # the block of the damage
-    assert rig.store.get_messages("T", 0, 30, 32).count == 20  # all messages of later files
-    assert rig.store.max_offset("T", 1) == 50
+    assert rig.store.reader.get_messages("T", 0, 0, 32).damaged_count  # the block of the damage
+    assert rig.store.reader.get_messages("T", 0, 30, 32).count == 20  # all messages of later files
+    assert rig.store.reader.max_offset("T", 1) == 50
 
 
 def test_a_short_last_file_is_padded_and_keeps_whole_records(disk):
@@ -545,12 +547,12 @@ def test_a_log_without_its_head_begins_where_it_begins(disk):
     disk.remove_tree("/store/consumequeue")
     disk.remove("/store/progress")
     rig = StoreRig(disk)
-    first = rig.store.min_offset("T", 0)
+    first = rig.store.reader.min_offset("T", 0)
     assert first > 0
     assert rig.store.commit_log.min_offset == 4096
     found = bodies(rig)
     assert found == sent(100)[-len(found) :]
-    result = rig.store.get_messages("T", 0, 0, 32)
+    result = rig.store.reader.get_messages("T", 0, 0, 32)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, first)
     rig.store.close()
     assert bodies(StoreRig(disk)) == found

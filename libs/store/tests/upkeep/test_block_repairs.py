@@ -52,8 +52,8 @@ def read(rig):
     found, store = [], rig.store
     for queue_id in range(2):
         offset = 0
-        while offset < store.max_offset("T", queue_id):
-            result = store.get_messages("T", queue_id, offset, 32)
+        while offset < store.reader.max_offset("T", queue_id):
+            result = store.reader.get_messages("T", queue_id, offset, 32)
             found += [(queue_id, decode_record(it).queue_offset) for it in result.records]
             offset = result.next_offset
     return found
@@ -211,7 +211,7 @@ def test_a_truncation_during_the_job_discards_it(disk, opened):
     hurt(disk, rig, 70_000)
     (block,) = blocks(rig)
     give(rig, block, log[block.start : block.end], outcome)
-    job = rig.store.scrub_job(rig.clock.advance(1000))
+    job = rig.store.upkeep.scrubber.job(rig.clock.advance(1000))
     rig.store.role_writable = False
     rig.store.truncate(rig.entry("T", 0, 2).physical_offset)
     job.run()

@@ -33,8 +33,10 @@ def failing(number, operation, part):
 
 def bodies(rig, topic="T"):
     records = []
-    for offset in range(rig.store.min_offset(topic, 0), rig.store.max_offset(topic, 0), 32):
-        records += rig.store.get_messages(topic, 0, offset, 32).records
+    for offset in range(
+        rig.store.reader.min_offset(topic, 0), rig.store.reader.max_offset(topic, 0), 32
+    ):
+        records += rig.store.reader.get_messages(topic, 0, offset, 32).records
     return [decode_record(record).body for record in records]
 
 
@@ -49,7 +51,7 @@ def test_a_failed_append_is_answered_invisible_and_mended(disk, rig, number, ope
         rig.store.put(make_message(body=body), results.append)
     rig.store.commit()
     assert {result.status for result in results} == {PutStatus.SERVICE_NOT_AVAILABLE}
-    assert rig.store.max_offset("T", 0) == 1
+    assert rig.store.reader.max_offset("T", 0) == 1
     assert bodies(rig) == [b"before"]
     assert not rig.store.is_writable
     assert rig.store.stats().refusals == ("log-write-failed",)
@@ -80,7 +82,7 @@ def test_no_room_for_queues_or_index_stops_the_puts_and_is_mended(disk, rig, fol
     disk.fault = failing(errno.ENOSPC, operation, folder)
     for number in range(10):
         rig.put(make_message(body=b"%d" % number, keys=f"k{number}"))
-    stored = rig.store.max_offset("T", 0)
+    stored = rig.store.reader.max_offset("T", 0)
     rig.work(3)
     assert rig.put(make_message(keys="late")).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert rig.store.stats().refusals == ("queue-write-failed",)
@@ -90,12 +92,12 @@ def test_no_room_for_queues_or_index_stops_the_puts_and_is_mended(disk, rig, fol
     assert rig.store.is_writable
     assert rig.put(make_message(keys="again")).status is PutStatus.PUT_OK
     for key in [*(f"k{number}" for number in range(stored)), "again"]:
-        assert len(finish(rig.store.query("T", key, 9, 0, 1 << 62)).records) == 1
+        assert len(finish(rig.store.reader.query("T", key, 9, 0, 1 << 62)).records) == 1
     rig.store.close()
     again = StoreRig(disk)
     assert again.store.recovered.was_clean
     assert len(bodies(again)) == stored + 1
-    assert len(finish(again.store.query("T", "k0", 9, 0, 1 << 62)).records) == 1
+    assert len(finish(again.store.reader.query("T", "k0", 9, 0, 1 << 62)).records) == 1
 
 
 @pytest.mark.parametrize("kind", list(FlushDiskType))
@@ -132,7 +134,7 @@ def test_a_file_that_cannot_be_opened_is_synced_later(disk, kind, number):
     assert bool(results) is not is_sync
     assert rig.store.stats().refusals == ()
     disk.fault = None
-    assert rig.store.flush_job(rig.clock.now_ms) is None  # not at once
+    assert rig.store.upkeep.flusher.job(rig.clock.now_ms) is None  # not at once
     rig.flush(rig.clock.advance(100))
     assert [result.status for result in results] == [PutStatus.PUT_OK]
     assert rig.store.is_writable
@@ -239,7 +241,7 @@ def test_a_checkpoint_from_before_the_failure_does_not_end_it(disk, rig):
     (job,) = [job for job in rig.store.jobs(rig.clock.advance(2_000)) if job.name == "checkpoint"]
     disk.fault = failing(errno.ENOSPC, "create", "index/")
     while rig.put(make_message(keys="late")).status.is_stored:
-        assert rig.store.max_offset("T", 0) < 10_000
+        assert rig.store.reader.max_offset("T", 0) < 10_000
 
     job.run()
     job.done(None)
@@ -263,7 +265,7 @@ def test_a_store_opens_for_reading_on_a_full_disk(disk, rig, folder):
     disk.fault = lambda operation, path: 0 if path.endswith("abort") else full(operation, path)
     rig = StoreRig(disk)
     assert bodies(rig) == [b"%d" % number for number in range(10)]
-    assert len(finish(rig.store.query("T", "k7", 9, 0, 1 << 62)).records) == 1
+    assert len(finish(rig.store.reader.query("T", "k7", 9, 0, 1 << 62)).records) == 1
     rig.work(3)
     assert not rig.store.is_writable
     disk.fault = None
@@ -272,4 +274,4 @@ def test_a_store_opens_for_reading_on_a_full_disk(disk, rig, folder):
     rig.store.close()
     rig = StoreRig(disk)
     assert len(bodies(rig)) == 11
-    assert len(finish(rig.store.query("T", "k7", 9, 0, 1 << 62)).records) == 1
+    assert len(finish(rig.store.reader.query("T", "k7", 9, 0, 1 << 62)).records) == 1

@@ -35,7 +35,7 @@ class Run:
 
     def plan_flush(self) -> None:
         if self.flush is None:
-            job = self.rig.store.flush_job(self.rig.clock.advance(10))
+            job = self.rig.store.upkeep.flusher.job(self.rig.clock.advance(10))
             self.flush = None if job is None else [job, "planned"]
 
     def plan_checkpoint(self) -> None:
@@ -58,7 +58,7 @@ class Run:
     def end_flush(self) -> None:
         if self.flush is not None and self.flush[1] != "planned":
             (job, error), self.flush = self.flush, None
-            self.rig.store.flush_done(job, error)
+            self.rig.store.upkeep.flusher.done(job, error)
 
     def end_checkpoint(self) -> None:
         if self.checkpoint is not None and self.checkpoint[1] != "planned":

@@ -23,7 +23,7 @@ def test_a_stop_after_many_new_topics_takes_few_syncs(has_crashed):
     if has_crashed:
         disk.crash()
     again = StoreRig(disk, settings)
-    assert all(again.store.max_offset(f"t{number}", 0) == 1 for number in range(TOPIC_COUNT))
+    assert all(again.store.reader.max_offset(f"t{number}", 0) == 1 for number in range(TOPIC_COUNT))
 
 
 def test_few_new_queues_are_synced_one_by_one(monkeypatch):
@@ -78,8 +78,8 @@ def held(rig, count):
     return [
         number
         for number in range(count)
-        if rig.store.get_messages(f"t{number}", 0, 0, 1).records
-        and rig.store.max_offset(f"t{number}", 0) == 1
+        if rig.store.reader.get_messages(f"t{number}", 0, 0, 1).records
+        and rig.store.reader.max_offset(f"t{number}", 0) == 1
     ]
 
 
@@ -119,5 +119,5 @@ def test_a_stop_after_thousands_of_deletions_deletes_few_files():
         rig.store.delete_topic(f"t{number}")
     assert disk.changes(rig.store.close) < 30
     again = StoreRig(disk, wide_settings())
-    assert again.store.topics() == {f"t{count}"}
+    assert again.store.reader.topics() == {f"t{count}"}
     assert held(again, count + 1) == [count]

@@ -112,7 +112,7 @@ def expire(rig, disk, count):
     rig.put(make_message("Old", 0, b"old"))
     rig.work(3)
     rig.clock.advance(73 * HOUR_MS)
-    rig.store.clean_expired()
+    rig.store.upkeep.cleaner.ask()
     rig.work(60)
 
 
@@ -129,19 +129,19 @@ def test_expired_files_go_and_queues_and_index_follow(disk):
         assert queue.entry(queue.min_offset - 1) is None
         name = disk.names(f"/store/consumequeue/T/{queue_id}")[0]
         assert int(name) <= queue.min_offset * 20 < int(name) + 200
-        result = store.get_messages("T", queue_id, 0, 32)
+        result = store.reader.get_messages("T", queue_id, 0, 32)
         assert (result.status, result.next_offset) == (
             GetStatus.OFFSET_TOO_SMALL,
             queue.min_offset,
         )
-    assert finish(store.query("T", "k0", 9, 0, 1 << 62)).records == []
-    assert len(finish(store.query("T", "k199", 9, 0, 1 << 62)).records) == 1
+    assert finish(store.reader.query("T", "k0", 9, 0, 1 << 62)).records == []
+    assert len(finish(store.reader.query("T", "k199", 9, 0, 1 << 62)).records) == 1
 
 
 def test_the_last_file_never_goes(disk):
     rig = StoreRig(disk)
     expire(rig, disk, 300)
-    rig.store.clean_expired()
+    rig.store.upkeep.cleaner.ask()
     rig.work(60)
     used = [name for name in disk.names("/store/commitlog") if int(name) < rig.store.commit_log.end]
     assert len(used) == 1
@@ -154,25 +154,25 @@ def test_a_queue_whose_messages_are_all_gone_is_empty_but_remembers_its_end(disk
     expire(rig, disk, 300)
     queue = rig.queue("Gone", 0)
     assert (queue.min_offset, queue.max_offset) == (1, 1)
-    result = rig.store.get_messages("Gone", 0, 0, 32)
+    result = rig.store.reader.get_messages("Gone", 0, 0, 32)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 1)
     rig.store.close()
     rig = StoreRig(disk)
     queue = rig.queue("Gone", 0)
     assert (queue.min_offset, queue.max_offset) == (1, 1)
     assert rig.put(make_message("Gone", 0)).queue_offset == 1
-    assert rig.store.get_messages("Gone", 0, 1, 32).count == 1
+    assert rig.store.reader.get_messages("Gone", 0, 1, 32).count == 1
 
 
 def test_a_crash_after_a_deletion_recovers(disk):
     rig = StoreRig(disk)
     expire(rig, disk, 300)
     rig.put(make_message("T", 0, b"new"))
-    minimum = rig.store.min_offset("T", 0)
+    minimum = rig.store.reader.min_offset("T", 0)
     disk.crash()
     rig = StoreRig(disk)
-    assert rig.store.min_offset("T", 0) == minimum
-    last = rig.store.get_messages("T", 0, rig.store.max_offset("T", 0) - 1, 1)
+    assert rig.store.reader.min_offset("T", 0) == minimum
+    last = rig.store.reader.get_messages("T", 0, rig.store.reader.max_offset("T", 0) - 1, 1)
     assert decode_record(last.records[0]).body == b"new"
 
 
@@ -230,7 +230,7 @@ def test_consumers_of_deleted_messages_are_told_that_they_have_expired(disk):
         for _ in range(20):
             rig.put(make_message(queue_id=0, body=b"%d" % number))
         for offset in range(0, rig.queue("T", 0).max_offset, 50):
-            found = rig.store.get_messages("T", 0, offset, 32)
+            found = rig.store.reader.get_messages("T", 0, offset, 32)
             seen.add(found.status)
             if found.status is GetStatus.OFFSET_TOO_SMALL:
                 assert found.next_offset == found.min_offset > offset
@@ -282,7 +282,7 @@ def test_expired_files_are_deleted_without_a_warning(disk):
 def test_queues_follow_the_log_when_asked(disk):
     rig = StoreRig(disk)
     expire(rig, disk, 300)
-    rig.store.clean_queues()
+    rig.store.upkeep.cleaner.ask_trim()
 
     (job,) = rig.store.jobs(rig.clock.now_ms)
     assert job.name == "trim"
@@ -312,4 +312,4 @@ def test_a_forced_deletion_trims_entries_that_are_only_in_memory(disk):
     assert queue.written_offset == 1, "no checkpoint has written the entries"
     assert rig.entry("T", 0, queue.min_offset).physical_offset == first
     rig.store.close()
-    assert StoreRig(disk).store.min_offset("T", 0) == queue.min_offset
+    assert StoreRig(disk).store.reader.min_offset("T", 0) == queue.min_offset

@@ -56,8 +56,8 @@ def damage(disk, rig, queue_id=0, queue_offset=10, *, at=-5, data=b"\0"):
 def read(rig, queue_id):
     """Return the offsets of all messages that a consumer receives."""
     offset, found = 0, []
-    while offset < rig.store.max_offset("T", queue_id):
-        result = rig.store.get_messages("T", queue_id, offset, 32)
+    while offset < rig.store.reader.max_offset("T", queue_id):
+        result = rig.store.reader.get_messages("T", queue_id, offset, 32)
         assert result.status in {GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING}
         assert result.next_offset > offset
         found += [decode_record(record).queue_offset for record in result.records]
@@ -95,7 +95,7 @@ def test_a_round_finds_damage_and_readers_do_not_get_it(disk, at, data):
     stats = rig.store.stats()
     assert stats.damaged_message_count == len(gone)
     assert stats.damaged_bytes == BLOCK_BYTES
-    assert finish(rig.store.read_record(place)) is None
+    assert finish(rig.store.reader.read_record(place)) is None
     rig.scrub()
     assert len(events.of("log.damaged")) == 1
 
@@ -107,21 +107,21 @@ def test_searches_skip_damage_too(disk):
     gone = {offset for queue_id, offset in missing(rig) if queue_id == 0}
     found, offset = [], 0
     while offset < COUNT // 2:
-        result = finish(rig.store.find_messages("T", 0, offset, 32, lambda record: True))
+        result = finish(rig.store.reader.find_messages("T", 0, offset, 32, lambda record: True))
         assert result.next_offset > offset
         found += [decode_record(record).queue_offset for record in result.records]
         offset = result.next_offset
     assert set(found) == set(range(COUNT // 2)) - gone
-    assert finish(rig.store.query("T", "k20", 32, 0, 1 << 60)).records == []
+    assert finish(rig.store.reader.query("T", "k20", 32, 0, 1 << 60)).records == []
 
 
 def test_cached_reads_end_when_damage_is_found(disk):
     rig, _ = filled(disk)
     for _ in range(3):
-        rig.store.get_messages("T", 0, 8, 4, joined=True)
+        rig.store.reader.get_messages("T", 0, 8, 4, joined=True)
     damage(disk, rig)
     rig.scrub()
-    result = rig.store.get_messages("T", 0, 8, 4, joined=True)
+    result = rig.store.reader.get_messages("T", 0, 8, 4, joined=True)
     assert result.damaged_count
 
 
@@ -139,11 +139,11 @@ def test_a_cold_pull_says_it_too(disk):
     damage(disk, rig)
     rig.scrub()
     disk.is_cold = True
-    cold = rig.store.get_messages("T", 0, 10, 1)
+    cold = rig.store.reader.get_messages("T", 0, 10, 1)
     assert cold.is_cold
     result = cold.load()
     assert (result.status, result.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 11)
-    rig.store.note_loaded("T", 0, 10, result)
+    rig.store.reader.note_loaded("T", 0, 10, result)
     assert len(events.of("records.damaged")) == 1
 
 
@@ -225,7 +225,7 @@ def test_bytes_that_cannot_be_read_are_damage(disk):
     rig.scrub(1)
     (found,) = events.of("log.damaged")
     assert (found["physical_offset"], found["size"]) == (0, FILE_BYTES)
-    assert rig.store.get_messages("T", 0, 0, 1).status is GetStatus.MESSAGE_WAS_REMOVING
+    assert rig.store.reader.get_messages("T", 0, 0, 1).status is GetStatus.MESSAGE_WAS_REMOVING
 
 
 def test_a_round_computes_what_no_checkpoint_has_covered(disk):
@@ -243,9 +243,9 @@ def test_a_round_computes_what_no_checkpoint_has_covered(disk):
 
 def test_rounds_have_a_rate_and_a_pause(disk):
     rig, _ = filled(disk)
-    job = rig.store.scrub_job(rig.clock())
+    job = rig.store.upkeep.scrubber.job(rig.clock())
     assert job is not None
-    assert rig.store.scrub_job(rig.clock()) is None  # only one comparison at a time
+    assert rig.store.upkeep.scrubber.job(rig.clock()) is None  # only one comparison at a time
     job.run()
     job.done(None)
     done = rig.store.stats().scrubbed_bytes
@@ -314,7 +314,7 @@ def test_a_truncation_forgets_the_damage_behind_it(disk):
 
 def test_a_truncation_during_a_comparison_is_no_damage(disk):
     rig, events = filled(disk)
-    job = rig.store.scrub_job(rig.clock())
+    job = rig.store.upkeep.scrubber.job(rig.clock())
     assert job is not None
     rig.store.truncate(rig.entry("T", 0, 20).physical_offset)
     job.run()
@@ -328,7 +328,7 @@ def test_an_expired_file_takes_its_damage_along(disk):
     damage(disk, rig)
     rig.scrub()
     rig.clock.advance(100 * 3_600_000)
-    rig.store.clean_expired()
+    rig.store.upkeep.cleaner.ask()
     rig.work(5)
     rig.scrub(1)
     assert rig.store.stats().damaged_bytes == 0

@@ -64,7 +64,7 @@ def test_what_expiring_files_interrupt_is_covered_by_the_next_checkpoint(disk):
     now_ms = rig.clock.advance(20_000)
     rig.flush(now_ms)
     (job,) = [job for job in rig.store.jobs(now_ms) if job.name == "checkpoint"]
-    rig.store._sealer._parts.checksums.take_paths([])
+    rig.store.upkeep.sealer._parts.checksums.take_paths([])
     job.run()
     job.done(None)
     assert unknown_count(rig, disk) >= 8

@@ -52,7 +52,7 @@ def running_spill(rig):
 
 
 def found(rig, number, topic="T"):
-    records = finish(rig.store.query(topic, f"k{number}", 10, 0, 1 << 62)).records
+    records = finish(rig.store.reader.query(topic, f"k{number}", 10, 0, 1 << 62)).records
     return [record.body for record in records]
 
 
@@ -85,7 +85,7 @@ def test_nothing_is_lost_after_a_spill(disk, rig, loss, has_checkpoint):
     if has_checkpoint:  # it has synced what the spill wrote
         assert rig.store.recovered.start.reason is StartReason.PROGRESS
     count = 52 if has_checkpoint else 50
-    assert rig.store.max_offset("T", 0) == count + 1
+    assert rig.store.reader.max_offset("T", 0) == count + 1
     assert [found(rig, number) for number in range(count)] == [[b"%d" % n] for n in range(count)]
     positions = [rig.entry("T", 0, offset).physical_offset for offset in range(count + 1)]
     assert positions == sorted(set(positions))
@@ -135,5 +135,5 @@ def test_a_failing_spill_stops_puts_until_a_checkpoint_succeeds(disk, rig):
     rig.work(8)
     assert rig.store.is_writable
     put(rig, range(40, 45))
-    assert rig.store.max_offset("T", 0) == 46
+    assert rig.store.reader.max_offset("T", 0) == 46
     assert [found(rig, number) for number in range(45)] == [[b"%d" % n] for n in range(45)]

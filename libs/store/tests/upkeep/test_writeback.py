@@ -27,7 +27,7 @@ def put_bytes(rig, count):
 
 
 def write_back(rig):
-    job = rig.store.writeback_job()
+    job = rig.store.upkeep.flusher.writeback_job()
     assert job is not None
     job.run()
     job.done(None)
@@ -36,7 +36,7 @@ def write_back(rig):
 def test_nothing_is_written_back_below_the_size_of_a_piece(rig):
     put_bytes(rig, PIECE - 2_000)
     assert rig.store.commit_log.end < PIECE
-    assert rig.store.writeback_job() is None
+    assert rig.store.upkeep.flusher.writeback_job() is None
 
 
 def test_pieces_end_at_a_page_and_continue_one_another(disk, rig):
@@ -47,14 +47,14 @@ def test_pieces_end_at_a_page_and_continue_one_another(disk, rig):
     assert first_path == second_path == rig.store.commit_log.files.files[0].path
     assert (first, size % PAGE, second) == (0, 0, size)
     assert PIECE <= size <= rig.store.commit_log.end
-    assert rig.store.writeback_job() is None
+    assert rig.store.upkeep.flusher.writeback_job() is None
 
 
 def test_one_piece_is_written_back_at_a_time(rig):
     put_bytes(rig, PIECE)
-    job = rig.store.writeback_job()
+    job = rig.store.upkeep.flusher.writeback_job()
     put_bytes(rig, 2 * PIECE)
-    assert rig.store.writeback_job() is None
+    assert rig.store.upkeep.flusher.writeback_job() is None
     job.done(None)
     write_back(rig)
 
@@ -65,7 +65,7 @@ def test_what_a_sync_has_written_is_left_out(disk, rig):
     synced = rig.store.stats().flushed_offset
     assert synced % PAGE
     assert synced == rig.store.commit_log.end
-    assert rig.store.writeback_job() is None
+    assert rig.store.upkeep.flusher.writeback_job() is None
     put_bytes(rig, PIECE)
     write_back(rig)
     (_, offset, size) = disk.writebacks[0]
@@ -84,7 +84,7 @@ def test_a_piece_lies_in_the_newest_file(disk, rig):
 def test_a_new_file_without_a_whole_page_is_left_to_the_sync(rig):
     put_bytes(rig, FILE_BYTES)
     assert 0 < rig.store.commit_log.end - FILE_BYTES < PAGE
-    assert rig.store.writeback_job() is None
+    assert rig.store.upkeep.flusher.writeback_job() is None
     put_bytes(rig, PIECE + PAGE)
     write_back(rig)
 
@@ -104,4 +104,4 @@ def test_a_store_whose_sync_failed_writes_nothing_back(disk, rig):
     put_bytes(rig, PIECE)
     disk.fault = lambda operation, path: errno.EIO if operation == "sync" else 0
     rig.work(1)
-    assert rig.store.writeback_job() is None
+    assert rig.store.upkeep.flusher.writeback_job() is None

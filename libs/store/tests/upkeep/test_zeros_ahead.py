@@ -153,5 +153,5 @@ def test_zeros_are_never_written_over_a_unit_that_is_being_placed(
     unit.finish()
     rig.flush()
     assert [one.status for one in done] == [PutStatus.PUT_OK] * 2
-    found = rig.store.get_messages("T", 0, 2, 32, bytes_max=FILE_BYTES)
+    found = rig.store.reader.get_messages("T", 0, 2, 32, bytes_max=FILE_BYTES)
     assert [decode_records(bytes(one))[0].body for one in found.records] == bodies

@@ -89,11 +89,11 @@ def test_other_puts_wait_until_a_unit_is_placed():
         rig.store.put(make_message(body=b"x"), lambda _: None)
         unit.step()
         step_count += 1
-        assert rig.store.max_offset("T", 0) == (5_000 if unit.is_done else 0)
+        assert rig.store.reader.max_offset("T", 0) == (5_000 if unit.is_done else 0)
     assert step_count > 9  # three each to check, to encode and to place the messages
     assert results[0].queue_offset == 0
     rig.store.commit()
-    assert rig.store.max_offset("T", 0) == 5_000 + step_count
+    assert rig.store.reader.max_offset("T", 0) == 5_000 + step_count
 
 
 def test_a_unit_whose_last_write_fails_leaves_nothing_behind(monkeypatch):
@@ -113,7 +113,7 @@ def test_a_unit_whose_last_write_fails_leaves_nothing_behind(monkeypatch):
     rig.work(3)
     assert rig.put(make_message(body=b"1")).queue_offset == 0
     disk.crash()
-    assert StoreRig(disk, settings).store.max_offset("T", 0) <= 1
+    assert StoreRig(disk, settings).store.reader.max_offset("T", 0) <= 1
 
 
 def test_a_put_that_cannot_be_encoded_costs_its_commit_nothing():

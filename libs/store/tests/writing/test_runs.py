@@ -134,7 +134,7 @@ def test_requests_that_follow_one_another_are_placed_at_once():
     rig.store.commit()
     assert source.place_count == 1
     assert source.results == [(number, PutStatus.PUT_OK) for number in range(5)]
-    assert rig.store.max_offset("T", 0) == 5
+    assert rig.store.reader.max_offset("T", 0) == 5
 
 
 def test_a_run_is_refused_and_taken_back_when_the_disk_fails():
@@ -145,7 +145,7 @@ def test_a_run_is_refused_and_taken_back_when_the_disk_fails():
     rig.store.put_run(source, 0, 2, 10)
     rig.store.commit()
     assert source.results == [(n, PutStatus.SERVICE_NOT_AVAILABLE) for n in range(2)]
-    assert rig.store.max_offset("T", 0) == 0
+    assert rig.store.reader.max_offset("T", 0) == 0
     disk.fault = None
     rig.work()
     source.messages.append(make_message())

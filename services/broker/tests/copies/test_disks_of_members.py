@@ -41,7 +41,7 @@ async def test_a_master_with_a_full_disk_stays_if_the_slaves_disk_is_almost_full
         master = group.master
         assert master is not None
         for app in group.apps.values():
-            app.broker.store._housekeeping.cleaner.used_percent = FULL_PERCENT
+            app.broker.store.upkeep.cleaner.used_percent = FULL_PERCENT
         group.apps[master].broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
         assert group.status(master).is_full
         assert not group.status(1 - master).has_room

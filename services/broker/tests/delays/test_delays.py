@@ -71,6 +71,7 @@ class FakeStore:
     """A store with one delay queue; stored messages are kept and found by their unique key."""
 
     def __init__(self) -> None:
+        self.reader = self
         self.delayed = FakeQueue()
         self.reads = FakeReads()
         self.records: dict[int, MessageRecord] = {}
@@ -417,7 +418,7 @@ def test_a_stop_on_a_disk_that_fails_saves_no_position_of_an_unsynced_copy(
 def test_an_unreadable_record_holds_up_its_own_level_only(store: FakeStore, path: str) -> None:
     store.add("a", 0)
     delays = service(store, path)
-    queue_of = store.queue
+    queue_of = store.reader.queue
     broken = BrokenQueue()
 
     def queue(topic: str, queue_id: int) -> FakeQueue | None:

@@ -57,8 +57,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 def records(broker: Broker, topic: str) -> list[MessageRecord]:
     """Return all messages of a topic."""
     found = []
-    for name, queue_id in broker.store.queue_ids():
-        queue = broker.store.queue(name, queue_id)
+    for name, queue_id in broker.store.reader.queue_ids():
+        queue = broker.store.reader.queue(name, queue_id)
         if name != topic or queue is None:
             continue
         count = queue.max_offset - queue.min_offset
@@ -66,7 +66,7 @@ def records(broker: Broker, topic: str) -> list[MessageRecord]:
             finish(queue.plan(queue.min_offset, count).entries())
         ):
             if size:
-                record = finish(broker.store.read_record(offset))
+                record = finish(broker.store.reader.read_record(offset))
                 assert record is not None
                 found.append(record)
     return found

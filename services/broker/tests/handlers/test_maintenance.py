@@ -57,7 +57,7 @@ async def test_queues_of_unknown_topics_are_deleted(broker: Broker) -> None:
 
     await serve(broker, order(Code.CLEAN_UNUSED_TOPIC), maintenance.clean_unused_topic)
 
-    assert broker.store.topics() == {"Known", "TBW102"}
+    assert broker.store.reader.topics() == {"Known", "TBW102"}
     assert broker.stats.topics.keys() == {"Known", "TBW102"}
 
 
@@ -68,7 +68,7 @@ async def test_a_slave_gets_deletions_only_with_its_masters_log(broker: Broker) 
 
     await serve(broker, order(Code.CLEAN_UNUSED_TOPIC), maintenance.clean_unused_topic)
 
-    assert broker.store.topics() == {"T"}
+    assert broker.store.reader.topics() == {"T"}
 
 
 async def test_statistics_of_deleted_topics_stay_by_default(
@@ -80,7 +80,7 @@ async def test_statistics_of_deleted_topics_stay_by_default(
 
         await serve(broker, order(Code.CLEAN_UNUSED_TOPIC), maintenance.clean_unused_topic)
 
-        assert broker.store.topics() == set()
+        assert broker.store.reader.topics() == set()
         assert broker.stats.topics.keys() == {"Unknown"}
 
 

@@ -186,7 +186,7 @@ def test_the_ends_of_queues(broker: Broker) -> None:
 
     assert asked(broker, Code.GET_MAX_OFFSET, GetMaxOffset("T", 1)).header.offset == 3
     assert asked(broker, Code.GET_EARLIEST_MSG_STORETIME, header).header.timestamp == stored_ms
-    assert broker.store.queue("T", 2) is None
+    assert broker.store.reader.queue("T", 2) is None
 
 
 @pytest.mark.parametrize(

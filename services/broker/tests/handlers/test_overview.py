@@ -64,7 +64,11 @@ async def test_queues_have_the_ends_of_the_store():
     seen = (await found(broker)).queues
     assert set(seen) == before | {"New"}
     assert [(it.queue_id, it.first, it.end) for it in seen["New"]] == [
-        (number, broker.store.min_offset("New", number), broker.store.max_offset("New", number))
+        (
+            number,
+            broker.store.reader.min_offset("New", number),
+            broker.store.reader.max_offset("New", number),
+        )
         for number in range(3)
     ]
 

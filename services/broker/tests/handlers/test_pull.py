@@ -128,7 +128,7 @@ def test_a_slave_corrects_no_offsets(
     assert (reply.code, reply.remark) == (code, remark)
     assert reply.header.next_begin_offset == fields["queue_offset"]
     assert reply.header.suggest_which_broker_id == 0
-    assert broker.store.max_offset("OFFSET_MOVED_EVENT", 0) == 0
+    assert broker.store.reader.max_offset("OFFSET_MOVED_EVENT", 0) == 0
 
 
 async def test_a_slave_may_be_told_to_correct_offsets(tmp_path: Path) -> None:
@@ -152,9 +152,9 @@ async def test_a_consumer_far_behind_is_sent_to_a_slave_if_that_is_enabled(
     async with stored_broker(tmp_path, slaveReadEnable=enabled) as broker:
         broker.topics.create("T", queue_nums=4)
         store(broker, "a")
-        result = broker.store.get_messages("T", 1, 0, 32)
+        result = broker.store.reader.get_messages("T", 1, 0, 32)
         result.suggest_slave = is_far_behind
-        monkeypatch.setattr(broker.store, "get_messages", lambda *_, **__: result)
+        monkeypatch.setattr(broker.store.reader, "get_messages", lambda *_, **__: result)
         assert pull(broker).header.suggest_which_broker_id == suggested
 
 
@@ -169,7 +169,7 @@ def test_a_slave_serves_reads_and_commits_no_offsets_of_pulls(broker: Broker) ->
 
 def test_a_pull_creates_no_queue(broker: Broker) -> None:
     pull(broker, queue_id=3)
-    assert broker.store.queue("T", 3) is None
+    assert broker.store.reader.queue("T", 3) is None
 
 
 def test_an_offset_outside_the_queue_is_reported_to_operators(broker: Broker) -> None:
@@ -177,7 +177,7 @@ def test_an_offset_outside_the_queue_is_reported_to_operators(broker: Broker) ->
     pull(broker, queue_offset=9)
     broker.driver.commit()
 
-    (event,) = broker.store.get_messages("OFFSET_MOVED_EVENT", 0, 0, 32).records
+    (event,) = broker.store.reader.get_messages("OFFSET_MOVED_EVENT", 0, 0, 32).records
     assert b'"offsetRequest":9' in decode_record(event).body
 
 
@@ -335,7 +335,7 @@ def test_a_held_pull_with_a_filter_waits_for_its_tag(broker: Broker) -> None:
 def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
     call = hold(broker, subscription="b")
     store(broker, "a")
-    broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.max_offset)
+    broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.reader.max_offset)
     broker.driver.turn.wake()
 
     answer = last_answer(call)
@@ -512,7 +512,7 @@ def test_a_failing_pull_does_not_affect_others(
 ) -> None:
     """An exception in one of the pulls that a message wakes affects only that pull."""
     calls = [hold(broker) for _ in range(3)]
-    get_messages = broker.store.get_messages
+    get_messages = broker.store.reader.get_messages
     failures = [KeyError("a bug"), None, DiskError("read", "/store/commitlog/0", errno.EIO)]
 
     def fail(*args: Any, **fields: Any) -> Any:
@@ -521,7 +521,7 @@ def test_a_failing_pull_does_not_affect_others(
             raise failure
         return get_messages(*args, **fields)
 
-    monkeypatch.setattr(broker.store, "get_messages", fail)
+    monkeypatch.setattr(broker.store.reader, "get_messages", fail)
     store(broker, "a")
 
     answers = [last_answer(call) for call in calls]

@@ -68,7 +68,7 @@ def test_an_unknown_key(broker: Broker) -> None:
 def test_a_record_by_its_offset(broker: Broker) -> None:
     store(broker, "")
     store(broker, "KEYS\x01k")
-    (stored,) = broker.store.get_messages("T", 1, 1, 1).records
+    (stored,) = broker.store.reader.get_messages("T", 1, 1, 1).records
     offset = decode_record(stored).physical_offset
 
     reply = ask(broker, call_with(Code.VIEW_MESSAGE_BY_ID, ViewMessageById(offset)))

@@ -189,7 +189,7 @@ async def test_delayed_messages_are_read_on_a_worker(broker: Broker, disk: Disk)
     assert disk.readers
 
     disk.is_cold = False
-    records = broker.store.get_messages("T", 1, COUNT // 2, 32).records
+    records = broker.store.reader.get_messages("T", 1, COUNT // 2, 32).records
     assert [decode_record(record).body for record in records] == [
         b"%d" % number for number in range(0, COUNT, 2)
     ]

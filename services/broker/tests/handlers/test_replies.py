@@ -56,7 +56,7 @@ async def send(broker: Broker, **fields: Any) -> Reply:
 
 
 def stored(broker: Broker) -> list[MessageRecord]:
-    return [decode_record(one) for one in broker.store.get_messages(TOPIC, 0, 0, 32).records]
+    return [decode_record(one) for one in broker.store.reader.get_messages(TOPIC, 0, 0, 32).records]
 
 
 async def served(broker: Broker, call: Call[Any]) -> Answer:

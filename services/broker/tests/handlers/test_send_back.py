@@ -43,7 +43,7 @@ def send_back(broker: Broker, version: int = 401, **fields: Any) -> Reply:
 
 
 def records(broker: Broker, topic: str, queue_id: int) -> list[MessageRecord]:
-    result = broker.store.get_messages(topic, queue_id, 0, 32)
+    result = broker.store.reader.get_messages(topic, queue_id, 0, 32)
     return [decode_record(record) for record in result.records]
 
 
@@ -152,7 +152,7 @@ def test_an_unwritable_store_is_answered(broker: Broker) -> None:
 @pytest.mark.parametrize("group", ["../../x", "a\x00b", "a/b", "", "x" * 300])
 def test_dangerous_group_names_create_nothing(broker: Broker, group: str) -> None:
     assert send_back(broker, group=group).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    assert all(name in {"T", "OFFSET_MOVED_EVENT"} for name in broker.store.topics())
+    assert all(name in {"T", "OFFSET_MOVED_EVENT"} for name in broker.store.reader.topics())
 
 
 EXCHANGES = [one for one in load_exchanges(GOLDEN, "036-*") if one.response is not None]

@@ -195,13 +195,13 @@ def test_each_message_is_tested_once_for_a_held_pull(
     subscribe(broker)
     hold(broker)
     looked: list[int] = []
-    find = broker.store.find_messages
+    find = broker.store.reader.find_messages
 
     def note(*args: Any, **fields: Any) -> Any:
         looked.append(args[2])
         return find(*args, **fields)
 
-    monkeypatch.setattr(broker.store, "find_messages", note)
+    monkeypatch.setattr(broker.store.reader, "find_messages", note)
     for value in (1, 2, 3):
         store(broker, value)
     assert looked == [0, 1, 2]
@@ -211,7 +211,7 @@ def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
     subscribe(broker)
     call = hold(broker)
     store(broker, 1, 2)
-    broker.hold.sweep(0, broker.store.max_offset)
+    broker.hold.sweep(0, broker.store.reader.max_offset)
     broker.driver.turn.wake()
     reply = last_answer(call)
     assert reply is not None

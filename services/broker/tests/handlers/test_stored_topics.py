@@ -77,7 +77,7 @@ def store(broker: Broker, topic: str) -> int:
     header = SendMessageV2("P", name, "TBW102", 4, 1, 0, 0, 0, properties)
     reply = ask(broker, call_with(310, header, topic.encode()))
     assert reply.code == 0, reply
-    (record,) = broker.store.get_messages(topic, queue_id, 0, 1).records
+    (record,) = broker.store.reader.get_messages(topic, queue_id, 0, 1).records
     return decode_record(record).physical_offset
 
 

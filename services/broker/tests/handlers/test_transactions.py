@@ -52,7 +52,7 @@ def send(broker: Broker, text: str = TEXT, **fields: Any) -> Reply:
 
 
 def records(broker: Broker, topic: str, queue_id: int = 0) -> list[MessageRecord]:
-    result = broker.store.get_messages(topic, queue_id, 0, 32)
+    result = broker.store.reader.get_messages(topic, queue_id, 0, 32)
     return [decode_record(record) for record in result.records]
 
 
@@ -82,7 +82,7 @@ def test_a_half_message_is_stored_outside_its_queue(broker: Broker) -> None:
     assert (half.sys_flag, half.body, half.flag) == (0, b"body", 3)
     assert broker.topics.table[HALF].write_queue_nums == 1
     assert broker.transactions.prepared_count == 1
-    found = finish(broker.store.query(HALF, "U", 10, 0, 1 << 60))
+    found = finish(broker.store.reader.query(HALF, "U", 10, 0, 1 << 60))
     assert [record.physical_offset for record in found.records] == [half.physical_offset]
 
 
@@ -234,7 +234,7 @@ def test_a_half_message_forged_in_a_body_is_refused(broker: Broker) -> None:
     body = encode_record(forged, genuine.queue_offset, forged_at, 1)
     header = msgspec.structs.replace(SEND, properties=plain, sys_flag=0)
     ask(broker, call_with(Code.SEND_MESSAGE_V2, header, body))
-    found = finish(broker.store.read_record(forged_at))
+    found = finish(broker.store.reader.read_record(forged_at))
     assert found is not None
     assert found.properties["REAL_TOPIC"] == "Secret"
 

@@ -50,13 +50,13 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
         case "expire" if len(log.files.files) > 2:
             for path in log.forget_first(1):
                 disk.remove(path)
-            for key in store.queue_ids():
-                queue = store.queue(*key)
+            for key in store.reader.queue_ids():
+                queue = store.reader.queue(*key)
                 assert queue is not None
                 queue.trim_tail(log.min_offset)
                 queue.trim(queue.first_at(log.min_offset))
         case "truncate":
-            queue = store.queue("Orders", 1)
+            queue = store.reader.queue("Orders", 1)
             entry = None if queue is None else queue.last_entry()
             if entry is not None:
                 store.truncate(entry.physical_offset)
@@ -72,9 +72,9 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
             at = (middle - log.files.first) % log.files.file_size
             data[at : at + step.amount] = bytes(len(data[at : at + step.amount]))
         case "checkpoint":
-            store._housekeeping.cleaner.remove_at_end()  # as before any checkpoint
-            for key in store.queue_ids():
-                queue = store.queue(*key)
+            store.upkeep.cleaner.remove_at_end()  # as before any checkpoint
+            for key in store.reader.queue_ids():
+                queue = store.reader.queue(*key)
                 assert queue is not None
                 queue.write_tail()
         case "busy":

@@ -132,7 +132,7 @@ async def test_a_sync_that_hangs_does_not_stop_the_loop(way: str, tmp_path: Path
         node.driver.tick()
         assert pending == [[], []]
         assert node.driver.head_wait_ms() == 4_900
-        assert node.store.max_offset("T", 0) == 2  # consumers are served
+        assert node.store.reader.max_offset("T", 0) == 2  # consumers are served
         node.rig.clock.advance(5_000)
         node.driver.tick()
         timed_out = PutStatus.FLUSH_DISK_TIMEOUT

@@ -27,7 +27,7 @@ async def test_sends_are_answered_once_their_offset_is_confirmed() -> None:
         end = node.end
         late = node.put(make_message(body=b"late"))
         await asyncio.sleep(0)
-        assert node.store.max_offset("T", 0) == 0
+        assert node.store.reader.max_offset("T", 0) == 0
         flushed: list[None] = []
         node.driver.turn.wake.connect(lambda: flushed.append(None))
         node.driver.confirm(end)
@@ -35,7 +35,7 @@ async def test_sends_are_answered_once_their_offset_is_confirmed() -> None:
         assert flushed
         assert not late
         assert node.driver.waiting_count == 1
-        assert node.store.max_offset("T", 0) == 2
+        assert node.store.reader.max_offset("T", 0) == 2
 
 
 async def test_ticks_are_rare_while_nothing_is_written() -> None:
@@ -63,16 +63,16 @@ async def test_many_keys_are_indexed_in_later_turns() -> None:
         pending = node.put(make_message(keys=keys))
         await asyncio.sleep(0)
         assert pending
-        assert node.store.is_index_behind
+        assert node.store.upkeep.index.is_behind
         turn_count = 0
-        while node.store.is_index_behind:
+        while node.store.upkeep.index.is_behind:
             turn_count += 1
             await asyncio.sleep(0)
         assert 1 < turn_count < 10
 
         node.put(make_message(keys=keys))
         await node.driver.drain()  # the store may be closed on a thread now
-        assert not node.store.is_index_behind
+        assert not node.store.upkeep.index.is_behind
 
 
 @pytest.mark.parametrize("is_slave", [False, True])
@@ -197,14 +197,14 @@ async def test_what_answers_stage_waits_for_the_next_commit(
         def stage_more(_: object) -> None:
             for _ in range(3):
                 node.driver.put(make_message(body=b"x" * 101), lambda _: None)
-            seen.append(node.store.max_offset("T", 0))
+            seen.append(node.store.reader.max_offset("T", 0))
 
         node.driver.put(make_message(), stage_more)
         node.driver.commit()
         assert seen == [0]
-        assert node.store.max_offset("T", 0) == 1
+        assert node.store.reader.max_offset("T", 0) == 1
         await asyncio.sleep(0)
-        assert node.store.max_offset("T", 0) == 4
+        assert node.store.reader.max_offset("T", 0) == 4
 
 
 async def test_a_running_broker_truncates_its_log() -> None:
@@ -233,7 +233,7 @@ async def test_a_running_broker_truncates_its_log() -> None:
         await truncation
         assert truncated == [border]
         assert [result.status for result in waiting] == [PutStatus.SERVICE_NOT_AVAILABLE]
-        assert node.store.max_offset("T", 0) == 20
+        assert node.store.reader.max_offset("T", 0) == 20
         node.store.role_writable = True
         node.store.needs_replicas = False
         (stored,) = await _stored(node)

@@ -36,15 +36,16 @@ Run: TypeAlias = tuple[int, int]
 class Lookups:
     """Searches over a store's log, queues and index."""
 
-    __slots__ = ("_commit_log", "_index", "_queues")
-
     def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._commit_log = parts.commit_log
         self._queues = parts.queues
         self._index = parts.index
 
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
-        """Find the record that begins exactly at this offset; None if there is none."""
+        """Find the record that begins exactly at this offset, which may come from a client; None if
+        there is none.
+        """
         data = yield from self.record_bytes(physical_offset)
         if data is None:
             return None
@@ -71,7 +72,7 @@ class Lookups:
         return bytes(data[:size])
 
     def newest_record(self) -> Lookup[MessageRecord | None]:
-        """Find the last message in the log that a queue refers to."""
+        """Find the last message in the log that a queue refers to; None if there is none."""
         newest = -1
         for queue in list(self._queues.queues.values()):
             place = yield from _place_of(queue, queue.max_offset - 1)
@@ -138,7 +139,7 @@ class Lookups:
         return int.from_bytes(head[at : at + 8], "big", signed=True)
 
     def offset_by_time(
-        self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType | None
+        self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType | None = None
     ) -> Lookup[int]:
         """Find the offset of the message stored nearest to a time; on a tie, the older one.
 
@@ -296,6 +297,7 @@ class Lookups:
 
         The index holds only hashes, so each candidate's key is compared.
         """
+        count_max = min(count_max, self._parts.settings.max_msgs_num_batch)
         found: dict[int, MessageRecord] = {}
         checked_count = 0
 

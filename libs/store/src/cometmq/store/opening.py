@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cometmq.store.folder import StoreFolder
+from cometmq.store.index.index import Index
 from cometmq.store.parts import Parts
 from cometmq.store.publishing import Publisher
 from cometmq.store.recovery.checkpoint import CheckpointFiles
@@ -12,6 +13,7 @@ from cometmq.store.recovery.checksum_trust import load_checksums
 from cometmq.store.recovery.recovery import LastRun, Recovered, Recovery
 from cometmq.store.replica import Replica
 from cometmq.store.upkeep.checkpointer import Checkpointer
+from cometmq.store.upkeep.cleaner import Cleaner
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.upkeep.housekeeping import Housekeeping
 from cometmq.store.upkeep.scrubber import Scrubber
@@ -20,8 +22,8 @@ from cometmq.store.writing.pending_puts import Condition, PendingPuts
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """The components that a store has only after recovery."""
+class Upkeep:
+    """The components that a store has only after recovery, among them those that return jobs."""
 
     recovered: Recovered
     pending: PendingPuts
@@ -32,6 +34,8 @@ class Running:
     scrubber: Scrubber
     replica: Replica
     publisher: Publisher
+    cleaner: Cleaner
+    index: Index
 
 
 def start(
@@ -41,7 +45,7 @@ def start(
     *,
     has_copies: bool,
     on_damage: Callable[[], None],
-) -> Running:
+) -> Upkeep:
     """Load and recover the files in a claimed folder. This blocks. Raise CorruptStore or DiskError.
 
     `on_damage` is called when readers must drop their cached data.
@@ -74,7 +78,7 @@ def start(
     return running
 
 
-def _without_damage(parts: Parts, running: Running) -> Running:
+def _without_damage(parts: Parts, running: Upkeep) -> Upkeep:
     """Cut the log off at the first damaged record behind the last checkpoint.
 
     No checksum could prove the bytes of another copy, but another copy has all acknowledged
@@ -101,7 +105,7 @@ def _running(
     recovered: Recovered,
     last_timestamp: int,
     on_damage: Callable[[], None],
-) -> Running:
+) -> Upkeep:
     safe = recovered.start.offset
     pending = PendingPuts({Condition.FLUSHED: safe, Condition.REPLICATED: recovered.end})
     flusher = Flusher(parts, pending, flushed_offset=safe)
@@ -111,7 +115,7 @@ def _running(
     checkpointer.begin(start=safe, end=recovered.end, last_timestamp=last_timestamp)
     housekeeping = Housekeeping(parts, flusher=flusher, checkpointer=checkpointer)
     replica = Replica(parts, flusher=flusher, checkpointer=checkpointer, housekeeping=housekeeping)
-    return Running(
+    return Upkeep(
         recovered=recovered,
         pending=pending,
         flusher=flusher,
@@ -121,4 +125,6 @@ def _running(
         scrubber=Scrubber(parts, sealer, on_damage),
         replica=replica,
         publisher=Publisher(parts, checkpointer, housekeeping, replica),
+        cleaner=housekeeping.cleaner,
+        index=parts.index,
     )

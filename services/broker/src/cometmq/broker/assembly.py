@@ -279,7 +279,7 @@ def _delay(  # noqa: PLR0913  # the collaborators of the service
     first = inputs.loaded.value
     runs = None
     if reason_without(first) is None:
-        runs = DueRuns(inputs.store, host=store_host, settings=settings, log=inputs.log)
+        runs = DueRuns(inputs.store.reader, host=store_host, settings=settings, log=inputs.log)
     delay = Delays(
         inputs.store,
         DelayLevels.parse(first.message_delay_level),
@@ -290,7 +290,9 @@ def _delay(  # noqa: PLR0913  # the collaborators of the service
         parking=parking,
         delivered=delivery_counter(stats, settings),
         runs=runs,
-        used_levels=[q + 1 for topic, q in inputs.store.queue_ids() if topic == SCHEDULE_TOPIC],
+        used_levels=[
+            q + 1 for topic, q in inputs.store.reader.queue_ids() if topic == SCHEDULE_TOPIC
+        ],
         host=store_host,
         log=inputs.log,
     )
@@ -347,9 +349,9 @@ def queue_counts(store: MessageStore, *, since: int = 0) -> dict[str, int]:
     """
     counts: dict[str, int] = {}
     newest: dict[str, int] = {}
-    for topic, queue_id in store.queue_ids():
+    for topic, queue_id in store.reader.queue_ids():
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-        queue = store.queue(topic, queue_id)
+        queue = store.reader.queue(topic, queue_id)
         entry = None if queue is None or not since else queue.last_entry()
         place = since - 1 if entry is None else entry.physical_offset
         newest[topic] = max(newest.get(topic, -1), place)

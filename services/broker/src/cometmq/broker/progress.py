@@ -62,7 +62,7 @@ def stranded_queues(broker: Broker, group: str, topic: str) -> Sequence[QueuePro
     config = broker.topics.table.get(topic)
     if config is None:
         return ()
-    end = min(broker.store.queue_count(topic), QUEUE_NUMS_MAX)
+    end = min(broker.store.reader.queue_count(topic), QUEUE_NUMS_MAX)
     outside = range(config.read_queue_nums, end)
     return [queue for queue in queues_of(broker, group, topic, outside) if queue.lag]
 
@@ -76,6 +76,6 @@ def queues_of(
         yield QueueProgress(
             queue_id,
             committed(group, topic, queue_id),
-            store.min_offset(topic, queue_id),
-            store.max_offset(topic, queue_id),
+            store.reader.min_offset(topic, queue_id),
+            store.reader.max_offset(topic, queue_id),
         )

@@ -81,7 +81,7 @@ def sample_sources(broker: Broker) -> None:
 
 def measure_lags(broker: Broker) -> None:
     if broker.is_observed:
-        broker.lag_times.step(broker.offsets, broker.store, broker.driver.reads.look_up)
+        broker.lag_times.step(broker.offsets, broker.store.reader, broker.driver.reads.look_up)
 
 
 def watch_disk(broker: Broker) -> None:
@@ -102,7 +102,7 @@ def expire_pulls(broker: Broker) -> None:
 
 def sweep_pulls(broker: Broker) -> None:
     """Answer held pulls whose queue has grown even though no new message passed their filter."""
-    broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.max_offset)
+    broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.reader.max_offset)
     broker.driver.turn.wake()
 
 
@@ -123,7 +123,7 @@ def disable_slow_groups(broker: Broker) -> None:
     lookup = slow_groups(
         broker.consumers.groups(),
         broker.offsets,
-        broker.store,
+        broker.store.reader,
         log_end=broker.store.confirm_offset,
         behind_bytes_max=settings.consumer_fallbehind_threshold,
     )

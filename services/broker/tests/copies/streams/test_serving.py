@@ -143,7 +143,7 @@ async def test_an_acknowledgement_of_bytes_that_were_not_sent_closes_the_connect
         assert results == []
         assert node.state.slaves.acked_offset() == 0
         assert node.log.named("slave.refused")[0]["reason"] == Unfit.ACK.value
-        node.store.flush_job(node.rig.clock.advance(3_001))
+        node.store.upkeep.flusher.job(node.rig.clock.advance(3_001))
         assert [result.status for result in results] == [PutStatus.FLUSH_SLAVE_TIMEOUT]
         late = node.put(make_message())
         await asyncio.sleep(0)

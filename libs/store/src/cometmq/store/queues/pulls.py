@@ -12,7 +12,7 @@ from cometmq.store.disk import Descriptor
 from cometmq.store.log.commit_log import CommitLog, LogView
 from cometmq.store.log.verified import ChecksumPlace
 from cometmq.store.queues.consume_queue import ConsumeQueue
-from cometmq.store.queues.matching_reader import BlockSize, RecordTest, read_matching
+from cometmq.store.queues.matching_reader import WHOLE_BLOCK, BlockSize, RecordTest, read_matching
 from cometmq.store.queues.queue_reader import ReadLimits, read_queue
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.queues.recent_reads import RecentReads
@@ -91,12 +91,15 @@ class Pulls:
         queue_id: int,
         offset: int,
         count_max: int,
-        accept: TagFilter | None,
-        bytes_max: int | None,
+        accept: TagFilter | None = None,
+        bytes_max: int | None = None,
         *,
-        joined: bool,
+        joined: bool = False,
     ) -> GetResult:
-        """Return messages of a queue; `joined` allows one buffer with all records."""
+        """Return messages of a queue, starting at this offset; see `GetResult` for cold reads.
+
+        `joined` allows one buffer with all records, for callers that concatenate them anyway.
+        """
         self._counters.get_count += 1
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -126,9 +129,12 @@ class Pulls:
         offset: int,
         count_max: int,
         test: RecordTest,
-        block: BlockSize,
+        block: BlockSize = WHOLE_BLOCK,
     ) -> Lookup[GetResult]:
-        """Find messages of a queue whose records pass a test."""
+        """Find messages of a queue whose records pass a test, starting at this offset.
+
+        `block` is the number of records tested per read.
+        """
         self._counters.get_count += 1
         queue = self._queues.get(topic, queue_id)
         if queue is None:

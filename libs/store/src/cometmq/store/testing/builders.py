@@ -137,7 +137,7 @@ class StoreRig:
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, which must exist."""
-        found = self.store.queue(topic, queue_id)
+        found = self.store.reader.queue(topic, queue_id)
         assert found is not None, f"no queue {topic} {queue_id}"
         return found
 
@@ -158,14 +158,14 @@ class StoreRig:
     def scrub(self, rounds: int = 20, elapsed_ms: int = 20_000) -> None:
         """Advance the clock and run the checksum comparisons that are due."""
         for _ in range(rounds):
-            job = self.store.scrub_job(self.clock.advance(elapsed_ms))
+            job = self.store.upkeep.scrubber.job(self.clock.advance(elapsed_ms))
             if job is not None:
                 job.run()
                 job.done(None)
 
     def flush(self, now_ms: int | None = None) -> None:
         """Run the sync that is due, if any."""
-        job = self.store.flush_job(self.clock.now_ms if now_ms is None else now_ms)
+        job = self.store.upkeep.flusher.job(self.clock.now_ms if now_ms is None else now_ms)
         if job is None:
             return
         error: Exception | None = None
@@ -173,7 +173,7 @@ class StoreRig:
             job.run()
         except Exception as caught:  # noqa: BLE001  # what a worker would hand back
             error = caught
-        self.store.flush_done(job, error)
+        self.store.upkeep.flusher.done(job, error)
 
 
 def _run(job: Job) -> None:

@@ -202,12 +202,14 @@ class Flusher:
         pages = self._parts.settings.flush_commit_log_least_pages
         return self._log.end - self.flushed_offset >= max(1, pages * PAGE_BYTES)
 
-    def job(self, now_ms: int, *, is_forced: bool = False) -> FlushJob | None:
-        """Return the sync that is due, or None; only one job may run at a time.
+    def job(self, now_ms: int | None = None, *, is_forced: bool = False) -> FlushJob | None:
+        """Return the sync that is due, or None; run it on a worker, then call `done`.
 
         While one runs, return the next one, which replaces any job returned since, if puts wait for
         messages that no job covers.
         """
+        if now_ms is None:
+            now_ms = self._parts.monotonic_ms()
         settings = self._parts.settings
         timeouts_ms = {
             Condition.FLUSHED: settings.sync_flush_timeout,
@@ -317,7 +319,7 @@ class Flusher:
         interval_ms = settings.flush_interval_commit_log
         return has_passed(interval_ms, since_ms=self._last_flush_ms, now_ms=now_ms)
 
-    def done(self, job: FlushJob, error: Exception | None) -> None:
+    def done(self, job: FlushJob, error: Exception | None = None) -> None:
         """Complete the puts that a finished job has synced."""
         if job in self._outstanding:  # not if it was replaced just after it had begun
             self._outstanding.remove(job)

@@ -11,7 +11,7 @@ from typing import Final
 
 from cometmq.broker.clients.consumers import ConsumerGroup
 from cometmq.broker.tables.offsets import Offsets
-from cometmq.store.message_store import MessageStore
+from cometmq.store.reader import Reader
 from cometmq.store.reads import Lookup
 
 CHECK_INTERVAL_MS: Final = 180_000
@@ -20,7 +20,7 @@ CHECK_INTERVAL_MS: Final = 180_000
 def slow_groups(
     groups: Iterable[ConsumerGroup],
     offsets: Offsets,
-    store: MessageStore,
+    store: Reader,
     *,
     log_end: int,
     behind_bytes_max: int,
@@ -35,7 +35,7 @@ def slow_groups(
 
 
 def _oldest_place(
-    group: ConsumerGroup, offsets: Offsets, store: MessageStore, *, log_end: int
+    group: ConsumerGroup, offsets: Offsets, store: Reader, *, log_end: int
 ) -> Lookup[int]:
     """Find the lowest log position of the group's next messages, or the end of the log if none is
     left.

@@ -108,7 +108,7 @@ def slave_side(broker: Broker, client: Invoker) -> tuple[SlaveFollower, MasterCo
         registration=broker.registration,
         saver=broker.saver,
         commit_log=broker.store.commit_log,
-        newest_record=lambda: found(broker, broker.store.newest_record()),
+        newest_record=lambda: found(broker, broker.store.reader.newest_record()),
         is_slave=is_slave,
         note_unfit=follower.note_unfit,
         settings=lambda: broker.settings,

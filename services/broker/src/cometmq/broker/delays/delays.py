@@ -136,7 +136,7 @@ class Delays:
         """Return the number of messages that wait in each level that has been used."""
         found = {}
         for number, level in self._levels.items():
-            queue = self._store.queue(SCHEDULE_TOPIC, number - 1)
+            queue = self._store.reader.queue(SCHEDULE_TOPIC, number - 1)
             if queue is not None:
                 found[number] = unread(level.offset, queue.min_offset, queue.max_offset)
         return found
@@ -182,7 +182,7 @@ class Delays:
         below a position, before the first step, would count as delivered.
         """
         for level in self._served:
-            queue = self._store.queue(SCHEDULE_TOPIC, level.number - 1)
+            queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1)
             level.fit(*(0, 0) if queue is None else (queue.min_offset, queue.max_offset))
 
     def step(self, now_ms: int) -> None:
@@ -235,7 +235,7 @@ class Delays:
         """Find and deliver due messages; a lookup that must read the disk finishes in a later loop
         iteration.
         """
-        queue = self._store.queue(SCHEDULE_TOPIC, level.number - 1)
+        queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1)
         if queue is None:
             return
         # Retention may have deleted entries, and positions copied from a master may be ahead of
@@ -317,7 +317,7 @@ class Delays:
 
     def _entry(self, entry: Due, due_ms: int) -> Lookup[Due]:
         """Return the entry with the message to store."""
-        record = yield from self._store.read_record(entry.physical_offset)
+        record = yield from self._store.reader.read_record(entry.physical_offset)
         if record is None:
             self._log.warning("delay.record_missing", physical_offset=entry.physical_offset)
             return entry
@@ -346,7 +346,7 @@ class Delays:
         key = record.properties.get(PropertyKey.UNIQUE_KEY)
         if key is None:
             return False
-        found = yield from self._store.query(
+        found = yield from self._store.reader.query(
             place[0], key, QUERY_COUNT_MAX, due_ms, self._copied_until_ms
         )
         return any(

@@ -20,8 +20,8 @@ from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import KeyedRows
-from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.consume_queue import ENTRY
+from cometmq.store.reader import Reader
 from cometmq.store.reads import Lookup
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
@@ -61,7 +61,7 @@ class DueRuns:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Reader,
         *,
         host: bytes,
         settings: Callable[[], BrokerSettings],

@@ -97,7 +97,7 @@ def _topic_ends(broker: Broker) -> Steps[list[TopicEnd]]:
     left = STEP_QUEUES
     for topic, config in list(broker.topics.table.items()):
         count = max(config.read_queue_nums, config.write_queue_nums)
-        end = sum(broker.store.max_offset(topic, queue_id) for queue_id in range(count))
+        end = sum(broker.store.reader.max_offset(topic, queue_id) for queue_id in range(count))
         found.append(TopicEnd(topic, end))
         left -= count
         if left <= 0:

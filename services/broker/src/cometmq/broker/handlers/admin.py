@@ -122,7 +122,7 @@ def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
     def answer(disk: DiskFigures) -> None:
         call.answer(Reply(body=encode_json(KVTable(table=runtime_table(broker, disk)))))
 
-    lookup = broker.store.read_record(broker.store.stats().min_offset)
+    lookup = broker.store.reader.read_record(broker.store.stats().min_offset)
     look_up(broker, call, lookup, read)
 
 
@@ -183,7 +183,7 @@ def stored_ms(broker: Broker, queue: MessageQueue, offset: int) -> Lookup[int]:
     """Return the store time of a message in milliseconds; 0 if there is no message."""
     if offset < 0:
         return 0
-    found = yield from broker.store.store_time(queue.topic, queue.queue_id, offset)
+    found = yield from broker.store.reader.store_time(queue.topic, queue.queue_id, offset)
     return max(0, found)
 
 

@@ -123,7 +123,7 @@ async def _stored_message(broker: Broker, message_id: str | None) -> bytes:
         offset = parse_offset_message_id(message_id or "").physical_offset
     except ValueError as error:
         raise ServerError(f"msgId={message_id}: {error}") from error
-    record = await found(broker, broker.store.read_record(offset))
+    record = await found(broker, broker.store.reader.read_record(offset))
     if record is None:
         raise ServerError(remarks.message_not_found(offset))
     return stored_bytes(record)

@@ -21,7 +21,7 @@ def clean_expired_consume_queue(broker: Broker, _call: Call[NoHeader]) -> Reply:
     even though consumers have committed higher ones. Here the queue keeps its last file and its
     offsets.
     """
-    broker.store.clean_queues()
+    broker.store.upkeep.cleaner.ask_trim()
     return OK
 
 
@@ -33,7 +33,7 @@ async def clean_unused_topic(broker: Broker, call: Call[NoHeader]) -> Reply:
     """
     if not broker.is_master:
         return OK
-    for topic in sorted(broker.store.topics()):
+    for topic in sorted(broker.store.reader.topics()):
         if topic in broker.topics.table or is_system_topic(topic):
             continue
         broker.log.info("topic.cleaned", topic=topic, peer=call.peer.address)
@@ -45,7 +45,7 @@ async def clean_unused_topic(broker: Broker, call: Call[NoHeader]) -> Reply:
 
 def delete_expired_commitlog(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Delete expired files now, regardless of the configured hour."""
-    broker.store.clean_expired()
+    broker.store.upkeep.cleaner.ask()
     return OK
 
 

@@ -56,9 +56,9 @@ def _starts_at_zero(
     """Return whether a group without an offset must start with the queue's first message."""
     topic, queue_id = header.topic, header.queue_id
     store = broker.store
-    if store.max_offset(topic, queue_id) <= 0:
+    if store.reader.max_offset(topic, queue_id) <= 0:
         return True
-    if store.min_offset(topic, queue_id) > 0:
+    if store.reader.min_offset(topic, queue_id) > 0:
         return False
     if by_rocketmq_rule or broker.settings.young_queue_starts_at_zero:
         return (yield from _is_in_memory(broker, topic, queue_id))
@@ -68,14 +68,14 @@ def _starts_at_zero(
     if age_ms is None:
         return False
     subscribed_ms = broker.clock.now_ms() - age_ms
-    return subscribed_ms <= (yield from store.earliest_store_time(topic, queue_id))
+    return subscribed_ms <= (yield from store.reader.earliest_store_time(topic, queue_id))
 
 
 def _is_in_memory(broker: Broker, topic: str, queue_id: int) -> Lookup[bool]:
     """Return whether a queue's first message is so recent that RocketMQ would count it as in
     memory.
     """
-    physical_offset = yield from broker.store.place(topic, queue_id, 0)
+    physical_offset = yield from broker.store.reader.place(topic, queue_id, 0)
     if physical_offset < 0:
         return False
     behind = broker.store.confirm_offset - physical_offset
@@ -109,7 +109,7 @@ def search_offset_by_timestamp(broker: Broker, call: Call[SearchOffsetByTimestam
     """Answer with the offset of the message whose store time is nearest to the requested time."""
     header = call.header
     boundary = BoundaryType.__members__.get((header.boundary_type or "").upper())
-    lookup = broker.store.offset_by_time(
+    lookup = broker.store.reader.offset_by_time(
         header.topic, header.queue_id, header.timestamp, boundary=boundary
     )
     look_up(broker, call, lookup, SearchOffsetByTimestampReply)
@@ -117,14 +117,18 @@ def search_offset_by_timestamp(broker: Broker, call: Call[SearchOffsetByTimestam
 
 def get_max_offset(broker: Broker, call: Call[GetMaxOffset]) -> GetMaxOffsetReply:
     """Return the offset that the queue's next message will get."""
-    return GetMaxOffsetReply(broker.store.max_offset(call.header.topic, call.header.queue_id))
+    return GetMaxOffsetReply(
+        broker.store.reader.max_offset(call.header.topic, call.header.queue_id)
+    )
 
 
 def get_min_offset(broker: Broker, call: Call[GetMinOffset]) -> GetMinOffsetReply:
-    return GetMinOffsetReply(broker.store.min_offset(call.header.topic, call.header.queue_id))
+    return GetMinOffsetReply(
+        broker.store.reader.min_offset(call.header.topic, call.header.queue_id)
+    )
 
 
 def get_earliest_msg_storetime(broker: Broker, call: Call[GetEarliestMsgStoretime]) -> None:
     """Answer with the store time of the queue's oldest message; -1 if the queue is empty."""
-    lookup = broker.store.earliest_store_time(call.header.topic, call.header.queue_id)
+    lookup = broker.store.reader.earliest_store_time(call.header.topic, call.header.queue_id)
     look_up(broker, call, lookup, GetEarliestMsgStoretimeReply)

@@ -52,9 +52,13 @@ def _queues(broker: Broker) -> Steps[dict[str, list[QueueEnds]]]:
     left = STEP_ITEMS
     for topic, config in list(broker.topics.table.items()):
         offered = max(config.read_queue_nums, config.write_queue_nums)
-        count = max(offered, min(store.queue_count(topic), QUEUE_NUMS_MAX))
+        count = max(offered, min(store.reader.queue_count(topic), QUEUE_NUMS_MAX))
         found[topic] = [
-            QueueEnds(number, store.min_offset(topic, number), store.max_offset(topic, number))
+            QueueEnds(
+                number,
+                store.reader.min_offset(topic, number),
+                store.reader.max_offset(topic, number),
+            )
             for number in range(count)
         ]
         left -= count

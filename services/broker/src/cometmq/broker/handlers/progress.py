@@ -187,16 +187,16 @@ def _check_size(broker: Broker) -> Steps[None]:
 
 def _time_span(broker: Broker, topic: str, group: str, queue_id: int) -> Lookup[QueueTimeSpan]:
     store = broker.store
-    first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    first, end = store.reader.min_offset(topic, queue_id), store.reader.max_offset(topic, queue_id)
     committed = broker.offsets.committed(group, topic, queue_id) or 0
-    oldest_ms = yield from store.store_time(topic, queue_id, first)
-    newest_ms = yield from store.store_time(topic, queue_id, end - 1)
+    oldest_ms = yield from store.reader.store_time(topic, queue_id, first)
+    newest_ms = yield from store.reader.store_time(topic, queue_id, end - 1)
     consumed_ms = oldest_ms
     if committed > 0:
-        consumed_ms = yield from store.store_time(topic, queue_id, committed - 1)
+        consumed_ms = yield from store.reader.store_time(topic, queue_id, committed - 1)
     delay_ms = 0
     if committed < end:
-        next_ms = yield from store.store_time(topic, queue_id, position(committed, first))
+        next_ms = yield from store.reader.store_time(topic, queue_id, position(committed, first))
         delay_ms = max(0, broker.clock.now_ms() - next_ms) if next_ms >= 0 else 0
     return QueueTimeSpan(
         consume_time_stamp=consumed_ms,

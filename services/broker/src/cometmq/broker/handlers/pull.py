@@ -131,7 +131,7 @@ def _looked(broker: Broker, held: HeldPull, result: GetResult) -> None:
         _wake(broker, held)
         return
     held.tested_offset = result.next_offset
-    if broker.hold.is_behind(held, broker.store.max_offset):
+    if broker.hold.is_behind(held, broker.store.reader.max_offset):
         _look(broker, held)
 
 
@@ -155,7 +155,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
             _note(broker, pull, None)
         look_up(broker, call, lookup, partial(_conclude, broker, pull), may_end_early=True)
         return None
-    result = broker.store.get_messages(
+    result = broker.store.reader.get_messages(
         header.topic,
         header.queue_id,
         header.queue_offset,
@@ -182,7 +182,9 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
             return
         waited_ms = broker.clock.monotonic_ms() - started_ms
         broker.stats.count_wait(header.topic, header.consumer_group, waited_ms)
-        broker.store.note_loaded(header.topic, header.queue_id, header.queue_offset, messages)
+        broker.store.reader.note_loaded(
+            header.topic, header.queue_id, header.queue_offset, messages
+        )
         answer(broker, call, lambda: _conclude(broker, pull, messages))
 
     broker.driver.reads.read(call, load, loaded)
@@ -220,7 +222,7 @@ def _commit(broker: Broker, call: Call[PullMessage]) -> None:
 def _matching(
     broker: Broker, header: PullMessage, offset: int, count_max: int, accept: RecordFilter
 ) -> Lookup[GetResult]:
-    return broker.store.find_messages(
+    return broker.store.reader.find_messages(
         header.topic,
         header.queue_id,
         offset,

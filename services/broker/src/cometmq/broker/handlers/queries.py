@@ -34,7 +34,7 @@ def query_message(broker: Broker, call: Call[QueryMessage]) -> None:
     """Answer with the messages of a topic that have the requested key."""
     header = call.header
     default = broker.settings.default_query_max_num
-    lookup = broker.store.query(
+    lookup = broker.store.reader.query(
         header.topic,
         header.key,
         default if header.unique_key_query else header.max_num,
@@ -83,7 +83,7 @@ def query_consume_queue(broker: Broker, call: Call[QueryConsumeQueue]) -> None:
 
 def _entries(broker: Broker, header: QueryConsumeQueue) -> Lookup[Reply]:
     topic, queue_id, index = header.topic, header.queue_id, header.index
-    queue = broker.store.queue(topic, queue_id)
+    queue = broker.store.reader.queue(topic, queue_id)
     if queue is None and not _has_queue(broker, topic, queue_id):
         raise ServerError(remarks.queue_not_exist(queue_id, topic))
     if queue is None or not queue.min_offset <= index < queue.max_offset:

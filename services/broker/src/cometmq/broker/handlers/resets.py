@@ -106,13 +106,13 @@ def _targets(
 
 
 def _target(broker: Broker, header: InvokeBrokerToResetOffset, queue_id: int) -> Lookup[int]:
-    end = broker.store.max_offset(header.topic, queue_id)
+    end = broker.store.reader.max_offset(header.topic, queue_id)
     names_queue = header.queue_id is not None and header.queue_id >= 0
     if names_queue and header.offset is not None and header.offset >= 0:
         return min(header.offset, end)
     if header.timestamp == END:
         return end
-    return (yield from broker.store.offset_by_time(header.topic, queue_id, header.timestamp))
+    return (yield from broker.store.reader.offset_by_time(header.topic, queue_id, header.timestamp))
 
 
 def _reset(
@@ -170,7 +170,7 @@ def _correction_offsets(broker: Broker, header: QueryCorrectionOffset) -> Steps[
         if not number % STEP_COUNT:
             yield
         for queue_id, offset in broker.offsets.queues(group, header.topic).items():
-            if offset >= broker.store.min_offset(header.topic, queue_id):
+            if offset >= broker.store.reader.min_offset(header.topic, queue_id):
                 least[queue_id] = min(offset, least.get(queue_id, offset))
     for queue_id, offset in broker.offsets.queues(header.compare_group, header.topic).items():
         if queue_id in least and least[queue_id] > offset:

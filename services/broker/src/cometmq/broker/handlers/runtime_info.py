@@ -264,7 +264,7 @@ def _delays(broker: Broker) -> dict[str, str]:
     """Return the counts of delivered and stored messages for each level that has ever been used."""
     return {
         f"scheduleMessageOffset_{level}": (
-            f"{offset},{broker.store.max_offset(SCHEDULE_TOPIC, level - 1)}"
+            f"{offset},{broker.store.reader.max_offset(SCHEDULE_TOPIC, level - 1)}"
         )
         for level, offset in broker.delay.offsets().items()
     }

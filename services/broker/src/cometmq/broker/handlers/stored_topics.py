@@ -33,7 +33,7 @@ def readable(broker: Broker, call: Call[Any], offset: int) -> Lookup[MessageReco
     record of a permitted topic, and a later message its end, and all between them could be read.
     """
     may_read = reader(broker, call)
-    lookup = broker.store.read_record(offset)
+    lookup = broker.store.reader.read_record(offset)
     return lookup if may_read is None else _permitted(broker, lookup, may_read)
 
 
@@ -43,7 +43,7 @@ def _permitted(
     record = yield from lookup
     if record is None or not may_read(record.topic):
         return None
-    place = yield from broker.store.place(record.topic, record.queue_id, record.queue_offset)
+    place = yield from broker.store.reader.place(record.topic, record.queue_id, record.queue_offset)
     return record if place == record.physical_offset else None
 
 

@@ -102,8 +102,8 @@ def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> None:
     count = max(config.read_queue_nums, config.write_queue_nums)
     ends = {
         MessageQueue(topic, broker.settings.broker_name, queue_id): (
-            store.min_offset(topic, queue_id),
-            store.max_offset(topic, queue_id),
+            store.reader.min_offset(topic, queue_id),
+            store.reader.max_offset(topic, queue_id),
         )
         for queue_id in range(count)
     }

@@ -96,7 +96,7 @@ def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
         check_topic(place[0])
         return _end(broker, call, half, place)
 
-    lookup = stored_half(broker.store, header.commit_log_offset)
+    lookup = stored_half(broker.store.reader, header.commit_log_offset)
     look_up(broker, call, lookup, found, is_part_of_put=True)
     return None
 
@@ -205,7 +205,7 @@ def ask_transaction_state(broker: Broker, call: Call[AskTransactionState]) -> No
     def found(half: MessageRecord | None) -> AskTransactionStateReply:
         return _ask(broker, *_check_half(call.header, half))
 
-    look_up(broker, call, stored_half(broker.store, call.header.commit_log_offset), found)
+    look_up(broker, call, stored_half(broker.store.reader, call.header.commit_log_offset), found)
 
 
 def _check_half(
@@ -258,7 +258,7 @@ def set_transaction_aside(broker: Broker, call: Call[SetTransactionAside]) -> No
     def found(half: MessageRecord | None) -> Reply | None:
         return _set_aside(broker, call, _check_half(call.header, half)[0])
 
-    look_up(broker, call, stored_half(broker.store, call.header.commit_log_offset), found)
+    look_up(broker, call, stored_half(broker.store.reader, call.header.commit_log_offset), found)
 
 
 def _set_aside(
@@ -285,7 +285,7 @@ def resume_check_half_message(broker: Broker, call: Call[ResumeCheckHalfMessage]
         _store_again(broker, call, resumed(record, host=broker.store_host))
         return None
 
-    look_up(broker, call, stored_half(broker.store, offset), found)
+    look_up(broker, call, stored_half(broker.store.reader, offset), found)
 
 
 def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
@@ -308,14 +308,14 @@ def recall_transactions(broker: Broker) -> None:
     the txn-checker pulls them, so the topics must exist.
     """
     for topic in (HALF_TOPIC, OP_HALF_TOPIC):
-        if broker.store.queue(topic, HALF_QUEUE_ID) is not None:
+        if broker.store.reader.queue(topic, HALF_QUEUE_ID) is not None:
             broker.topics.create(topic, queue_nums=QUEUE_COUNT)
     examined = broker.offsets.committed(CHECK_GROUP, OP_HALF_TOPIC, HALF_QUEUE_ID) or 0
 
     def failed(error: Exception) -> None:
         broker.log.warning("transactions.unrecalled", error=describe(error))
 
-    lookup = ended_since(broker.store, examined)
+    lookup = ended_since(broker.store.reader, examined)
     broker.driver.reads.look_up(lookup, broker.transactions.recall, failed)
 
 

@@ -132,7 +132,7 @@ class BrokerLane:
         )
 
     def _read_record(self, physical_offset: int) -> bytes | None:
-        return cached(self._broker.store.record_bytes(physical_offset))
+        return cached(self._broker.store.reader.record_bytes(physical_offset))
 
     def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> bool:
         return self._pulls.learn_renewal(call, locks, answer)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from cometmq.broker.tables.offsets import KEY_SEPARATOR, Offsets
 from cometmq.remoting.progress import position
-from cometmq.store.message_store import MessageStore
+from cometmq.store.reader import Reader
 from cometmq.store.reads import Lookup
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class LagTimes:
         self._state: tuple[int, tuple[int, int]] | None = None  # after a complete round
         self._is_running = False
 
-    def step(self, offsets: Offsets, store: MessageStore, look_up: LookUp) -> None:
+    def step(self, offsets: Offsets, store: Reader, look_up: LookUp) -> None:
         """Continue the round; do nothing while the searches of the last step wait for the disk."""
         if self._is_running or self._state == (offsets.version, store.bounds):
             return
@@ -54,7 +54,7 @@ class LagTimes:
         self._is_running = False
         self._measured = None  # this round lacks a group: another one must follow
 
-    def _measure(self, offsets: Offsets, store: MessageStore) -> Lookup[None]:
+    def _measure(self, offsets: Offsets, store: Reader) -> Lookup[None]:
         searches = 0
         for _ in range(STEP_GROUPS_MAX):
             key = next(self._round, None)
@@ -69,7 +69,7 @@ class LagTimes:
             if searches >= STEP_SEARCHES_MAX:
                 return
 
-    def _measure_group(self, key: str, queues: dict[int, int], store: MessageStore) -> Lookup[int]:
+    def _measure_group(self, key: str, queues: dict[int, int], store: Reader) -> Lookup[int]:
         """Measure one group in one topic; return the number of searches."""
         topic, _, group = key.partition(KEY_SEPARATOR)
         searches, oldest_ms = 0, -1

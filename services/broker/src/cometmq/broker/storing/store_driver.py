@@ -178,7 +178,7 @@ class StoreDriver:
             placing.finish()
             self._note_commit(placing.batch, began_s)
             self.commit()
-        while self._store.put_more_index():
+        while self._store.upkeep.housekeeping.put_more_index():
             yield
 
     def _place(self, placing: Placing) -> None:
@@ -226,12 +226,14 @@ class StoreDriver:
 
     def _index(self) -> None:
         """Add keys that no commit had time for, some in each turn."""
-        if self._store.is_index_behind and not self._is_indexing:
+        if self._store.upkeep.index.is_behind and not self._is_indexing:
             self._is_indexing = True
             self._loop.call_soon(self._index_more)
 
     def _index_more(self) -> None:
-        self._is_indexing = self._store.put_more_index() and self._store.is_index_behind
+        self._is_indexing = (
+            self._store.upkeep.housekeeping.put_more_index() and self._store.upkeep.index.is_behind
+        )
         if self._is_indexing:
             self._loop.call_soon(self._index_more)
 
@@ -256,7 +258,7 @@ class StoreDriver:
         self._index()
 
     def _write_back(self) -> None:
-        job = self._store.writeback_job()
+        job = self._store.upkeep.flusher.writeback_job()
         if job is not None:
             self._start(job, self._workers.writeback)
 
@@ -314,7 +316,7 @@ class StoreDriver:
         store, before = self._store, self._ticked_end
         self._ticked_end = end = store.commit_log.end
         is_busy = end != before or self._jobs or self._syncs.is_busy or self.waiting_count
-        return TICK_INTERVAL_MS if is_busy or store.has_pages_to_flush else IDLE_INTERVAL_MS
+        return TICK_INTERVAL_MS if is_busy or store.upkeep.flusher.has_pages else IDLE_INTERVAL_MS
 
     def tick(self) -> None:
         """Start any flush and housekeeping that are due."""
@@ -327,7 +329,7 @@ class StoreDriver:
         now_ms = self._clock.now_ms()
         for job in self._store.jobs(now_ms):
             self._start(job, self._workers.store)
-        scrub = self._store.scrub_job(now_ms)
+        scrub = self._store.upkeep.scrubber.job(now_ms)
         if scrub is not None:
             self._start(scrub, self._workers.scrub)
 
@@ -412,7 +414,7 @@ class StoreDriver:
         """
         if self._is_truncating:
             return
-        job = self._store.flush_job(is_forced=is_forced)
+        job = self._store.upkeep.flusher.job(is_forced=is_forced)
         self.waiting_count = self._store.waiting_put_count  # without the sends that timed out
         if not self.waiting_count:
             self._waiting_since_ms = None
@@ -426,13 +428,13 @@ class StoreDriver:
         withdraw = self._syncs.withdraw
         if withdraw is None or self._syncs.is_busy:
             return None
-        done = self._store.lone_put()
+        done = self._store.upkeep.pending.lone()
         return done.lend(withdraw) if isinstance(done, LoneAnswer) else None
 
     def _synced(self, sync: Sync, error: Exception | None) -> None:
         self.sync_seconds.observe(sync.seconds)
         waiting_count = self.waiting_count
-        self._store.flush_done(sync.job, error)
+        self._store.upkeep.flusher.done(sync.job, error)
         self.waiting_count = self._store.waiting_put_count
         if sync.since_ms is not None:
             now_ms = self._clock.monotonic_ms()

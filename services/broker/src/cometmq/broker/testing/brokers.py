@@ -63,6 +63,7 @@ class MemoryStore:
     """The store as seen by the control plane; it answers from a table."""
 
     def __init__(self) -> None:
+        self.reader = self
         self.queues: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.deleted: list[str] = []
         self.mark = PutStatus.PUT_OK

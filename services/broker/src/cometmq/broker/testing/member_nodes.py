@@ -187,7 +187,7 @@ class MemberNode(Node):
     @property
     def visible_count(self) -> int:
         """The number of messages that consumers can read."""
-        return sum(self.store.max_offset("T", queue_id) for queue_id in range(2))
+        return sum(self.store.reader.max_offset("T", queue_id) for queue_id in range(2))
 
     def _log_grew(self) -> None:
         if self.leading is not None:

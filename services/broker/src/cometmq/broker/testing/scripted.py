@@ -213,8 +213,8 @@ class ScriptedBroker:
         """Return the first offset and the entries of every queue."""
         store = self.broker.store
         found = {}
-        for key in sorted(store.queue_ids()):
-            queue = store.queue(*key)
+        for key in sorted(store.reader.queue_ids()):
+            queue = store.reader.queue(*key)
             assert queue is not None
             count = queue.max_offset - queue.min_offset
             found[key] = queue.min_offset, queue.read_entries(queue.min_offset, count)

@@ -82,8 +82,8 @@ def bodies(one: MemberNode) -> dict[tuple[int, int], bytes]:
     found = {}
     for queue_id in range(2):
         offset = 0
-        while offset < one.store.max_offset("T", queue_id):
-            result = one.store.get_messages("T", queue_id, offset, 32)
+        while offset < one.store.reader.max_offset("T", queue_id):
+            result = one.store.reader.get_messages("T", queue_id, offset, 32)
             for data in result.records:
                 record = decode_record(data)
                 found[queue_id, record.queue_offset] = bytes(record.body)

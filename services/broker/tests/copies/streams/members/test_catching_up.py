@@ -39,7 +39,12 @@ async def test_a_follower_far_behind_reads_no_faster_than_checkpoints_save(
         for _ in range(40):
             await master.fill(100, b"x" * 1000)
         await slave.follow_member(master, 1)
-        await until(lambda: slave.store.is_crowded and slave.member_follower.is_waiting_for_disk)
+        await until(
+            lambda: (
+                slave.store.upkeep.checkpointer.is_crowded
+                and slave.member_follower.is_waiting_for_disk
+            )
+        )
         end = slave.end
         assert end < master.end - 100_000
         slave.clock.advance(60_000)  # longer than any silence timeout: the slave is not listening
@@ -66,4 +71,4 @@ async def test_a_follower_in_sync_never_waits_for_checkpoints(
         for _ in range(10):
             await master.fill(50)
             await until(lambda: is_equal(slave, master))
-        assert not slave.store.is_crowded
+        assert not slave.store.upkeep.checkpointer.is_crowded

@@ -120,8 +120,8 @@ class Group:
 def bodies(node: MemberNode) -> list[bytes]:
     found = []
     for queue_id in range(2):
-        for offset in range(node.store.max_offset("T", queue_id)):
-            result = node.store.get_messages("T", queue_id, offset, 1)
+        for offset in range(node.store.reader.max_offset("T", queue_id)):
+            result = node.store.reader.get_messages("T", queue_id, offset, 1)
             found.append(decode_record(result.records[0]).body)
     return found
 

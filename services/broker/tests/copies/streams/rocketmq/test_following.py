@@ -66,7 +66,7 @@ async def raw_master() -> AsyncIterator[RawMaster]:
 def bodies(node: Node) -> list[bytes]:
     found: list[bytes] = []
     while True:
-        result = node.store.get_messages("T", 0, len(found), 32)
+        result = node.store.reader.get_messages("T", 0, len(found), 32)
         if result.status is not GetStatus.FOUND:
             return found
         found += [decode_record(record).body for record in result.records]

@@ -158,7 +158,7 @@ class RoleChanges:
             has_lost_master=self._acting.has_lost_master(),
             lag_bytes=self._follower.status.behind_bytes(store.commit_log.end),
             is_full=is_full,
-            has_room=not is_full and store.disk_used_percent <= used_percent_max,
+            has_room=not is_full and store.upkeep.cleaner.used_percent <= used_percent_max,
         )
 
     async def start_following(self, master: int, epoch: int) -> None:

@@ -198,7 +198,9 @@ class Follower:
         self.confirmed = max(self.confirmed, confirm.confirmed)
         self.status.master_max_offset = confirm.end
         self.status.received_bytes += received_bytes
-        self.driver.store.note_distance(self.status.behind_bytes(self.commit_log.end))
+        self.driver.store.upkeep.checkpointer.note_distance(
+            self.status.behind_bytes(self.commit_log.end)
+        )
 
     def failed(self, error: Exception) -> None:
         """Handle a failure to write a file of the broker group."""

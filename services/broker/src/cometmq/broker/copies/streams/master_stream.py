@@ -304,7 +304,10 @@ class MasterStream(MasterConnection):
         """Stop reading if checkpoints cannot keep up with the master, because entries take memory
         until they are saved.
         """
-        if self._target.driver.store.is_crowded and not self.is_waiting_for_disk:
+        if (
+            self._target.driver.store.upkeep.checkpointer.is_crowded
+            and not self.is_waiting_for_disk
+        ):
             self.is_waiting_for_disk = True
             assert self._transport is not None
             if not self._is_saving:
@@ -312,7 +315,10 @@ class MasterStream(MasterConnection):
 
     def resume(self) -> None:
         """Continue reading once the store has saved enough of the received entries."""
-        if self.is_waiting_for_disk and not self._target.driver.store.is_crowded:
+        if (
+            self.is_waiting_for_disk
+            and not self._target.driver.store.upkeep.checkpointer.is_crowded
+        ):
             self.is_waiting_for_disk = False
             if self._transport is not None and not self._is_saving and not self.ended.done():
                 self._transport.resume_reading()
@@ -336,7 +342,10 @@ class MasterStream(MasterConnection):
 
     def _report_news(self) -> None:
         elapsed_ms = self._now_ms() - self._reported_ms
-        if self._target.driver.store.is_catching_up and elapsed_ms < REPORT_BEHIND_MS:
+        if (
+            self._target.driver.store.upkeep.checkpointer.is_catching_up
+            and elapsed_ms < REPORT_BEHIND_MS
+        ):
             return
         report = self._next_report()
         is_news = (report.offset, report.tables) != (self._reported.offset, self._reported.tables)
