@@ -270,7 +270,25 @@ def test_a_fault_of_the_native_code_leaves_the_log_to_python(monkeypatch):
     assert replicate(plain, [500], [None], None) == replicate(
         plain, [500], [None], RangeReader(log)
     )
-    assert len(log.named("dispatch.failed")) == 1
+    assert [it["part"] for it in log.named("native.failed")] == ["dispatch"]
+
+
+def test_after_one_panic_headers_are_followed_in_python_for_good(monkeypatch):
+    calls = []
+
+    def fail(*_args):
+        calls.append(1)
+        raise accel.PanicException("a bug")
+
+    monkeypatch.setattr(accel, "follow_headers", fail)
+    log = RecordingLog()
+    follow = HeaderFollower(log)
+    assert [follow(b"", 0, 1024, 1024) for _ in range(3)] == [None] * 3
+    assert len(calls) == 1
+    assert [it["part"] for it in log.named("native.failed")] == ["stream"]
+    monkeypatch.setattr(accel, "follow_headers", lambda *_args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # it ends panics only
+        HeaderFollower(log)(b"", 0, 1024, 1024)
 
 
 def test_the_setting_turns_native_code_off():

@@ -25,6 +25,7 @@ __all__ = [
     "IS_BUILT",
     "IS_OUTDATED",
     "OUTDATED",
+    "Breaker",
     "HeaderFollower",
     "RangeReader",
     "accel",
@@ -75,14 +76,42 @@ def _version_mismatch() -> str | None:
     return None
 
 
-class RangeReader:
-    """Reads ranges of the log; after a failure of the native code, it leaves all ranges to
-    Python.
+class Breaker:
+    """Leaves a part of the work to Python for good after the first panic of the native code, so
+    that a bug in it costs speed and nothing else.
+
+    As a context manager, it ends a block that panics; the caller goes on behind the block.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, part: str, log: Log) -> None:
+        self._part = part
         self._log = log
-        self._has_failed = False
+        self.is_open = False
+        """Whether Python does the work."""
+
+    def trip(self, error: BaseException) -> None:
+        self.is_open = True
+        self._log.error(
+            "native.failed", part=self._part, error=describe(error), action="report this bug"
+        )
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object
+    ) -> bool:
+        if not isinstance(error, accel.PanicException):
+            return False
+        self.trip(error)
+        return True
+
+
+class RangeReader:
+    """Reads ranges of the log."""
+
+    def __init__(self, log: Log) -> None:
+        self._breaker = Breaker("dispatch", log)
 
     def __call__(
         self,
@@ -95,9 +124,9 @@ class RangeReader:
         delayed: Delayed,
     ) -> tuple[int, int, int, Sequence[QueueRun], Keys] | None:
         """See `cometmq.store.writing.ranges.ReadRange`."""
-        if self._has_failed:
+        if self._breaker.is_open:
             return None
-        try:
+        with self._breaker:
             return accel.read_range(
                 data,
                 position,
@@ -106,31 +135,24 @@ class RangeReader:
                 is_indexing=is_indexing,
                 delayed=delayed,
             )
-        except accel.PanicException as error:
-            self._has_failed = True
-            self._log.error("dispatch.failed", error=describe(error), action="report this bug")
-            return None
+        return None
 
 
 class HeaderFollower:
     """Follows the headers of received records; Python code diagnoses invalid ones."""
 
     def __init__(self, log: Log) -> None:
-        self._log = log
-        self._has_failed = False
+        self._breaker = Breaker("stream", log)
 
     def __call__(
         self, data: bytes, offset: int, file_size: int, bytes_max: int
     ) -> tuple[int, int] | None:
         """See `cometmq.broker.copies.streams.records.FollowHeaders`."""
-        if self._has_failed:
+        if self._breaker.is_open:
             return None
-        try:
+        with self._breaker:
             return accel.follow_headers(data, offset, file_size, bytes_max)
-        except accel.PanicException as error:
-            self._has_failed = True
-            self._log.error("dispatch.failed", error=describe(error), action="report this bug")
-            return None
+        return None
 
 
 def open_header_follower(settings: BrokerSettings, log: Log) -> HeaderFollower | None:

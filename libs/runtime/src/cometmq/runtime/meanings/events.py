@@ -88,10 +88,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker, so the broker handles all messages in Python.",
     "lane.failed": "The native message path has a bug; please report it. Until the restart, all "
     "sends, or all pulls, take the Python path.",
-    "delay.native_failed": "Native delivery of delayed messages has a bug; please report it. From "
-    "now on Python delivers all delayed messages.",
-    "dispatch.failed": "Native dispatch has a bug; please report it. From now on Python dispatches "
-    "all records of the log.",
+    "native.failed": "The native code has a bug; please report it. Until the restart, Python does "
+    "the work of this `part`.",
     "handler.failed": "A request was answered with code 1 because of a bug; please report it.",
     "answer.too_large": "An answer was larger than a frame may be, so code 1 was sent instead; "
     "`code` is the request's.",

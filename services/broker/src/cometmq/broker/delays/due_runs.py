@@ -12,13 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.broker.delays.parking import Reason
-from cometmq.broker.native import accel
+from cometmq.broker.native import Breaker, accel
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
-from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.queues.consume_queue import ENTRY
 from cometmq.store.reader import Reader
@@ -71,8 +70,7 @@ class DueRuns:
         self._store = store
         self._host = host
         self._settings = settings
-        self._log = log
-        self._has_failed = False
+        self.breaker = Breaker("delays", log)
         self.delivered_count = 0
 
     def find(
@@ -87,11 +85,11 @@ class DueRuns:
         `entries` are the level's entries, starting at `first_offset`. `has_queues` returns whether
         a topic has this number of queues; Python examines messages for other topics and queues.
         """
-        if self._has_failed:
+        if self.breaker.is_open:
             return None
         settings = self._settings()
         file_size = settings.mapped_file_size_commit_log
-        try:
+        with self.breaker:
             count, ends_at_undue, places = accel.select_due(
                 entries,
                 now_ms=times.now_ms,
@@ -115,20 +113,11 @@ class DueRuns:
                 delayed_topic=SCHEDULE_TOPIC,
                 half_topic=HALF_TOPIC,
             )
-        except accel.PanicException as error:
-            self.fail(error)
-            return None
-        if not records.count or not all(has_queues(*target) for target in records.targets()):
-            return None
-        is_behind = records.count < count or not ends_at_undue
-        return DueRun(self, records, first_offset, is_behind=is_behind)
-
-    def fail(self, error: BaseException) -> None:
-        """Leave all messages to Python from now on, so that a bug in native code delays none of
-        them.
-        """
-        self._has_failed = True
-        self._log.error("delay.native_failed", error=describe(error), action="report this bug")
+            if not records.count or not all(has_queues(*target) for target in records.targets()):
+                return None
+            is_behind = records.count < count or not ends_at_undue
+            return DueRun(self, records, first_offset, is_behind=is_behind)
+        return None
 
 
 class DueRun:
@@ -158,20 +147,17 @@ class DueRun:
         create: CreateQueue,
     ) -> PlacedRun:
         """Encode the copies at their position in the log."""
-        try:
+        with self._runs.breaker:
             placed, records, entries, keys, totals = self._records.place(
                 first, count, offset, file_end, store_timestamp, queues, create
             )
-        except accel.PanicException as error:
-            self._runs.fail(error)
-            # The run counts as placed but writes no byte, so the level's position is left
-            # unchanged.
-            failed = partial(self._refuse_placed, first, count)
-            return count, 0, b"", [], KeyedRows(), [(False, failed, count)]
-        next_offset = self._first_offset + first + placed
-        delivered = Delivered(placed, next_offset, offset + len(records), totals)
-        answer = partial(self._stored, delivered)
-        return placed, placed, records, entries, keys, [(False, answer, placed)]
+            next_offset = self._first_offset + first + placed
+            delivered = Delivered(placed, next_offset, offset + len(records), totals)
+            answer = partial(self._stored, delivered)
+            return placed, placed, records, entries, keys, [(False, answer, placed)]
+        # The run counts as placed but writes no byte, so the level's position is left unchanged.
+        failed = partial(self._refuse_placed, first, count)
+        return count, 0, b"", [], KeyedRows(), [(False, failed, count)]
 
     def refuse(self, first: int, count: int, result: PutResult) -> None:
         """Report to the level that messages were not placed."""
