@@ -15,6 +15,7 @@ from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.producers import Producers
 from cometmq.broker.clients.queue_locks import QueueLock, QueueLocks
 from cometmq.broker.clients.registered import Registered
+from cometmq.broker.clients.told import Told
 from cometmq.broker.copies.keys import MemberKeys
 from cometmq.broker.copies.state import Replication
 from cometmq.broker.delays.delays import Delays
@@ -145,6 +146,7 @@ class Broker:
     started_monotonic_ms: int = field(init=False)
     is_master: bool = field(init=False)  # cached from `role` for the message path
     producers: Producers = field(default_factory=Producers)
+    told: Told = field(default_factory=Told)
     locks: QueueLocks = field(default_factory=QueueLocks)
     hold: HoldTable = field(default_factory=HoldTable)
     cluster_pair: str = ""  # the property that every message gets

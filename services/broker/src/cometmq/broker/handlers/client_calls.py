@@ -15,12 +15,16 @@ import msgspec
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.handlers.deferred_answers import found
+from cometmq.broker.clients.registered import consumer_size
+from cometmq.broker.handlers.deferred_answers import found, settle
+from cometmq.broker.limits import GROUP_SUBSCRIPTIONS
 from cometmq.broker.messages import stored_bytes
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.offsets import ConsumerStatus
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.admin import InvokeBrokerToGetConsumerStatus
@@ -43,6 +47,7 @@ from cometmq.remoting.versions import CLIENT_CALLS_MIN, RESET_OFFSET_MIN, versio
 
 CALL_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
+SUBSCRIPTIONS_TIMEOUT_MS: Final = 1_000  # a pull waits for it
 
 
 def check_versions(members: Collection[Client]) -> None:
@@ -107,6 +112,46 @@ async def get_consumer_running_info(broker: Broker, call: Call[GetConsumerRunnin
     header = call.header
     client = _online(broker, header.consumer_group, header.client_id)
     return await _pass_on(call, header.consumer_group, client, header)
+
+
+async def ask_subscriptions(broker: Broker, call: Call[Any], name: str) -> None:
+    """Ask the client of a request what its member of a group subscribes to, and note the answer, if
+    there is one. Raise LimitReached if there is no room for it.
+    """
+    key, asking = (call.peer, name), broker.told.asking
+    if broker.told.group(*key, broker.clock.monotonic_ms()) is not None:
+        return  # told while this pull waited for its turn
+    if key in asking:
+        await asyncio.wait([asking[key]])
+        return
+    asking[key] = asyncio.get_running_loop().create_future()
+    try:
+        await _ask_subscriptions(broker, call, name)
+    finally:
+        settle(asking.pop(key), None)
+
+
+async def _ask_subscriptions(broker: Broker, call: Call[Any], name: str) -> None:
+    question, code = GetConsumerRunningInfo(name, ""), RequestCode.GET_CONSUMER_RUNNING_INFO
+    try:
+        answer = await call.peer.invoke(code, question, timeout_ms=SUBSCRIPTIONS_TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise command_error(answer.code, answer.remark)
+        info = decode_json(ConsumerRunningInfo, answer.body)
+    except CometError as error:
+        broker.log.debug("subscriptions.untold", group=name, error=describe(error))
+        return
+    if not call.peer.is_open or broker.consumers.group(name) is not None:
+        return
+    data = ConsumerData(
+        group_name=name,
+        message_model=info.properties.get("messageModel", "CLUSTERING"),
+        subscription_data_set=info.subscription_set,
+    )
+    room = broker.room(call)
+    room.check(GROUP_SUBSCRIPTIONS, len(info.subscription_set), f"the group {name}")
+    broker.registered.admit(call.peer, name, consumer_size("", data), room, consumes=True)
+    broker.told.note(call.peer, data, broker.clock.monotonic_ms())
 
 
 async def consume_message_directly(broker: Broker, call: Call[ConsumeMessageDirectly]) -> Reply:

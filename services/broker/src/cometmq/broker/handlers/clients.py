@@ -82,6 +82,7 @@ def unregister_client(broker: Broker, call: Call[UnregisterClient]) -> Reply:
             header.consumer_group, call.peer, notify=_may_notify(broker, config)
         )
         broker.registered.leave(call.peer, header.consumer_group, consumes=True)
+        broker.told.forget(call.peer, header.consumer_group)
     return OK
 
 
@@ -141,6 +142,7 @@ def _check_expression(expression: str) -> Reply:
 def connection_closed(broker: Broker, peer: Peer) -> None:
     """Unregister the client of a closed connection, and notify the other members of its groups."""
     broker.registered.drop(peer)
+    broker.told.drop(peer)
     broker.producers.drop(peer)
     broker.consumers.drop(peer, notify=broker.settings.notify_consumer_ids_changed_enable)
 
@@ -178,6 +180,7 @@ def _register_consumer(broker: Broker, data: ConsumerData, client: Client, room:
             broker.registered.leave(client.peer, data.group_name, consumes=True)
         raise
     broker.consumers.register(data, client, notify=_may_notify(broker, config))
+    broker.told.forget(client.peer, data.group_name)
     broker.filters.register(data.group_name, data.subscription_data_set, room)
 
 

@@ -7,7 +7,7 @@ message.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -18,6 +18,7 @@ import msgspec
 from cometmq.broker.broker import Broker
 from cometmq.broker.detours import SlowReason
 from cometmq.broker.filters.records import RecordFilter
+from cometmq.broker.handlers.client_calls import ask_subscriptions
 from cometmq.broker.handlers.deferred_answers import answer, look_up
 from cometmq.broker.handlers.pull_filters import MessageFilter, message_filter
 from cometmq.broker.hold import HeldPull
@@ -33,6 +34,7 @@ from cometmq.remoting.errors import (
     NoPermission,
     ServerError,
     SubscriptionGroupNotExist,
+    SubscriptionNotExist,
     SystemBusy,
     TopicNotExist,
 )
@@ -81,8 +83,22 @@ class AdmittedPull(msgspec.Struct):
     started_s: float
 
 
-def pull_message(broker: Broker, call: Call[PullMessage]) -> Reply | None:
+def pull_message(
+    broker: Broker, call: Call[PullMessage]
+) -> Reply | Coroutine[None, None, Reply | None] | None:
     """Answer with messages, or hold the pull until some arrive."""
+    try:
+        return _pull(broker, call, may_hold=True)
+    except SubscriptionNotExist:
+        is_known = broker.consumers.group(call.header.consumer_group) is not None
+        if is_known or not broker.settings.group_record:
+            raise
+        return _pull_when_told(broker, call)
+
+
+async def _pull_when_told(broker: Broker, call: Call[PullMessage]) -> Reply | None:
+    """Serve a pull of a group that this member of a broker group has had no heartbeat of yet."""
+    await ask_subscriptions(broker, call, call.header.consumer_group)
     return _pull(broker, call, may_hold=True)
 
 
@@ -202,11 +218,18 @@ def _note(broker: Broker, pull: AdmittedPull, result: GetResult | None) -> None:
         reason = SlowReason.COLD
     elif result is not None and result.status is not GetStatus.FOUND:
         reason = SlowReason.EMPTY
-    elif broker.lane.learn_pull(pull.call, pull.group, pull.accept):
+    elif _is_told(broker, pull.call) or broker.lane.learn_pull(pull.call, pull.group, pull.accept):
         reason = SlowReason.FIRST
     else:
         reason = SlowReason.UNUSUAL
     broker.detours.note(pull.call.code, reason)
+
+
+def _is_told(broker: Broker, call: Call[PullMessage]) -> bool:
+    """Return whether the filter holds for this connection only (`clients/told.py`)."""
+    header = call.header
+    has_own = header.sys_flag & PullSysFlag.SUBSCRIPTION
+    return not has_own and broker.consumers.group(header.consumer_group) is None
 
 
 def _commit(broker: Broker, call: Call[PullMessage]) -> None:

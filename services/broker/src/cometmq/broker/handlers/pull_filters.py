@@ -120,7 +120,9 @@ def _registered(
     broker: Broker, call: Call[PullMessage], group: SubscriptionGroupConfig
 ) -> SubscriptionData:
     header = call.header
-    consumers = broker.consumers.group(header.consumer_group)
+    consumers = broker.consumers.group(header.consumer_group) or broker.told.group(
+        call.peer, header.consumer_group, broker.clock.monotonic_ms()
+    )
     if consumers is None:
         raise SubscriptionNotExist(remarks.GROUP_INFO_MISSING)
     if consumers.message_model == BROADCASTING and not group.consume_broadcast_enable:
