@@ -165,6 +165,7 @@ class SimBroker:
         self.offsets = SimTable("offsets.json")
         self.filters = SimTable("filters.json")
         self.delay = SimDelay("delay.json")
+        self.tables = self.topics, self.groups, self.offsets, self.filters, self.delay
         self.transactions = self.locks = self.hold = _Nothing()
         self.replication = self
         self.following = Following()
@@ -261,7 +262,7 @@ class BrokerProcess:
             host.disk, self.store.layout.journal, worker=workers.config,
             log=broker.log, file_bytes=1 << 16, keeps_position=True, turn=self.driver.turn,
         )  # fmt: skip
-        for table in (broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay):
+        for table in broker.tables:
             journal.attach(table)
         opened = open_state(host.settings, self.store, journal, host.surroundings)
         broker.journal = journal

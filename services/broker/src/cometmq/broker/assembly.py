@@ -39,7 +39,7 @@ from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.storing.log_syncs import NativeSyncer
 from cometmq.broker.storing.store_driver import StoreDriver, Workers
 from cometmq.broker.tables.groups import Groups, group_file
-from cometmq.broker.tables.journal import Journal, Journaled
+from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.topics import Topics, topic_file
@@ -230,19 +230,16 @@ def assemble(inputs: Inputs) -> Broker:
 def _begin_journal(journal: Journal, broker: Broker) -> None:
     """Start journaling changes, and request saves of tables that differ from their files."""
     saver = broker.saver
-    tables: tuple[Journaled, ...] = (
-        broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay,
-    )  # fmt: skip
 
     def save_all() -> None:
-        for table in tables:
+        for table in broker.tables:
             saver.request_if_dirty(table)
 
     journal.attach(broker.delay)
     journal.turn.noted.connect(OncePerTurn(journal.write))
     journal.turn.filled.connect(save_all)
     journal.begin()
-    for table in tables:
+    for table in broker.tables:
         if table.is_dirty or not table.file.loaded_digest:
             saver.request(table)
 

@@ -18,6 +18,7 @@ from cometmq.broker.clients.registered import Registered
 from cometmq.broker.clients.told import Told
 from cometmq.broker.copies.keys import MemberKeys
 from cometmq.broker.copies.state import Replication
+from cometmq.broker.copies.tables.feed import Replicated
 from cometmq.broker.delays.delays import Delays
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.detours import Detours
@@ -214,6 +215,11 @@ class Broker:
     def _may_replicate(self, end: int) -> bool:
         behind_bytes_max = self.settings.ha_slave_fallbehind_max
         return self.replication.slaves.may_replicate(end, behind_bytes_max)
+
+    @property
+    def tables(self) -> tuple[Replicated, ...]:
+        """The journaled tables, which a master of a broker group copies to its followers."""
+        return (self.topics, self.groups, self.offsets, self.filters, self.delay)
 
     @property
     def is_slave(self) -> bool:

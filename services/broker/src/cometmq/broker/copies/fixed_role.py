@@ -28,7 +28,6 @@ def log_server(broker: Broker, worker: Worker, client: Invoker) -> LogServer:
         return slave_hosts(client, list(broker.registration.links), broker.settings.broker_name)
 
     return LogServer(
-        broker.store,
         broker.driver,
         broker.replication.slaves,
         worker=worker,
@@ -91,7 +90,6 @@ def slave_side(broker: Broker, client: Invoker) -> tuple[SlaveFollower, MasterCo
         return copies.inspect()
 
     follower = SlaveFollower(
-        broker.store,
         broker.driver,
         status,
         is_slave=is_slave,

@@ -26,7 +26,7 @@ from cometmq.broker.copies.streams.reports import FollowerView
 from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.streams.serving import TICK_INTERVAL_MS, LogServer
 from cometmq.broker.copies.streams.tails import keep_tail
-from cometmq.broker.copies.tables.feed import Replicated, TableFeed
+from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.store_driver import Workers
 from cometmq.broker.tables.journal import Journal
@@ -203,7 +203,7 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
     state, history = opened
     folder = Path(settings.store_path_root_dir).expanduser()
     place = record or record_of(settings, broker.loaded.label)
-    feed = TableFeed(journal, {table.file.path.name: table for table in replicated(broker)})
+    feed = TableFeed(journal, {table.file.path.name: table for table in broker.tables})
     epoch_log = EpochLog(
         EpochFile(folder, host.files), history,
         commit_log=broker.store.commit_log, worker=workers.config,
@@ -271,11 +271,6 @@ def _proving(broker: Broker, state: State, host: Surroundings) -> Proving:
         shown=f"{broker.loaded.label('groupKeyFile')}={settings.group_key_file}",
         new_nonce=host.new_nonce,
     )
-
-
-def replicated(broker: Broker) -> tuple[Replicated, ...]:
-    """Return the tables that a master copies to its followers."""
-    return (broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay)
 
 
 def _leader(

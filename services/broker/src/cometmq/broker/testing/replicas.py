@@ -65,7 +65,6 @@ class Node:
             self.store, workers=self.workers, clock=self.clock, log=self.log, syncer=syncer
         )
         self.server = LogServer(
-            self.store,
             self.driver,
             self.state.slaves,
             worker=self.workers.replicate,
@@ -83,7 +82,6 @@ class Node:
         self.master_address = ""
         self.inspect: Callable[[], Awaitable[None]] = _nothing
         self.follower = SlaveFollower(
-            self.store,
             self.driver,
             self.state.following,
             is_slave=lambda: True,

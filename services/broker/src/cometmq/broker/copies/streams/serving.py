@@ -20,9 +20,8 @@ from functools import partial
 from typing import Final
 
 from cometmq.broker.copies.state import Slaves
-from cometmq.broker.copies.streams.first_bytes import FirstBytes
 from cometmq.broker.copies.streams.frames import VERSION
-from cometmq.broker.copies.streams.openings import Openings
+from cometmq.broker.copies.streams.openings import FirstBytes, Openings
 from cometmq.broker.copies.streams.rocketmq.slave_addresses import WAIT_MS, SlaveAddresses
 from cometmq.broker.copies.streams.rocketmq.slave_stream import SlaveStream
 from cometmq.broker.copies.streams.sending import LogSender
@@ -35,7 +34,6 @@ from cometmq.remoting.transport.server import ALL_ADDRESSES
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.worker import Worker
-from cometmq.store.message_store import MessageStore
 
 TICK_INTERVAL_MS: Final = 100
 IDLE_INTERVAL_MS: Final = 500
@@ -49,9 +47,8 @@ _REFUSALS_MS: Final = 60_000
 class LogServer:
     """Listens for slaves and keeps one stream for each."""
 
-    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+    def __init__(  # the collaborators, each by name
         self,
-        store: MessageStore,
         driver: StoreDriver,
         slaves: Slaves,
         *,
@@ -64,7 +61,7 @@ class LogServer:
         """`worker` reads slices that are not in memory; `settings` may change at run time."""
         self.addresses = addresses
         self.openings = Openings()
-        self.store = store
+        self.store = driver.store
         self.slaves = slaves
         self.worker = worker
         self.settings = settings

@@ -33,7 +33,6 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.runtime.clock import Clock
 from cometmq.store.errors import CorruptStore, DiskError
-from cometmq.store.message_store import MessageStore
 from cometmq.store.writing.write_state import Refusal
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -47,7 +46,6 @@ class SlaveFollower:
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
-        store: MessageStore,
         driver: StoreDriver,
         status: Following,
         *,
@@ -62,7 +60,7 @@ class SlaveFollower:
 
         `inspect` asks the master whether the logs fit, and raises UnfitLog if they do not.
         """
-        self.store = store
+        self.store = driver.store
         self.driver = driver
         self.status = status
         self.settings = settings
