@@ -7,6 +7,7 @@ import pytest
 from cometmq.ha.actions import Status
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy
+from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.api_types.status import GroupStatus
 from cometmq.operator.broker_groups.decide import Backlog, Nothing, Reason, Restart, Seen, Wait
 from cometmq.operator.broker_groups.observe import REVISION, Live, seen_of
@@ -53,7 +54,7 @@ PHASES = {
 
 
 def test_a_secret_that_cannot_be_used_makes_a_running_group_unready():
-    fault = Wait(Reason.SECRET_INCOMPLETE, "the Secret mq/cert lacks ca.crt")
+    fault = Wait(SecretReason.INCOMPLETE, "the Secret mq/cert lacks ca.crt")
     found = status(seen(READY, READY), secret_fault=fault, step=fault)
     assert found.phase == "Failed"
     states = conditions(found)

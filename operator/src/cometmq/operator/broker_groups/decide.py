@@ -16,6 +16,7 @@ from cometmq.ha import planned
 from cometmq.ha.actions import HandOver, Statuses
 from cometmq.ha.member import Role
 from cometmq.ha.record import Record
+from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.api_types.sections import Deletion, Rollout
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.engine.managed import SKIP_DRAIN
@@ -84,10 +85,6 @@ class Reason(StrEnum):
     BACKLOG_UNKNOWN = "BacklogUnknown"
     BACKLOG = "Backlog"
     SENDS_GO_ON = "SendsGoOn"
-    SECRET_MISSING = "SecretMissing"  # noqa: S105  # reasons, no passwords
-    SECRET_INCOMPLETE = "SecretIncomplete"  # noqa: S105
-    SECRET_UNUSABLE = "SecretUnusable"  # noqa: S105
-    SECRET_FORBIDDEN = "SecretForbidden"  # noqa: S105
 
 
 class Nothing(msgspec.Struct, frozen=True):
@@ -97,7 +94,7 @@ class Nothing(msgspec.Struct, frozen=True):
 class Wait(msgspec.Struct, frozen=True):
     """A change is due but must wait; `text` gives the reason."""
 
-    reason: Reason
+    reason: Reason | SecretReason
     text: str
 
 

@@ -10,9 +10,8 @@ from cometmq.operator.broker_groups.decide import Ending, Nothing, Reason, Step,
 from cometmq.operator.broker_groups.group import BrokerGroup
 from cometmq.operator.broker_groups.status import Findings, said
 from cometmq.operator.engine.context import Context
-from cometmq.operator.engine.writes import write_event
 
-PATIENCE_MS: Final[Mapping[Reason, int]] = {
+PATIENCE_MS: Final[Mapping[str, int]] = {
     Reason.STATEFUL_SET_LAGS: 30_000,
     Reason.NO_RECORD: 120_000,
     Reason.POD_MISSING: 120_000,
@@ -82,4 +81,4 @@ class Reporter:
         """Write one Event; a failure is only logged, as nothing depends on Events."""
         self._context.log.info("group.changed", group=group.name, reason=reason, text=text)
         key = (KIND, group.namespace, group.name)
-        await write_event(self._context, key, group.uid, (reason, text), is_warning=is_warning)
+        await self._context.write_event(key, group.uid, (reason, text), is_warning=is_warning)

@@ -4,41 +4,25 @@ rotate-key, accept-loss (pure).
 """
 
 from enum import StrEnum
-from typing import Final
 
 import msgspec
 
 from cometmq.ha.actions import LIVE_ROLES, Fence, HandOver, Status
 from cometmq.ha.record import Copy, Record
+from cometmq.operator.api_types.broker_group import GROUP
 from cometmq.operator.broker_groups import acceptance, decide
 from cometmq.operator.broker_groups.decide import Seen, Wait
-from cometmq.operator.broker_groups.group import (
-    ACCEPT_LOSS,
-    FENCE,
-    REBUILD,
-    ROTATE_KEY,
-    SWITCHOVER,
-    BrokerGroup,
-)
+from cometmq.operator.broker_groups.group import ACCEPT_LOSS, SWITCHOVER, BrokerGroup
 
 
 class Verb(StrEnum):
-    """The orders, as shown in the status."""
+    """The orders in annotations, in the sequence in which they are carried out."""
 
-    SWITCHOVER = "switchover-to"
     FENCE = "fence"
+    SWITCHOVER = "switchover-to"
     REBUILD = "rebuild"
     ROTATE_KEY = "rotate-key"
     ACCEPT_LOSS = "accept-loss"
-
-
-ANNOTATIONS: Final = {
-    FENCE: Verb.FENCE,
-    SWITCHOVER: Verb.SWITCHOVER,
-    REBUILD: Verb.REBUILD,
-    ROTATE_KEY: Verb.ROTATE_KEY,
-    ACCEPT_LOSS: Verb.ACCEPT_LOSS,
-}
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -82,8 +66,8 @@ Plan = HandOver | Fence | Discard | AcceptLoss | RotateKey | Refused
 
 def given(group: BrokerGroup) -> Order | None:
     """Return the next order to carry out; others wait for the next pass."""
-    for annotation, verb in ANNOTATIONS.items():
-        if annotation in group.annotations:
+    for verb in Verb:
+        if (annotation := f"{GROUP}/{verb}") in group.annotations:
             return Order(annotation, verb, group.annotations[annotation])
     return None
 

@@ -45,7 +45,6 @@ from cometmq.operator.broker_groups.status import Findings, status_of
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.managed import Key
 from cometmq.operator.engine.passes import Pass
-from cometmq.operator.engine.writes import write_status
 from cometmq.remoting.errors import CometError
 
 SOON_MS: Final = 1_000
@@ -211,7 +210,7 @@ class GroupPass(Pass[BrokerGroup]):
             else:
                 await self._group_key.keep(group, members.reported_keys, live.pods)
         except SecretFault as error:
-            return fault or Wait(decide.Reason(error.reason), str(error))
+            return fault or Wait(error.reason, str(error))
         finally:
             members.keys = self._group_key.keys
         return fault
@@ -226,7 +225,7 @@ class GroupPass(Pass[BrokerGroup]):
                 await secrets.require(group.namespace, accounts.secret_name, (ACL_FILE,))
                 await secrets.account(group.namespace, accounts.operator_secret_name)
         except SecretFault as error:
-            return Wait(decide.Reason(error.reason), str(error))
+            return Wait(error.reason, str(error))
         return None
 
     async def point_at_master(self) -> None:
@@ -326,4 +325,4 @@ class GroupPass(Pass[BrokerGroup]):
     async def _write_status(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
         status = self.status = status_of(group, found, before, self.context.wall_time())
         if status != before:
-            await write_status(self.context.api, self.key, status)
+            await self.context.write_status(self.key, status)

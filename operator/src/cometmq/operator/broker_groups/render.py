@@ -129,8 +129,12 @@ def config_hash(
     group: BrokerGroup, *, is_key_required: bool = True, group_address: str = ""
 ) -> str:
     """Return a hash of the settings; pods with a different hash must restart."""
-    text = broker_conf(group, is_key_required=is_key_required, group_address=group_address)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    conf = broker_conf(group, is_key_required=is_key_required, group_address=group_address)
+    return _hash(conf)
+
+
+def _hash(conf: str) -> str:
+    return hashlib.sha256(conf.encode()).hexdigest()[:16]
 
 
 def objects(
@@ -163,14 +167,7 @@ def objects(
         found.append(_budget(group))
     return [
         *found,
-        _stateful_set(
-            group,
-            image,
-            replicas,
-            volume_size,
-            is_key_required=is_key_required,
-            group_address=group_address,
-        ),
+        _stateful_set(group, image, replicas, volume_size, _marks(group, conf, is_key_required)),
     ]
 
 
@@ -314,13 +311,7 @@ def _budget(group: BrokerGroup) -> Object:
 
 
 def _stateful_set(
-    group: BrokerGroup,
-    image: str,
-    replicas: int,
-    volume_size: str,
-    *,
-    is_key_required: bool,
-    group_address: str,
+    group: BrokerGroup, image: str, replicas: int, volume_size: str, marks: dict[str, str]
 ) -> Object:
     storage = group.spec.storage
     claim: Object = {
@@ -333,19 +324,6 @@ def _stateful_set(
             **({"storageClassName": storage.class_name} if storage.class_name else {}),
         },
     }
-    annotations = {
-        CONFIG_HASH: config_hash(
-            group, is_key_required=is_key_required, group_address=group_address
-        ),
-        KEY_MARK: KEY_REQUIRED if is_key_required else KEY_OPTIONAL,
-    }
-    if group.spec.tls is not None:
-        # The operator reads the annotations of a pod to learn how to reach its control port.
-        annotations[TLS_SECRET] = group.spec.tls.secret_name
-        if group.spec.tls.control_name is not None:
-            annotations[CONTROL_NAME] = group.spec.tls.control_name
-    if restart := group.annotations.get(RESTART):
-        annotations[RESTART] = restart
     spec = {
         "serviceName": group.peers,
         "replicas": replicas,
@@ -357,7 +335,23 @@ def _stateful_set(
             "whenDeleted": storage.retain.when_deleted.value,
             "whenScaled": storage.retain.when_scaled.value,
         },
-        "template": pod_template(group, image=image, annotations=annotations),
+        "template": pod_template(group, image=image, annotations=marks),
         "volumeClaimTemplates": [claim],
     }
     return owned(group, "apps/v1", "StatefulSet", group.name, spec=spec)
+
+
+def _marks(group: BrokerGroup, conf: str, is_key_required: bool) -> dict[str, str]:
+    """Return the annotations of new pods."""
+    marks = {
+        CONFIG_HASH: _hash(conf),
+        KEY_MARK: KEY_REQUIRED if is_key_required else KEY_OPTIONAL,
+    }
+    if group.spec.tls is not None:
+        # The operator reads the annotations of a pod to learn how to reach its control port.
+        marks[TLS_SECRET] = group.spec.tls.secret_name
+        if group.spec.tls.control_name is not None:
+            marks[CONTROL_NAME] = group.spec.tls.control_name
+    if restart := group.annotations.get(RESTART):
+        marks[RESTART] = restart
+    return marks

@@ -11,7 +11,6 @@ from typing import ClassVar, Generic, TypeVar
 from cometmq.operator.api import Body
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.managed import Key, Managed
-from cometmq.operator.engine.writes import is_ending, set_finalizer
 
 M = TypeVar("M", bound=Managed)
 
@@ -72,8 +71,7 @@ class Pass(ABC, Generic[M]):
         return None if await self._set_finalizer(body, present=False) else 0
 
     async def _set_finalizer(self, body: Body, *, present: bool) -> bool:
-        api = self.context.api
-        return await set_finalizer(api, self.key[0], body, self.finalizer, present=present)
+        return await self.context.set_finalizer(self.key, body, self.finalizer, present=present)
 
     @abstractmethod
     def parse(self, body: Body) -> M:
@@ -97,7 +95,7 @@ class Pass(ABC, Generic[M]):
         """Return whether a deletion goes on without a further step: a namespace must not wait for
         brokers, and the operator may have lost its rights there already.
         """
-        return await is_ending(self.context.api, one.namespace)
+        return await self.context.is_ending(one.namespace)
 
     def view(self) -> object:
         """Return the state, besides objects, whose change starts a pass; None if there is none."""

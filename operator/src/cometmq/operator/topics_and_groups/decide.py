@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.operator.api_types.secret_keys import SecretReason
 from cometmq.operator.api_types.status import Condition
 from cometmq.operator.api_types.topics_and_groups import (
     BrokerEntry,
@@ -54,10 +55,6 @@ class Reason(StrEnum):
     BACKLOG = "Backlog"
     SENDS_GO_ON = "SendsGoOn"
     MEMBERS_CONNECTED = "MembersConnected"
-    SECRET_MISSING = "SecretMissing"  # noqa: S105  # reasons, no passwords
-    SECRET_INCOMPLETE = "SecretIncomplete"  # noqa: S105
-    SECRET_UNUSABLE = "SecretUnusable"  # noqa: S105
-    SECRET_FORBIDDEN = "SecretForbidden"  # noqa: S105
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -92,7 +89,7 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
 class Wait(msgspec.Struct, frozen=True):
     """The reason why a change has to wait."""
 
-    reason: Reason
+    reason: Reason | SecretReason
     text: str
 
 
@@ -291,7 +288,7 @@ def _entries(item: Declared, seen: Iterable[BrokerSeen]) -> list[BrokerEntry]:
     return entries
 
 
-def _verdict(item: Declared, outcome: Outcome) -> tuple[Reason, str]:
+def _verdict(item: Declared, outcome: Outcome) -> tuple[Reason | SecretReason, str]:
     """Return the reason and message of Ready; causes that require human action come first."""
     if outcome.owner is not None:
         kind, namespace, name = outcome.owner.key

@@ -15,7 +15,6 @@ from cometmq.operator.api_types.topics_and_groups import DeclaredStatus
 from cometmq.operator.engine.context import Context
 from cometmq.operator.engine.managed import Key
 from cometmq.operator.engine.passes import Pass
-from cometmq.operator.engine.writes import write_event, write_status
 from cometmq.operator.topics_and_groups import decide
 from cometmq.operator.topics_and_groups.decide import BrokerSeen, Outcome, Plan, Reason, Wait
 from cometmq.operator.topics_and_groups.item import FINALIZER, Claim, Declared, declared_of, owner
@@ -112,7 +111,7 @@ class DeclaredPass(Pass[Declared]):
         except ApiUnreachable:
             raise
         except SecretFault as error:
-            wait = Wait(Reason(error.reason), str(error))
+            wait = Wait(error.reason, str(error))
             return Outcome(waits=(wait,)), False
         except CometError as error:
             wait = Wait(Reason.BROKERS_UNREACHABLE, str(error))
@@ -159,7 +158,7 @@ class DeclaredPass(Pass[Declared]):
         now = self.context.wall_time()
         status = self.status = decide.status_of(item, outcome, before, now)
         if status != before:
-            await write_status(self.context.api, self.key, status)
+            await self.context.write_status(self.key, status)
         (ready,) = status.conditions
         old = next((one.reason for one in before.conditions), None)
         if ready.reason not in (self._reason, old) and ready.reason != Reason.APPLYING:
@@ -172,4 +171,4 @@ class DeclaredPass(Pass[Declared]):
     ) -> None:
         name = "/".join(item.key)
         self.context.log.info("declared.changed", object=name, reason=reason, text=text)
-        await write_event(self.context, item.key, item.uid, (reason, text), is_warning=is_warning)
+        await self.context.write_event(item.key, item.uid, (reason, text), is_warning=is_warning)
