@@ -15,6 +15,7 @@ from cometmq.client import (
     Message,
     MessageExt,
     MessageQueue,
+    PushConsumer,
     PushOptions,
 )
 from cometmq.client.testing import MemoryCluster, eventually
@@ -250,3 +251,23 @@ async def test_some_queues_are_committed_before_others(cluster: MemoryCluster) -
         assert (committed.get(QUEUES[0], 0), committed[QUEUES[1]]) == (0, 1)
         await consumer.commit()
         assert cluster.committed("cg", "T")[QUEUES[0]] == 1
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
+async def test_a_topic_may_be_unsubscribed_while_its_queues_are_taken_at_the_start(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, kind: type[Any]
+) -> None:
+    cluster.create_topic("U")
+    more = {"listener": lambda _: None} if kind is PushConsumer else {}
+    consumer = kind("cg", cluster.namesrv, **more)
+    for topic in ("T", "U"):
+        consumer.subscribe(topic)
+
+    @consumer.on_assigned
+    async def assigned(queues: list[MessageQueue]) -> None:
+        if queues[0].topic == "U":
+            await consumer.unsubscribe("U")
+
+    async with consumer:
+        await eventually(lambda: {queue.topic for queue in consumer.queues} == {"T"})
+    assert "callback.failed" not in caplog.text

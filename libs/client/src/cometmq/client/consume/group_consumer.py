@@ -275,7 +275,8 @@ class GroupConsumer(Client, Generic[OptionsT, WorkT]):
         topic = self._namespace.wrap(topic)
         if self._subscriptions.pop(topic, None) is not None and self._work is not None:
             await self._work.member.unsubscribed(topic)
-            self._changed(topic)
+            if self.state is not ClientState.START_FAILED:  # `on_assigned` may unsubscribe
+                self._changed(topic)
 
     def _changed(self, topic: str) -> None:
         instance = self._running()

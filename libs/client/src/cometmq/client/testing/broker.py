@@ -94,6 +94,22 @@ class MemoryTables:
         self.dead: list[MessageExt] = []
         """Messages moved to a dead-letter topic."""
 
+    def group_config(self, group: str) -> SubscriptionGroupConfig:
+        """Return the settings of a group; the defaults are those of a new group."""
+        found = self.group_configs.get(group)
+        return SubscriptionGroupConfig(group_name=group) if found is None else found
+
+    def leave(self, group: str, member: Membership) -> None:
+        """Remove a member."""
+        if self.groups.get(group, {}).pop(member, None) is not None:
+            self.notify(group)
+
+    def notify(self, group: str) -> None:
+        """Make every member rebalance."""
+        for peer, _ in self.groups.get(group, {}).values():
+            header = callbacks.NotifyConsumerIdsChanged(group)
+            peer.send(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
+
 
 class MemoryBroker(MemoryTables):
     """One broker, the master of its replica group."""
@@ -319,22 +335,6 @@ class MemoryBroker(MemoryTables):
             self.queues.create(retry_topic(data.group_name), 1)
             if known is None or known[1] != data:
                 self.notify(data.group_name)
-
-    def group_config(self, group: str) -> SubscriptionGroupConfig:
-        """Return the settings of a group; the defaults are those of a new group."""
-        found = self.group_configs.get(group)
-        return SubscriptionGroupConfig(group_name=group) if found is None else found
-
-    def leave(self, group: str, member: Membership) -> None:
-        """Remove a member."""
-        if self.groups.get(group, {}).pop(member, None) is not None:
-            self.notify(group)
-
-    def notify(self, group: str) -> None:
-        """Make every member rebalance."""
-        for peer, _ in self.groups.get(group, {}).values():
-            header = callbacks.NotifyConsumerIdsChanged(group)
-            peer.send(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
 
     def _forget(self, peer: Peer) -> None:
         self.peers = {client: known for client, known in self.peers.items() if known is not peer}
