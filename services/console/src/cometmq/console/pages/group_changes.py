@@ -137,15 +137,21 @@ def _reset_consequences(group: Group, moves: list[Move]) -> list[Consequence]:
     again, skipped = sum(it.again for it in moves), sum(it.skipped for it in moves)
     found = []
     if again:
-        found.append(Consequence(f"{counted(again, 'message')} are delivered again.", "warn"))
+        found.append(
+            Consequence(f"{counted(again, 'message')} {_is(again)} delivered again.", "warn")
+        )
     if skipped:
-        text = f"{counted(skipped, 'message')} that the group has not read are skipped."
+        text = f"{counted(skipped, 'message')} that the group has not read {_is(skipped)} skipped."
         found.append(Consequence(text, "bad"))
     if not again and not skipped:
         found.append(Consequence("Nothing is delivered again, and nothing is skipped."))
     if member_count(group):
         found.append(Consequence("Connected members continue there within a few seconds."))
     return found
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 # -- create and alter -----------------------------------------------------------------------------
