@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from macro.rivals import RIVALS
 from macro.scenarios import Sample, Samples
+from macro.watched import WATCHED
 from macro.workloads import MEGABYTE, MORE_IS_BETTER, WORKLOADS, Load, Scenario, Target
 
 BENCH: Final = Path(__file__).resolve().parent
@@ -120,7 +121,7 @@ def rows(samples: Samples) -> Iterator[Row]:
 def other(samples: Samples) -> str:
     """Return the server with which CometMQ is compared."""
     names = {name for by_server in samples.values() for name in by_server}
-    return "python" if "python" in names else "java"
+    return next((it for it in ("python", WATCHED) if it in names), "java")
 
 
 def rivals_of(samples: Samples) -> list[str]:

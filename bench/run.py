@@ -38,6 +38,7 @@ from macro.scenarios import (
     run_start,
     run_transactions,
 )
+from macro.watched import WATCHED
 from macro.workloads import (
     CATCH_UP,
     DELAY,
@@ -53,8 +54,12 @@ from macro.workloads import (
 from cometmq.peers.processes import PeerError
 
 SERVERS: Final = {
-    "all": ["comet", "java"], "both": ["comet", "java"], "ways": ["comet", "python"]
+    "all": ["comet", "java"], "both": ["comet", "java"], "ways": ["comet", "python"],
+    "console": ["comet", WATCHED],
 }  # fmt: skip
+
+OWN_PAIRS: Final = ("ways", "console")
+"""The servers that are CometMQ twice."""
 
 SCENARIOS: Final[dict[str, Callable[[Plan], None]]] = {
     MIXED.name: run_mixed,
@@ -84,7 +89,8 @@ def parse_arguments() -> argparse.Namespace:
     add(
         "--server", choices=[*SERVERS, "comet", "java"], default="all",
         help="all: beside Java, and sends beside Redis and NATS; both: beside Java; "
-        "ways: beside itself without the native message path",
+        "ways: beside itself without the native message path; "
+        "console: beside itself with a console and ten open pages (only loads)",
     )  # fmt: skip
     add("--directory", type=Path, help="where the stores go (default: temporary)")
     add("--priority", action="store_true", help="run above other programs; needs root")
@@ -93,9 +99,11 @@ def parse_arguments() -> argparse.Namespace:
     add("--publish", action="store_true", help="the same, and into the documents")
     if parser.parse_known_args()[0].quick:
         parser.set_defaults(**QUICK)
+    if parser.parse_known_args()[0].server == "console":
+        parser.set_defaults(only=["send-8x32", "pull"])
     arguments = parser.parse_args()
-    if arguments.server == "ways" and (arguments.save_baseline or arguments.publish):
-        parser.error("--server ways compares CometMQ with itself: only its ratios to Java are kept")
+    if arguments.server in OWN_PAIRS and (arguments.save_baseline or arguments.publish):
+        parser.error("this compares CometMQ with itself: only its ratios to Java are kept")
     return arguments
 
 
@@ -158,9 +166,9 @@ def publish(result: report.Result, failed: list[str], arguments: argparse.Namesp
     print(report.table(result, baseline))
     print(f"written: {report.OUT / 'result.json'} and result.png")
     failures = [*failed]
-    if arguments.server != "ways":
+    if arguments.server not in OWN_PAIRS:
         failures += report.missed(result)
-    if baseline is not None and arguments.server != "ways":
+    if baseline is not None and arguments.server not in OWN_PAIRS:
         failures += [f"worse than before: {r}" for r in report.regressions(result, baseline)]
     for failure in failures:
         print(failure)

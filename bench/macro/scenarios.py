@@ -8,7 +8,7 @@ warmed up first, mainly for Java's JIT compiler. The other workloads start new p
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -19,6 +19,7 @@ from macro.process import anonymous_bytes, cpu_seconds, disk_bytes, drop_cached_
 from macro.rivals import RIVALS, running_rival
 from macro.servers import Checks, Contestant, Server, running, start_seconds
 from macro.setups import PLAIN, Setup
+from macro.watched import WATCHED, running_watched
 from macro.workloads import (
     DELAY,
     LOADS,
@@ -50,7 +51,7 @@ FLOOR_SHAPES: Final = (
 )  # fmt: skip
 """Name, mode, connections and requests in flight: the shapes of the send and pull workloads."""
 
-OWN: Final = frozenset({"comet", "python"})
+OWN: Final = frozenset({"comet", "python", WATCHED})
 """The servers that are CometMQ."""
 
 Sample: TypeAlias = dict[str, float]
@@ -111,16 +112,22 @@ def warm_servers(
     """Start servers and warm them up with sends; stop them on leaving the context."""
     with ExitStack() as stack:
         servers = [
-            stack.enter_context(
-                running_rival(each, plan.directory / name / each)
-                if each in RIVALS
-                else running(each, plan.directory / name / each, plan.serialization, checks, setup)
-            )
+            stack.enter_context(_running(plan, each, plan.directory / name / each, checks, setup))
             for each in names
         ]
         for server in servers:
             warm_up(plan, server)
         yield servers
+
+
+def _running(
+    plan: Plan, name: str, directory: Path, checks: Checks, setup: Setup
+) -> AbstractContextManager[Contestant]:
+    if name in RIVALS:
+        return running_rival(name, directory)
+    if name == WATCHED:
+        return running_watched(directory, plan.serialization, setup)
+    return running(name, directory, plan.serialization, checks, setup)
 
 
 def warm_up(plan: Plan, server: Contestant) -> None:

@@ -31,3 +31,10 @@ def test_each_configuration_and_each_scenario_is_one_step(tmp_path):
     assert sorted(scenarios) == sorted(name for name in steps if name in scenarios)
     assert {"loads", "pairs", *scenarios} <= steps.keys()
     assert list(run.steps_of(plan, ["send-8x32"])) == ["loads" + PLAIN.suffix]
+
+
+def test_a_run_with_a_console_has_two_rows_by_default(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["run.py", "--server", "console"])
+    arguments = run.parse_arguments()
+    assert arguments.only == ["send-8x32", "pull"]
+    assert run.SERVERS[arguments.server] == ["comet", "watched"]

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server at which people look: its tabs renew themselves only while it is under load."""
+
+import urllib.request
+from pathlib import Path
+
+from macro import watched
+from macro.watched import TABS, running_watched
+
+from cometmq.peers.processes import wait_until
+
+
+def test_all_tabs_are_renewed_while_the_server_is_under_load(tmp_path, monkeypatch):
+    monkeypatch.setattr(watched, "RENEWAL_S", 0.2)
+    seen = []
+    real = urllib.request.urlopen
+
+    def opened(url, **more):
+        seen.append(url)
+        return real(url, **more)
+
+    monkeypatch.setattr(watched.urllib.request, "urlopen", opened)
+    with running_watched(tmp_path, "json") as server:
+        server.load("send", topic="BENCH_WARMUP", seconds=0.2, connections=1, in_flight=1)
+        seen.clear()
+        server.load("send", topic="T", seconds=2.0, connections=1, in_flight=1)
+        assert {url.rpartition("/")[2] for url in seen} == set(TABS)
+        state = Path(f"/proc/{server.console.pid}/stat")
+
+        def stands_still():
+            return state.read_text().rpartition(")")[2].split()[0] == "T"
+
+        wait_until(stands_still, 10, "a console that stands still")
