@@ -144,7 +144,8 @@ def _cpu_name() -> str:
 def table(result: Result, baseline: Result | None = None) -> str:
     """Return the ratios as text: one line per metric, with its targets and verdicts."""
     is_beside_java = other(result["samples"]) == "java"
-    beside = "Java" if is_beside_java else "on Python"
+    names = {"java": "Java", "python": "on Python", WATCHED: "with console"}
+    beside = names[other(result["samples"])]
     rivals = "".join(f"{TITLES[name]:>12}" for name in rivals_of(result["samples"]))
     lines = [f"{'':42}{'CometMQ':>12}{beside:>12}{'ratio':>8}{'before':>8}{rivals}  target"]
     before = (baseline or {}).get("ratios", {}) if is_beside_java else {}

@@ -19,7 +19,7 @@ def test_all_tabs_are_renewed_while_the_server_is_under_load(tmp_path, monkeypat
         seen.append(url)
         return real(url, **more)
 
-    monkeypatch.setattr(watched.urllib.request, "urlopen", opened)
+    monkeypatch.setattr(urllib.request, "urlopen", opened)
     with running_watched(tmp_path, "json") as server:
         server.load("send", topic="BENCH_WARMUP", seconds=0.2, connections=1, in_flight=1)
         seen.clear()

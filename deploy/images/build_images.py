@@ -46,7 +46,10 @@ class Target(NamedTuple):
 
 TARGETS: Final[Mapping[str, Target]] = {
     "suite": Target(
-        "cometmq", HERE / "Dockerfile", ("cometmq[ha,protobuf]", "cometmq-accel"), ROOT / "requirements.lock"
+        "cometmq",
+        HERE / "Dockerfile",
+        ("cometmq[ha,protobuf]", "cometmq-accel"),
+        ROOT / "requirements.lock",
     ),
     "operator": Target(
         "cometmq-operator",

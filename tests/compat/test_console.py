@@ -107,8 +107,8 @@ async def test_every_page_and_every_kind_of_change(desk: Desk, cluster: Cluster)
     actions = [it["begun"]["action"] for it in await desk.data("/audit")]
     assert actions == [
         "topic.delete", "group.delete", "broker.setting", "transaction.resolve",
-        "dead-letters.replay", "group.alter", "group.reset", "topic.alter", "group.create",
-        "topic.create",
+        "dead-letters.replay", "group.alter", "group.reset", "topic.alter", "message.send",
+        "group.create", "topic.create",
     ]  # fmt: skip
 
 
@@ -146,7 +146,7 @@ async def _check_pages(desk: Desk, message_id: str) -> None:
         if page.menu:
             await desk.page(page.path)
             await desk.data(page.path)
-    lists = {
+    lists: dict[str, dict[str, Any]] = {
         "/broker": {"name": desk.broker}, "/topic": {"name": TOPIC}, "/group": {"name": GROUP},
         "/message": {"topic": TOPIC, "id": message_id},
         "/dead-letters/group": {"group": GROUP},
@@ -184,6 +184,7 @@ async def _halves(desk: Desk) -> list[dict[str, Any]]:
 
 
 async def _check_changes(desk: Desk) -> None:
+    await desk.change("/topic/send", name=TOPIC, body="by hand")
     await desk.change("/topic/alter", name=TOPIC, read="2", write="2", perm="rw")
     assert {it.queue_id for it in await desk.admin.queues(TOPIC)} == {0, 1}
     plan = await desk.change("/group/reset", name=GROUP, topic=TOPIC, to="first")

@@ -158,6 +158,27 @@ async def test_settings_of_a_broker(desk):
     assert "has no setting noSuchSetting" in page.text
 
 
+async def test_a_message_is_sent(desk):
+    await log_in(desk)
+    await change(desk, "/topic/create", name="sent-by-hand", queues="1", perm="rw")
+    assert "Send a message" in (await desk.web.get("/topic?name=sent-by-hand")).text
+    form = {"name": "sent-by-hand", "body": "first line\r\nsecond", "tag": "t", "keys": "k1 k2",
+            "delay": "0"}  # fmt: skip
+    page, answer = await change(desk, "/topic/send", **form)
+    assert "it cannot be taken back" in page.text
+    assert answer.status_code == 303
+
+    async def arrived():
+        found = await desk.web.get("/messages?topic=sent-by-hand&key=k2", headers=JSON)
+        return found.json()["data"]
+
+    (message,) = await eventually(arrived)
+    assert (message["body"], message["tag"]) == ("first line\nsecond", "t")
+    page = await desk.web.get("/topic/send?name=sent-by-hand&body=x&delay=99")
+    assert page.status_code == 400
+    assert (await desk.web.get("/topic/send?name=nowhere&body=x")).status_code == 404
+
+
 # -- accounts -----------------------------------------------------------------------------------
 
 

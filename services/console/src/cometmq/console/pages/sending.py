@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Send one message to a topic, for a test or a repair."""
+
+import shlex
+from typing import Final
+
+from cometmq.client import Message, Producer
+from cometmq.client.admin import AdminClient
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.settings import ProducerOptions
+from cometmq.console.login.roles import Role
+from cometmq.console.pages.topics import PATH
+from cometmq.console.web.action import Action, Consequence, Field, Form, Plan, Risk
+from cometmq.console.web.page import View
+from cometmq.console.web.problems import bad, missing
+from cometmq.insight.model import TopicKind
+from cometmq.insight.words import counted, sized
+
+GROUP: Final = "cometmq-console"
+DELAY_LEVEL_MAX: Final = 18
+
+
+async def prepare(view: View) -> Form:
+    """Plan to send one message."""
+    name, body = view.needed("name"), view.raw("body").replace("\r\n", "\n")
+    tag, keys = view.text("tag"), view.text("keys").split()
+    level = view.number("delay", 0, high=DELAY_LEVEL_MAX)
+    fields = [
+        Field("name", "Topic", "hidden", name),
+        Field("body", "Body", "area", body),
+        Field("tag", "Tag", value=tag),
+        Field("keys", "Keys, separated by spaces", value=" ".join(keys)),
+        Field("delay", "Delay level; 0: deliver at once", "number", str(level)),
+    ]
+    topic = (await view.snapshot()).topic(name)
+    if topic is None:
+        raise missing(f"there is no topic {name}, or no broker that knows it answers")
+    if not body:
+        return Form(fields, intro=f"Send one message to {name}.")
+    try:
+        message = Message(name, body.encode(), tag=tag or None, keys=tuple(keys), delay_level=level)
+    except InvalidArgument as error:
+        raise bad(str(error)) from error
+
+    async def perform(admin: AdminClient) -> str:
+        given = admin.options
+        options = ProducerOptions(
+            namesrv=given.namesrv, credentials=given.credentials, tls=given.tls
+        )
+        async with Producer(GROUP, options=options) as producer:
+            sent = await producer.send(message)
+        return f"The message {sent.message_id} is stored in {name}."
+
+    words = ["cometmq", "produce", shlex.quote(name), shlex.quote(body)]
+    words += ["--tag", shlex.quote(tag)] if tag else []
+    words += [word for key in keys for word in ("--key", shlex.quote(key))]
+    words += ["--delay-level", str(level)] if level else []
+    groups = counted(len(topic.groups), "group")
+    state = {"size": sized(len(message.body)), "tag": tag, "keys": keys, "delay level": level}
+    return Form(
+        fields,
+        Plan(
+            what=f"Send a message to {name}",
+            subject=name,
+            before={},
+            after=state,
+            consequences=[Consequence(f"{groups} of {name} may get it; it cannot be taken back.")],
+            command=" ".join(words),
+            perform=perform,
+            leads_to=view.href("/messages", topic=name),
+            refusal="" if topic.kind is TopicKind.NORMAL else f"{name} is no topic of applications",
+        ),
+    )
+
+
+ACTIONS: Final = (
+    Action(
+        "message.send", "/topic/send", "Send the message", Role.OPERATOR, Risk.MEDIUM, prepare,
+        section=PATH,
+    ),
+)  # fmt: skip

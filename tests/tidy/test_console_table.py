@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of the guide of the console: each claim names a test, and that test exists."""
+
+import re
+
+from cometmq.peers.paths import ROOT
+
+GUIDE = ROOT / "docs" / "guides" / "console.md"
+ROW = re.compile(r'^\| [^|]+ \| [^|]+ \| (?:\[[^]]+\]\(\.\./\.\./(\S+) "(\w+)"\).*|no\b.*) \|$')
+
+
+def test_each_claim_of_the_guide_is_shown_by_a_test_that_exists() -> None:
+    _, _, table = GUIDE.read_text(encoding="utf-8").partition("\n## Beside other consoles\n")
+    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 30
+    for line in rows:
+        found = ROW.match(line)
+        assert found is not None, line
+        path, name = found.groups()
+        if path is not None:
+            assert re.search(
+                rf"^(?:async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE
+            ), line
