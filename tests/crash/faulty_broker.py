@@ -85,19 +85,16 @@ class FaultySyncer:
     def fileno(self) -> int:
         return self._syncer.fileno()
 
-    def start(
-        self,
-        number: int,
-        files: Sequence[int],
-        folder: int | None,
-        answer: tuple[int, bytes] | None = None,
-    ) -> bool:
+    def start(self, number: int, files: Sequence[int], folder: int | None) -> bool:
         paths = (str(Path(f"/proc/self/fd/{descriptor}").readlink()) for descriptor in files)
         found = [errno for path in paths if (errno := fault("sync", path))]
         if found:
             self._faults[number] = found[0]
-            return self._syncer.start(number, [-1], None, answer)
-        return self._syncer.start(number, files, folder, answer)
+            return self._syncer.start(number, [-1], None)
+        return self._syncer.start(number, files, folder)
+
+    def answer(self, number: int, fd: int, data: bytes) -> None:
+        self._syncer.answer(number, fd, data)
 
     def withdraw(self) -> int:
         return self._syncer.withdraw()

@@ -71,8 +71,9 @@ def test_the_first_file_that_fails_is_reported(tmp_path: Path):
 
 
 def received(ours):
+    """Return what has arrived, without waiting."""
     try:
-        return ours.recv(100)
+        return ours.recv(100, socket.MSG_DONTWAIT)
     except BlockingIOError:
         return b""
 
@@ -81,29 +82,42 @@ def test_an_answer_is_written_after_its_sync_and_never_after_it_was_taken_back()
     syncer = accel.LogSyncer()
     ours, theirs = socket.socketpair()
     with TemporaryFile() as file, ours, theirs:
-        ours.setblocking(False)
         theirs.setblocking(False)
-        syncer.start(1, [file.fileno()], None, (theirs.fileno(), b"first"))
+        syncer.start(1, [file.fileno()], None)
+        syncer.answer(1, theirs.fileno(), b"first")
         ends(syncer, 1)
-        assert received(ours) == b"first"
+        assert ours.recv(100) == b"first"
         assert syncer.withdraw() == 5
         assert syncer.withdraw() == 0
+        syncer.answer(1, theirs.fileno(), b"late")  # the sync has ended
+        assert received(ours) == b"late"
+        assert syncer.withdraw() == 4
         reader, writer = os.pipe()
-        syncer.start(2, [writer], None, (theirs.fileno(), b"failed"))
+        syncer.start(2, [writer], None)
+        syncer.answer(2, theirs.fileno(), b"failed")
         ends(syncer, 2)
         syncer.start(3, [file.fileno()], None)  # proves nothing
         ends(syncer, 3)
         assert received(ours) == b""
         assert syncer.withdraw() == 0
+        syncer.answer(3, theirs.fileno(), b"late")  # the same
+        assert received(ours) == b""
         os.close(reader)
         os.close(writer)
-        for number in range(4, 104):
-            syncer.start(number, [file.fileno()], None, (theirs.fileno(), b"x"))
-            if number % 2:
-                syncer.start(number + 1_000, [file.fileno()], None)  # may replace it
+
+
+def test_an_answer_is_written_as_often_as_taking_it_back_says():
+    syncer = accel.LogSyncer()
+    ours, theirs = socket.socketpair()
+    with TemporaryFile() as file, ours, theirs:
+        theirs.setblocking(False)
+        for number in range(2, 202, 2):
+            syncer.start(number, [file.fileno()], None)
+            syncer.answer(number, theirs.fileno(), b"x")
+            if number % 4:
+                syncer.start(number + 1, [file.fileno()], None)  # may replace it
             sent = syncer.withdraw()
-            last = number + 1_000 if number % 2 else number
-            ends(syncer, last)
+            ends(syncer, number + 1 if number % 4 else number)
             assert len(received(ours)) == sent
 
 
@@ -115,7 +129,8 @@ def test_an_answer_survives_the_replacement_of_its_sync():
         number = 0
         for _ in range(100):
             first = number = number + 1
-            syncer.start(number, [file.fileno()], None, (theirs.fileno(), b"answer"))
+            syncer.start(number, [file.fileno()], None)
+            syncer.answer(number, theirs.fileno(), b"answer")
             for _ in range(3):
                 number += 1
                 syncer.start(number, [file.fileno()], None)

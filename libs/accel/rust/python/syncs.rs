@@ -9,7 +9,6 @@ use std::thread::Builder;
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{fdatasync, fsync};
 use rustix::io::{Errno, read, retry_on_intr, write};
@@ -31,6 +30,8 @@ pub(crate) struct LogSyncer {
 
 struct Shared {
     state: Mutex<State>,
+    /// Apart from the state, which is locked while an answer is sent.
+    ends: Mutex<Vec<Ended>>,
     changed: Condvar,
     ended: OwnedFd,
 }
@@ -40,7 +41,10 @@ struct State {
     /// The sync after the running one.
     next: Option<Request>,
     answer: Option<Answer>,
-    ended: Vec<Ended>,
+    /// The number of the last sync that has ended.
+    ended: u64,
+    /// Whether a sync has failed. A later one proves nothing, so all answers are left to the loop.
+    has_failed: bool,
     is_closed: bool,
 }
 
@@ -61,6 +65,12 @@ struct Answer {
     sent: Option<usize>,
 }
 
+impl Answer {
+    fn send(&mut self, has_failed: bool) {
+        self.sent = Some(if has_failed { 0 } else { sockets::write(self.fd, &self.data) });
+    }
+}
+
 /// The number of a sync, its duration in seconds, and how it failed: the index of the file (for the
 /// folder, the number of files) and the error.
 type Ended = (u64, f64, Option<(usize, i32)>);
@@ -71,7 +81,12 @@ impl LogSyncer {
     fn new() -> PyResult<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let ended = eventfd(0, flags).map_err(Error::from)?;
-        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), ended });
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            ends: Mutex::default(),
+            changed: Condvar::new(),
+            ended,
+        });
         let of_thread = Arc::clone(&shared);
         Builder::new().name(THREAD_NAME.into()).spawn(move || of_thread.run())?;
         Ok(Self { shared })
@@ -81,22 +96,19 @@ impl LogSyncer {
         self.shared.ended.as_raw_fd()
     }
 
-    #[pyo3(signature = (number, files, folder, answer=None))]
-    fn start(
-        &self,
-        number: u64,
-        files: Vec<RawFd>,
-        folder: Option<RawFd>,
-        answer: Option<(RawFd, PyBackedBytes)>,
-    ) -> bool {
-        let mut state = self.shared.state();
-        let replaced = state.next.replace(Request { number, files, folder });
-        if let Some((fd, data)) = answer {
-            state.answer = Some(Answer { number, fd, data: data.to_vec(), sent: None });
-        }
-        drop(state);
+    fn start(&self, number: u64, files: Vec<RawFd>, folder: Option<RawFd>) -> bool {
+        let replaced = self.shared.state().next.replace(Request { number, files, folder });
         self.shared.changed.notify_one();
         replaced.is_some()
+    }
+
+    fn answer(&self, number: u64, fd: RawFd, data: &[u8]) {
+        let mut state = self.shared.state();
+        let mut answer = Answer { number, fd, data: data.to_vec(), sent: None };
+        if state.ended >= number {
+            answer.send(state.has_failed);
+        }
+        state.answer = Some(answer);
     }
 
     fn withdraw(&self) -> usize {
@@ -106,7 +118,7 @@ impl LogSyncer {
     fn take(&self) -> Vec<Ended> {
         // First, so that a sync that ends after this call wakes the loop again.
         let _ = read(&self.shared.ended, &mut [0; 8]);
-        std::mem::take(&mut self.shared.state().ended)
+        std::mem::take(&mut locked(&self.shared.ends))
     }
 }
 
@@ -118,9 +130,8 @@ impl Drop for LogSyncer {
 }
 
 impl Shared {
-    /// Returns the state. No code panics while it holds the lock.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     fn run(&self) {
@@ -129,22 +140,24 @@ impl Shared {
             let failure = sync(&request);
             let seconds = began.elapsed().as_secs_f64();
             self.note(request.number, seconds, failure);
-            // It fails only if the counter is full, and the loop is then woken anyway.
-            let _ = write(&self.ended, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Reports a sync that has ended, after the answer that waited for it.
+    /// Reports a sync that has ended, and sends the answer that waited for it.
     fn note(&self, number: u64, seconds: f64, failure: Option<(usize, i32)>) {
+        locked(&self.ends).push((number, seconds, failure));
+        // Before the answer: the loop wakes up meanwhile, and has noted the end when the next
+        // message of the sender arrives. It fails only if the counter is full, and the loop is then
+        // woken anyway.
+        let _ = write(&self.ended, &1_u64.to_ne_bytes());
         let mut state = self.state();
-        // After a failed sync, a later one proves nothing: the answer is left to the loop for good.
+        state.ended = number;
+        state.has_failed |= failure.is_some();
+        let has_failed = state.has_failed;
         let is_due = |one: &&mut Answer| one.sent.is_none() && one.number <= number;
         if let Some(answer) = state.answer.as_mut().filter(is_due) {
-            // The lock is held, so that the loop cannot close the socket meanwhile.
-            let write = || sockets::write(answer.fd, &answer.data);
-            answer.sent = Some(if failure.is_none() { write() } else { 0 });
+            answer.send(has_failed); // the lock is held, so that the loop cannot close the socket
         }
-        state.ended.push((number, seconds, failure));
     }
 
     fn next(&self) -> Option<Request> {
@@ -159,6 +172,11 @@ impl Shared {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
+}
+
+/// Locks a value. No code panics while it holds the lock.
+fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn sync(request: &Request) -> Option<(usize, i32)> {

@@ -15,11 +15,19 @@ from typing import Any, Protocol
 import pytest
 
 from cometmq.broker.native import IS_BUILT, accel
-from cometmq.broker.storing.log_syncs import REPEAT_MS, SLOW_COUNT, SLOW_S, SlowSyncs
+from cometmq.broker.storing.log_syncs import (
+    REPEAT_MS,
+    SLOW_COUNT,
+    SLOW_S,
+    NativeSyncs,
+    SlowSyncs,
+    Sync,
+)
 from cometmq.broker.testing.held_syncs import HeldSyncer
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.replicas import DEADLINE_S, Node, until
 from cometmq.store.disk import OsDisk
+from cometmq.store.errors import DiskError
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import make_message
@@ -155,6 +163,63 @@ async def test_a_drain_waits_for_the_sync_after_the_running_one(way: str, tmp_pa
         held.end()
         await draining
         assert [result.status for one in pending for result in one] == [OK] * 2
+
+
+async def test_ends_are_reported_in_order_even_while_one_is_reported(tmp_path: Path) -> None:
+    """A later sync that succeeded must not answer what an earlier one has lost."""
+    held = HeldSyncer()
+    reported: list[tuple[int | None, bool]] = []
+
+    def report(sync: Sync, error: Exception | None) -> None:
+        reported.append((sync.since_ms, error is None))
+        if sync.since_ms == 1:
+            held.end()  # the third
+            syncs.collect()
+
+    async with held_node("native", tmp_path) as (node, _):
+        syncs = NativeSyncs(held, report)
+        put(node)
+        job = node.store.upkeep.flusher.plan()
+        syncs.start(job, 1)
+        syncs.start(job, 2)
+        held.end()
+        syncs.start(job, 3)
+        held.end(errno.EIO)
+        syncs.collect()
+        await syncs.wait()
+    assert reported == [(1, True), (2, False), (3, True)]
+
+
+async def test_an_answer_never_waits_for_an_earlier_sync_than_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the files of its sync cannot be opened, the next sync answers."""
+    held = HeldSyncer()
+    reader, writer = os.pipe()
+    errors: list[Exception | None] = []
+    async with held_node("native", tmp_path) as (node, _):
+        syncs = NativeSyncs(held, lambda _, error: errors.append(error))
+        put(node)
+        job = node.store.upkeep.flusher.plan()
+        syncs.start(job, None)
+        held.end()
+        await syncs.wait()
+        with monkeypatch.context() as patch:
+            refusal = DiskError("open", "log", errno.EMFILE)
+            patch.setattr(job, "refused", refusal)
+            syncs.start(job, None)
+            syncs.answer((writer, b"answer"))
+            await syncs.wait()
+        os.set_blocking(reader, False)
+        with pytest.raises(BlockingIOError):
+            os.read(reader, 10)
+        syncs.start(job, None)
+        held.end()
+        assert os.read(reader, 10) == b"answer"
+        await syncs.wait()
+    assert errors == [None, refusal, None]
+    os.close(reader)
+    os.close(writer)
 
 
 async def test_a_file_that_cannot_be_opened_is_synced_later(

@@ -132,6 +132,25 @@ async def test_the_thread_answers_a_lone_send_after_its_sync(held: Rig) -> None:
     assert held.app.broker.stats.put_count == puts + 4
 
 
+async def test_a_send_that_comes_before_the_end_of_the_last_sync_is_noted_is_lent(
+    held: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, puts = held.syncer.sent_count, held.app.broker.stats.put_count
+    with monkeypatch.context() as patch:
+        patch.setattr("os.eventfd_write", lambda *_: None)  # the loop is not woken
+        for number in range(4):
+            sending = await held.lent()
+            held.syncer.end()
+            assert await sending == 2 + number
+            assert held.app.broker.stats.put_count == puts + number
+    sending = await held.lent()
+    held.syncer.end()
+    assert await sending == 6
+    await held.settled()
+    assert held.syncer.sent_count == before + 5
+    assert held.app.broker.stats.put_count == puts + 5
+
+
 async def test_a_failed_sync_is_answered_by_the_loop(held: Rig) -> None:
     before = held.syncer.sent_count
     sending = await held.lent()

@@ -599,21 +599,18 @@ class LogSyncer:
     def fileno(self) -> int:
         """Return the descriptor that is readable when a sync has ended."""
 
-    def start(
-        self,
-        number: int,
-        files: Sequence[int],
-        folder: int | None,
-        answer: tuple[int, bytes] | None = None,
-    ) -> bool:
+    def start(self, number: int, files: Sequence[int], folder: int | None) -> bool:
         """Sync files, then the folder, as soon as the running sync has ended.
 
         The descriptors must stay open until the sync has ended or is replaced. Return whether this
         sync replaces one that had not begun.
+        """
 
-        `answer` is a nonblocking socket and what the thread writes to it, without waiting, as soon
-        as this sync, or the one that replaces it, has succeeded. Only one answer may be given until
-        `withdraw`, and its socket must stay open until then.
+    def answer(self, number: int, fd: int, data: bytes) -> None:
+        """Write to a nonblocking socket, without waiting, as soon as this sync, or the one that
+        replaces it, has succeeded, unless any sync has failed before.
+
+        Only one answer may be given until `withdraw`, and its socket must stay open until then.
         """
 
     def withdraw(self) -> int:

@@ -7,12 +7,13 @@ the loop. The syncs run on a native thread (`NativeSyncs`) or, without native co
 (`WorkerSyncs`, the reference). Both report the ends of syncs on the loop, in order.
 
 A lone sender would wait for the loop to wake up after the sync. The native thread therefore writes
-its answer, which the loop has encoded before, to its socket (`LoneAnswer`).
+its answer, which the loop encodes during the sync, to its socket (`LoneAnswer`).
 """
 
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -69,7 +70,7 @@ class LogSyncs(Protocol):
 
     @property
     def withdraw(self) -> Callable[[], int] | None:
-        """Takes an answer back; None if answers cannot be given to `start`."""
+        """Takes an answer back; None if `answer` may not be called."""
 
     @property
     def is_busy(self) -> bool:
@@ -79,12 +80,19 @@ class LogSyncs(Protocol):
     def oldest(self) -> Sync | None:
         """The oldest sync whose end has not been reported."""
 
-    def start(self, job: FlushJob, since_ms: int | None, answer: SocketBytes | None = None) -> None:
+    def start(self, job: FlushJob, since_ms: int | None) -> None:
         """Sync as soon as the running sync has ended; replace a sync that has not begun.
 
-        The job must cover what the replaced one covers. `answer` is sent when this sync, or the one
-        that replaces it, has succeeded, unless it is withdrawn before.
+        The job must cover what the replaced one covers.
         """
+
+    def answer(self, answer: SocketBytes) -> None:
+        """Send an answer when the sync that was started last, or the one that replaces it, has
+        succeeded, unless it is withdrawn before.
+        """
+
+    def collect(self) -> None:
+        """Report the syncs that have ended so far."""
 
     async def wait(self) -> None:
         """Wait until no sync is running."""
@@ -112,9 +120,8 @@ class WorkerSyncs:
         """The running sync."""
         return self._running
 
-    def start(self, job: FlushJob, since_ms: int | None, answer: SocketBytes | None = None) -> None:
+    def start(self, job: FlushJob, since_ms: int | None) -> None:
         """Start a sync, or make it the next one."""
-        assert answer is None
         sync = Sync(job, since_ms)
         if self._running is None:
             self._submit(sync)
@@ -122,6 +129,13 @@ class WorkerSyncs:
         if self._next is not None and self._next.since_ms is not None:
             sync.since_ms = self._next.since_ms
         self._next = sync
+
+    def answer(self, answer: SocketBytes) -> None:
+        """Raise an error."""
+        raise NotImplementedError
+
+    def collect(self) -> None:
+        """Do nothing: the loop reports each end."""
 
     async def wait(self) -> None:
         """Wait until no sync is running."""
@@ -149,25 +163,25 @@ def _timed(job: FlushJob) -> float:
     return time.perf_counter() - began_s
 
 
+Ended: TypeAlias = tuple[int, float, tuple[int, int] | None]
+
+
 class NativeSyncer(Protocol):
     """`cometmq.accel.LogSyncer`."""
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when a sync has ended."""
 
-    def start(
-        self,
-        number: int,
-        files: Sequence[int],
-        folder: int | None,
-        answer: SocketBytes | None = None,
-    ) -> bool:
-        """Sync next, then answer; return whether this replaces a sync that had not begun."""
+    def start(self, number: int, files: Sequence[int], folder: int | None) -> bool:
+        """Sync next; return whether this replaces a sync that had not begun."""
+
+    def answer(self, number: int, fd: int, data: bytes) -> None:
+        """Write to a socket after a sync."""
 
     def withdraw(self) -> int:
         """Take the answer back; return how many bytes of it were written."""
 
-    def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
+    def take(self) -> list[Ended]:
         """Return the number, the seconds and the failure of each sync that has ended."""
 
 
@@ -182,9 +196,10 @@ class NativeSyncs:
         self._last = 0  # the number of the last sync that the thread was given
         self._open: dict[int, tuple[Sync, list[Descriptor]]] = {}
         """The syncs that have not been reported, with descriptors that must stay open."""
+        self._ended_syncs: deque[Ended] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(syncer.fileno(), self._take)
+        self._loop.add_reader(syncer.fileno(), self.collect)
 
     @property
     def is_busy(self) -> bool:
@@ -198,7 +213,7 @@ class NativeSyncs:
             return sync
         return None
 
-    def start(self, job: FlushJob, since_ms: int | None, answer: SocketBytes | None = None) -> None:
+    def start(self, job: FlushJob, since_ms: int | None) -> None:
         """Pass the sync to the thread."""
         sync = Sync(job, since_ms)
         try:
@@ -209,12 +224,18 @@ class NativeSyncs:
         descriptors = files if folder is None else [*files, folder]
         folder_number = None if folder is None else folder.number
         number = self._number = self._number + 1
-        if self._syncer.start(number, [file.number for file in files], folder_number, answer):
+        if self._syncer.start(number, [file.number for file in files], folder_number):
             replaced, _ = self._open.pop(self._last)
             if replaced.since_ms is not None:
                 sync.since_ms = replaced.since_ms
         self._last = number
         self._open[number] = sync, descriptors
+
+    def answer(self, answer: SocketBytes) -> None:
+        """Pass the answer to the thread."""
+        # Not `_last`: if no file could be opened, the thread does not know this sync, and the next
+        # one answers.
+        self._syncer.answer(self._number, *answer)
 
     def _report_unopened(self, sync: Sync, error: DiskError) -> None:
         """Report, in a later turn, a file that could not be opened."""
@@ -222,8 +243,11 @@ class NativeSyncs:
         self._open[number] = sync, []
         self._loop.call_soon(self._note_ended, number, 0.0, error)
 
-    def _take(self) -> None:
-        for number, seconds, failure in self._syncer.take():
+    def collect(self) -> None:
+        """Report the syncs that have ended so far."""
+        self._ended_syncs += self._syncer.take()
+        while self._ended_syncs:  # a report may call this again: the order must be kept
+            number, seconds, failure = self._ended_syncs.popleft()
             error = None
             if failure is not None:
                 sync, _ = self._open[number]

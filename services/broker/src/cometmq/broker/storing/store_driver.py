@@ -21,7 +21,6 @@ from cometmq.broker.storing.log_syncs import (
     NativeSyncer,
     NativeSyncs,
     SlowSyncs,
-    SocketBytes,
     Sync,
     WorkerSyncs,
 )
@@ -414,6 +413,8 @@ class StoreDriver:
         """
         if self._is_truncating:
             return
+        if self._syncs.is_busy:
+            self._syncs.collect()
         job = self._store.upkeep.flusher.job(is_forced=is_forced)
         self.waiting_count = self._store.waiting_put_count  # without the sends that timed out
         if not self.waiting_count:
@@ -421,27 +422,32 @@ class StoreDriver:
         if job is not None:
             # This sync covers every send so far; sends from now on wait for the next one.
             since_ms, self._waiting_since_ms = self._waiting_since_ms, None
-            self._syncs.start(job, since_ms, self._lone_answer())
+            is_alone = not self._syncs.is_busy
+            self._syncs.start(job, since_ms)
+            if is_alone:
+                self._lend_answer()
 
-    def _lone_answer(self) -> SocketBytes | None:
-        """Return the answer to a lone put that waits only for this sync."""
+    def _lend_answer(self) -> None:
+        """Let the thread that syncs answer a lone put, if it waits only for this sync."""
         withdraw = self._syncs.withdraw
-        if withdraw is None or self._syncs.is_busy:
-            return None
         done = self._store.upkeep.pending.lone()
-        return done.lend(withdraw) if isinstance(done, LoneAnswer) else None
+        if withdraw is not None and isinstance(done, LoneAnswer):
+            answer = done.lend(withdraw)
+            if answer is not None:
+                self._syncs.answer(answer)
 
     def _synced(self, sync: Sync, error: Exception | None) -> None:
-        self.sync_seconds.observe(sync.seconds)
         waiting_count = self.waiting_count
         self._store.upkeep.flusher.done(sync.job, error)
         self.waiting_count = self._store.waiting_put_count
+        answered_count = waiting_count - self.waiting_count
+        if self.waiting_count:
+            self._flush()  # first, because the disk waits
+        self.sync_seconds.observe(sync.seconds)
         if sync.since_ms is not None:
             now_ms = self._clock.monotonic_ms()
-            self._count_waited(now_ms - sync.since_ms, waiting_count - self.waiting_count)
+            self._count_waited(now_ms - sync.since_ms, answered_count)
             self._slow_syncs.note(sync.seconds, now_ms=now_ms)
-        if self.waiting_count:
-            self._flush()
         self._wake()
 
     def _job_ended(self, job: Job, future: asyncio.Future[None]) -> None:

@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 
@@ -18,10 +19,11 @@ class HeldSyncer:
     """The native thread, as `cometmq.accel.LogSyncer` behaves, on the caller's thread."""
 
     def __init__(self) -> None:
-        self._event = os.eventfd(0)
+        self._event = os.eventfd(0, os.EFD_NONBLOCK)
         self._running: int | None = None
         self._next: int | None = None
         self._ended: list[tuple[int, float, tuple[int, int] | None]] = []
+        self._ended_last = 0
         self._ends: list[int] = []
         self._is_held = True
         self._answer: Answer | None = None
@@ -33,22 +35,20 @@ class HeldSyncer:
         """See `LogSyncer`."""
         return self._event
 
-    def start(
-        self,
-        number: int,
-        files: Sequence[int],
-        _folder: int | None,
-        answer: tuple[int, bytes] | None = None,
-    ) -> bool:
+    def start(self, number: int, files: Sequence[int], _folder: int | None) -> bool:
         """See `LogSyncer`."""
         for descriptor in files:
             os.fstat(descriptor)  # is open
         is_replaced, self._next = self._next is not None, number
-        if answer is not None:
-            assert self._answer is None
-            self._answer, self._sent = Answer(number, *answer), 0
         self._step()
         return is_replaced
+
+    def answer(self, number: int, fd: int, data: bytes) -> None:
+        """See `LogSyncer`."""
+        assert self._answer is None
+        self._answer, self._sent = Answer(number, fd, data), 0
+        if number <= self._ended_last:
+            self._reply(number, is_synced=True)
 
     def withdraw(self) -> int:
         """See `LogSyncer`."""
@@ -58,7 +58,8 @@ class HeldSyncer:
 
     def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
         """See `LogSyncer`."""
-        os.eventfd_read(self._event)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._event)
         ended, self._ended = self._ended, []
         return ended
 
@@ -83,6 +84,7 @@ class HeldSyncer:
             self._running, self._next = self._next, None
         while self._running is not None and (self._ends or not self._is_held):
             number = self._ends.pop(0) if self._ends else 0
+            self._ended_last = self._running
             self._reply(self._running, is_synced=not number)
             self._ended.append((self._running, 0.0, (0, number) if number else None))
             os.eventfd_write(self._event, 1)
