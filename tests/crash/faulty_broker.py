@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cometmq.broker import app
+from cometmq.broker import app, opening
 from cometmq.broker.native import open_native_syncer
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.log_syncs import NativeSyncer
@@ -120,7 +120,7 @@ class FaultyFiles(json_config.OsFiles):
 
 
 if __name__ == "__main__":
-    app.OsDisk = FaultyDisk  # type: ignore[attr-defined]
+    opening.OsDisk = FaultyDisk  # type: ignore[attr-defined]
     app.open_native_syncer = open_syncer  # type: ignore[attr-defined]
     json_config.OsFiles = FaultyFiles  # type: ignore[misc]
     sys.argv[1:] = ["broker", "-c", sys.argv[1]]
