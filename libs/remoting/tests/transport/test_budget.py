@@ -15,7 +15,7 @@ from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport import ServerSettings
-from cometmq.remoting.transport.budget import UnsentBudget
+from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.stats import TransportStats
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET

@@ -15,9 +15,10 @@ from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.transport import dispatch, turns
+from cometmq.remoting.transport import dispatch
 from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
+from cometmq.remoting.transport.flow import turns
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Answered, Part, StagedRows
 from cometmq.remoting.transport.lane_peer import LanePeer

@@ -15,8 +15,8 @@ from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport import ServerSettings
-from cometmq.remoting.transport.budget import UnsentBudget
-from cometmq.remoting.transport.outbox import Outbox
+from cometmq.remoting.transport.flow.budget import UnsentBudget
+from cometmq.remoting.transport.flow.outbox import Outbox
 from cometmq.remoting.transport.server import LARGE_ANSWERS
 from cometmq.remoting.transport.stats import TransportStats
 

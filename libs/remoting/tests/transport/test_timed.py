@@ -9,8 +9,8 @@ import pytest
 
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.header import encode_frame
-from cometmq.remoting.transport.timed import Timed
-from cometmq.remoting.transport.turns import SLOW
+from cometmq.remoting.transport.flow.timed import Timed
+from cometmq.remoting.transport.flow.turns import SLOW
 
 CODE = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 STEP_S = 0.0004

@@ -10,7 +10,7 @@ import pytest
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
 from cometmq.remoting.commands.offsets import QueryConsumerOffsetReply
 from cometmq.remoting.header import encode_frame
-from cometmq.remoting.transport.turns import Pace
+from cometmq.remoting.transport.flow.turns import Pace
 
 SLOW = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 FAST = RequestCode.QUERY_CONSUMER_OFFSET

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cometmq.remoting.transport import dispatch, room, starts, turns
+from cometmq.remoting.transport import dispatch
+from cometmq.remoting.transport.flow import room, starts, turns
 
 
 @pytest.fixture(autouse=True, scope="module")

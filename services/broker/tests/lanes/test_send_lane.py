@@ -20,7 +20,8 @@ from cometmq.broker.testing.scripts import RandomScript, Step, frame
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import BatchItem, join_batch
-from cometmq.remoting.transport import dispatch, protocol, room, starts, turns
+from cometmq.remoting.transport import dispatch, protocol
+from cometmq.remoting.transport.flow import room, starts, turns
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.runtime.acl.accounts import Accounts
 

@@ -24,7 +24,7 @@ import select
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-from cometmq.remoting.transport.budget import LARGE_BYTES
+from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, SENDS, LanePeer

@@ -33,11 +33,11 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import Log
 from cometmq.remoting.raw import FLAG_ONEWAY
-from cometmq.remoting.transport.starts import Starts
+from cometmq.remoting.transport.flow.starts import Starts
+from cometmq.remoting.transport.flow.timed import Timed
+from cometmq.remoting.transport.flow.turns import SLICE_S
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.remoting.transport.timed import Timed
-from cometmq.remoting.transport.turns import SLICE_S
 from cometmq.remoting.typed_decode import HeaderFault
 
 ContextT = TypeVar("ContextT")

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from abc import abstractmethod
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
@@ -20,6 +20,7 @@ from cometmq.remoting.transport.handshakes import (
     HANDSHAKE_TIMEOUT_MS,
     Handshake,
 )
+from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.tls import (
     NO_TLS_ALERT,
     REFUSED_LINGER_S,
@@ -27,9 +28,6 @@ from cometmq.remoting.transport.tls import (
     TlsGate,
     UnsupportedPeerError,
 )
-
-if TYPE_CHECKING:
-    from cometmq.remoting.transport.hub import Hub
 
 _TLS_HANDSHAKE: Final = 0x16
 
@@ -40,7 +38,7 @@ HANDSHAKE: Final = 32
 class GatedPeer(asyncio.Protocol):
     """A connection that may use TLS."""
 
-    _hub: "Hub[Any]"
+    _hub: Hub[Any]
     _connection: Connection
     _transport: asyncio.Transport
     _gate: TlsGate | None

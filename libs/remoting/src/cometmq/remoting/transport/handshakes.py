@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from time import monotonic
 from typing import Final, Generic, Protocol, TypeVar
 
-from cometmq.remoting.transport.next_turn import Abortable, NextTurn
+from cometmq.remoting.transport.flow.next_turn import Abortable, NextTurn
 
 HANDSHAKE_BYTES_MAX: Final = 128 * 1024
 """What a peer may send before its handshake is complete; certificate chains take most of it."""

@@ -4,22 +4,19 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import Log
-from cometmq.remoting.transport.budget import TURN_BYTES, Unsent, UnsentBudget
+from cometmq.remoting.transport.flow.budget import TURN_BYTES, Unsent, UnsentBudget
+from cometmq.remoting.transport.flow.room import Room
+from cometmq.remoting.transport.flow.turns import Turns
 from cometmq.remoting.transport.handshakes import Handshakes
-from cometmq.remoting.transport.lane import Lane
-from cometmq.remoting.transport.room import Room
+from cometmq.remoting.transport.lane import Direct, Lane
 from cometmq.remoting.transport.settings import ConnectionSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import due_on_grid
 from cometmq.remoting.transport.tls import TlsGate
-from cometmq.remoting.transport.turns import Turns
-
-if TYPE_CHECKING:
-    from cometmq.remoting.transport.direct import DirectIO
 
 _LONG_TURNS: Final = 8  # connections that may use full turns at the same time
 _CALLS_MIN: Final = 16  # smaller portions cost more than they gain
@@ -96,7 +93,7 @@ class Hub(Generic[PeerT]):
         self.codec = codec
         self.settings = settings
         self.lane: Lane | None = None
-        self.direct: DirectIO | None = None
+        self.direct: Direct | None = None
         self.clock_ms = clock_ms
         self.log = log
         self.on_open = on_open

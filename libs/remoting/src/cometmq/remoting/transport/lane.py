@@ -6,6 +6,7 @@ the handlers would, and leaves every other frame to the handlers, so a server be
 and without a lane.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -109,3 +110,37 @@ class Lane(Protocol):
 
     def end_turn(self) -> None:
         """Store the requests accepted since `begin_turn`, now or in a later turn of the loop."""
+
+
+class Direct(Protocol):
+    """The part of `DirectIO` that a connection and the hub use."""
+
+    sockets: Any
+    """Reads and writes the sockets; see `Sockets`."""
+
+    def serve(self, chunks: Any) -> None:
+        """Serve received chunks, each with its connection."""
+
+    def join(self, peer: Any, transport: asyncio.Transport) -> None:
+        """Read and write a connection directly from now on, if its transport has a socket."""
+
+    def leave(self, peer: Any) -> None:
+        """Leave the socket to its transport."""
+
+    def start_reading(self, peer: Any) -> None:
+        """Read from the connection until `stop_reading`."""
+
+    def stop_reading(self, peer: Any) -> None:
+        """Stop reading; the end of the input is not detected either."""
+
+    def expect_pulls(self) -> None:
+        """Expect pulls in the next reads."""
+
+    def reply_rows(self, rows: Sequence[tuple[Any, bytes, int]]) -> None:
+        """Send the encoded answers of a lane."""
+
+    def flush(self) -> None:
+        """Send the answers."""
+
+    def close(self) -> None:
+        """Leave all sockets to their transports."""

@@ -18,13 +18,13 @@ from cometmq.remoting.command import Call
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.frame import frame_prefix
 from cometmq.remoting.raw import Body
-from cometmq.remoting.transport.budget import LARGE_BYTES
 from cometmq.remoting.transport.dispatch import Dispatcher
+from cometmq.remoting.transport.flow.budget import LARGE_BYTES
+from cometmq.remoting.transport.flow.room import WAITING_MAX
+from cometmq.remoting.transport.flow.turns import SLOW
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.protocol import CALL_BYTES, UNSENT_OUTPUT, PeerProtocol
 from cometmq.remoting.transport.resets import set_reset
-from cometmq.remoting.transport.room import WAITING_MAX
-from cometmq.remoting.transport.turns import SLOW
 
 _KERNEL_BYTES: Final = 4 << 20  # the largest send buffer, by default (tcp_wmem)
 
@@ -178,6 +178,8 @@ class RoomPeer(PeerProtocol):
         else:
             super()._receive(data)
 
+    _take_in = _receive
+
     def _stopped_serving(self) -> None:
         if self._pauses & WAITS:
             self._held = self._encoded_backlog() + self._connection.take_tail() + self._held
@@ -198,7 +200,7 @@ class RoomPeer(PeerProtocol):
         if self._held and self._may_serve and not (self._backlog or self._is_behind):
             data, self._held = self._held, b""
             try:
-                self._serve_held(data)
+                self._take_in(data)
             except RemoteProtocolError as error:
                 self._refuse(error)
             self.uncharged_bytes += len(data) - len(self._held)
@@ -207,9 +209,6 @@ class RoomPeer(PeerProtocol):
     def _may_serve(self) -> bool:
         """Whether requests may be served now, in the order in which they came."""
         return self._is_open and not self._pauses & (WAITS | UNSENT_OUTPUT)
-
-    def _serve_held(self, data: bytes) -> None:
-        self._receive(data)
 
 
 def _nothing() -> None:

@@ -27,6 +27,7 @@ from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.room_peer import RoomPeer
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
@@ -160,7 +161,8 @@ class Server(Generic[ContextT]):
         dispatcher.is_limited = bool(excluded)
 
         def connected() -> _ServerPeer:
-            return _ServerPeer(self._hub, dispatcher, self._connections_max)
+            kind = _ServerPeer if self._hub.lane is None else _LanePeer
+            return kind(self._hub, dispatcher, self._connections_max)
 
         for address in (host,) if host else ALL_ADDRESSES:
             port = await self._listen_at(address, port, connected)
@@ -187,8 +189,8 @@ class Server(Generic[ContextT]):
         return name[1]
 
     def use_lane(self, lane: Lane | None, sockets: Sockets | None = None) -> None:
-        """Offer all requests received from now on to a lane, which must leave to the handlers
-        whatever a hook in ``before`` might refuse.
+        """Offer the requests of all connections accepted from now on to a lane, which must leave to
+        the handlers whatever a hook in ``before`` might refuse.
 
         With ``sockets``, connections accepted from now on are read and written directly, unless the
         system has no epoll; with TLS, only if native code serves them.
@@ -286,7 +288,7 @@ class Server(Generic[ContextT]):
             peer.abort()
 
 
-class _ServerPeer(LanePeer):
+class _ServerPeer(RoomPeer):
     """A connection that closes itself if the server already has too many, or is stopping."""
 
     def __init__(
@@ -306,3 +308,7 @@ class _ServerPeer(LanePeer):
             if count_max:
                 self._hub.log.warning("connection.refused", peer=self.address, error="too many")
             self.abort()
+
+
+class _LanePeer(_ServerPeer, LanePeer):
+    """A connection whose requests are offered to the server's lane."""

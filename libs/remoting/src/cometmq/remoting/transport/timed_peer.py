@@ -7,9 +7,9 @@ import asyncio
 from abc import abstractmethod
 
 from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.transport.flow.outbox import Outbox
+from cometmq.remoting.transport.flow.turns import Pace
 from cometmq.remoting.transport.gated_peer import GatedPeer
-from cometmq.remoting.transport.outbox import Outbox
-from cometmq.remoting.transport.turns import Pace
 
 
 class TimedPeer(GatedPeer):

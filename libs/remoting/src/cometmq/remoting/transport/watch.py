@@ -4,10 +4,8 @@
 import array
 import fcntl
 import termios
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.protocol import PeerProtocol
 
 
 class Watch:
@@ -17,7 +15,7 @@ class Watch:
     host. Later output is none, because a host whose processes stand still accepts it, too.
     """
 
-    def __init__(self, peer: "PeerProtocol") -> None:
+    def __init__(self, peer: PeerProtocol) -> None:
         self._peer = peer
         self._active_ms = peer.active_ms()
         self._waiting_bytes = undelivered_bytes(peer)
@@ -35,7 +33,7 @@ class Watch:
         return peer.written_bytes - undelivered_bytes(peer) > self._delivered_bytes
 
 
-def undelivered_bytes(peer: "PeerProtocol") -> int:
+def undelivered_bytes(peer: PeerProtocol) -> int:
     """Return how much output the other host has not confirmed yet, as far as the system tells."""
     queued = array.array("i", [0])
     try:

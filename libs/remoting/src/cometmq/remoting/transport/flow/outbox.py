@@ -4,7 +4,7 @@
 from collections import deque
 from typing import Final
 
-from cometmq.remoting.transport.budget import LARGE_BYTES
+from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 
 _NONE: Final = (-1, 0)
 

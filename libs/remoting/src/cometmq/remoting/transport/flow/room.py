@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, Generic, Protocol, TypeVar
 
-from cometmq.remoting.transport.budget import UnsentBudget
+from cometmq.remoting.transport.flow.budget import UnsentBudget
 
 Work = Callable[[], None]
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from cometmq.remoting.transport.turns import SLOW_S
+from cometmq.remoting.transport.flow.turns import SLOW_S
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from collections import deque
 from time import monotonic
 from typing import Final, Generic, Protocol, TypeVar
 
-from cometmq.remoting.transport.next_turn import Abortable, NextTurn
+from cometmq.remoting.transport.flow.next_turn import Abortable, NextTurn
 
 KNOWN: Final = 0
 """The rank of connections whose requests took little time."""
