@@ -376,7 +376,7 @@ async def test_an_administrator_cannot_overfill_a_table_either(broker: Broker) -
 
 
 async def clients_answer(broker: Broker, call: Call[Any]) -> Any:
-    from cometmq.broker.handlers.groups import update_and_create_subscriptiongroup
+    from cometmq.broker.handlers.subscription_groups import update_and_create_subscriptiongroup
 
     return await update_and_create_subscriptiongroup(broker, call)
 

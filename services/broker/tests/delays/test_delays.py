@@ -17,7 +17,7 @@ from cometmq.broker.delays.delays import (
 from cometmq.broker.delays.level import DelayFile, delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.messages import delay
-from cometmq.broker.tables.groups import Groups
+from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.new_message import NewMessage, encode_record

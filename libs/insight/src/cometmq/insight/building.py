@@ -13,7 +13,7 @@ from typing import Final
 from cometmq.client.admin.figures import BrokerFigures, read_figures
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.insight.asking import BrokerAnswers, MasterAnswers, Queues
-from cometmq.insight.groups import Parts, build_groups
+from cometmq.insight.consumer_groups import Parts, build_groups
 from cometmq.insight.history import RATE_UNKNOWN, History, Place, Sample
 from cometmq.insight.model import (
     Broker,

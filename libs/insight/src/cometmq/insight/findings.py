@@ -11,7 +11,7 @@ from typing import Final
 from cometmq.insight.finding import Condition, Finding, Severity
 from cometmq.insight.history import History
 from cometmq.insight.model import Snapshot
-from cometmq.insight.rules import brokers, certificates, clients, groups, stores
+from cometmq.insight.rules import brokers, certificates, clients, consuming, stores
 
 __all__ = ["RULES", "Finding", "Severity", "findings"]
 
@@ -29,14 +29,14 @@ RULES: Final[tuple[Rule, ...]] = (
     stores.copies_missing,
     stores.slaves_behind,
     certificates.expiring,
-    groups.lost,
-    groups.stopped,
-    groups.stuck,
-    groups.lag_grows,
-    groups.skips,
-    groups.stranded,
-    groups.dead_letters,
-    groups.disagreeing,
+    consuming.lost,
+    consuming.stopped,
+    consuming.stuck,
+    consuming.lag_grows,
+    consuming.skips,
+    consuming.stranded,
+    consuming.dead_letters,
+    consuming.disagreeing,
     clients.half_messages,
     clients.refused,
     clients.unread_topics,

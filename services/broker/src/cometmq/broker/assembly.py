@@ -38,10 +38,10 @@ from cometmq.broker.statistics.daily_totals import History, Totals
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.storing.log_syncs import NativeSyncer
 from cometmq.broker.storing.store_driver import StoreDriver, Workers
-from cometmq.broker.tables.groups import Groups, group_file
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.broker.tables.persistence import TableSaver
+from cometmq.broker.tables.subscription_groups import Groups, group_file
 from cometmq.broker.tables.topics import Topics, topic_file
 from cometmq.broker.turn import OncePerTurn
 from cometmq.remoting.bodies.topic_config import DataVersion

@@ -59,10 +59,10 @@ from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.storing.disk_figures import DiskWatch
 from cometmq.broker.storing.large_batches import LargeBatches
 from cometmq.broker.storing.store_driver import StoreDriver
-from cometmq.broker.tables.groups import Groups
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets
 from cometmq.broker.tables.persistence import TableSaver
+from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.transactions.transactions import Transactions
 from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig, TopicConfig

@@ -21,9 +21,9 @@ from cometmq.broker.copies.tables.feed import (
 from cometmq.broker.delays.delays import Delays
 from cometmq.broker.delays.level import delay_file
 from cometmq.broker.filters.subscriptions import FilterSubscriptions, filter_file
-from cometmq.broker.tables.groups import Groups, group_file
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import PIECE_COUNT_MAX, Offsets, offset_file
+from cometmq.broker.tables.subscription_groups import Groups, group_file
 from cometmq.broker.tables.topics import Topics, topic_file
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.log import NO_LOG

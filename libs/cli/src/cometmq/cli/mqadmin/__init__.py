@@ -57,7 +57,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "checkMsgSendRT": "Send to the queues of a topic in turn and show the response times.",
         "clusterRT": "Send to every broker in rounds until Ctrl-C and show the response times.",
     },
-    "cometmq.cli.mqadmin.groups": {
+    "cometmq.cli.mqadmin.group_settings": {
         "updateSubGroup": "Create or update a consumer group.",
         "deleteSubGroup": "Delete a consumer group.",
         "getConsumerConfig": "Show the settings of a consumer group.",

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from cometmq.broker.storing.store_driver import StoreDriver
-from cometmq.broker.tables.groups import Groups
+from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import TRANSACTION_MASK

@@ -12,7 +12,6 @@ from cometmq.broker.handlers import (
     admin,
     client_calls,
     clients,
-    groups,
     locks,
     maintenance,
     offsets,
@@ -24,6 +23,7 @@ from cometmq.broker.handlers import (
     resets,
     send,
     send_back,
+    subscription_groups,
     topics,
     transactions,
 )
@@ -34,8 +34,8 @@ from cometmq.remoting.transport.bodies import bounded_bodies
 from cometmq.remoting.transport.dispatch import Handler, Result
 
 _MODULES: Final = (
-    acl, admin, client_calls, clients, groups, locks, maintenance, offsets, overview, progress,
-    pull, queries, replies, resets, send, send_back, topics, transactions,
+    acl, admin, client_calls, clients, locks, maintenance, offsets, overview, progress, pull,
+    queries, replies, resets, send, send_back, subscription_groups, topics, transactions,
 )  # fmt: skip
 
 

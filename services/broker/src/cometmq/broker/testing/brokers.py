@@ -20,9 +20,9 @@ from cometmq.broker.statistics.counters import BrokerStats
 from cometmq.broker.statistics.daily_totals import History, Totals
 from cometmq.broker.statistics.put_times import PutTimes
 from cometmq.broker.statistics.sampler import StatSampler
-from cometmq.broker.tables.groups import Groups
 from cometmq.broker.tables.offsets import Offsets
 from cometmq.broker.tables.persistence import Saved
+from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.command import Call, Peer, Response

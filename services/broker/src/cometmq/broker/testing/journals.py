@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq.broker.tables.groups import Groups
 from cometmq.broker.tables.journal import Journal, Journaled
 from cometmq.broker.tables.offsets import OffsetFile, Offsets
+from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.dialect import decode_json, encode_json

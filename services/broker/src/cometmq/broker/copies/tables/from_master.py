@@ -22,9 +22,9 @@ from cometmq.broker.registration.identity import Invoker
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.tables.groups import Groups
 from cometmq.broker.tables.offsets import OffsetFile, Offsets
 from cometmq.broker.tables.persistence import TableSaver
+from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable

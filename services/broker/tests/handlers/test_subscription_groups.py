@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.handlers import groups
-from cometmq.broker.tables.groups import group_file
+from cometmq.broker.handlers import subscription_groups
 from cometmq.broker.tables.offsets import offset_file
+from cometmq.broker.tables.subscription_groups import group_file
 from cometmq.broker.testing import expected_answer, memory_broker, replay
 from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.dialect import decode_json
@@ -33,7 +33,7 @@ def role_for(exchange: Exchange) -> str:
 async def test_captured_changes_of_groups(exchange: Exchange) -> None:
     broker = memory_broker(brokerRole=role_for(exchange))
 
-    answer = await replay(broker, exchange, groups.update_and_create_subscriptiongroup)
+    answer = await replay(broker, exchange, subscription_groups.update_and_create_subscriptiongroup)
 
     assert answer == expected_answer(exchange)
     asked = decode_json(SubscriptionGroupConfig, (exchange.request.body_text or "").encode())
@@ -48,7 +48,7 @@ async def test_captured_deletions_of_groups(exchange: Exchange) -> None:
     broker.offsets.commit(group, "T", 0, 5)
     broker.offsets.commit("other", "T", 0, 5)
 
-    answer = await replay(broker, exchange, groups.delete_subscriptiongroup)
+    answer = await replay(broker, exchange, subscription_groups.delete_subscriptiongroup)
 
     assert answer == expected_answer(exchange)
     assert broker.groups.get(group) is None
@@ -64,7 +64,7 @@ async def test_captured_group_tables(exchange: Exchange) -> None:
     broker.groups.table = table.subscription_group_table
     broker.groups.version = table.data_version
 
-    answer = await replay(broker, exchange, groups.get_all_subscriptiongroup_config)
+    answer = await replay(broker, exchange, subscription_groups.get_all_subscriptiongroup_config)
 
     assert (answer.code, answer.remark, answer.ext) == (0, None, {})
     assert json.loads(answer.body) == json.loads(expected.body)
@@ -75,7 +75,7 @@ async def test_dangerous_names_are_refused(body: bytes) -> None:
     broker = memory_broker()
     call = Call(200, NoHeader(), body=body)
 
-    answer = await serve(broker, call, groups.update_and_create_subscriptiongroup)
+    answer = await serve(broker, call, subscription_groups.update_and_create_subscriptiongroup)
 
     assert answer.code == 1
     assert broker.groups.version.counter == 0
@@ -86,7 +86,9 @@ async def test_the_retry_topic_grows_with_the_number_of_retry_queues() -> None:
     for retry_queues, expected in ((1, None), (4, 4), (2, 4)):
         body = b'{"groupName":"G","retryQueueNums":%d}' % retry_queues
         call = Call(200, NoHeader(), body=body)
-        assert (await serve(broker, call, groups.update_and_create_subscriptiongroup)).code == 0
+        assert (
+            await serve(broker, call, subscription_groups.update_and_create_subscriptiongroup)
+        ).code == 0
         topic = broker.topics.get("%RETRY%G")
         assert (topic and topic.read_queue_nums) == expected
         broker.topics.create("%RETRY%G", queue_nums=1)
@@ -101,7 +103,9 @@ async def test_a_removed_group_and_its_offsets_are_saved_before_the_answer(
     broker.offsets.commit("G", "T", 0, 5)
     broker.stats.group("T", "G").get_count = 5
 
-    await groups.delete_subscriptiongroup(broker, Call(207, DeleteSubscriptiongroup("G", True)))
+    await subscription_groups.delete_subscriptiongroup(
+        broker, Call(207, DeleteSubscriptiongroup("G", True))
+    )
 
     saver: Any = broker.saver
     assert set(saver.saved) == {"subscriptionGroup.json", "consumerOffset.json"}
@@ -113,7 +117,9 @@ async def test_a_slave_refuses() -> None:
     call = Call(200, NoHeader(), body=b'{"groupName":"G"}')
 
     answer = await serve(
-        memory_broker(brokerRole="SLAVE"), call, groups.update_and_create_subscriptiongroup
+        memory_broker(brokerRole="SLAVE"),
+        call,
+        subscription_groups.update_and_create_subscriptiongroup,
     )
 
     assert answer.code == 1
@@ -125,8 +131,8 @@ async def test_a_single_group_can_be_read() -> None:
     known = Call(352, GetSubscriptiongroupConfig("TOOLS_CONSUMER"))
     unknown = Call(352, GetSubscriptiongroupConfig("G"))
 
-    found = await serve(broker, known, groups.get_subscriptiongroup_config)
-    missing = await serve(broker, unknown, groups.get_subscriptiongroup_config)
+    found = await serve(broker, known, subscription_groups.get_subscriptiongroup_config)
+    missing = await serve(broker, unknown, subscription_groups.get_subscriptiongroup_config)
 
     assert json.loads(bytes(found.body))["groupName"] == "TOOLS_CONSUMER"  # type: ignore[arg-type]
     assert missing.code == 26
@@ -140,7 +146,7 @@ async def test_a_group_has_no_more_retry_queues_than_a_topic_may_have(queues: in
     broker = memory_broker()
     body = json.dumps({"groupName": "G", "retryQueueNums": queues}).encode()
     call = Call(200, NoHeader(), body=body)
-    answer = await serve(broker, call, groups.update_and_create_subscriptiongroup)
+    answer = await serve(broker, call, subscription_groups.update_and_create_subscriptiongroup)
     assert answer.code == 1
     assert f"retryQueueNums={queues}" in (answer.remark or "")
     assert broker.groups.get("G") is None

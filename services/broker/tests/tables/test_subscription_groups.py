@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.tables.groups import Groups, group_file
+from cometmq.broker.tables.subscription_groups import Groups, group_file
 from cometmq.broker.testing.saves import Saves
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.names import BOOT_GROUPS
