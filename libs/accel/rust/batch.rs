@@ -63,3 +63,41 @@ impl Iterator for Items<'_> {
         Some(item)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(flag: i32, body: &[u8], properties: &[u8]) -> Vec<u8> {
+        let mut data = vec![0; 12];
+        data.extend(flag.to_be_bytes());
+        data.extend((body.len() as u32).to_be_bytes());
+        data.extend(body);
+        data.extend((properties.len() as u16).to_be_bytes());
+        [data.as_slice(), properties].concat()
+    }
+
+    #[test]
+    fn items_are_found_in_the_middle_of_a_chunk() {
+        let batch = [item(1, b"one", b"k\x01v"), item(2, b"", b"")].concat();
+        let chunk = [b"head", batch.as_slice(), b"next"].concat();
+        let end = 4 + batch.len();
+        let found: Option<Vec<_>> = Items::of(&chunk, 4..end).collect();
+        let found = found.expect("whole items");
+        assert_eq!(found.iter().map(|one| one.flag).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(&chunk[found[0].body.clone()], b"one");
+        assert_eq!(&chunk[found[0].properties.clone()], b"k\x01v");
+        assert_eq!(found[1].properties.end, end);
+    }
+
+    #[test]
+    fn a_torn_or_negative_length_ends_the_items_once() {
+        let mut data = item(1, b"one", b"k");
+        for end in 1..data.len() {
+            let found: Vec<_> = Items::of(&data, 0..end).collect();
+            assert!(matches!(found[..], [None]), "{end}");
+        }
+        data[16] = 0x80;
+        assert!(matches!(Items::of(&data, 0..data.len()).next(), Some(None)));
+    }
+}

@@ -60,3 +60,40 @@ pub fn frame_at(data: &[u8], start: usize, frame_bytes_max: usize) -> Next {
         end: start + 4 + length,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame with this header and a body of two bytes.
+    fn frame(serialization: u8, head: &[u8]) -> Vec<u8> {
+        let word = u32::from(serialization) << 24 | head.len() as u32;
+        let length = (4 + head.len() + 2) as u32;
+        [&length.to_be_bytes(), &word.to_be_bytes(), head, b"xy"].concat()
+    }
+
+    #[test]
+    fn a_frame_is_found_at_its_position() {
+        let data = [b"..".to_vec(), frame(1, b"head")].concat();
+        let Next::Whole(found) = frame_at(&data, 2, 1000) else { panic!("no frame") };
+        assert_eq!(found, Frame { start: 2, serialization: 1, body: 14, end: 16 });
+        assert_eq!(found.head(&data), b"head");
+    }
+
+    #[test]
+    fn every_prefix_of_a_frame_is_incomplete() {
+        let data = frame(0, b"head");
+        for end in 0..data.len() {
+            assert_eq!(frame_at(&data[..end], 0, 1000), Next::Incomplete, "{end}");
+        }
+    }
+
+    #[test]
+    fn impossible_lengths_are_illegal_before_the_rest_arrives() {
+        let data = frame(0, b"head");
+        assert_eq!(frame_at(&data, 0, 9), Next::Illegal);
+        let mut data = data[..PREFIX_BYTES].to_vec();
+        data[..4].copy_from_slice(&7u32.to_be_bytes()); // shorter than its header
+        assert_eq!(frame_at(&data, 0, 1000), Next::Illegal);
+    }
+}

@@ -186,3 +186,75 @@ fn read_binary<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
     }
     header.is_complete().then_some(header)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIVEN: &str = r#""a":"g","b":"t","c":"TBW102","d":"4","e":"3","f":"0","g":"1700000000000","h":"7","i":"k\u0001v","j":"2","m":"false""#;
+
+    fn json(fields: &str) -> String {
+        format!(r#"{{"code":310,"extFields":{{{fields}}},"flag":0,"opaque":9}}"#)
+    }
+
+    fn read(head: &[u8], serialization: u8) -> Option<(Header<'_>, Vec<u8>)> {
+        let mut text = vec![];
+        read_header(serialization, head, &mut text).map(|header| (header, text))
+    }
+
+    /// The binary form of the fields a to i, with these more at its end.
+    fn binary(more: &[(&str, &str)]) -> Vec<u8> {
+        let own = ["g", "t", "TBW102", "4", "3", "0", "1700000000000", "7", "k\x01v"];
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+        let mut ext = vec![];
+        for (name, value) in names.into_iter().zip(own).chain(more.iter().copied()) {
+            ext.extend((name.len() as u16).to_be_bytes());
+            ext.extend(name.as_bytes());
+            ext.extend((value.len() as u32).to_be_bytes());
+            ext.extend(value.as_bytes());
+        }
+        let fixed = [1, 54, 0, 1, 145, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
+        [&fixed, (ext.len() as u32).to_be_bytes().as_slice(), &ext].concat()
+    }
+
+    #[test]
+    fn both_encodings_give_the_same_fields() {
+        let (head, other) = (json(GIVEN), binary(&[("j", "2"), ("m", "false")]));
+        let (one, text) = read(head.as_bytes(), 0).unwrap();
+        let (two, same) = read(&other, 1).unwrap();
+        assert_eq!((one.topic, one.queue_id, one.flag), (b"t".as_slice(), 3, 7));
+        assert_eq!((one.opaque, one.reconsume_times, one.is_batch), (9, 2, false));
+        assert_eq!((one.born_timestamp, text.as_slice()), (1_700_000_000_000, &b"k\x01v"[..]));
+        // Binary headers know fields as they come, so the properties count as one of them.
+        assert_eq!((two, same), (one, text));
+    }
+
+    #[test]
+    fn a_binary_field_may_be_repeated_only_with_its_value() {
+        assert!(read(&binary(&[("b", "t"), ("i", "k\x01v")]), 1).is_some());
+        assert!(read(&binary(&[("b", "u")]), 1).is_none());
+        assert!(read(&binary(&[("i", "k\x01w")]), 1).is_none());
+    }
+
+    #[test]
+    fn unusual_headers_are_left_to_python() {
+        for (from, to) in [
+            (r#""b":"t""#, r#""b":"%RETRY%g""#),
+            (r#""b":"t""#, r#""b":"""#),
+            (r#""b":"t","#, ""),
+            (r#""e":"3""#, r#""e":"-1""#),
+            (r#""e":"3""#, r#""e":"3","e":"3""#),
+            (r#""m":"false""#, r#""m":"no""#),
+            (r#""m":"false""#, r#""n":"1""#),
+        ] {
+            let fields = GIVEN.replace(from, to);
+            assert_ne!(fields, GIVEN);
+            assert!(read(json(&fields).as_bytes(), 0).is_none(), "{to}");
+        }
+        let head = json(GIVEN);
+        assert!(read(head.replace("310", "311").as_bytes(), 0).is_none());
+        assert!(read(head.as_bytes(), 1).is_none());
+        assert!(read(head.as_bytes(), 2).is_none());
+        assert!(read(head.replace("310", "320").as_bytes(), 0).unwrap().0.is_batch);
+    }
+}

@@ -63,3 +63,48 @@ fn seconds_since(begin_ms: i64, timestamp: i64) -> i32 {
     let elapsed_ms = if begin_ms > 0 { timestamp.saturating_sub(begin_ms).max(0) } else { 0 };
     i32::try_from(elapsed_ms / 1000).unwrap_or(i32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Links these keys, all of one second, as the entries from 5 on.
+    fn link(hashes: &[i32], newest: &[Cell<i32>], dirty: &[Cell<u8>]) -> (Option<usize>, Vec<u8>) {
+        let mut keys = Keys::default();
+        keys.hashes.extend(hashes);
+        keys.offsets.resize(hashes.len(), 700);
+        keys.close(12_345);
+        let mut out = vec![0; hashes.len() * ENTRY_BYTES];
+        let slots = Slots { newest, dirty, page_slots: 2 };
+        (keys.link(0..hashes.len(), &slots, 5, 10_000, &mut out), out)
+    }
+
+    #[test]
+    fn entries_of_a_slot_form_a_chain() {
+        let (newest, dirty) = (vec![Cell::new(0); 4], vec![Cell::new(0); 2]);
+        let (used, out) = link(&[1, 5, 2], &newest, &dirty);
+        assert_eq!(used, Some(2));
+        assert_eq!(newest.iter().map(Cell::get).collect::<Vec<_>>(), [0, 6, 7, 0]);
+        assert_eq!(dirty.iter().map(Cell::get).collect::<Vec<_>>(), [1, 1]);
+        let second = &out[ENTRY_BYTES..2 * ENTRY_BYTES];
+        assert_eq!(second[..4], 5i32.to_be_bytes());
+        assert_eq!(second[4..12], 700i64.to_be_bytes());
+        assert_eq!(second[12..16], 2i32.to_be_bytes()); // seconds since the file's begin
+        assert_eq!(second[16..], 5i32.to_be_bytes()); // the entry before it in the slot
+    }
+
+    #[test]
+    fn impossible_keys_and_slots_are_refused() {
+        assert_eq!(link(&[1], &[], &[]).0, None);
+        let (newest, dirty) = (vec![Cell::new(0); 4], vec![Cell::new(0); 2]);
+        assert_eq!(link(&[-1], &newest, &dirty).0, None);
+        assert_eq!(link(&[3], &newest, &dirty[..1]).0, None); // its page is missing
+    }
+
+    #[test]
+    fn seconds_stay_in_range() {
+        assert_eq!(seconds_since(0, 99_000), 0);
+        assert_eq!(seconds_since(10_000, 9_000), 0);
+        assert_eq!(seconds_since(1, i64::MAX), i32::MAX);
+    }
+}

@@ -194,3 +194,69 @@ pub fn index_hash_text(topic_hash: u32, key: &str) -> i32 {
 fn positive(hash: u32) -> i32 {
     hash.cast_signed().checked_abs().unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOPIC: TopicHashes = TopicHashes { plain: 1, delayed: Some(2), half: Some(3) };
+
+    /// The tag code, whether the sender of a plain message waits, its level, the text to store, and
+    /// the hashes of the keys.
+    type Facts = (i64, Option<bool>, u16, String, Vec<i32>);
+
+    /// Reads pairs written as `name=value;`.
+    fn read(text: &str, hashes: TopicHashes) -> Option<Facts> {
+        let (mut out, mut found) = (vec![], vec![]);
+        let raw = text.replace('=', "\x01").replace(';', "\x02");
+        let sent = read_sent(raw.as_bytes(), b"CLUSTER\x01c", hashes, &mut out, &mut found)?;
+        let out = String::from_utf8(out).ok()?.replace('\x01', "=").replace('\x02', ";");
+        let waits = (!sent.is_half).then_some(sent.waits());
+        Some((sent.tag_code, waits, sent.level, out, found))
+    }
+
+    #[test]
+    fn wait_and_cluster_are_not_stored_and_empty_pairs_are_dropped() {
+        let text = "TAGS=t;WAIT=false;CLUSTER=x;a=;=b;junk;k=v;";
+        let stored = "TAGS=t;k=v;CLUSTER=c".to_string();
+        assert_eq!(read(text, TOPIC), Some((i64::from(b't'), Some(false), 0, stored, vec![])));
+        assert_eq!(read("", TOPIC).unwrap().1, Some(true));
+    }
+
+    #[test]
+    fn the_place_of_a_message_decides_the_hashes_of_its_keys() {
+        let key = |start: u32| index_hash(start, b"k");
+        assert_eq!(read("KEYS=k  k;UNIQ_KEY=k", TOPIC).unwrap().4, [key(1); 3]);
+        let (_, _, level, _, hashes) = read("KEYS=k;DELAY=3", TOPIC).unwrap();
+        assert_eq!((level, hashes), (3, vec![key(2)]));
+        let (_, waits, _, _, hashes) = read("KEYS=k;TRAN_MSG=true;PGROUP=g", TOPIC).unwrap();
+        assert_eq!((waits, hashes), (None, vec![key(3)]));
+    }
+
+    #[test]
+    fn unusual_properties_are_left_to_python() {
+        for text in [
+            "DELAY=-1",
+            "DELAY=10000",
+            "DELAY=1;REAL_TOPIC=t",
+            "TRAN_MSG=true",
+            "TRAN_MSG=false;PGROUP=g",
+            "TRAN_MSG=true;PGROUP=g;DELAY=1",
+            "KEYS=\u{e9}",
+            "TAGS=\u{e9}",
+        ] {
+            assert_eq!(read(text, TOPIC), None, "{text}");
+        }
+        let none = TopicHashes { plain: 1, delayed: None, half: None };
+        assert_eq!(read("DELAY=1", none), None);
+        assert_eq!(read("TRAN_MSG=true;PGROUP=g", none), None);
+    }
+
+    #[test]
+    fn hashes_are_those_of_java() {
+        assert_eq!(java_hash(0, b"hello"), 99_162_322);
+        assert_eq!(java_hash_text(0, "\u{1f600}"), 0xd83d * 31 + 0xde00); // two code units
+        assert_eq!(index_hash(0, b"polygenelubricants"), 0); // its hash is -2**31
+        assert_eq!(index_hash(java_hash(0, b"t#"), b"k"), java_hash(0, b"t#k").cast_signed());
+    }
+}

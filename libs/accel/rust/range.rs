@@ -330,3 +330,117 @@ fn be32_signed(bytes: &[u8], at: usize) -> Option<i32> {
 fn short(bytes: &[u8]) -> Option<usize> {
     usize::try_from(i16::from_be_bytes(bytes.get(..2)?.try_into().ok()?)).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: Rules<'static> = Rules {
+        check_crc: true,
+        is_indexing: true,
+        delayed_topic: b"SCHEDULE",
+        delays_ms: &[1_000],
+        other_delay_ms: 5_000,
+    };
+    const KEYS: &[u8] = b"KEYS\x01k";
+
+    /// A record with a body of two bytes, stored at second 3.
+    fn record(at: i64, topic: &[u8], queue: (i32, i64), flags: u32, properties: &[u8]) -> Vec<u8> {
+        let body = b"xy";
+        let mut rest = vec![0; 8]; // the sender
+        rest.extend(3_000i64.to_be_bytes());
+        rest.extend([0; 8 + 4 + 8]); // the broker, deliveries, the prepared offset
+        rest.extend((body.len() as u32).to_be_bytes());
+        rest.extend(body);
+        rest.push(topic.len() as u8);
+        rest.extend(topic);
+        rest.extend((properties.len() as u16).to_be_bytes());
+        rest.extend(properties);
+        let mut data = ((48 + rest.len()) as u32).to_be_bytes().to_vec();
+        data.extend(MAGICS[0].to_be_bytes());
+        data.extend((crc32fast::hash(body) & CRC_MASK).to_be_bytes());
+        data.extend(queue.0.to_be_bytes());
+        data.extend([0; 4]); // the application's flag
+        data.extend(queue.1.to_be_bytes());
+        data.extend(at.to_be_bytes());
+        data.extend(flags.to_be_bytes());
+        data.extend([0; 8]); // the time of sending
+        [data, rest].concat()
+    }
+
+    /// Topic, queue with offset, flags and properties of a record.
+    type Parts<'a> = (&'a [u8], (i32, i64), u32, &'a [u8]);
+
+    /// Puts records one after another from this offset of the log on.
+    fn log(begin: i64, records: &[Parts]) -> Vec<u8> {
+        let mut data = vec![];
+        for &(topic, queue, flags, properties) in records {
+            data.extend(record(begin + data.len() as i64, topic, queue, flags, properties));
+        }
+        data
+    }
+
+    #[test]
+    fn consecutive_records_of_a_queue_form_a_run() {
+        let data =
+            log(1_000, &[(b"a", (0, 7), 0, KEYS), (b"b", (0, 1), 0, b""), (b"a", (0, 8), 0, b"")]);
+        let found = read(&data, 1_000, &RULES);
+        assert_eq!((found.count, found.size, found.timestamp), (3, data.len(), 3_000));
+        let runs: Vec<_> = found.runs.iter().map(|run| (run.topic, run.first, run.end)).collect();
+        assert_eq!(runs, [("a", 7, 9), ("b", 1, 2)]);
+        assert_eq!(found.keys.hashes, [index_hash_text(java_hash(0, b"a#"), "k")]);
+        assert_eq!(found.keys.offsets, [1_000]);
+    }
+
+    #[test]
+    fn delayed_records_carry_their_delivery_times() {
+        let data = log(0, &[(b"SCHEDULE", (0, 0), 0, b""), (b"SCHEDULE", (1, 0), 0, b"")]);
+        let found = read(&data, 0, &RULES);
+        let due: Vec<_> = found.runs.iter().map(|run| be64(&run.entries, 12)).collect();
+        assert_eq!(due, [Some(4_000), Some(8_000)]);
+    }
+
+    #[test]
+    fn half_messages_have_keys_only_and_rollbacks_neither() {
+        let data = log(0, &[(b"a", (0, 0), UNQUEUED, KEYS), (b"a", (0, 0), ROLLBACK, KEYS)]);
+        let found = read(&data, 0, &RULES);
+        assert_eq!((found.count, found.runs.len(), found.keys.hashes.len()), (2, 0, 1));
+    }
+
+    #[test]
+    fn reading_stops_at_what_only_python_examines() {
+        let good = log(0, &[(b"a", (0, 0), 0, b"")]);
+        let count = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut bad = record(good.len() as i64, b"b", (0, 0), 0, b"k\x01v");
+            change(&mut bad);
+            read(&[good.clone(), bad].concat(), 0, &RULES).count
+        };
+        assert_eq!(count(&|_| ()), 2);
+        assert_eq!(count(&|data| data[8] ^= 1), 1, "CRC");
+        assert_eq!(count(&|data| data[4] ^= 1), 1, "magic");
+        assert_eq!(count(&|data| data[35] ^= 1), 1, "offset");
+        assert_eq!(count(&|data| data[12] = 0x80), 1, "the mark of a deletion");
+        assert_eq!(count(&|data| *data.last_mut().unwrap() = 0), 1, "torn");
+        assert_eq!(count(&|data| *data.last_mut().unwrap() = 0xff), 1, "UTF-8");
+        assert_eq!(count(&|data| data.truncate(data.len() - 1)), 1, "incomplete");
+    }
+
+    #[test]
+    fn topics_that_are_no_folder_are_left_to_python() {
+        for topic in [b"a/b".as_slice(), b".", b"..", b"", b"a\0"] {
+            assert_eq!(read(&record(0, topic, (0, 0), 0, b""), 0, &RULES).count, 0);
+        }
+    }
+
+    #[test]
+    fn headers_are_followed_up_to_a_limit_and_the_end_of_a_file() {
+        let data = log(0, &[(b"a", (0, 0), 0, b""), (b"a", (0, 1), 0, b"")]);
+        let size = data.len() / 2;
+        assert_eq!(follow(&data, 0, 4_096, usize::MAX), Some((2 * size, 0)));
+        assert_eq!(follow(&data, 0, 4_096, size + 1), Some((size, size)));
+        assert_eq!(follow(&data, 0, 4_096, 1), Some((size, size)), "the first is always whole");
+        assert_eq!(follow(&data[..size + 20], 0, 4_096, usize::MAX), Some((size, 0)));
+        assert_eq!(follow(&data, 8, 4_096, usize::MAX), None, "a wrong offset");
+        assert_eq!(follow(&data, 0, size as i64, usize::MAX), None, "beyond the file");
+    }
+}

@@ -177,3 +177,50 @@ pub fn be32(bytes: &[u8], at: usize) -> u32 {
 pub fn be64(bytes: &[u8], at: usize) -> Option<i64> {
     Some(i64::from_be_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(json: &[u8]) -> Option<Vec<u8>> {
+        let mut out = vec![];
+        Scan::new(json, 0).text(&mut out).map(|()| out)
+    }
+
+    #[test]
+    fn decimals_have_one_form() {
+        assert_eq!(decimal(b"0"), Some(0));
+        assert_eq!(decimal(b"999999999999999999"), Some(999_999_999_999_999_999));
+        for wrong in ["", "00", "01", "-1", "+1", "1.0", "1e3", " 1", "1000000000000000000"] {
+            assert_eq!(decimal(wrong.as_bytes()), None, "{wrong}");
+        }
+        assert_eq!(decimal32(b"2147483647"), Some(i32::MAX));
+        assert_eq!(decimal32(b"2147483648"), None);
+    }
+
+    #[test]
+    fn escapes_denote_ascii_only() {
+        assert_eq!(text(br#""a\"\\\/\n\u0041""#).unwrap(), b"a\"\\/\nA");
+        assert_eq!(text("\"\u{e9}\"".as_bytes()).unwrap(), "\u{e9}".as_bytes());
+        for wrong in [&br#""\u00e9""#[..], br#""\x""#, br#""open"#, b"\"\xff\"", b"\"\n\""] {
+            assert_eq!(text(wrong), None);
+        }
+    }
+
+    #[test]
+    fn members_end_with_the_brace() {
+        let read = |json: &[u8]| {
+            let (mut scan, mut count) = (Scan::new(json, 1), 0);
+            scan.members(|scan, _| {
+                count += 1;
+                scan.number().map(|_| ())
+            })?;
+            Some((count, scan.is_at_end()))
+        };
+        assert_eq!(read(br#"{"a":1,"b":2}"#), Some((2, true)));
+        assert_eq!(read(br#"{"a":1}}"#), Some((1, false)));
+        for wrong in [&b"{}"[..], br#"{"a":1,}"#, br#"{"a" :1}"#, br#"{"a":1"#, b"{a:1}"] {
+            assert_eq!(read(wrong), None);
+        }
+    }
+}

@@ -104,3 +104,39 @@ fn read_binary(head: &[u8]) -> Option<EndHeader<'_>> {
     }
     header.complete()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = concat!(
+        r#"{"code":37,"extFields":{"producerGroup":"g","tranStateTableOffset":"5","#,
+        r#""commitLogOffset":"900","commitOrRollback":"8","msgId":"m"},"flag":2}"#
+    );
+
+    #[test]
+    fn an_end_has_a_decision_and_its_half_message() {
+        let end = read_end(0, HEAD.as_bytes()).unwrap();
+        assert_eq!((end.group, end.decision), (b"g".as_slice(), COMMIT));
+        assert_eq!((end.table_offset, end.commit_log_offset), (5, 900));
+        assert!(read_end(0, HEAD.replace(r#""8""#, r#""12""#).as_bytes()).is_some());
+    }
+
+    #[test]
+    fn unusual_ends_are_left_to_python() {
+        for (from, to) in [
+            (r#""8""#, r#""0""#),           // the producer does not know yet
+            (r#""flag":2"#, r#""flag":0"#), // it expects an answer
+            (r#","flag":2"#, ""),
+            (r#""msgId":"m""#, r#""msgId":"m","msgId":"m""#),
+            (r#""msgId":"m""#, r#""traceId":"m""#),
+            (r#""producerGroup":"g","#, ""),
+            (r#""900""#, r#""-1""#),
+        ] {
+            let head = HEAD.replace(from, to);
+            assert_ne!(head, HEAD);
+            assert_eq!(read_end(0, head.as_bytes()), None, "{to}");
+        }
+        assert_eq!(read_end(1, HEAD.as_bytes()), None);
+    }
+}
