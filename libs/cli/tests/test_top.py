@@ -9,11 +9,21 @@ import subprocess
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 
 from cometmq.cli.verbs.top_views import VIEWS, Screen, rendered, rows_of
-from cometmq.insight.model import Group, Member, Producer, Snapshot, Topic, TopicKind, Unknown
+from cometmq.insight.model import (
+    Group,
+    Member,
+    Producer,
+    Refusal,
+    Snapshot,
+    Topic,
+    TopicKind,
+    Unknown,
+)
 from cometmq.peers.comet import PROGRAM
 
 NOW_MS = 1_800_000_000_000
@@ -50,6 +60,28 @@ def test_rows_are_sorted_and_unknown_figures_come_last():
     lagging = snapshot(groups=[group("x", 1, 5.0), group("y", 7, 1.0), group("z")])
     assert names("groups", lagging) == ["y", "x", "z"]
     assert names("slowest", lagging) == ["x", "y"]
+
+
+def test_refused_requests_are_shown_with_their_reason():
+    found = msgspec.structs.replace(
+        snapshot(),
+        refusals=[
+            Refusal("b", 310, 2, "busy", "1.2.3.4:5", "orders", 3, NOW_MS - 9_000, NOW_MS),
+            Refusal("b", 310, 999, "odd", "1.2.3.4:6", "", 7, NOW_MS - 9_000, NOW_MS),
+        ],
+    )
+    columns, (first, second) = rows_of(found, Screen("refused"))
+    assert columns[-3:] == ("Answer", "Times", "Remark")
+    assert first[-3:] == ["999", 7, "odd"]
+    assert second[1:] == [
+        "b",
+        "1.2.3.4:5",
+        "SEND_MESSAGE_V2 (310)",
+        "orders",
+        "SYSTEM_BUSY",
+        3,
+        "busy",
+    ]
 
 
 def test_keys_choose_views_columns_and_the_end():

@@ -168,6 +168,14 @@ def test_rules_have_different_names():
     assert len(set(RULES)) == len(RULES)
 
 
+def test_a_stopped_group_says_how_long_its_oldest_message_waits():
+    told = reader(online=False)
+    ages = msgspec.structs.replace(told.master, oldest_unread_ms={"T@G": NOW_MS - 4_210_000})
+    stopped = msgspec.structs.replace(told, master=ages)
+    (found,) = [it for it in findings(seen(stopped)) if it.rule == "group-stopped"]
+    assert "30 unread messages, the oldest 1 h 10 min old" in found.text
+
+
 # -- certificates -------------------------------------------------------------------------------
 
 DAY_MS = 86_400_000

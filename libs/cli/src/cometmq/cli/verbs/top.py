@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq top`: topics, groups, connections and the slowest groups on a full screen.
+"""`cometmq top`: topics, groups, connections, the slowest groups and refusals on a full screen.
 
 Plain ANSI sequences; the terminal is restored however the command ends.
 """
@@ -42,7 +42,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def top(
     view: Annotated[
-        Literal["topics", "groups", "connections", "slowest"],
+        Literal["topics", "groups", "connections", "slowest", "refused"],
         typer.Argument(help="What to show first."),
     ] = "topics",
     namesrv: Namesrv = DEFAULT_NAMESRV,
@@ -55,15 +55,15 @@ def top(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what happens in the cluster: rates, lag, connections, the slowest groups.
+    """Show what happens in the cluster: rates, lag, connections, the slowest groups, refusals.
 
-    Keys: 1 to 4 or Tab choose the view, s the column to sort by, r reverses, p pauses, q ends. If
+    Keys: 1 to 5 or Tab choose the view, s the column to sort by, r reverses, p pauses, q ends. If
     the output is not a terminal, one table is printed.
 
     \b
     EXAMPLES
       cometmq top groups --sort lag
-      cometmq top connections --json
+      cometmq top refused --json
     """
     screen = Screen(view, sort)
     is_live = is_terminal(sys.stdout) and is_terminal(sys.stdin) and not as_json

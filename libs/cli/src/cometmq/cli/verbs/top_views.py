@@ -12,6 +12,7 @@ from cometmq.insight.model import Group, Snapshot, Topic, TopicKind, Unknown, kn
 from cometmq.insight.times import shown
 from cometmq.insight.visible import visible
 from cometmq.insight.words import counted
+from cometmq.remoting.codes import ResponseCode, request_name
 from cometmq.remoting.versions import version_name
 
 BOLD: Final = "\x1b[1m"
@@ -144,6 +145,21 @@ def _connections(snapshot: Snapshot) -> list[list[Cell]]:
     return rows[:CONNECTIONS_SHOWN]
 
 
+def _refused(snapshot: Snapshot) -> list[list[Cell]]:
+    return [
+        [
+            shown(it.last_ms), it.broker, it.peer, request_name(it.code), it.subject or None,
+            _answer_name(it.response), it.count, it.remark,
+        ]
+        for it in known(snapshot.refusals)
+    ]  # fmt: skip
+
+
+def _answer_name(code: int) -> str:
+    is_known = code in ResponseCode._value2member_map_
+    return ResponseCode(code).name if is_known else str(code)
+
+
 VIEWS: Final[Mapping[str, View]] = {
     "topics": (
         ("Topic", "In per s", "Messages", "Queues", "Groups", "Last message"), _topics, "In per s",
@@ -162,6 +178,11 @@ VIEWS: Final[Mapping[str, View]] = {
         ("Group", "Seconds behind", "Lag", "Out per s", "Seconds to go", "Topic"),
         _slowest,
         "Seconds behind",
+    ),
+    "refused": (
+        ("Last", "Broker", "Of whom", "Request", "About", "Answer", "Times", "Remark"),
+        _refused,
+        "Times",
     ),
 }  # fmt: skip
 
@@ -190,7 +211,7 @@ def rendered(
     body = [BOLD + _line(columns, widths, texts) + RESET]
     body += [_line(row, widths, texts) for row in texts]
     body += [""] * (height - len(head) - len(body) - 1)
-    help_line = "1-4 or Tab view   s sort   r reverse   p pause   q quit"
+    help_line = f"1-{len(VIEWS)} or Tab view   s sort   r reverse   p pause   q quit"
     return [*head, *body[: height - len(head) - 1], _fitted(help_line, width)][:height]
 
 

@@ -76,10 +76,17 @@ def stopped(snapshot: Snapshot, _history: History) -> Iterator[Condition]:
                 Severity.WARNING,
                 group,
                 f"{group.name} has no member, and {_lag(group):,} unread"
-                f" messages{_loss(snapshot, group)}",
+                f" messages{_age(group)}{_loss(snapshot, group)}",
                 "start a member, or delete the group if it is no longer used",
                 "lag-grows.md",
             )
+
+
+def _age(group: Group) -> str:
+    """Return how long the oldest unread message waits, if that is known."""
+    if isinstance(group.behind_s, Unknown) or group.behind_s < 1:
+        return ""
+    return f", the oldest {lasting(group.behind_s)} old"
 
 
 def stuck(snapshot: Snapshot, history: History) -> Iterator[Condition]:

@@ -74,7 +74,7 @@ async def overview(view: View) -> Shown:
     )
     return Shown(
         {"refusals": snapshot.refusals, "brokers": states},
-        "cometmq cluster",
+        "cometmq top refused",
         snapshot.taken_ms,
         silent_brokers(snapshot),
         {
