@@ -7,7 +7,15 @@ from collections import defaultdict
 
 import pytest
 
-from cometmq.client import ConsumeFrom, Message, MessageExt, MessageQueue, Producer, PushOptions
+from cometmq.client import (
+    ConsumeFrom,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    ProducerOptions,
+    PushOptions,
+)
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import consumer_of
 
@@ -71,6 +79,12 @@ class Group:
         return all(set(self.offsets[queue]) >= set(range(each)) for queue in QUEUES)
 
 
+def patient(cluster: MemoryCluster) -> Producer:
+    """Return a producer that waits as long as a busy machine may need."""
+    options = ProducerOptions(send_timeout_ms=60_000)
+    return Producer("pg", cluster.namesrv, options=options)
+
+
 async def send_some(producer: Producer, step: int) -> None:
     for number in range(SENT_PER_STEP):
         for queue in QUEUES:
@@ -79,7 +93,7 @@ async def send_some(producer: Producer, step: int) -> None:
 
 
 async def run_storm(cluster: MemoryCluster, group: Group) -> None:
-    async with asyncio.TaskGroup() as tasks, Producer("pg", cluster.namesrv) as producer:
+    async with asyncio.TaskGroup() as tasks, patient(cluster) as producer:
         group.step(tasks)
         for step in range(STEP_COUNT):
             group.step(tasks)
@@ -117,7 +131,7 @@ async def test_a_restarted_broker_loses_no_message_and_no_offset(
     """Clients resend the offsets that the broker lost, so each message is consumed once."""
     group = Group(cluster, seed, orderly=True)
     broker = cluster.brokers[1]
-    async with asyncio.TaskGroup() as tasks, Producer("pg", cluster.namesrv) as producer:
+    async with asyncio.TaskGroup() as tasks, patient(cluster) as producer:
         for _ in range(2):
             group.step(tasks)
         for step in range(4):

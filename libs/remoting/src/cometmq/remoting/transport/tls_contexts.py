@@ -155,7 +155,7 @@ class WatchedContext(Generic[ContextT]):
         for name, path in (
             ("certPath", settings.cert_path), ("trustCertPath", settings.trust_cert_path),
         ):  # fmt: skip
-            text = "" if path is None else path.read_text(encoding="utf-8", errors="replace")
+            text = _text(path)
             if text and (expiry_s := _certificate().first_expiry_of(text)) is not None:
                 self.expiries_s[name] = expiry_s
             if name == "certPath":
@@ -177,6 +177,14 @@ class WatchedContext(Generic[ContextT]):
                 yield None if path is None else hashlib.sha256(path.read_bytes()).digest()
             except OSError:
                 yield b""  # unreadable: building the context reports it
+
+
+def _text(path: Path | None) -> str:
+    """Return the text of a file; "" if there is none, as of a trust file that nothing verifies."""
+    try:
+        return "" if path is None else path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def server_tls(settings: TlsSettings, engine: TlsEngine | None) -> ServerTls:
