@@ -2,6 +2,7 @@
 //! Answers to sends that were stored, in both encodings.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::host::Host;
 use crate::pull::answer::PlainTemplate;
@@ -10,6 +11,8 @@ use crate::transactions::{End, Half};
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 const PREFIX_BYTES: usize = 8;
+/// The values and names in an answer, and the bytes around them.
+const VALUES_BYTES: usize = 80;
 
 /// The positions of one request's messages, and the destination of its answer.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +36,7 @@ pub struct Answer {
     /// Range of the request's messages in `Answers::places`.
     pub places: Range<usize>,
     /// For a request that sent a message back, whose answer has no fields.
-    pub back: Option<Back>,
+    pub back: Option<Arc<Back>>,
 }
 
 /// A stored request that ended a half message.
@@ -84,6 +87,13 @@ impl Template {
         host.packed().iter().flat_map(digits).collect()
     }
 
+    /// Returns about how many bytes the answer to a send of one message has.
+    #[must_use]
+    pub fn usual_bytes(&self) -> usize {
+        let text = self.json.iter().map(Vec::len).sum::<usize>();
+        text.max(self.binary_entries.len()) + self.host.len() + VALUES_BYTES
+    }
+
     /// Appends the ids of messages, separated by commas.
     pub fn push_ids(&self, out: &mut Vec<u8>, places: &[i64]) {
         for (index, place) in places.iter().enumerate() {
@@ -97,9 +107,11 @@ impl Template {
 
     /// Appends a physical offset as message ids contain it.
     pub fn push_hex(out: &mut Vec<u8>, offset: i64) {
-        for shift in (0..16).rev() {
-            out.push(HEX[usize::try_from(offset >> (4 * shift) & 15).unwrap_or(0)]);
+        let mut digits = [0; 16];
+        for (digit, shift) in digits.iter_mut().zip((0..16).rev()) {
+            *digit = HEX[usize::try_from(offset >> (4 * shift) & 15).unwrap_or(0)];
         }
+        out.extend_from_slice(&digits);
     }
 
     /// Appends the frame of one answer.

@@ -31,8 +31,10 @@ pub struct Header<'a> {
     pub is_batch: bool,
     /// The fields with which the client proves who it is.
     proof: Proof<'a>,
-    /// All fields from a to m as received, except the properties.
-    values: [&'a [u8]; FIELDS],
+    head: &'a [u8],
+    /// Where the fields from a to m begin and end in the head, except the properties. Slices would
+    /// take a tenth of the time that is needed to read a header.
+    values: [(u32, u32); FIELDS],
     seen: u32,
 }
 
@@ -53,9 +55,11 @@ impl<'a> Header<'a> {
     }
 
     /// Stores any field except the properties.
+    #[inline]
     fn set(&mut self, name: u8, value: &'a [u8]) -> Option<()> {
         self.note(name)?;
-        self.values[usize::from(name - b'a')] = value;
+        let start = value.as_ptr().addr().wrapping_sub(self.head.as_ptr().addr());
+        self.values[usize::from(name - b'a')] = (start as u32, (start + value.len()) as u32);
         match name {
             b'a' | b'c' => {}
             b'b' => {
@@ -83,15 +87,20 @@ impl<'a> Header<'a> {
 
     /// Returns the value of a field that has occurred.
     fn known<'b>(&'b self, name: u8, properties: &'b [u8]) -> Option<&'b [u8]> {
-        let value =
-            if name == PROPERTIES { properties } else { self.values[usize::from(name - b'a')] };
+        let value = if name == PROPERTIES { properties } else { self.value(name - b'a') };
         (self.seen & 1 << (name - b'a') != 0).then_some(value)
+    }
+
+    /// Returns the value of a field, except the properties; an empty one if it has not occurred.
+    fn value(&self, number: u8) -> &'a [u8] {
+        let (start, end) = self.values[usize::from(number)];
+        self.head.get(start as usize..end as usize).unwrap_or_default()
     }
 
     /// Returns what the client signed, if it did. `properties` are decoded.
     #[must_use]
     pub fn signed(&self, properties: &'a [u8], body: &'a [u8]) -> Signed<'a, FIELDS> {
-        let mut values = self.values;
+        let mut values = std::array::from_fn(|number| self.value(number as u8));
         values[usize::from(PROPERTIES - b'a')] = properties;
         Signed { proof: self.proof, values, body }
     }
@@ -109,31 +118,34 @@ fn truth(value: &[u8]) -> Option<bool> {
     }
 }
 
-/// Reads a header; stores the properties in `text`, which is cleared first.
+/// Reads a header into a new one, because copies of it would take a tenth of the time; stores the
+/// properties in `text`, which is cleared first.
+#[inline]
 pub fn read_header<'a>(
+    header: &mut Header<'a>,
     serialization: u8,
     head: &'a [u8],
     text: &mut Vec<u8>,
-) -> Option<Header<'a>> {
+) -> Option<()> {
     text.clear();
+    header.head = head;
     match serialization {
-        0 => read_json(head, text),
-        1 => read_binary(head, text),
+        0 => read_json(header, head, text),
+        1 => read_binary(header, head, text),
         _ => None,
     }
 }
 
-fn read_json<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
-    let is_batch = head.starts_with(JSON_BATCH);
-    if !is_batch && !head.starts_with(JSON_SEND) {
+fn read_json<'a>(header: &mut Header<'a>, head: &'a [u8], text: &mut Vec<u8>) -> Option<()> {
+    header.is_batch = head.starts_with(JSON_BATCH);
+    if !header.is_batch && !head.starts_with(JSON_SEND) {
         return None;
     }
-    let mut header = Header { is_batch, ..Header::default() };
-    header.opaque = envelope::read_json(head, JSON_SEND.len(), ANSWERED, |scan| {
-        read_json_fields(scan, &mut header, text)
-    })?
-    .opaque;
-    header.is_complete().then_some(header)
+    let envelope = envelope::read_json(head, JSON_SEND.len(), ANSWERED, |scan| {
+        read_json_fields(scan, header, text)
+    })?;
+    header.opaque = envelope.opaque;
+    header.is_complete().then_some(())
 }
 
 fn read_json_fields<'a>(
@@ -154,13 +166,13 @@ fn read_json_fields<'a>(
     })
 }
 
-fn read_binary<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
-    let is_batch = head.starts_with(&BINARY_BATCH);
-    if !is_batch && !head.starts_with(&BINARY_SEND) {
+fn read_binary<'a>(header: &mut Header<'a>, head: &'a [u8], text: &mut Vec<u8>) -> Option<()> {
+    header.is_batch = head.starts_with(&BINARY_BATCH);
+    if !header.is_batch && !head.starts_with(&BINARY_SEND) {
         return None;
     }
     let (envelope, mut rest) = envelope::read_binary(head, ANSWERED)?;
-    let mut header = Header { opaque: envelope.opaque, is_batch, ..Header::default() };
+    header.opaque = envelope.opaque;
     while !rest.is_empty() {
         let (name, value, tail) = envelope::binary_field(rest)?;
         rest = tail;
@@ -184,7 +196,7 @@ fn read_binary<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
             return None;
         }
     }
-    header.is_complete().then_some(header)
+    header.is_complete().then_some(())
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! `cometmq.broker.handlers.send_back`, for groups that Python has admitted, and for messages in
 //! memory. Messages that go to the dead-letter topic are left to Python.
 
+use std::sync::Arc;
+
 use std::ops::Range;
 
 use crate::access::{SUB, allows};
@@ -123,7 +125,7 @@ impl Stage {
             queue_id,
             records,
             end: None,
-            back: Some(back),
+            back: Some(Arc::new(back)),
         });
         Some(bytes)
     }

@@ -33,6 +33,22 @@ impl Room {
 }
 
 impl Stage {
+    /// Reads the header of a frame into a new one, and sets the text to its properties, if it is a
+    /// plain send.
+    #[inline]
+    pub(crate) fn read_send<'a>(
+        &self,
+        data: &'a [u8],
+        frame: &Frame,
+        header: &mut Header<'a>,
+        text: &mut Vec<u8>,
+    ) -> Option<()> {
+        if frame.end - frame.body > self.limits.body_bytes_max {
+            return None;
+        }
+        read_header(header, frame.serialization, frame.head(data), text)
+    }
+
     /// Reads the headers of two frames and sets the texts of `room`; returns the headers of those
     /// that are plain sends by senders who have the right.
     #[inline]
@@ -44,9 +60,8 @@ impl Stage {
     ) -> [Option<Header<'a>>; 2] {
         let [text, other_text] = &mut room.texts;
         let read = |frame: Option<Frame>, text: &mut Vec<u8>| {
-            let frame =
-                frame.filter(|frame| frame.end - frame.body <= self.limits.body_bytes_max)?;
-            read_header(frame.serialization, frame.head(data), text)
+            let mut header = Header::default();
+            self.read_send(data, &frame?, &mut header, text).map(|()| header)
         };
         let headers = [read(frames[0], text), read(frames[1], other_text)];
         let Some(access) = &self.access else {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::access::Access;
 use crate::frames::{Frame, Next, frame_at};
+use crate::header::Header;
 use crate::host::Host;
 use crate::properties::java_hash;
 use crate::pull::stage::Pulls;
@@ -86,7 +87,7 @@ pub struct Request {
     /// For a request that ends a half message, which gets no answer.
     pub end: Option<End>,
     /// For a request that sends a message back.
-    pub back: Option<Back>,
+    pub back: Option<Arc<Back>>,
 }
 
 /// The kind of the frames of a part.
@@ -139,6 +140,13 @@ pub struct Origin {
     pub host: Host,
     /// The current time in milliseconds; `None` leaves the ends of transactions to Python.
     pub now_ms: Option<i64>,
+}
+
+/// What takes the frames of one chunk.
+struct Takers<'a, 'b> {
+    origin: Option<Origin>,
+    pulls: Option<&'a mut Pulls>,
+    backs: Option<Backs<'b>>,
 }
 
 /// The topic of delayed messages, which has one queue per level.
@@ -288,36 +296,40 @@ impl Stage {
         data: &[u8],
         origin: Option<Origin>,
         mut pulls: Option<&mut Pulls>,
-        mut backs: Option<Backs>,
+        backs: Option<Backs>,
         count_max: usize,
     ) -> Vec<Part> {
         let mut parts: Vec<Part> = vec![];
         if let Some(pulls) = &mut pulls {
             pulls.staged.clear();
         }
+        let mut takers = Takers { origin, pulls, backs };
         let (mut at, mut left) = (0, count_max);
         let mut room = std::mem::take(&mut self.room);
+        let reads_pairs = self.access.is_some(); // for two signatures at a time
         while left > 0 {
-            let frames = self.next_frames(data, at, left);
-            let sends = origin.map_or([None, None], |_| self.read_sends(data, &frames, &mut room));
-            left = if frames[1].is_some() { left - 2 } else { 0 };
-            for ((frame, send), text) in frames.iter().flatten().zip(sends).zip(&room.texts) {
-                at = frame.end;
-                let staged = origin.and_then(|origin| {
-                    let staged =
-                        send.and_then(|send| self.stage_send(data, frame, &send, text, origin));
-                    staged
-                        .or_else(|| self.stage_end(data, frame, origin))
-                        .or_else(|| self.stage_back(data, frame, origin, backs.as_mut()?))
-                });
-                let (kind, bytes) = if let Some(bytes) = staged {
-                    (Kind::Sends, bytes)
-                } else if pulls.as_mut().is_some_and(|pulls| pulls.stage(data, frame)) {
-                    (Kind::Pulls, 0)
-                } else {
-                    (Kind::Other, 0)
-                };
-                push_part(&mut parts, kind, bytes, frame);
+            if reads_pairs {
+                let frames = self.next_frames(data, at, left);
+                let sends =
+                    origin.map_or([None, None], |_| self.read_sends(data, &frames, &mut room));
+                left = if frames[1].is_some() { left - 2 } else { 0 };
+                for ((frame, send), text) in frames.iter().flatten().zip(&sends).zip(&room.texts) {
+                    at = frame.end;
+                    let (kind, bytes) =
+                        self.take_frame(data, frame, (send.as_ref(), text), &mut takers);
+                    push_part(&mut parts, kind, bytes, frame);
+                }
+            } else if let Some(frame) = self.next_frame(data, at) {
+                (left, at) = (left - 1, frame.end);
+                let text = &mut room.texts[0];
+                let mut header = Header::default();
+                let is_send =
+                    origin.is_some() && self.read_send(data, &frame, &mut header, text).is_some();
+                let send = is_send.then_some(&header);
+                let (kind, bytes) = self.take_frame(data, &frame, (send, text), &mut takers);
+                push_part(&mut parts, kind, bytes, &frame);
+            } else {
+                break;
             }
         }
         room.shrink();
@@ -325,16 +337,42 @@ impl Stage {
         parts
     }
 
+    /// Stages a frame, whose header and properties are those of a plain send if there is a header.
+    fn take_frame(
+        &mut self,
+        data: &[u8],
+        frame: &Frame,
+        (send, text): (Option<&Header>, &[u8]),
+        takers: &mut Takers,
+    ) -> (Kind, usize) {
+        let staged = takers.origin.and_then(|origin| {
+            send.and_then(|send| self.stage_send(data, frame, send, text, origin))
+                .or_else(|| self.stage_end(data, frame, origin))
+                .or_else(|| self.stage_back(data, frame, origin, takers.backs.as_mut()?))
+        });
+        if let Some(bytes) = staged {
+            (Kind::Sends, bytes)
+        } else if takers.pulls.as_mut().is_some_and(|pulls| pulls.stage(data, frame)) {
+            (Kind::Pulls, 0)
+        } else {
+            (Kind::Other, 0)
+        }
+    }
+
+    /// Returns the frame at a position if it is whole and legal.
+    fn next_frame(&self, data: &[u8], at: usize) -> Option<Frame> {
+        match frame_at(data, at, self.limits.frame_bytes_max) {
+            Next::Whole(frame) => Some(frame),
+            Next::Incomplete | Next::Illegal => None,
+        }
+    }
+
     /// Returns the next two frames of a chunk, as far as they are whole and among the first
     /// `count_max`.
     fn next_frames(&self, data: &[u8], start: usize, count_max: usize) -> [Option<Frame>; 2] {
-        let frame_at = |at: usize| match frame_at(data, at, self.limits.frame_bytes_max) {
-            Next::Whole(frame) => Some(frame),
-            Next::Incomplete | Next::Illegal => None,
-        };
-        let first = frame_at(start);
+        let first = self.next_frame(data, start);
         let is_last = count_max == 1;
-        [first, first.filter(|_| !is_last).and_then(|first| frame_at(first.end))]
+        [first, first.filter(|_| !is_last).and_then(|first| self.next_frame(data, first.end))]
     }
 
     /// Returns the total size of all staged bodies and properties.

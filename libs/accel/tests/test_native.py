@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cometmq.remoting.header import decode_header
 from cometmq.store.index.keys import KeyedRows
 
-from .native_rig import HOST, make_lane, send
+from .native_rig import HOST, accel, make_lane, send
 
 
 class Queue:
@@ -36,7 +36,7 @@ def test_a_send_is_staged_placed_and_answered(serialization):
     assert (entry_count, len(entry)) == (1, 20)
     ((waits, answers),) = groups
     assert waits
-    assert answers.totals() == [("T", 1, 1, len(records))]
+    assert answers.counts()[0] == [("T", 1, 1, len(records))]
     ((to, frames, answer_count),) = answers.encode(lane)
     assert to is peer
     assert answer_count == 1
@@ -52,6 +52,9 @@ def test_a_send_is_staged_placed_and_answered(serialization):
 class Peer:
     host = HOST
 
+    def __init__(self, habit=1):
+        self.habit = habit
+
 
 def test_rows_are_staged_if_they_hold_only_plain_sends():
     lane = make_lane()
@@ -60,7 +63,16 @@ def test_rows_are_staged_if_they_hold_only_plain_sends():
     rows = [(Peer(), chunk) for chunk in chunks]
     size = lane.stage(plain, Peer(), HOST, 1)[0][1]
     lane.drop_from(0)
-    assert lane.stage_rows(rows, 3) == (3, 3 * size, [1, -1, 2, -1, -1, -1])
+    rows.append((Peer(habit=2), plain))
+    sockets = accel.Sockets()
+    after, left, answered, (*staged, fault) = sockets.take_rows(rows, 0, None, (lane, None, 3))
+    assert (after, left, answered) == (7, [rows[6], rows[1], rows[3], rows[5]], None)
+    assert staged == [[rows[0], rows[2]], 3, 3 * size, [1, 2]]
+    assert fault is None
+    assert lane.staged_count == 3
+    left = sockets.take_rows(rows[1:2], 0, None, (lane, None, 3))
+    assert left == (1, rows[1:2], None, None)
+    assert sockets.take_rows(rows[:1], 0) == (1, rows[:1], None, None)
     assert lane.staged_count == 3
     ((_, answers),) = place(lane, 3)[-1]
     assert [(to, count) for to, _, count in answers.encode(lane)] == [
@@ -89,9 +101,9 @@ def test_a_delayed_send_goes_to_its_level_and_is_answered_with_its_own_queue():
     assert [waits for waits, _ in groups] == [True, False, True]
     first, second, last = (answers for _, answers in groups)
     sizes = [int.from_bytes(entries[0][1][at : at + 4], "big") for at in (8, 28)]
-    assert first.delays() == [(1, 1, sizes[0])]
-    assert second.delays() == [(1, 1, sizes[1])]
-    assert last.delays() == []
+    assert first.counts()[1] == [(1, 1, sizes[0])]
+    assert second.counts()[1] == [(1, 1, sizes[1])]
+    assert last.counts()[1] == []
     assert [row[3:6] for row in (*first.rows(), *last.rows())] == [
         ("Delayed", 1, 1),
         ("T", 1, None),
@@ -143,7 +155,7 @@ def test_forgotten_topics_stay_with_what_is_staged():
     lane.forget()
     assert [part[0] for part in lane.stage(send(), object(), HOST, 10)] == [0]
     lane.learn("U", 1)
-    assert place(lane, 1)[5][0][1].totals()[0][0] == "T"
+    assert place(lane, 1)[5][0][1].counts()[0][0][0] == "T"
     lane.release()
     assert lane.staged_count == 0
 

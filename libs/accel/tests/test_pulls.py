@@ -206,7 +206,7 @@ def test_chunks_of_several_connections_are_answered_until_one_is_not_plain():
         peers = peers or [Puller() for _ in chunks]
         rows = list(zip(peers, chunks, strict=True))
         pulling = (world.lane, view, 99, count_max, 5, room, True)
-        after, left, answered = sockets.take_rows(rows, first, pulling)
+        after, left, answered, _ = sockets.take_rows(rows, first, pulling)
         total, unsent = sockets.send_answers()
         assert total == 0
         counts = [(peers.index(peer), len(data) // len(frames)) for peer, data, _ in unsent]
@@ -239,7 +239,7 @@ def test_chunks_of_several_connections_are_answered_until_one_is_not_plain():
         assert answer(pull, pull, pull, peers=peers) == expected
         assert answer(pull, peers=[peer]) == ([], None, 1, [(0, pull)])
     rows = [(Puller(), pull)]
-    assert sockets.take_rows(rows, 0, None) == sockets.take_rows(rows, 0) == (1, rows, None)
+    assert sockets.take_rows(rows, 0, None) == sockets.take_rows(rows, 0) == (1, rows, None, None)
 
 
 def test_a_bug_leaves_a_chunk_to_python_and_loses_no_other():
@@ -248,7 +248,8 @@ def test_a_bug_leaves_a_chunk_to_python_and_loses_no_other():
     pull, sockets = world.head(), accel.Sockets()
     rows = [(Puller(), pull), (Puller(), pull)]
     pulling = (world.lane, object(), 99, 3, 5, 1 << 20, True)
-    after, left, (*counts, is_kept, effects, fault) = sockets.take_rows(rows, 0, pulling)
+    after, left, answered, _ = sockets.take_rows(rows, 0, pulling)
+    *counts, is_kept, effects, fault = answered
     assert (after, left, counts, is_kept, effects) == (1, rows[:1], [0, 0, 0, []], False, None)
     assert isinstance(fault, AttributeError)
     assert sockets.send_answers() == (0, [])
@@ -274,7 +275,7 @@ class Wired(PullWorld):
     def receive(self, *, sends_now=True, room=1 << 20):
         peers = {peer.direct_fd: peer for peer in self.peers}
         pulling = (self.lane, View(0, 276, 1 << 20), 99, 3, 5, room, sends_now)
-        return self.sockets.receive(self.epoll.fileno(), peers, 128, pulling)
+        return self.sockets.receive(self.epoll.fileno(), peers, 128, pulling)[:3]
 
 
 def test_pulls_without_a_commit_are_answered_where_they_are_received():
@@ -296,12 +297,9 @@ def test_pulls_without_a_commit_are_answered_where_they_are_received():
 
         for far in world.fars:
             far.sendall(pull + late)
-        left: list[Any] = []
-        while len(left) < 3:  # an unfinished chunk ends the call
-            ((peer, rest),), _, answered = world.receive()
-            assert (rest, answered[:5]) == (late, (1, len(pull), len(frames), [], False))
-            left.append(peer)
-        assert {id(peer) for peer in left} == {id(peer) for peer in world.peers}
+        left, _, answered = world.receive()
+        assert answered[:5] == (3, 3 * len(pull), 3 * len(frames), [], False)
+        assert {id(peer): rest for peer, rest in left} == {id(peer): late for peer in world.peers}
         assert [far.recv(1 << 16) for far in world.fars] == [frames] * 3
 
 

@@ -50,8 +50,8 @@ class Readers:
             self.epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP)
 
     def receive(self, count_max: int = 128) -> tuple[dict[str, bytes], list[str]]:
-        chunks, ended, answered = self.sockets.receive(self.epoll.fileno(), self.peers, count_max)
-        assert answered is None
+        chunks, ended, *taken = self.sockets.receive(self.epoll.fileno(), self.peers, count_max)
+        assert taken == [None, None]
         return dict(chunks), ended
 
 

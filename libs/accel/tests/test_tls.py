@@ -388,7 +388,7 @@ class Secured:
         self.epoll.register(self.direct_fd, select.EPOLLIN | select.EPOLLRDHUP)
 
     def receive(self) -> tuple[list[Any], list[Any]]:
-        chunks, ended, _ = self.sockets.receive(self.epoll.fileno(), {self.direct_fd: self}, 128)
+        chunks, ended, *_ = self.sockets.receive(self.epoll.fileno(), {self.direct_fd: self}, 128)
         return chunks, ended
 
     def send(self, *texts: bytes) -> None:

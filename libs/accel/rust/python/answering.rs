@@ -8,18 +8,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList};
 
 use super::pull_lane::{Effects, PullLane, Work};
 use super::sockets::{seal, write};
 use super::tls::TlsSession;
 
 /// The value of a connection's attribute `habit` if its last chunk contained only pulls.
-const PULLS: i64 = 2;
+pub(crate) const PULLS: i64 = 2;
 /// Once the answers exceed this size, they are sent before more are made. Smaller ones are sent
 /// together: if each were sent at once, every client would ask again at another time, and the loop
 /// would take 1.3 times the processor time for pulls with an SQL filter.
 const ANSWERS_BYTES_MAX: usize = 128 << 10;
+/// The attribute `direct_bytes` of a connection stops growing beyond this size.
+const COUNTED_BYTES_MAX: usize = 1 << 26;
 /// After this number of answers, other work of the loop comes before further reads.
 const ANSWERS_MAX: usize = 16;
 /// Once the answers that are kept exceed this size, they are sent before more are made. Larger
@@ -94,7 +96,10 @@ impl Output<'_> {
         let data = seal(py, self.secured, fd, data, self.sealed);
         let sent = write(fd, data);
         let name = pyo3::intern!(py, "direct_bytes");
-        peer.setattr(name, peer.getattr(name)?.extract::<usize>()? + sent)?;
+        let before: usize = peer.getattr(name)?.extract()?;
+        if before < COUNTED_BYTES_MAX {
+            peer.setattr(name, before + sent)?;
+        }
         if sent < data.len() {
             rest.push((peer, PyBytes::new(py, &data[sent..]), Some(true)));
         }
@@ -105,6 +110,9 @@ impl Output<'_> {
 /// One call that answers chunks of pulls.
 pub(crate) struct Answering<'a, 'py> {
     pulling: Pulling<'py>,
+    /// The chunks that are kept, each with its connection and its end in `kept`.
+    peers: Vec<(Bound<'py, PyAny>, usize)>,
+    kept: Vec<u8>,
     answers: &'a mut Answers,
     work: Option<Work<'py>>,
     count: usize,
@@ -114,6 +122,7 @@ pub(crate) struct Answering<'a, 'py> {
     sent: usize,
     rest: Vec<Rest<'py>>,
     is_done: bool,
+    is_full: bool,
     fault: Option<PyErr>,
 }
 
@@ -121,6 +130,8 @@ impl<'a, 'py> Answering<'a, 'py> {
     pub(crate) fn new(pulling: Pulling<'py>, answers: &'a mut Answers) -> Self {
         Self {
             pulling,
+            peers: vec![],
+            kept: vec![],
             answers,
             work: None,
             count: 0,
@@ -129,22 +140,54 @@ impl<'a, 'py> Answering<'a, 'py> {
             sent: 0,
             rest: vec![],
             is_done: false,
+            is_full: false,
             fault: None,
         }
     }
 
-    /// Whether no further chunk may be answered: one is unfinished or not sent, or there is no room.
+    /// Whether no further socket may be read: a chunk is unfinished or not sent, or there is no room.
     pub(crate) fn is_done(&self) -> bool {
         self.is_done
     }
 
-    /// Answers a chunk if its connection usually pulls; returns where the bytes begin that are not
-    /// answered. A bug leaves the whole chunk to Python.
-    pub(crate) fn answer(&mut self, peer: &Bound<'py, PyAny>, data: &[u8]) -> PyResult<usize> {
+    /// Keeps a chunk of a connection that usually pulls, until `run`.
+    pub(crate) fn keep(&mut self, peer: &Bound<'py, PyAny>, data: &[u8]) {
+        self.kept.extend_from_slice(data);
+        self.peers.push((peer.clone(), self.kept.len()));
+    }
+
+    /// Answers the chunks that are kept, and sends answers if they are large. Adds what is not
+    /// answered to `left`.
+    pub(crate) fn run(
+        &mut self,
+        py: Python<'py>,
+        mut output: Option<&mut Output<'_>>,
+        left: &Bound<'py, PyList>,
+    ) -> PyResult<()> {
+        let (mut kept, mut peers) =
+            (std::mem::take(&mut self.kept), std::mem::take(&mut self.peers));
+        let mut at = 0;
+        for (peer, end) in peers.drain(..) {
+            let data = &kept[at..end];
+            at = end;
+            let begin = if self.is_full { 0 } else { self.answer(&peer, data)? };
+            if begin < data.len() {
+                left.append((&peer, PyBytes::new(py, &data[begin..])))?;
+            }
+            if let Some(output) = &mut output {
+                self.send_large(py, output)?;
+            }
+        }
+        kept.clear();
+        (self.kept, self.peers) = (kept, peers);
+        Ok(())
+    }
+
+    /// Answers a chunk; returns where the bytes begin that are not answered. A bug leaves the whole
+    /// chunk to Python.
+    fn answer(&mut self, peer: &Bound<'py, PyAny>, data: &[u8]) -> PyResult<usize> {
         let py = peer.py();
-        let number = |name| peer.getattr(name)?.extract::<i64>();
-        let is_pulling = number(pyo3::intern!(py, "habit"))? == PULLS;
-        if !is_pulling || number(pyo3::intern!(py, "in_flight"))? > self.pulling.4 {
+        if peer.getattr(pyo3::intern!(py, "in_flight"))?.extract::<i64>()? > self.pulling.4 {
             return Ok(0);
         }
         let before = self.work.as_ref().map_or(0, |work| work.out.len());
@@ -164,12 +207,13 @@ impl<'a, 'py> Answering<'a, 'py> {
         self.count += count;
         self.received += rest;
         let room = usize::try_from(self.pulling.5).unwrap_or(0);
-        self.is_done = rest < data.len() || self.sent + end > room;
+        self.is_full = self.fault.is_some() || self.sent + end > room;
+        self.is_done |= self.is_full || rest < data.len();
         Ok(rest)
     }
 
     /// Sends the answers if they are large.
-    pub(crate) fn send_large(&mut self, py: Python<'py>, output: &mut Output<'_>) -> PyResult<()> {
+    fn send_large(&mut self, py: Python<'py>, output: &mut Output<'_>) -> PyResult<()> {
         let bytes = self.work.as_ref().map_or(0, |work| work.out.len());
         if bytes > ANSWERS_BYTES_MAX { self.send(py, output) } else { Ok(()) }
     }

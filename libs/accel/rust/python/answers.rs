@@ -12,6 +12,9 @@ use super::send_lane::SendLane;
 use crate::answers::{Answers, Ended, Template};
 use crate::send_back::Back;
 
+/// Counts by topic, by delay level, and by topic and group of the messages that were sent back.
+type Counts<'py> = (Bound<'py, PyList>, Vec<(i32, usize, usize)>, Bound<'py, PyList>);
+
 /// Answers to requests of one commit.
 #[pyclass(module = "cometmq.accel")]
 pub(crate) struct LaneAnswers {
@@ -63,6 +66,59 @@ impl LaneAnswers {
         Ok(list)
     }
 
+    /// Returns what `totals`, `delays` and `backs` return.
+    fn counts<'py>(&self, py: Python<'py>) -> PyResult<Counts<'py>> {
+        Ok((self.totals(py)?, self.delays(), self.backs(py)?))
+    }
+
+    /// Returns, for each connection: the connection, its frames and the number of its answers.
+    fn encode<'py>(&self, py: Python<'py>, lane: &SendLane) -> PyResult<Bound<'py, PyList>> {
+        let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
+        for row in &self.answers.rows {
+            outs[row.peer as usize].1 += 1;
+        }
+        let template = lane.template();
+        for row in &self.answers.rows {
+            let (out, count) = &mut outs[row.peer as usize];
+            if out.is_empty() {
+                out.reserve(*count * template.usual_bytes());
+            }
+            template.push(out, row, &self.answers.places[row.places.clone()]);
+        }
+        let list = PyList::empty(py);
+        for (peer, (out, count)) in self.peers.iter().zip(outs) {
+            if count > 0 {
+                list.append((peer, PyBytes::new(py, &out), count))?;
+            }
+        }
+        Ok(list)
+    }
+
+    /// Returns each answer as a tuple; used for answers other than success.
+    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for row in &self.answers.rows {
+            let places = &self.answers.places[row.places.clone()];
+            let mut ids = vec![];
+            self.template.push_ids(&mut ids, places);
+            let place = places.first().copied().unwrap_or(-1);
+            list.append((
+                &self.peers[row.peer as usize],
+                row.opaque,
+                row.serialization,
+                &self.topics[row.topic as usize],
+                row.queue_id,
+                row.level,
+                places.len(),
+                (place, row.size, row.queue_offset, String::from_utf8_lossy(&ids)),
+                row.back.as_deref().map(names_of),
+            ))?;
+        }
+        Ok(list)
+    }
+}
+
+impl LaneAnswers {
     /// Returns, for each topic: the topic, and its numbers of requests, messages and bytes.
     fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let mut totals = vec![(0usize, 0usize, 0usize); self.topics.len()];
@@ -97,51 +153,13 @@ impl LaneAnswers {
     /// Returns the topics and groups of the messages that were sent back, and their numbers.
     fn backs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let mut totals: HashMap<&Back, usize> = HashMap::new();
-        for back in self.answers.rows.iter().filter_map(|row| row.back.as_ref()) {
+        for back in self.answers.rows.iter().filter_map(|row| row.back.as_deref()) {
             *totals.entry(back).or_default() += 1;
         }
         let list = PyList::empty(py);
         for (back, count) in totals {
             let (topic, group) = names_of(back);
             list.append((topic, group, count))?;
-        }
-        Ok(list)
-    }
-
-    /// Returns, for each connection: the connection, its frames and the number of its answers.
-    fn encode<'py>(&self, py: Python<'py>, lane: &SendLane) -> PyResult<Bound<'py, PyList>> {
-        let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
-        for row in &self.answers.rows {
-            let (out, count) = &mut outs[row.peer as usize];
-            lane.template().push(out, row, &self.answers.places[row.places.clone()]);
-            *count += 1;
-        }
-        let list = PyList::empty(py);
-        for (peer, (out, count)) in self.peers.iter().zip(outs) {
-            list.append((peer, PyBytes::new(py, &out), count))?;
-        }
-        Ok(list)
-    }
-
-    /// Returns each answer as a tuple; used for answers other than success.
-    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let list = PyList::empty(py);
-        for row in &self.answers.rows {
-            let places = &self.answers.places[row.places.clone()];
-            let mut ids = vec![];
-            self.template.push_ids(&mut ids, places);
-            let place = places.first().copied().unwrap_or(-1);
-            list.append((
-                &self.peers[row.peer as usize],
-                row.opaque,
-                row.serialization,
-                &self.topics[row.topic as usize],
-                row.queue_id,
-                row.level,
-                places.len(),
-                (place, row.size, row.queue_offset, String::from_utf8_lossy(&ids)),
-                row.back.as_ref().map(names_of),
-            ))?;
         }
         Ok(list)
     }

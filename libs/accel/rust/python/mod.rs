@@ -13,6 +13,7 @@ mod pull_lane;
 mod range;
 mod send_lane;
 mod sockets;
+mod staging;
 mod syncs;
 mod tls;
 

@@ -112,7 +112,7 @@ impl SendLane {
     }
 
     #[getter]
-    fn staged_count(&self) -> usize {
+    pub(crate) fn staged_count(&self) -> usize {
         self.stage.requests.len()
     }
 
@@ -219,43 +219,6 @@ impl SendLane {
         parts.iter().map(|part| (count(part), part.bytes, part.start, part.end)).collect()
     }
 
-    /// Stages the chunks that contain only plain sends. Returns the number of requests, the bytes
-    /// of their bodies and properties, and the number of answers to each chunk; -1 for a chunk of
-    /// which nothing is staged.
-    #[pyo3(signature = (rows, count_max, *, now_ms=None))]
-    fn stage_rows(
-        &mut self,
-        py: Python<'_>,
-        rows: &Bound<'_, PyList>,
-        count_max: usize,
-        now_ms: Option<i64>,
-    ) -> PyResult<(usize, usize, Vec<isize>)> {
-        let (mut count, mut bytes, mut answers) = (0, 0, Vec::with_capacity(rows.len()));
-        let name = pyo3::intern!(py, "host");
-        for row in rows {
-            let row = row.cast::<PyTuple>()?;
-            let (peer, data) = (row.get_item(0)?, row.get_item(1)?.cast_into::<PyBytes>()?);
-            let host = peer.getattr(name)?;
-            let origin = self.origin(&peer, host.cast::<PyBytes>()?.as_bytes(), now_ms);
-            let first = self.stage.requests.len();
-            let parts = self.stage.stage(data.as_bytes(), origin, None, None, count_max);
-            match parts[..] {
-                [part] if part.kind == Kind::Sends && part.end == data.as_bytes().len() => {
-                    count += part.count;
-                    bytes += part.bytes;
-                    let requests = &self.stage.requests[first..];
-                    answers.push(requests.iter().filter(|one| one.end.is_none()).count() as isize);
-                    self.keep(data, peer);
-                }
-                _ => {
-                    self.stage.drop_from(first);
-                    answers.push(-1);
-                }
-            }
-        }
-        Ok((count, bytes, answers))
-    }
-
     fn drop_from(&mut self, first: usize) {
         self.stage.drop_from(first);
     }
@@ -293,8 +256,9 @@ impl SendLane {
             (queues, create),
         )?;
         let groups = PyList::empty(py);
+        let is_only = built.groups.len() == 1;
         for (waits, answers) in built.groups {
-            groups.append((waits, Py::new(py, self.own(py, answers))?))?;
+            groups.append((waits, Py::new(py, self.own(py, answers, is_only))?))?;
         }
         let keys = Py::new(py, LaneKeys { keys: built.keys })?;
         (count, built.message_count, records, entries, keys, groups).into_pyobject(py)
@@ -324,7 +288,7 @@ impl SendLane {
                 back: request.back.clone(),
             });
         }
-        Ok(self.own(py, answers))
+        Ok(self.own(py, answers, false))
     }
 }
 
@@ -391,6 +355,38 @@ fn next_offsets<'py>(
 }
 
 impl SendLane {
+    /// Stages a chunk if it contains only plain sends. Returns their number, the bytes of their
+    /// bodies and properties, and the number of answers.
+    pub(crate) fn stage_whole(
+        &mut self,
+        peer: &Bound<'_, PyAny>,
+        data: &Bound<'_, PyBytes>,
+        count_max: usize,
+        now_ms: Option<i64>,
+    ) -> PyResult<Option<(usize, usize, usize)>> {
+        let host = peer.getattr(pyo3::intern!(peer.py(), "host"))?;
+        let origin = self.origin(peer, host.cast::<PyBytes>()?.as_bytes(), now_ms);
+        let first = self.stage.requests.len();
+        let parts = self.stage.stage(data.as_bytes(), origin, None, None, count_max);
+        Ok(match parts[..] {
+            [part] if part.kind == Kind::Sends && part.end == data.as_bytes().len() => {
+                let requests = &self.stage.requests[first..];
+                let answers = requests.iter().filter(|one| one.end.is_none()).count();
+                self.keep(data.clone(), peer.clone());
+                Some((part.count, part.bytes, answers))
+            }
+            _ => {
+                self.stage.drop_from(first);
+                None
+            }
+        })
+    }
+
+    /// Removes the staged requests from this number on.
+    pub(crate) fn drop_staged(&mut self, first: usize) {
+        self.stage.drop_from(first);
+    }
+
     pub(crate) fn template(&self) -> &Template {
         &self.template
     }
@@ -429,11 +425,16 @@ impl SendLane {
     }
 
     /// Gives the answers their own references to connections and topics, because answers outlive
-    /// the commit.
-    fn own(&self, py: Python<'_>, mut answers: Answers) -> LaneAnswers {
+    /// the commit. If these are the only answers, they refer to most connections.
+    fn own(&self, py: Python<'_>, mut answers: Answers, is_only: bool) -> LaneAnswers {
         let (mut peers, mut topics) = (Owned::default(), Owned::default());
+        if is_only {
+            peers.items = self.peers.iter().map(|peer| peer.clone_ref(py)).collect();
+        }
         for row in &mut answers.rows {
-            row.peer = peers.number(row.peer, |peer| self.peers[peer].clone_ref(py));
+            if !is_only {
+                row.peer = peers.number(row.peer, |peer| self.peers[peer].clone_ref(py));
+            }
             row.topic = topics.number(row.topic, |topic| self.names[topic].clone_ref(py));
         }
         for one in &mut answers.ends {

@@ -14,13 +14,16 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::answering::{self, Answered, Answering, Answers, Output, Pulling};
+use super::answering::{self, Answered, Answering, Answers, Output, PULLS, Pulling};
+use super::staging::{SENDS, Sending, StagedRows, Staging};
 use super::tls::TlsSession;
 
 /// Size of one read; a longer input takes several turns of the loop.
 const READ_BYTES_MAX: usize = 256 << 10;
 /// Size of all reads of one call, which share it equally.
 const TURN_BYTES: usize = 4 << 20;
+/// Number of sockets that are read before their pulls are answered.
+const GROUP_COUNT: usize = 16;
 /// Number of sockets that one call can read.
 const EVENTS_MAX: usize = 128;
 
@@ -40,8 +43,9 @@ pub(crate) struct Sockets {
 /// The index of a row, and the bytes that are still to be sent; `None` if the row was not touched,
 /// because its connection no longer has a socket.
 type Rest<'py> = (usize, Option<Bound<'py, PyBytes>>);
-type Received<'py> = (Bound<'py, PyList>, Bound<'py, PyList>, Option<Answered<'py>>);
-type Taken<'py> = (usize, Bound<'py, PyList>, Option<Answered<'py>>);
+type Received<'py> =
+    (Bound<'py, PyList>, Bound<'py, PyList>, Option<Answered<'py>>, Option<StagedRows<'py>>);
+type Taken<'py> = (usize, Bound<'py, PyList>, Option<Answered<'py>>, Option<StagedRows<'py>>);
 
 #[pymethods]
 impl Sockets {
@@ -73,11 +77,12 @@ impl Sockets {
         std::mem::take(&mut self.overhead)
     }
 
-    /// Reads once from each readable socket of an epoll object, and answers the pulls. Returns the
-    /// connections with what they sent and is not answered, and those whose sockets have ended or
-    /// failed. While there are only pulls, and their answers are sent, sockets are read again. An
+    /// Reads once from each readable socket of an epoll object, answers the pulls and stages the
+    /// sends. Returns the connections with what else they sent, those whose sockets have ended or
+    /// failed, the effects of the answers, and what is staged. While there are only pulls, and their answers are sent, sockets are read again. An
     /// unfinished chunk ends the call: the next one reads the other sockets.
-    #[pyo3(signature = (epoll, peers, count_max, pulling=None))]
+    #[pyo3(signature = (epoll, peers, count_max, pulling=None, sending=None))]
+    #[allow(clippy::too_many_arguments)] // once per turn: an object for them costs time
     fn receive<'py>(
         &mut self,
         py: Python<'py>,
@@ -85,92 +90,105 @@ impl Sockets {
         peers: &Bound<'py, PyDict>,
         count_max: usize,
         pulling: Option<Pulling<'py>>,
+        sending: Option<Sending<'py>>,
     ) -> PyResult<Received<'py>> {
         let Self { buffer, secured, plain, sealed, overhead, answers } = self;
         let mut output = Output { secured, sealed };
-        let (chunks, ended) = (PyList::empty(py), PyList::empty(py));
+        let ended = PyList::empty(py);
         let mut events = [MaybeUninit::uninit(); EVENTS_MAX];
-        let mut answering = pulling.map(|pulling| Answering::new(pulling, answers));
+        let mut takers = Takers {
+            answering: pulling.map(|pulling| Answering::new(pulling, answers)),
+            staging: sending.map(Staging::new),
+            chunks: PyList::empty(py),
+        };
         let mut reads_on = true;
         while reads_on {
             let events = poll(epoll, &mut events[..count_max.min(EVENTS_MAX)])?;
             let share = (TURN_BYTES / events.len().max(1)).clamp(1, READ_BYTES_MAX);
             let buffer = &mut buffer[..share];
-            for &Event { flags, data } in events {
-                let fd = fd_of(data);
-                let peer = peers.as_any().get_item(fd)?;
-                let is_readable = flags == EventFlags::IN;
-                let result = if is_readable { retry(|| borrowed(fd)?.read(buffer)) } else { Ok(0) };
-                let data = match result {
-                    Ok(0) => {
-                        ended.append(peer)?;
-                        continue;
-                    }
-                    Ok(count) => match secured.get(&fd) {
-                        None => &buffer[..count],
-                        Some(session) => {
-                            plain.clear();
-                            // The connection asks the session for its last bytes and the reason.
-                            if session.borrow_mut(py).receive(&buffer[..count], plain) {
-                                ended.append(peer)?;
-                                *overhead += count as isize;
-                                continue;
-                            }
-                            // Plain bytes may have been received earlier than their last record.
-                            *overhead += count as isize - plain.len() as isize;
-                            &*plain
+            // Native code that runs between system calls takes twice the time.
+            for group in events.chunks(GROUP_COUNT) {
+                for &Event { flags, data } in group {
+                    let fd = fd_of(data);
+                    let peer = peers.as_any().get_item(fd)?;
+                    let is_readable = flags == EventFlags::IN;
+                    let result =
+                        if is_readable { retry(|| borrowed(fd)?.read(buffer)) } else { Ok(0) };
+                    let data = match result {
+                        Ok(0) => {
+                            ended.append(peer)?;
+                            continue;
                         }
-                    },
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-                    Err(_) => {
-                        ended.append(peer)?;
-                        continue;
-                    }
-                };
-                take(answering.as_mut(), &peer, data, &chunks)?;
-                if let Some(answering) = &mut answering {
-                    answering.send_large(py, &mut output)?;
-                    if answering.is_done() {
-                        break;
-                    }
+                        Ok(count) => match secured.get(&fd) {
+                            None => &buffer[..count],
+                            Some(session) => {
+                                plain.clear();
+                                // The connection asks the session for its last bytes and the reason.
+                                if session.borrow_mut(py).receive(&buffer[..count], plain) {
+                                    ended.append(peer)?;
+                                    *overhead += count as isize;
+                                    continue;
+                                }
+                                // Plain bytes may have been received earlier than their last record.
+                                *overhead += count as isize - plain.len() as isize;
+                                &*plain
+                            }
+                        },
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                        Err(_) => {
+                            ended.append(peer)?;
+                            continue;
+                        }
+                    };
+                    takers.take(&peer, data)?;
+                }
+                takers.run(py, Some(&mut output))?;
+                if takers.answering.as_ref().is_some_and(Answering::is_done) {
+                    break;
                 }
             }
-            reads_on = match &mut answering {
+            reads_on = match &mut takers.answering {
                 None => false,
                 Some(answering) => {
                     answering.send(py, &mut output)?;
-                    answering.reads_on() && chunks.is_empty() && ended.is_empty()
+                    answering.reads_on() && takers.is_empty() && ended.is_empty()
                 }
             };
         }
-        let answered = answering.map_or(Ok(None), Answering::finish)?;
+        let (chunks, answered, staged) = takers.finish(py)?;
         self.shrink();
-        Ok((chunks, ended, answered))
+        Ok((chunks, ended, answered, staged))
     }
 
-    /// Answers chunks that were received otherwise, from a given row on, as `receive` does. Returns
-    /// the number of the next row, and what is not answered.
-    #[pyo3(signature = (rows, first, pulling=None))]
+    /// Takes chunks that were received otherwise, from a given row on, as `receive` does. Returns
+    /// the number of the next row, what is neither answered nor staged, and the rest as `receive`.
+    #[pyo3(signature = (rows, first, pulling=None, sending=None))]
     fn take_rows<'py>(
         &mut self,
         rows: &Bound<'py, PyList>,
         first: usize,
         pulling: Option<Pulling<'py>>,
+        sending: Option<Sending<'py>>,
     ) -> PyResult<Taken<'py>> {
-        let chunks = PyList::empty(rows.py());
-        let mut answering = pulling.map(|pulling| Answering::new(pulling, &mut self.answers));
+        let py = rows.py();
+        let mut takers = Takers {
+            answering: pulling.map(|pulling| Answering::new(pulling, &mut self.answers)),
+            staging: sending.map(Staging::new),
+            chunks: PyList::empty(py),
+        };
         let mut next = first;
         while next < rows.len() {
             let (peer, data) =
                 rows.get_item(next)?.extract::<(Bound<'_, _>, Bound<'_, PyBytes>)>()?;
             next += 1;
-            take(answering.as_mut(), &peer, data.as_bytes(), &chunks)?;
-            if answering.as_ref().is_some_and(Answering::is_done) {
+            takers.take(&peer, data.as_bytes())?;
+            takers.run(py, None)?;
+            if takers.answering.as_ref().is_some_and(Answering::is_done) {
                 break;
             }
         }
-        let answered = answering.map_or(Ok(None), Answering::finish)?;
-        Ok((next, chunks, answered))
+        let (chunks, answered, staged) = takers.finish(py)?;
+        Ok((next, chunks, answered, staged))
     }
 
     /// Writes the answers to pulls that are kept. Returns the number of bytes that the kernel has
@@ -232,21 +250,61 @@ impl Sockets {
     }
 }
 
-/// Answers a chunk, or adds what is not answered to the chunks.
-fn take<'py>(
-    answering: Option<&mut Answering<'_, 'py>>,
-    peer: &Bound<'py, PyAny>,
-    data: &[u8],
-    chunks: &Bound<'py, PyList>,
-) -> PyResult<()> {
-    let begin = match answering {
-        None => 0,
-        Some(answering) => answering.answer(peer, data)?,
-    };
-    if begin < data.len() {
-        chunks.append((peer, PyBytes::new(peer.py(), &data[begin..])))?;
+/// What takes the chunks of one call.
+struct Takers<'a, 'py> {
+    answering: Option<Answering<'a, 'py>>,
+    staging: Option<Staging<'py>>,
+    /// What is left to Python.
+    chunks: Bound<'py, PyList>,
+}
+
+impl<'py> Takers<'_, 'py> {
+    /// Keeps a chunk until `run`, or adds it to the chunks that are left to Python.
+    fn take(&mut self, peer: &Bound<'py, PyAny>, data: &[u8]) -> PyResult<()> {
+        let py = peer.py();
+        if data.is_empty() {
+            return Ok(()); // a record of TLS is not complete
+        }
+        if self.answering.is_some() || self.staging.is_some() {
+            let habit = peer.getattr(pyo3::intern!(py, "habit"))?.extract::<i64>()?;
+            match (habit, &mut self.answering, &mut self.staging) {
+                (PULLS, Some(answering), _) => {
+                    answering.keep(peer, data);
+                    return Ok(());
+                }
+                (SENDS, _, Some(staging)) => {
+                    staging.keep(peer, PyBytes::new(py, data));
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+        self.chunks.append((peer, PyBytes::new(py, data)))
     }
-    Ok(())
+
+    /// Answers the chunks of pulls that were kept, and sends large answers.
+    fn run(&mut self, py: Python<'py>, output: Option<&mut Output<'_>>) -> PyResult<()> {
+        match &mut self.answering {
+            None => Ok(()),
+            Some(answering) => answering.run(py, output, &self.chunks),
+        }
+    }
+
+    /// Whether neither Python nor a commit is needed for what has arrived.
+    fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.staging.as_ref().is_none_or(Staging::is_empty)
+    }
+
+    /// Returns what is left, what is answered, and what is staged.
+    fn finish(
+        self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyList>, Option<Answered<'py>>, Option<StagedRows<'py>>)> {
+        let Self { answering, staging, chunks } = self;
+        let answered = answering.map_or(Ok(None), Answering::finish)?;
+        let staged = staging.map_or(Ok(None), |staging| staging.finish(py, &chunks))?;
+        Ok((chunks, answered, staged))
+    }
 }
 
 /// Returns the bytes to write to a socket: encrypted ones, in a buffer, if it is secured.

@@ -13,8 +13,8 @@ from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
-from cometmq.remoting.transport.lane import Answered, Part, StagedRows
-from cometmq.remoting.transport.lane_peer import PULLS
+from cometmq.remoting.transport.lane import Answered, Part
+from cometmq.remoting.transport.lane_peer import PULLS, SENDS
 
 PLAIN = 9001
 """The code of the requests that `PlainLane` takes."""
@@ -27,8 +27,9 @@ def plain(opaque: int, body: bytes = b"") -> bytes:
 class PythonSockets:
     """A slow equivalent of `cometmq.accel.Sockets`; `bytes_max` bounds each write.
 
-    The lane's part is an object with a method `answer_chunk`, which returns the frames of the
-    answers, their number, and where the rest of the chunk begins.
+    The lane's part is an object with two methods: `answer_chunk` returns the frames of the answers,
+    their number, and where the rest of the chunk begins; `stage_chunk` returns the number of the
+    staged requests, or -1.
     """
 
     def __init__(self, bytes_max: int = 1 << 30) -> None:
@@ -37,8 +38,8 @@ class PythonSockets:
         self._answers: list[tuple[Any, bytes]] = []
 
     def receive(
-        self, epoll: int, peers: dict[int, Any], count_max: int, pulling: Any
-    ) -> tuple[list[tuple[Any, bytes]], list[Any], Any]:
+        self, epoll: int, peers: dict[int, Any], count_max: int, pulling: Any, sending: Any
+    ) -> tuple[list[tuple[Any, bytes]], list[Any], Any, Any]:
         chunks, ended = [], []
         poll = select.epoll.fromfd(os.dup(epoll))
         with poll:
@@ -49,10 +50,27 @@ class PythonSockets:
                 chunks.append((peers[fd], data))
             elif data is None:
                 ended.append(peers[fd])
-        next_row, left, answered = self.take_rows(chunks, 0, pulling)
-        return left + chunks[next_row:], ended, answered
+        next_row, left, answered, staged = self.take_rows(chunks, 0, pulling, sending)
+        return left + chunks[next_row:], ended, answered, staged
 
     def take_rows(
+        self, rows: list[tuple[Any, bytes]], first: int, pulling: Any, sending: Any
+    ) -> tuple[int, list[tuple[Any, bytes]], Any, Any]:
+        after, left, answered = self._answer_rows(rows, first, pulling)
+        if sending is None:
+            return after, left, answered, None
+        lane, _, count_max = sending
+        kept, staged, counts = [], [], []
+        for peer, data in left:
+            count = lane.stage_chunk(peer, data, count_max) if peer.habit == SENDS else -1
+            if count < 0:
+                kept.append((peer, data))
+            else:
+                staged.append((peer, data))
+                counts.append(count)
+        return after, kept, answered, (staged, sum(counts), 0, counts, None) if staged else None
+
+    def _answer_rows(
         self, rows: list[tuple[Any, bytes]], first: int, pulling: Any
     ) -> tuple[int, list[tuple[Any, bytes]], Any]:
         if pulling is None:
@@ -60,11 +78,13 @@ class PythonSockets:
         lane, _, _, count_max, in_flight_max, room, _ = pulling
         left: list[tuple[Any, bytes]] = []
         received = count = 0
+        is_known = False  # whether a chunk has reached the lane
         after = len(rows)
         for row, (peer, data) in enumerate(rows[first:], first + 1):
             if peer.habit != PULLS or peer.in_flight > in_flight_max:
                 left.append((peer, data))
                 continue
+            is_known = True
             frames, done, rest = lane.answer_chunk(peer, data, count_max, room)
             if done:
                 self._answers.append((peer, frames))
@@ -73,7 +93,8 @@ class PythonSockets:
                 left.append((peer, data[rest:]))
                 after = row
                 break
-        return after, left, (count, received, 0, [], bool(count), None, None)
+        answered: Any = (count, received, 0, [], bool(count), None, None)
+        return after, left, answered if is_known else None
 
     def send_answers(self) -> tuple[int, list[tuple[Any, bytes, bool | None]]]:
         total, answers, self._answers = 0, self._answers, []
@@ -138,8 +159,11 @@ class NoLane:
     def stage(self, _peer: Any, _data: bytes, _count_max: int) -> None:
         return
 
-    def stage_rows(self, _rows: Sequence[tuple[Any, bytes]], _count_max: int) -> None:
-        return
+    def sends(self) -> tuple[Any, int | None] | None:
+        return None
+
+    def sends_failed(self, _fault: BaseException) -> None:
+        raise AssertionError("nothing is staged")
 
     def put(self, _count: int, _staged_bytes: int) -> int | None:
         raise AssertionError("nothing is staged")
@@ -178,7 +202,7 @@ class PlainLane(NoLane):
         self._is_in_turn = False
         self._staged: list[tuple[Any, int, bytes]] = []
         self._waiting: list[tuple[Any, int, bytes]] = []
-        self.row_count = 0  # requests that `stage_rows` has taken
+        self.row_count = 0  # requests that `stage_chunk` has taken
         self.drop_count = 0
         self.fault: Exception | None = None
 
@@ -186,15 +210,14 @@ class PlainLane(NoLane):
         count = self._stage(peer, data, count_max)
         return None if count < 0 else [(count, 0, 0, len(data))]
 
-    def stage_rows(  # type: ignore[override]
-        self, rows: Sequence[tuple[Any, bytes]], count_max: int
-    ) -> StagedRows | None:
-        if self.fault is not None:
-            raise self.fault
-        counts = [self._stage(peer, data, count_max) for peer, data in rows]
-        taken = sum(count for count in counts if count > 0)
-        self.row_count += taken
-        return taken, 0, counts
+    def sends(self) -> tuple[Any, int | None] | None:
+        return self, None
+
+    def stage_chunk(self, peer: Any, data: bytes, count_max: int) -> int:
+        """Stage a chunk for `PythonSockets`."""
+        count = self._stage(peer, data, count_max)
+        self.row_count += max(0, count)
+        return count
 
     def _stage(self, peer: Any, data: bytes, count_max: int) -> int:
         frames = FrameReader()
@@ -209,6 +232,8 @@ class PlainLane(NoLane):
         return len(found)
 
     def put(self, count: int, _staged_bytes: int) -> int | None:
+        if self.fault is not None:
+            raise self.fault
         if not self._waiting and self._commits and not self._is_in_turn:
             asyncio.get_running_loop().call_soon(self.commit)
         self._waiting += self._staged[:count]

@@ -20,7 +20,7 @@ from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
 from cometmq.remoting.transport.flow import turns
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.lane import Answered, Part, StagedRows
+from cometmq.remoting.transport.lane import Answered, Part
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
@@ -166,16 +166,20 @@ class World:
             count_max -= 1
         return parts
 
-    def stage_rows(self, rows: Sequence[tuple[Any, bytes]], count_max: int) -> StagedRows:
-        counts = []
-        for peer, data in rows:
-            first = len(self.staged)
-            (count, _, _, end), *more = self.stage(peer, data, count_max) or [(0, 0, 0, 0)]
-            is_plain = count > 0 and end == len(data) and not more
-            if not is_plain:
-                del self.staged[first:]
-            counts.append(count if is_plain else -1)
-        return sum(count for count in counts if count > 0), 0, counts
+    def sends(self) -> tuple[Any, None]:
+        return self, None
+
+    def stage_chunk(self, peer: Any, data: bytes, count_max: int) -> int:
+        """Stage a chunk for `PythonSockets`."""
+        first = len(self.staged)
+        (count, _, _, end), *more = self.stage(peer, data, count_max) or [(0, 0, 0, 0)]
+        is_plain = count > 0 and end == len(data) and not more
+        if not is_plain:
+            del self.staged[first:]
+        return count if is_plain else -1
+
+    def sends_failed(self, _fault: BaseException) -> None:
+        raise AssertionError("staging cannot fail")
 
     def put(self, count: int, _staged_bytes: int) -> int | None:
         if self.has_changed:

@@ -28,6 +28,20 @@ EXT = {"consumerGroup": "g", "topic": "t", "queueId": "3"}
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
 
+class LoneLane(PlainLane):
+    """Takes each chunk alone, because native sockets stage sends only for the native lane."""
+
+    chunk_count = 0
+
+    def sends(self) -> None:
+        return
+
+    def stage(self, peer: Any, data: bytes, count_max: int) -> Any:
+        parts = super().stage(peer, data, count_max)
+        self.chunk_count += parts is not None
+        return parts
+
+
 def echo(_: None, call: Call[Any]) -> Reply:
     return Reply(body=bytes(call.body))
 
@@ -42,7 +56,7 @@ def start(start_plain_server: Any) -> Callable[..., Any]:
         return await start_plain_server(
             {QUERY: echo, PLAIN: echo},
             settings,
-            lane=PlainLane(),
+            lane=LoneLane(),
             sockets=accel.Sockets(),
             engine=accel.TlsContext,
             **more,
@@ -132,7 +146,7 @@ async def test_each_request_gets_its_answer_wherever_chunks_end(
         for number in range(8):
             group.create_task(converse(number))
     assert len(direct_peers(server)) == 8
-    assert server._hub.lane.row_count
+    assert server._hub.lane.chunk_count
     stats = server.stats()
     assert stats.requests == 8 * 24
     assert (stats.in_flight, stats.unsent_bytes, stats.protocol_errors) == (0, 0, 0)

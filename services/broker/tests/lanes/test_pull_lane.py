@@ -235,11 +235,11 @@ class CountingSockets:
         self._sockets = sockets
         self.shared_count = 0
 
-    def take_rows(self, rows: Any, first: int, pulling: Any) -> Any:
-        after, left, answered = self._sockets.take_rows(rows, first, pulling)
-        count = after - first - len(left)
+    def take_rows(self, rows: Any, first: int, pulling: Any, sending: Any) -> Any:
+        after, left, answered, staged = self._sockets.take_rows(rows, first, pulling, sending)
+        count = after - first - len(left) - (len(staged[0]) if staged is not None else 0)
         self.shared_count += count if count > 1 else 0
-        return after, left, answered
+        return after, left, answered, staged
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sockets, name)

@@ -336,6 +336,9 @@ class Panicking:
             return lambda other: found(other._native)
         return found
 
+    def sends(self) -> None:
+        """Leave all sends to `stage`, because `Sockets` takes no other object for the lane."""
+
     def _panic(self, *_: Any, **__: Any) -> None:
         from cometmq import accel  # optional
 
@@ -373,7 +376,13 @@ def run(
         assert (broker.lane is not None) is lane
         if panics_in:
             assert broker.lane is not None
-            broker.lane._native = Panicking(broker.lane._native, panics_in)  # type: ignore[assignment]
+            if panics_in == "sends":
+                assert broker.hub.direct is not None
+                broker.hub.direct.sockets = FaultySockets(broker.hub.direct.sockets)
+            else:
+                panicking = Panicking(broker.lane._native, panics_in)
+                broker.lane._native = panicking  # type: ignore[assignment]
+                broker.lane.sends = panicking.sends  # type: ignore[method-assign]
         wires: list[Any] = []
         connect = broker.connect
 
@@ -457,7 +466,25 @@ def test_a_commit_in_the_middle_of_a_chunk_loses_no_later_send(monkeypatch):
     assert answers[0] == answers[1]  # their order depends on where the commits end
 
 
-@pytest.mark.parametrize("method", ["stage", "stage_rows", "encode"])
+class FaultySockets:
+    """Native sockets that report a bug in the staging of sends."""
+
+    def __init__(self, sockets: Any) -> None:
+        self._sockets = sockets
+
+    def take_rows(self, *arguments: Any) -> Any:
+        from cometmq import accel  # optional
+
+        *taken, staged = self._sockets.take_rows(*arguments)
+        if staged is not None:
+            staged = (*staged[:-1], accel.PanicException("a bug"))
+        return *taken, staged
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sockets, name)
+
+
+@pytest.mark.parametrize("method", ["stage", "sends", "encode"])
 def test_a_panic_before_the_answers_changes_nothing_but_the_path(method):
     steps = Script(1, oddity=0).write(turns=10)
     without, _ = run(CASES["asynchronous"], steps, lane=False)

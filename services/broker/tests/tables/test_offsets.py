@@ -156,3 +156,27 @@ def test_a_copy_takes_more_offsets_than_its_own_clients_may_commit() -> None:
     assert not offsets.has_room(1)
     with pytest.raises(SystemBusy, match="offsetsMax"):
         offsets.clone("G", "H", "T")
+
+
+def test_pulled_offsets_are_committed_as_single_ones_are():
+    rows = [
+        ("G", "T", 0, 5), ("G", "T", 0, 7), ("G", "T", 1, 9), ("H", "T", 0, 3), ("G", "T", 1, -1),
+        ("H", "T", 0, 3), ("H", "U", 2, 4), ("G", "T", 7, -1), ("G", "T", 0, 2),
+    ]  # fmt: skip
+    one_by_one, together = Offsets(), Offsets()
+    noted = []
+    for offsets in (one_by_one, together):
+        offsets.commit("H", "U", 2, 1)
+        offsets.noted = lambda: noted.append(1)
+    for row in rows:
+        one_by_one.commit(*row)
+    version = together.version
+    together.commit_pulled(rows)
+    assert together.table == one_by_one.table
+    assert together.count == one_by_one.count
+    assert list(together.noted_changes()) == list(one_by_one.noted_changes())
+    assert noted == [1, 1]
+    assert together.version > version
+    version = together.version
+    together.commit_pulled([("G", "T", 0, 2)])
+    assert together.version == version

@@ -124,16 +124,6 @@ class SendLane:
         not in memory.
         """
 
-    def stage_rows(
-        self, rows: Sequence[tuple[Any, bytes]], count_max: int, *, now_ms: int | None = None
-    ) -> tuple[int, int, list[int]]:
-        """Stage the chunks that contain only plain sends, at most `count_max` each.
-
-        Each row has a connection, whose `host` is read, and its chunk. Return the number of sends,
-        the bytes of their bodies and properties, and for each chunk the number of its answers, or
-        -1 if none of it is staged. For `now_ms`, see `stage`.
-        """
-
     def drop_from(self, first: int) -> None:
         """Remove the staged sends from this number on."""
 
@@ -289,6 +279,11 @@ _Answered: TypeAlias = tuple[
     int, int, int, list[_Rest], bool, PullEffects | None, BaseException | None
 ]
 
+_Sending: TypeAlias = tuple[SendLane, int | None, int]
+_StagedRows: TypeAlias = tuple[
+    list[tuple[_PeerT, bytes]], int, int, list[int], BaseException | None
+]
+
 def file_crcs(fd: int, parts: Sequence[tuple[int, int, int]]) -> list[int] | None:
     """Return the CRC-32 of each part of an open file, computed without the interpreter lock.
 
@@ -430,19 +425,20 @@ class LaneAnswers:
     def ended(self) -> tuple[list[int], list[int]]:
         """Return the queue offsets of committed half messages, and those of rolled-back ones."""
 
-    def totals(self) -> list[tuple[str, int, int, int]]:
-        """Return each topic with its number of sends, of messages, and of bytes in the log."""
+    def counts(
+        self,
+    ) -> tuple[
+        list[tuple[str, int, int, int]], list[tuple[int, int, int]], list[tuple[str, str, int]]
+    ]:
+        """Return each topic with its number of sends, of messages, and of bytes in the log; each
+        delay level's queue id, number of messages, and bytes in the log; and each topic and group
+        whose consumers sent messages back, and their number.
+        """
 
     def committed(self) -> list[tuple[str, int, int]]:
         """Return each topic with its number of committed messages and the bytes of their half
         messages.
         """
-
-    def delays(self) -> list[tuple[int, int, int]]:
-        """Return each delay level's queue id, number of messages, and bytes in the log."""
-
-    def backs(self) -> list[tuple[str, str, int]]:
-        """Return each topic and group whose consumers sent messages back, and their number."""
 
     def encode(self, lane: SendLane) -> list[tuple[object, bytes, int]]:
         """Return, for each connection, the frames of successful answers, as this lane makes them,
@@ -482,7 +478,10 @@ class Sockets:
         peers: dict[int, _PeerT],
         count_max: int,
         pulling: _Pulling | None = None,
-    ) -> tuple[list[tuple[_PeerT, bytes]], list[_PeerT], _Answered | None]:
+        sending: _Sending | None = None,
+    ) -> tuple[
+        list[tuple[_PeerT, bytes]], list[_PeerT], _Answered | None, _StagedRows[_PeerT] | None
+    ]:
         """Read once from each socket that an epoll object reports as readable, at most `count_max`.
 
         `epoll` is its descriptor; `peers` holds the connection of each registered socket. Return
@@ -497,21 +496,31 @@ class Sockets:
         After such a chunk, no other socket is read. If all answers are sent, and nothing else has
         arrived, sockets are read again until there are 16 answers.
 
+        `sending` is a lane, the time for `SendLane.stage`, and the maximum number of requests in a
+        chunk. With it, chunks that contain only plain sends are staged if the attribute is 1.
+
         Return also None if no chunk could be answered, or the number of requests, the bytes of
         their chunks, what `send_answers` returns for the answers that were sent, whether others are
-        kept, the effects, and the error that left the last chunk to Python.
+        kept, the effects, and the error that left the last chunk to Python; and None if no chunk
+        could be staged, or the chunks that are, the number of requests, the bytes of their bodies
+        and properties, the number of answers to each chunk, and the error that left the other
+        chunks to Python.
         """
 
     def take_rows(
-        self, rows: list[tuple[_PeerT, bytes]], first: int, pulling: _Pulling | None = None
-    ) -> tuple[int, list[tuple[_PeerT, bytes]], _Answered | None]:
-        """Answer chunks as `receive` does, from a row on, and keep the answers; return the number
-        of the next row, what is not answered, and what `receive` returns for the answers.
+        self,
+        rows: list[tuple[_PeerT, bytes]],
+        first: int,
+        pulling: _Pulling | None = None,
+        sending: _Sending | None = None,
+    ) -> tuple[int, list[tuple[_PeerT, bytes]], _Answered | None, _StagedRows[_PeerT] | None]:
+        """Answer and stage chunks as `receive` does, from a row on, and keep the answers; return
+        the number of the next row, what is left, and the same for what is answered and staged.
         """
 
     def send_answers(self) -> tuple[int, list[_Rest]]:
         """Write the answers that are kept to the sockets in the attribute `direct_fd`, add what is
-        taken to `direct_bytes`, and set `has_received`.
+        taken to `direct_bytes` until that exceeds 64 MiB, and set `has_received`.
 
         Return the number of bytes taken in total, and the connections to which not everything is
         sent, with the bytes not taken, and whether they are encrypted: None, if there is no socket,

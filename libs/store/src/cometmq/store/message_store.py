@@ -177,11 +177,13 @@ class MessageStore:
     def _store(self, batch: Batch | None) -> Batch | None:
         if batch is None:
             return None
-        if self.write_state.refusals:
+        if not self.write_state.is_writable:
             self._fail(batch)
             return None
         try:
-            self._write(batch)
+            for offset, records in batch.segments:
+                if records:
+                    self.commit_log.write(offset, records)
         except DiskError as error:
             self._fail_write(error, batch)
             return None
@@ -203,11 +205,6 @@ class MessageStore:
         finally:
             self.upkeep.publisher.publish(batch)
         return batch
-
-    def _write(self, batch: Batch) -> None:
-        for offset, records in batch.segments:
-            if records:
-                self.commit_log.write(offset, records)
 
     def _answer(self, batch: Batch) -> None:
         needs = _FLUSHED if self.upkeep.flusher.is_sync else _NO_CONDITION

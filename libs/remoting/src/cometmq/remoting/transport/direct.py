@@ -2,9 +2,9 @@
 """Direct input and output: the loop reads and writes many sockets with one call each.
 
 With one request in flight per connection, each message would take a read, a write and more than
-twenty Python calls around them. Direct input reads from all readable sockets and answers their
-plain pulls with one call, and stages their plain sends with another; direct output sends all
-answers of a commit, or all answers to these pulls, with one call.
+twenty Python calls around them. Direct input reads from all readable sockets, answers their plain
+pulls and stages their plain sends with one call; direct output sends all answers of a commit, or
+all answers to these pulls, with one call.
 
 Invariants
     The transport owns the connection: it accepts it, closes it, and sends the output that the
@@ -21,13 +21,13 @@ Hot path: `_read` and `flush` run once per turn of the loop, their loops once pe
 
 import asyncio
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
-from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, SENDS, LanePeer
+from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
 
@@ -41,9 +41,12 @@ READ_ON_MAX: Final = 16
 so many, too.
 """
 
-PULL_READS: Final = 64
+SKIPPED_REREADS: Final = 8
+"""After a further read in vain, so many turns of the loop take only one read."""
+
+EXPECTED_READS: Final = 64
 """After this many reads without pulls, the next ones do not expect any, which saves a lone sender
-1 us.
+1 us; the same applies to sends.
 """
 
 Chunk: TypeAlias = tuple[LanePeer, bytes]
@@ -54,6 +57,13 @@ Pulling: TypeAlias = tuple[Any, Any, int, int, int, int, bool]
 """The lane's part, the maximum number of requests in a chunk, the maximum number of requests in
 flight on a connection, the size above which the answers end, and whether answers may be
 sent if their requests have changed nothing."""
+
+Sending: TypeAlias = tuple[Any, int | None, int]
+"""The lane's part, its time, and the maximum number of requests in a chunk."""
+
+Staged: TypeAlias = tuple[list[Chunk], int, int, Sequence[int], BaseException | None]
+"""The staged chunks, the number of their requests and of the staged bytes, the number of answers to
+each chunk, and what went wrong in native code."""
 
 Rest: TypeAlias = tuple[LanePeer, bytes, bool | None]
 """A connection, the bytes that the kernel has not taken, and whether they are encrypted already;
@@ -69,20 +79,26 @@ class Sockets(Protocol):
     """System calls on nonblocking sockets."""
 
     def receive(
-        self, epoll: int, peers: dict[int, LanePeer], count_max: int, pulling: Pulling | None
-    ) -> tuple[list[Chunk], list[LanePeer], Answered | None]:
+        self,
+        epoll: int,
+        peers: dict[int, LanePeer],
+        count_max: int,
+        pulling: Pulling | None,
+        sending: Sending | None,
+    ) -> tuple[list[Chunk], list[LanePeer], Answered | None, Staged | None]:
         """Read once from each socket that an epoll object reports as readable, at most `count_max`.
 
         `epoll` is its descriptor. Return what has arrived, and the connections whose sockets have
         ended or failed. With `pulling`, answer the chunks of connections with the habit PULLS, and
         read again while nothing else arrives, but answer only so many that other work of the loop
         is not delayed. What is not answered has arrived like the other chunks. After an unfinished
-        chunk, the remaining sockets are not read.
+        chunk, the remaining sockets are not read. With `sending`, stage the chunks of connections
+        with the habit SENDS if they contain only plain sends; the others have arrived.
         """
 
     def take_rows(
-        self, rows: list[Chunk], first: int, pulling: Pulling | None
-    ) -> tuple[int, list[Chunk], Answered | None]:
+        self, rows: list[Chunk], first: int, pulling: Pulling | None, sending: Sending | None
+    ) -> tuple[int, list[Chunk], Answered | None, Staged | None]:
         """Do the same with what was received otherwise, starting with the row `first`.
 
         Return the number of the next row, and what has arrived.
@@ -136,6 +152,8 @@ class DirectIO:
         self._is_in_turn = False  # while `_read` serves sends, and ends with a commit
         self._secured_count = 0
         self._pull_reads = 0  # further reads in which pulls are expected
+        self._send_reads = 0  # and sends
+        self._skipped_rereads = 0
 
     # Connections
 
@@ -191,29 +209,31 @@ class DirectIO:
         """Send the encoded answers of a lane: during a read at once, otherwise at the end of this
         turn of the loop.
         """
-        count = 0
+        count, hub = 0, self._hub
         for row in rows:
-            peer = row[0]
+            peer, data, answer_count = row
             if peer.direct_fd < 0 or peer.is_dirty:
-                peer.reply_encoded(row[1], row[2])
+                peer.reply_encoded(data, answer_count)
             else:
-                peer.in_flight -= row[2]
-                count += row[2]
+                peer.in_flight -= answer_count
+                count += answer_count
                 self._answers.append(row)
-        self._hub.stats.in_flight -= count
+        hub.stats.in_flight -= count
         if self._is_in_turn:
             self.flush()
         elif self._answers:
-            self._hub.schedule_flush()
+            hub.schedule_flush()
 
     def flush(self) -> None:
         """Send the answers."""
         if not self._answers:
             return
         rows, self._answers = self._answers, []
-        self._hub.prepare_write()
+        hub = self._hub
+        if hub.is_gathering or hub.before_write is not None:
+            hub.prepare_write()
         sent_bytes, unsent = self.sockets.send_rows(rows)
-        self._hub.stats.bytes_sent += sent_bytes
+        hub.stats.bytes_sent += sent_bytes
         for index, rest in unsent:
             peer, data, _ = rows[index]
             peer.write_rest(data if rest is None else rest, is_sealed=rest is not None)
@@ -228,21 +248,25 @@ class DirectIO:
         answer need no further turn.
         """
         stats = self._hub.stats
-        last = stats.requests + READ_ON_MAX
+        last, is_reread = stats.requests + READ_ON_MAX, False
         while self._epoll is not None and stats.requests <= last:
-            chunks, ended, answered = self.sockets.receive(
-                epoll, self._peers, EVENTS_MAX, self._pulling() if self._pull_reads else None
+            chunks, ended, answered, staged = self.sockets.receive(
+                epoll,
+                self._peers,
+                EVENTS_MAX,
+                self._pulling() if self._pull_reads else None,
+                self._sending() if self._send_reads else None,
             )
             if self._secured_count:
                 stats.bytes_received += self.sockets.take_overhead()
             reads_on = answered is not None and self._note_answered(answered)
             for peer in ended:
                 peer.input_ended()
-            if chunks:
+            if staged is not None or chunks:
                 self._is_in_turn = True
                 self._lane.begin_turn()
                 try:
-                    self._serve(chunks)
+                    self._serve(chunks, staged)
                 finally:
                     try:
                         self._lane.end_turn()
@@ -250,29 +274,42 @@ class DirectIO:
                         self._is_in_turn = False
                 return
             if not reads_on:
+                if is_reread and answered is None:
+                    self._skipped_rereads = SKIPPED_REREADS
                 return
+            if self._skipped_rereads:
+                self._skipped_rereads -= 1
+                return
+            is_reread = True
 
     def serve(self, chunks: list[Chunk]) -> None:
         """Serve what has arrived on several connections, one chunk each, without their sockets."""
         first = 0
         while first < len(chunks):
-            first, left, answered = self.sockets.take_rows(chunks, first, self._pulling())
+            first, left, answered, staged = self.sockets.take_rows(
+                chunks, first, self._pulling(), self._sending()
+            )
             if answered is not None:
                 self._note_answered(answered)
-            self._serve(left)
+            self._serve(left, staged)
 
     def expect_pulls(self) -> None:
         """Answer pulls while reading, until they have been missing for a while."""
-        self._pull_reads = PULL_READS
+        self._pull_reads = EXPECTED_READS
+
+    def expect_sends(self) -> None:
+        """Stage sends while reading, until they have been missing for a while."""
+        self._send_reads = EXPECTED_READS
 
     def _pulling(self) -> Pulling | None:
         """Return what is needed to answer pulls; None if the connections must serve them."""
         self._pull_reads -= 1
         hub, settings = self._hub, self._settings
         budget = hub.budget
-        room = min(settings.write_high_water_bytes, budget.left - budget.plenty, budget.turn_left)
-        if room <= 0:
+        room, plenty = budget.turn_left, budget.left - budget.plenty
+        if room <= 0 or plenty <= 0:
             return None
+        room = min(room, plenty, settings.write_high_water_bytes)
         frames_max = hub.calls_max * FRAMES_PER_CALL
         pulls = self._lane.pulls(EVENTS_MAX * frames_max)
         if pulls is None:
@@ -285,6 +322,12 @@ class DirectIO:
             not (hub.is_gathering or self._answers or hub.before_write is not None),
         )
 
+    def _sending(self) -> Sending | None:
+        """Return what is needed to stage sends; None if handlers must serve them."""
+        self._send_reads -= 1
+        sends = self._lane.sends()
+        return None if sends is None else (*sends, self._hub.calls_max * FRAMES_PER_CALL)
+
     def _note_answered(self, answered: Answered) -> bool:
         """Send answers that were kept, and count; return whether more pulls may be read.
 
@@ -292,7 +335,7 @@ class DirectIO:
         """
         hub, stats = self._hub, self._hub.stats
         count, received_bytes, sent_bytes, unsent, is_kept, effects, fault = answered
-        self._pull_reads = PULL_READS
+        self._pull_reads = EXPECTED_READS
         stats.requests += count
         stats.bytes_received += received_bytes
         try:
@@ -319,15 +362,17 @@ class DirectIO:
             hub.note_large(sent_bytes)
         return is_kept
 
-    def _serve(self, chunks: list[Chunk]) -> None:
-        sends = [chunk for chunk in chunks if chunk[0].habit == SENDS]
-        others = chunks
-        if sends:
-            others = []
-            if len(sends) < len(chunks):
-                others = [chunk for chunk in chunks if chunk[0].habit != SENDS]
-            others += self._safely(self._stage, sends)
-        for peer, data in others:
+    def _serve(self, chunks: list[Chunk], staged: Staged | None) -> None:
+        if staged is not None:
+            try:
+                is_accepted = self._accept(staged)
+            except Exception as error:  # noqa: BLE001  # the other chunks must not be lost
+                for peer, _ in staged[0]:
+                    self._abort(peer, error)
+            else:
+                if not is_accepted:
+                    chunks = [*chunks, *staged[0]]
+        for peer, data in chunks:
             self._serve_one(peer, data)
 
     def _serve_one(self, peer: LanePeer, data: bytes) -> None:
@@ -336,46 +381,32 @@ class DirectIO:
         except Exception as error:  # noqa: BLE001  # the other chunks must not be lost
             self._abort(peer, error)
 
-    def _safely(
-        self, step: Callable[[list[Chunk]], list[Chunk]], chunks: list[Chunk]
-    ) -> list[Chunk]:
-        try:
-            return step(chunks)
-        except Exception as error:  # noqa: BLE001  # the chunks of other connections must not be lost
-            for peer, _ in chunks:
-                self._abort(peer, error)
-            return []
-
-    def _stage(self, chunks: list[Chunk]) -> list[Chunk]:
-        """Let the lane take the chunks of plain sends; return the others."""
-        hub, lane, settings = self._hub, self._lane, self._settings
-        staged = lane.stage_rows(chunks, hub.calls_max * FRAMES_PER_CALL)
-        if staged is None:
-            return chunks
-        count, staged_bytes, answer_counts = staged
-        in_flight_max, stats = settings.in_flight_per_connection_max, hub.stats
-        has_room = stats.in_flight + count <= settings.in_flight_max
-        left = []
-        for chunk, answer_count in zip(chunks, answer_counts, strict=True):
-            if answer_count < 0:
-                left.append(chunk)
-            elif chunk[0].in_flight + answer_count > in_flight_max:
-                has_room = False
-        if not count:
-            return left
+    def _accept(self, staged: Staged) -> bool:
+        """Let the lane accept staged sends; return False if handlers must serve them."""
+        rows, count, staged_bytes, answer_counts, fault = staged
+        lane, settings, stats = self._lane, self._settings, self._hub.stats
+        self._send_reads = EXPECTED_READS
+        if fault is not None:
+            lane.sends_failed(fault)
+            return False
+        in_flight, in_flight_max = stats.in_flight + count, settings.in_flight_per_connection_max
+        has_room = in_flight <= settings.in_flight_max
+        if in_flight > in_flight_max:  # otherwise no connection can have so many
+            for (peer, _), answer_count in zip(rows, answer_counts, strict=True):
+                if peer.in_flight + answer_count > in_flight_max:
+                    has_room = False
         put_count = lane.put(count, staged_bytes) if has_room else None
         if put_count is None:
             lane.drop()
-            return chunks
+            return False
         stats.in_flight += put_count
         stats.requests += count
-        for (peer, data), answer_count in zip(chunks, answer_counts, strict=True):
-            if answer_count >= 0:
-                peer.in_flight += answer_count
-                peer.uncharged_bytes += len(data)
-                peer.has_received = True
-                stats.bytes_received += len(data)
-        return left
+        for (peer, data), answer_count in zip(rows, answer_counts, strict=True):
+            peer.in_flight += answer_count
+            peer.uncharged_bytes += len(data)
+            peer.has_received = True
+            stats.bytes_received += len(data)
+        return True
 
     def _abort(self, peer: LanePeer, error: Exception) -> None:
         """End a connection after a bug, as its transport would."""

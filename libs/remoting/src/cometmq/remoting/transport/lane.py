@@ -24,11 +24,6 @@ next request's frame begins and ends in the chunk (0 if all are answered), and w
 must serve that request (if not, `answer` stopped because the answers exceeded `room` bytes).
 """
 
-StagedRows: TypeAlias = tuple[int, int, Sequence[int]]
-"""The number of staged requests, the number of staged bytes, and for each chunk the number of
-answers that it will get, or -1 if no part of it is staged.
-"""
-
 
 class Staging(Protocol):
     """The part of a connection that a lane uses."""
@@ -63,14 +58,15 @@ class Lane(Protocol):
         part. Return None, with nothing staged, if handlers must serve the whole chunk.
         """
 
-    def stage_rows(
-        self, rows: Sequence[tuple[Staging, bytes]], count_max: int
-    ) -> StagedRows | None:
-        """Stage the chunks that contain only plain sends, at most `count_max` each.
+    def sends(self) -> tuple[Any, int | None] | None:
+        """Return what `Sockets` needs to stage sends of several connections, in the turn in which
+        it is called.
 
-        The chunks belong to several connections. Return None, with nothing staged, if handlers must
-        serve all chunks.
+        Return None if handlers must serve them.
         """
+
+    def sends_failed(self, fault: BaseException) -> None:
+        """Leave all sends to the handlers, because `Sockets` could not stage some."""
 
     def put(self, count: int, staged_bytes: int) -> int | None:
         """Accept the next staged requests; return how many of them will be answered.
@@ -135,6 +131,9 @@ class Direct(Protocol):
 
     def expect_pulls(self) -> None:
         """Expect pulls in the next reads."""
+
+    def expect_sends(self) -> None:
+        """Expect sends in the next reads."""
 
     def reply_rows(self, rows: Sequence[tuple[Any, bytes, int]]) -> None:
         """Send the encoded answers of a lane."""

@@ -346,8 +346,11 @@ class LanePeer(RoomPeer):
     def _note_habit(self, habit: int) -> None:
         if not (self.is_limited or self._pauses) and self.pace.rank != SLOW:
             self.habit = habit
-            if habit == PULLS and self._hub.direct is not None:
-                self._hub.direct.expect_pulls()
+            if self._hub.direct is not None:
+                if habit == PULLS:
+                    self._hub.direct.expect_pulls()
+                else:
+                    self._hub.direct.expect_sends()
 
     def charge(self, spent_s: float) -> None:
         """Note time that the program has spent on requests after they were served."""

@@ -42,7 +42,9 @@ class RoomPeer(PeerProtocol):
         super().__init__(hub, dispatcher)
         self._held = b""  # received bytes that are not decoded yet
         self.direct_bytes = 0
-        """The size of the answers sent directly, which the outbox does not count."""
+        """The size of the answers sent directly, which the outbox does not count; native code stops
+        counting at 64 MiB.
+        """
 
     @property
     def buffered_bytes(self) -> int:

@@ -130,10 +130,11 @@ class CommitLog:
     def write(self, offset: int, records: Sequence[Buffer]) -> None:
         """Write whole records to the file that holds `offset`, creating it if necessary."""
         files = self.files
-        if offset >= files.end:
+        number, position = divmod(offset - files.first, files.file_size)
+        if number >= len(files.files):
             assert offset == files.end
             files.create_next()
-        files.file_at(offset).write((offset - files.first) % files.file_size, records)
+        files.files[number].write(position, records)
 
     def advance(self, end: int) -> None:
         """Make the bytes up to `end` part of the log."""

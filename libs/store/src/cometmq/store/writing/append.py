@@ -82,7 +82,7 @@ class Batch:
         self.segments: list[tuple[int, list[bytes]]] = [(start, [])]
         """The records for each file, with the physical offset of the first one."""
         self.touched: list[ConsumeQueue] = []
-        self.keys: list[Keys] = [KeyedRows()]
+        self.keys: list[Keys] = []
         self.results: list[tuple[PutDone, bool, PutResult]] = []
         self.refused: list[tuple[PutDone, PutStatus]] = []
 
@@ -109,6 +109,7 @@ class Appender:
         "_table",
         "refusal",
         "staged_bytes",
+        "staged_count",
     )
 
     def __init__(
@@ -130,6 +131,7 @@ class Appender:
         self._pending: list[_Put] = []
         self._sources: list[RunSource] = []  # sources of the pending runs
         self.staged_bytes = 0  # bodies and properties only
+        self.staged_count = 0  # requests
         self.refusal: PutStatus | None = None
         self.apply(settings)
 
@@ -140,6 +142,7 @@ class Appender:
     def put(self, message: NewMessage, done: PutDone) -> int:
         """Stage one message for the next commit; return `staged_bytes`."""
         self._pending.append((message, done))
+        self.staged_count += 1
         self.staged_bytes += len(message.body) + len(message.properties)
         return self.staged_bytes
 
@@ -147,6 +150,7 @@ class Appender:
         """Stage messages for any queues as a unit: either all are stored, contiguously, or none."""
         assert messages
         self._pending.append((tuple(messages), done))
+        self.staged_count += 1
         self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)
 
     def place_alone(
@@ -178,13 +182,9 @@ class Appender:
         else:
             run = Run(source, first, count)
             self._pending.append((run, run.refuse))
+        self.staged_count += count
         self.staged_bytes += staged_bytes
         return self.staged_bytes
-
-    @property
-    def staged_count(self) -> int:
-        """The number of staged requests."""
-        return sum(one.count if isinstance(one, Run) else 1 for one, _ in self._pending)
 
     def take(self) -> Batch | None:
         """Place and encode the staged messages; return None if none of them can be stored.
@@ -195,7 +195,7 @@ class Appender:
         if not pending:
             return None
         self._pending = []
-        self.staged_bytes = 0
+        self.staged_bytes = self.staged_count = 0
         sources, self._sources = self._sources, []
         try:
             return self._take(pending)
@@ -208,7 +208,13 @@ class Appender:
             for _, done in pending:
                 done(PutResult(self.refusal))
             return None
-        batch = self._place(pending)
+        batch = self._begin()
+        first = pending[0][0]
+        if len(pending) == 1 and isinstance(first, Run):  # all requests came the native way
+            self._place_run(batch, first)
+            batch.message_count += len(batch.results)
+        else:
+            self._place(batch, pending)
         for done, status in batch.refused:
             done(PutResult(status))
         return batch if batch.results else None
@@ -221,8 +227,7 @@ class Appender:
         file_end = end + self._file_size - (end - files.first) % self._file_size
         return Batch(end, file_end, self._now_ms)
 
-    def _place(self, pending: Sequence[_Put]) -> Batch:
-        batch = self._begin()
+    def _place(self, batch: Batch, pending: Sequence[_Put]) -> None:
         queues, body_bytes_max = self._queues, self._body_bytes_max
         now_ms, results, touched = batch.store_timestamp, batch.results, batch.touched
         end, file_end, records, keyed = self._open(batch)
@@ -263,11 +268,10 @@ class Appender:
             result = PutResult(_PUT_OK, offset, size, queue_offset, now_ms, message_id)
             results.append((done, message.wait, result))
         batch.end, batch.message_count = end, batch.message_count + len(results)
-        return batch
 
     def _open(self, batch: Batch) -> _Place:
         """Return the position of the next record."""
-        keys = batch.keys[-1]
+        keys = batch.keys[-1] if batch.keys else None
         if not isinstance(keys, KeyedRows):
             keys = KeyedRows()
             batch.keys.append(keys)

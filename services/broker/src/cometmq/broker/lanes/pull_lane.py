@@ -30,6 +30,7 @@ results.
 """
 
 import asyncio
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.broker import Broker
@@ -89,12 +90,23 @@ class BrokerPulls:
 
     def staging(self) -> "PullLane | None":
         """Adopt changes; return the native lane, or None if handlers must serve all pulls."""
-        broker = self._broker
+        # One function without calls, if nothing has changed that the native lane depends on: it
+        # runs twice in each turn (bench/micro/bench_pull_lane.py).
+        broker, control = self._broker, self._access.control
         if self._has_failed or not broker.settings.native_cache_bytes:
             return None
         if broker.may_read is not None and not broker.may_read():
             return None
-        if not self._is_current():
+        if not (
+            self._settings is broker.settings
+            and self._topics_version is broker.topics.version
+            and self._groups_version is broker.groups.version
+            and self._consumers_version == broker.consumers.version
+            and self._filters_version == broker.filters.version
+            and self._locks_version == broker.locks.version
+            and self._store_version == self._store.version
+            and (control is None or self._accounts is control.accounts)
+        ):
             self._adopt()
         return self._native
 
@@ -194,10 +206,9 @@ class BrokerPulls:
         self._budget = left
         may_commit = commits and broker.is_master and not broker.is_diverting
         if may_commit and not is_full(broker.limits, broker.journal):
-            for commit in commits:
-                broker.offsets.commit(*commit)
-        for locks in renewed:
-            broker.locks.renew(locks, now_ms=broker.clock.monotonic_ms())
+            broker.offsets.commit_pulled(commits)
+        if renewed:
+            broker.locks.renew(chain.from_iterable(renewed), now_ms=broker.clock.monotonic_ms())
         if totals:
             count, message_count = broker.stats.count_gets(totals)
             self._untimed_count += count
@@ -217,21 +228,6 @@ class BrokerPulls:
         """
         self._has_failed = True
         self._broker.log.error("lane.failed", error=describe(error), action="report this bug")
-
-    def _is_current(self) -> bool:
-        """Return whether nothing has changed that the native lane depends on."""
-        # One function without calls: it runs in each turn (bench/micro/bench_pull_lane.py).
-        broker, control = self._broker, self._access.control
-        return (
-            self._settings is broker.settings
-            and self._topics_version is broker.topics.version
-            and self._groups_version is broker.groups.version
-            and self._consumers_version == broker.consumers.version
-            and self._filters_version == broker.filters.version
-            and self._locks_version == broker.locks.version
-            and self._store_version == self._store.version
-            and (control is None or self._accounts is control.accounts)
-        )
 
     def _adopt(self) -> None:
         """Adopt what has changed."""

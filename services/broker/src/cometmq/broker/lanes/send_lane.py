@@ -14,7 +14,7 @@ broker has a reason to inspect every send, the lane serves none.
 `services/broker/tests/lanes` tests that the lane and the handlers give the same results.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -39,20 +39,18 @@ from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import plain_pieces, sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
-from cometmq.remoting.transport.lane import Answered, Part, StagedRows, Staging
+from cometmq.remoting.transport.lane import Answered, Part, Staging
 from cometmq.remoting.transport.loans import Loan
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.versions import REQUEST_MAX_RECONSUME_MIN
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.layout import is_topic
-from cometmq.store.log.commit_log import LogView
 from cometmq.store.reads import cached
 from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
 
 if TYPE_CHECKING:
-    from cometmq.accel import LaneAnswers, PullLane, SendLane
-    from cometmq.accel._native import PullEffects
+    from cometmq.accel import LaneAnswers, SendLane
 
 _PUT_OK: Final = PutStatus.PUT_OK
 DELAY_MS_MAX: Final = 1 << 53  # of any level; Python refuses the sends of longer ones
@@ -86,13 +84,17 @@ class BrokerLane:
         self._topics_version = broker.topics.version
         self._groups_version = broker.groups.version
         self._access = LaneAccess(broker)
+        self._control = self._access.control
         self._accounts = self._access.accounts
         self._native = _build(broker, self._access)
         self._put_count = 0  # staged sends accepted for this commit
         self._has_failed = False
         self._pulls = BrokerPulls(broker, self._access)
+        self.pulls, self.pulled = self._pulls.pulls, self._pulls.pulled
         self._transactions = LaneTransactions(broker)
         self._transactions.adopt(self._native)
+        self.begin_turn = broker.driver.begin_turn
+        self.end_turn = broker.driver.end_turn
         self.request_count = 0  # sends and ends of transactions accepted since startup
 
     @property
@@ -162,31 +164,31 @@ class BrokerLane:
             self._pulls.fail(error)
             return None
 
-    def stage_rows(
-        self, rows: Sequence[tuple[Staging, bytes]], count_max: int
-    ) -> StagedRows | None:
-        """Stage the chunks with plain sends; none if the broker must inspect each send."""
-        if not self._follow() or self._is_busy():
+    def sends(self) -> "tuple[SendLane, int | None] | None":
+        """Return the native lane and the time; None if the broker must inspect each send."""
+        # Few calls, because it runs in each turn.
+        broker, control, native = self._broker, self._control, self._native
+        is_current = (
+            not self._has_failed
+            and self._settings is broker.settings
+            and self._topics_version is broker.topics.version
+            and self._groups_version is broker.groups.version
+            and (control is None or self._accounts is control.accounts)
+            and native.staged_count == self._put_count
+        )
+        if (not is_current and not self._follow()) or self._is_busy():
             return None
-        try:
-            now_ms = self._transactions.now_ms(self._native)
-            return self._native.stage_rows(rows, count_max, now_ms=now_ms)
-        except accel.PanicException as error:
-            self._fail(error)
-            self.drop()
-            return None
+        return self._native, self._transactions.now_ms(self._native)
+
+    def sends_failed(self, fault: BaseException) -> None:
+        self._fail(fault)
+        self.drop()
 
     def answer(self, first: int, count: int, room: int) -> Answered:
         return self._pulls.answer(first, count, room)
 
     def frame(self, index: int) -> tuple[int, int]:
         return self._pulls.frame(index)
-
-    def pulls(self, count_max: int) -> "tuple[PullLane, LogView, int] | None":
-        return self._pulls.pulls(count_max)
-
-    def pulled(self, effects: "PullEffects | None", fault: BaseException | None) -> None:
-        self._pulls.pulled(effects, fault)
 
     def put(self, count: int, staged_bytes: int) -> int | None:
         """Accept the next staged requests."""
@@ -213,14 +215,10 @@ class BrokerLane:
         """Forget the staged sends that were not accepted."""
         self._native.drop_from(self._put_count)
 
-    def begin_turn(self) -> None:
-        self._broker.driver.begin_turn()
-
-    def end_turn(self) -> None:
-        self._broker.driver.end_turn()
-
     def _follow(self) -> bool:
         """Adopt changes of topics, settings and accounts; return whether staging is possible."""
+        if self._native.staged_count > self._put_count:
+            self.drop()  # an error in the transport has left them
         if self._groups_version is not self._broker.groups.version:
             self._native.forget_backs()
             self._groups_version = self._broker.groups.version
@@ -239,11 +237,11 @@ class BrokerLane:
         return not self._has_failed
 
     def _has_changed(self) -> bool:
-        broker = self._broker
+        broker, control = self._broker, self._control
         return (
             self._settings is not broker.settings
-            or self._accounts is not self._access.accounts
             or self._topics_version is not broker.topics.version
+            or (control is not None and self._accounts is not control.accounts)
         )
 
     def _is_busy(self) -> bool:
@@ -331,10 +329,11 @@ class BrokerLane:
 
     def _count(self, answers: "LaneAnswers") -> None:
         stats = self._broker.stats
-        stats.count_puts(answers.totals())
-        for level_id, count, size in answers.delays():
+        totals, delays, backs = answers.counts()
+        stats.count_puts(totals)
+        for level_id, count, size in delays:
             stats.count_delayed(level_id, count, size)
-        for topic, group, count in answers.backs():
+        for topic, group, count in backs:
             stats.count_send_backs(topic, group, count)
 
     def _keep_halves(self, answers: "LaneAnswers", result: PutResult) -> None:

@@ -143,6 +143,24 @@ class Offsets:
         if self.noted is not None:
             self._note(key, queue_id, offset)
 
+    def commit_pulled(self, commits: Iterable[tuple[str, str, int, int]]) -> None:
+        """Commit the offsets of several pulls, for which `has_room` has found room; each row has
+        the arguments of `commit`.
+        """
+        table, is_changed = self.table, False
+        for group, topic, queue_id, offset in commits:
+            key = f"{topic}{KEY_SEPARATOR}{group}"
+            queues = table.get(key)
+            if queues is None or queue_id not in queues or offset < 0:
+                self.commit(group, topic, queue_id, offset)
+            elif queues[queue_id] != offset:
+                queues[queue_id] = offset
+                is_changed = True
+                if self.noted is not None:
+                    self._note(key, queue_id, offset)
+        if is_changed:
+            self.is_dirty = True
+
     def _admit(self, group: str, topic: str, queue_id: int, room: Room) -> None:
         """Raise CommandError if a new entry has an illegal name, or there is no room for it."""
         check_group(group)
