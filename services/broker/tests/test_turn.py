@@ -10,10 +10,16 @@ def test_a_signal_calls_everything_in_order() -> None:
     found: list[str] = []
     signal: Signal[[str]] = Signal()
     signal("nobody")
+    signal.fire("nobody")
     signal.connect(lambda name: found.append(f"first {name}"))
-    signal.connect(lambda name: found.append(f"second {name}"))
     signal("a")
-    assert found == ["first a", "second a"]
+    signal.fire("b")
+    assert found == ["first a", "first b"]
+    signal.connect(lambda name: found.append(f"second {name}"))
+    for call in (signal, signal.fire):
+        found.clear()
+        call("c")
+        assert found == ["first c", "second c"]
 
 
 async def test_an_action_runs_once_per_turn() -> None:

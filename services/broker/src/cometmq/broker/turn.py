@@ -17,10 +17,13 @@ P = ParamSpec("P")
 class Signal(Generic[P]):
     """Calls the connected functions, in the order in which they were connected."""
 
-    __slots__ = ("calls",)
+    __slots__ = ("calls", "fire")
 
     def __init__(self) -> None:
         self.calls: list[Callable[P, object]] = []
+        # For callers on the message path, which call it once or twice per commit: 0.05 us while one
+        # function is connected, and 0.25 us through `__call__`.
+        self.fire: Callable[P, object] = self.__call__
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
         for call in self.calls:
@@ -28,6 +31,7 @@ class Signal(Generic[P]):
 
     def connect(self, call: Callable[P, object]) -> None:
         self.calls.append(call)
+        self.fire = call if len(self.calls) == 1 else self.__call__
 
 
 @dataclass(slots=True)

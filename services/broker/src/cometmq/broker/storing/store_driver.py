@@ -217,9 +217,9 @@ class StoreDriver:
         # The tick would start this sync up to 100 ms later.
         if self.waiting_count:
             self._flush()
-        self._wake()
+        self._wake.fire()
         if batch is not None:
-            self.turn.grew()
+            self.turn.grew.fire()
             self._write_back()
             self._index()
 
@@ -251,8 +251,8 @@ class StoreDriver:
         try:
             self._store.append_raw(offset, data)
         finally:  # a failed append may have completed the last file
-            self._wake()
-            self.turn.grew()
+            self._wake.fire()
+            self.turn.grew.fire()
         self._write_back()
         self._index()
 
@@ -272,7 +272,7 @@ class StoreDriver:
             elapsed_ms = self._clock.monotonic_ms() - self._waiting_since_ms
             self._count_waited(elapsed_ms, before_count - self.waiting_count)
             self._waiting_since_ms = self._clock.monotonic_ms() if self.waiting_count else None
-        self._wake()
+        self._wake.fire()
 
     def _count_waited(self, elapsed_ms: int, count: int) -> None:
         """Count sends that were answered after a wait for the disk or a slave."""
@@ -286,13 +286,13 @@ class StoreDriver:
         """
         self._store.confirm(offset)
         self.note_replicated(offset)
-        self._wake()
+        self._wake.fire()
 
     def forget_unconfirmed(self) -> None:
         """Refuse the pending sends; call this when the broker is no longer the master."""
         self._store.forget_unconfirmed()
         self.waiting_count, self._waiting_since_ms = 0, None
-        self._wake()
+        self._wake.fire()
 
     async def truncate(self, offset: int) -> None:
         """Truncate the log at a record boundary; raise DiskError.
@@ -324,7 +324,7 @@ class StoreDriver:
         waiting_count = self.waiting_count
         self._flush()
         if self.waiting_count < waiting_count:  # some have timed out
-            self._wake()
+            self._wake.fire()
         now_ms = self._clock.now_ms()
         for job in self._store.jobs(now_ms):
             self._start(job, self._workers.store)
@@ -448,7 +448,7 @@ class StoreDriver:
             now_ms = self._clock.monotonic_ms()
             self._count_waited(now_ms - sync.since_ms, answered_count)
             self._slow_syncs.note(sync.seconds, now_ms=now_ms)
-        self._wake()
+        self._wake.fire()
 
     def _job_ended(self, job: Job, future: asyncio.Future[None]) -> None:
         error = error_of(future)
