@@ -58,7 +58,6 @@ impl Message {
     pub fn set(&mut self, lists: &[&[&[u8]]]) {
         let parts = lists.iter().copied().flatten();
         let size: usize = parts.clone().map(|part| part.len()).sum();
-        self.blocks.clear();
         let count = (size + 1 + LENGTH_BYTES).div_ceil(BLOCK_BYTES);
         self.blocks.resize(count, [0; BLOCK_BYTES]);
         let bytes = self.blocks.as_flattened_mut();
@@ -70,6 +69,7 @@ impl Message {
         bytes[at] = 0x80;
         let bits = 8 * (BLOCK_BYTES + size) as u64;
         let end = bytes.len() - LENGTH_BYTES;
+        bytes[at + 1..end].fill(0); // the rest of an earlier message
         bytes[end..].copy_from_slice(&bits.to_be_bytes());
     }
 
