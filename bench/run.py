@@ -99,9 +99,9 @@ def parse_arguments() -> argparse.Namespace:
     add("--publish", action="store_true", help="the same, and into the documents")
     if parser.parse_known_args()[0].quick:
         parser.set_defaults(**QUICK)
-    if parser.parse_known_args()[0].server == "console":
-        parser.set_defaults(only=["send-8x32", "pull"])
     arguments = parser.parse_args()
+    if arguments.server == "console" and not arguments.only:
+        arguments.only = ["send-8x32", "pull"]
     if arguments.server in OWN_PAIRS and (arguments.save_baseline or arguments.publish):
         parser.error("this compares CometMQ with itself: only its ratios to Java are kept")
     return arguments

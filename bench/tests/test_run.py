@@ -38,3 +38,5 @@ def test_a_run_with_a_console_has_two_rows_by_default(monkeypatch):
     arguments = run.parse_arguments()
     assert arguments.only == ["send-8x32", "pull"]
     assert run.SERVERS[arguments.server] == ["comet", "watched"]
+    monkeypatch.setattr(sys, "argv", ["run.py", "--server", "console", "--only", "pull"])
+    assert run.parse_arguments().only == ["pull"]
