@@ -41,7 +41,7 @@ def markdown(result: report.Result) -> str:
         if row.metric in metrics:
             cells = loads.setdefault(row.workload.title, [""] * len(COLUMNS))
             cells[metrics[row.metric]] = _of_all_servers(row)
-        elif row.metric != "others_cpus" or max(row.comet or 0, row.java or 0) > QUIET_CPUS_MAX:
+        elif _is_told(row):
             others.setdefault(row.workload.title, []).append(_other_figure(row))
     options = result["options"]
     made = (
@@ -62,6 +62,16 @@ def markdown(result: report.Result) -> str:
         made,
     ]
     return "\n".join(lines)
+
+
+def _is_told(row: report.Row) -> bool:
+    """Return whether the second table shows a figure.
+
+    It leaves out a quiet machine, and shares that the README shows, unless they have a target.
+    """
+    if row.metric == "others_cpus":
+        return max(row.comet or 0, row.java or 0) > QUIET_CPUS_MAX
+    return row.metric != "share_of_plain" or bool(row.targets)
 
 
 def _of_all_servers(row: report.Row) -> str:
@@ -102,28 +112,32 @@ EXCEPTION: Final = "; rows that name another configuration have it on both serve
 def summary(result: report.Result) -> str:
     """Return the table for the README: the headlines, and every figure in which CometMQ is worse.
 
-    Each row says which servers are ahead of CometMQ, and the last line counts the losses.
+    Each row names the servers that are ahead of CometMQ, and the last line counts the losses. A
+    workload is named in its first row only.
     """
     names = report.rivals_of(result["samples"])
     rivals = "".join(f" {report.TITLES[name]} |" for name in names)
     lines = [
-        f"| workload | figure | CometMQ | Java | ratio | |{rivals}",
+        f"| workload | figure | CometMQ | Java | ratio | behind |{rivals}",
         "|---|---|---|---|---|---|" + "---|" * len(names),
     ]
     measured = [
         row for row in report.rows(result["samples"])
         if row.ratio is not None and row.metric not in CONTROLS
     ]  # fmt: skip
+    title = ""
     for row in measured:
         verdict, ahead = _judged(row.metric, row.ratio or 1), _ahead(row, names)
         if not _is_headline(row) and verdict != "worse":
             continue
         label, unit, divisor = report.UNITS[row.metric]
         values = [report.cell(value, divisor).strip() for value in (row.comet, row.java)]
-        words = ", ".join([verdict, *(f"{report.TITLES[name]} ahead" for name in ahead)])
+        behind = ["Java"] * (verdict == "worse") + [report.TITLES[name] for name in ahead]
+        shown = "" if row.workload.title == title else row.workload.title
+        title = row.workload.title
         lines.append(
-            f"| {row.workload.title} | {label} [{unit}] | {' | '.join(values)} | {row.ratio:.2f} |"
-            f" {words} |{_cells(row.rivals, divisor)}"
+            f"| {shown} | {label} [{unit}] | {' | '.join(values)} | {row.ratio:.2f} |"
+            f" {', '.join(behind)} |{_cells(row.rivals, divisor)}"
         )
     parts = ["\n".join(lines), _tally(measured, names, result), secured(measured)]
     return "\n\n".join(part for part in parts if part)
