@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asyncio client for CometMQ and Apache RocketMQ."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from cometmq.client.admin import END, AdminClient, QueueLag
-from cometmq.client.consume.lite_pull_consumer import LitePullConsumer
-from cometmq.client.consume.pull_consumer import PullConsumer
-from cometmq.client.consume.push_consumer import ConsumerStats, PushConsumer
-from cometmq.client.consume.scheduled_pull import ScheduledPull
 from cometmq.client.errors import (
     BrokerMissing,
     ClientError,
@@ -106,6 +105,21 @@ from cometmq.remoting.message.flags import CompressionType
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.types import Serialization
+
+if TYPE_CHECKING:
+    from cometmq.client.consume.lite_pull_consumer import LitePullConsumer
+    from cometmq.client.consume.pull_consumer import PullConsumer
+    from cometmq.client.consume.push_consumer import ConsumerStats, PushConsumer
+    from cometmq.client.consume.scheduled_pull import ScheduledPull
+
+_LATE: Final = {
+    "LitePullConsumer": "cometmq.client.consume.lite_pull_consumer",
+    "PullConsumer": "cometmq.client.consume.pull_consumer",
+    "ConsumerStats": "cometmq.client.consume.push_consumer",
+    "PushConsumer": "cometmq.client.consume.push_consumer",
+    "ScheduledPull": "cometmq.client.consume.scheduled_pull",
+}
+"""Consumers are half of the package, so first use imports them: administrators need none."""
 
 __all__ = [
     "END",
@@ -220,3 +234,14 @@ __all__ = [
     "reply_message",
     "until_signal",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
