@@ -6,6 +6,7 @@ from typing import Final
 
 RUNBOOKS: Final[Mapping[str, tuple[str, ...]]] = {
     "accounts-broken.md": ("accounts.unreadable",),
+    "certificate-expires.md": ("certificate.expired",),
     "dead-letters.md": ("listener.failed",),
     "disk-full.md": (
         "disk.filling",
