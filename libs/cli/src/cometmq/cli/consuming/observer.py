@@ -56,7 +56,7 @@ async def as_observer(  # one parameter per option
     queue: str | None,
     offset: int | None,
 ) -> AsyncIterator[Source]:
-    """Read queues without committing any offset; `last` begins so many messages before each end."""
+    """Read queues without committing any offset; `last` is a number of messages before each end."""
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
         queues = chosen_queues(await queues_to_read(admin, topic), topic, queue)
         brokers = await readable(admin, topic)

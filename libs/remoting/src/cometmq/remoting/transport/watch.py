@@ -11,8 +11,8 @@ from cometmq.remoting.transport.protocol import PeerProtocol
 class Watch:
     """Notes whether anything moves on a connection from now on.
 
-    Bytes that arrive are a movement, and so is output that was waiting and has reached the other
-    host. Later output is none, because a host whose processes stand still accepts it, too.
+    Bytes that arrive count, and so does output that was waiting and has reached the other host.
+    Later output does not: a host whose processes stand still accepts it, too.
     """
 
     def __init__(self, peer: PeerProtocol) -> None:

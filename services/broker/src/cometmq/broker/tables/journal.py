@@ -295,7 +295,7 @@ class Journal:
         self.write(position)
 
     def count(self, counter: Counter | None) -> None:
-        """Give each entry of this broker's own changes a position from now on; none with None."""
+        """Write positions with this broker's own changes from now on; with None, write none."""
         self._counter = counter
 
     def retry(self) -> None:
