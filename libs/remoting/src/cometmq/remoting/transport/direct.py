@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
-from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, LanePeer
+from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, SENDS, LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
 
@@ -286,8 +286,9 @@ class DirectIO:
         """Serve what has arrived on several connections, one chunk each, without their sockets."""
         first = 0
         while first < len(chunks):
+            has_sends = any(peer.habit == SENDS for peer, _ in chunks[first:])
             first, left, answered, staged = self.sockets.take_rows(
-                chunks, first, self._pulling(), self._sending()
+                chunks, first, self._pulling(), self._sending() if has_sends else None
             )
             if answered is not None:
                 self._note_answered(answered)
