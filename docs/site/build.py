@@ -33,7 +33,9 @@ FIRST: Final = "docs/README.md"
 PLACES: Final = {FIRST: "index.md"}
 """Pages whose place in the site is not that in the repository."""
 
-_LINK: Final = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
+_LINK: Final = re.compile(
+    r'(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?( "[^"]*")?\)'
+)
 _DEFINITION: Final = re.compile(r"^(\[[^\]]+\]: )(?!\w+:|#)([^\s#]+)(#\S*)?$", re.MULTILINE)
 _FENCED: Final = re.compile(r"(^ *```.*?^ *```\s*?$)", re.DOTALL | re.MULTILINE)
 
@@ -66,7 +68,8 @@ def rewritten(page: str, text: str, known: Iterable[str], repository: str) -> st
 
     def link(match: re.Match[str]) -> str:
         found = moved(page, match[2], known, repository)
-        return f"{match[1]}({found}{match[3] or ''})" if found else match[1][1:-1]
+        rest = f"{match[3] or ''}{match[4] or ''}"
+        return f"{match[1]}({found}{rest})" if found else match[1][1:-1]
 
     lost = set()
 
