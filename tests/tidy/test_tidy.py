@@ -49,6 +49,10 @@ def test_rooms_have_at_most_25_modules() -> None:
     assert {room: count for room, count in rooms.items() if count > allowed[room]} == {}
 
 
+def test_no_leftover_of_a_patch_is_tracked() -> None:
+    assert [name for name in TRACKED if name.endswith((".orig", ".rej"))] == []
+
+
 def test_no_module_changes_the_import_path() -> None:
     """Shared code is in packages, and pytest's `pythonpath` lists the folders of scripts."""
     python = {name: (ROOT / name).read_text() for name in TRACKED if name.endswith(".py")}

@@ -11,7 +11,7 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.handlers.pull import RESUMES_MAX, Arrivals
+from cometmq.broker.handlers.arrivals import RESUMES_MAX, Arrivals
 from cometmq.broker.role import Role
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker

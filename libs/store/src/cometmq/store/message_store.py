@@ -359,7 +359,7 @@ class MessageStore:
 
     @property
     def waiting_put_count(self) -> int:
-        """The number of puts waiting for a sync."""
+        """The number of puts that wait for a sync or for other copies."""
         return len(self.upkeep.pending)
 
     def apply(self, settings: StoreSettings) -> None:

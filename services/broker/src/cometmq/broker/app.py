@@ -27,8 +27,8 @@ from cometmq.broker.copies.streams.serving import LogServer
 from cometmq.broker.exposition.monitoring import attach
 from cometmq.broker.filters.sql import load_parser
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
+from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.handlers.clients import connection_closed
-from cometmq.broker.handlers.pull import Arrivals
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.lanes.send_lane import open_lane
 from cometmq.broker.native import (

@@ -7,8 +7,7 @@ from typing import Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.state import FollowState
 from cometmq.broker.copies.unfit import Unfit
-from cometmq.broker.exposition import exporter
-from cometmq.broker.exposition import rocketmq5_metrics as native
+from cometmq.broker.exposition import exporter, rocketmq5_metrics
 from cometmq.broker.exposition.figures import FigureCollector, Figures
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.remoting.transport.stats import TransportStats
@@ -410,7 +409,7 @@ def collectors(broker: Broker, transport: Callable[[], TransportStats]) -> list[
     if settings.metrics_exporter_names:
         tables += exporter.tables(broker)
     if settings.metrics_native_names:
-        tables += native.tables(broker)
+        tables += rocketmq5_metrics.tables(broker)
     return [
         StatsCollector(FAMILIES, lambda: broker, common, limits[0]),
         FigureCollector(broker, tables, limits[1]),

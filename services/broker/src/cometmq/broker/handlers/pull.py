@@ -6,8 +6,7 @@ status. A pull is held at most once: after it wakes up, it is answered whether o
 message.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -41,9 +40,6 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.message.flags import Perm, PullSysFlag
 from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult, GetStatus, PutResult
-
-RESUMES_MAX: Final = 64
-"""Maximum number of woken pulls answered in one turn of the loop; they take about 5 ms."""
 
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
@@ -120,42 +116,6 @@ def _resume(broker: Broker, call: Call[PullMessage]) -> None:
         peer.when_room(partial(_resume, broker, call))
 
 
-def serve_arrivals(broker: Broker) -> None:
-    """Answer woken pulls, and test new messages against the filters that read records."""
-    for held in broker.hold.take_ready(RESUMES_MAX):
-        resume(broker, held)
-    for held in broker.hold.take_unsure():
-        _look(broker, held)
-
-
-def _look(broker: Broker, held: HeldPull) -> None:
-    """Search the messages that arrived since the last search for one that the filter accepts."""
-    accept = held.accept
-    assert isinstance(accept, RecordFilter)
-    lookup = _matching(broker, held.call.header, held.tested_offset, 1, accept)
-    broker.driver.reads.look_up(
-        lookup,
-        partial(_looked, broker, held),
-        lambda _: _wake(broker, held),  # the pull itself then finds and reports the fault
-        peer=held.call.peer,
-        may_end_early=True,
-    )
-
-
-def _looked(broker: Broker, held: HeldPull, result: GetResult) -> None:
-    if result.status is not GetStatus.NO_MATCHED_MESSAGE:
-        _wake(broker, held)
-        return
-    held.tested_offset = result.next_offset
-    if broker.hold.is_behind(held, broker.store.reader.max_offset):
-        _look(broker, held)
-
-
-def _wake(broker: Broker, held: HeldPull) -> None:
-    if broker.hold.release(held):
-        resume(broker, held)
-
-
 def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply | None:
     header = call.header
     group = _check(broker, call)
@@ -166,7 +126,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
         _commit(broker, call)
     if isinstance(accept, RecordFilter):
         # The search takes turns with others, so that a filter never blocks the loop.
-        lookup = _matching(broker, header, header.queue_offset, header.max_msg_nums, accept)
+        lookup = matching(broker, header, header.queue_offset, header.max_msg_nums, accept)
         if may_hold:
             _note(broker, pull, None)
         look_up(broker, call, lookup, partial(_conclude, broker, pull), may_end_early=True)
@@ -242,7 +202,7 @@ def _commit(broker: Broker, call: Call[PullMessage]) -> None:
         offsets.commit(group, topic, queue_id, header.commit_offset, broker.room(call))
 
 
-def _matching(
+def matching(
     broker: Broker, header: PullMessage, offset: int, count_max: int, accept: RecordFilter
 ) -> Lookup[GetResult]:
     return broker.store.reader.find_messages(
@@ -353,38 +313,3 @@ def _report_moved(broker: Broker, header: PullMessage, result: GetResult) -> Non
 
 def _ignore(_: PutResult) -> None:
     """Ignore the result, because no client is waiting for this event to be stored."""
-
-
-class Arrivals:
-    """Sends pending answers after each commit, and answers the pulls that the commit woke.
-
-    A message may wake the pulls of thousands of consumers. Each turn of the loop answers a bounded
-    number of them, so that other requests, above all the send itself, do not wait for every pull.
-    """
-
-    def __init__(self, broker: Broker, flush: Callable[[], None]) -> None:
-        """Serve the turns of a broker; `flush` sends pending answers. Create the object on the
-        running loop.
-        """
-        self._broker = broker
-        self._flush = flush
-        self._loop = asyncio.get_running_loop()
-        self._is_scheduled = False
-        broker.store.add_arrival_listener(broker.hold.note_arrivals)
-        broker.driver.turn.wake.connect(self._serve)
-
-    def _serve(self) -> None:
-        hold = self._broker.hold
-        if hold.ready:
-            # The send's answer leaves before the work on woken pulls begins.
-            self._flush()
-        if hold.ready or hold.unsure:
-            serve_arrivals(self._broker)
-        self._flush()
-        if hold.ready and not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        self._is_scheduled = False
-        self._serve()

@@ -12,7 +12,7 @@ from cometmq.broker.delays.delays import Delays
 from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.handlers.pull import Arrivals
+from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.storing.store_driver import StoreDriver, Workers

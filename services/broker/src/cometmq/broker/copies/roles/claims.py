@@ -13,8 +13,8 @@ from typing import Final
 from cometmq.remoting.log import Log
 
 PAUSE_MS: Final = 1_000
-"""Minimum interval between reads that claims cause. An election fences members before it writes the
-record, so a claim counts as unconfirmed only after a second read.
+"""Minimum interval between reads that claims cause. Members are fenced before a deleted record is
+created again, so a claim counts as unconfirmed only after a second read.
 """
 
 REPORT_MS: Final = 60_000

@@ -8,7 +8,7 @@ the result of a write is applied to the view that is current when the answer arr
 A put counts as acknowledged when the copies have both its bytes and every table change made before
 it, so that a topic created by a send exists wherever the message does.
 
-`may_answer` compares CLOCK_BOOTTIME with the lease right before answers are released, so that a
+`is_lapsed` compares CLOCK_BOOTTIME with the lease right before answers are released, so that a
 process that was suspended does not acknowledge late.
 """
 

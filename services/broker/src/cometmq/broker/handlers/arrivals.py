@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What follows a commit: answers leave, and held pulls that it woke are answered.
+
+Filters that read records are tested against the new messages first.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.filters.records import RecordFilter
+from cometmq.broker.handlers.pull import matching, resume
+from cometmq.broker.hold import HeldPull
+from cometmq.store.results import GetResult, GetStatus
+
+RESUMES_MAX: Final = 64
+"""Maximum number of woken pulls answered in one turn of the loop; they take about 5 ms."""
+
+
+class Arrivals:
+    """Sends pending answers after each commit, and answers the pulls that the commit woke.
+
+    A message may wake the pulls of thousands of consumers. Each turn of the loop answers a bounded
+    number of them, so that other requests, above all the send itself, do not wait for every pull.
+    """
+
+    def __init__(self, broker: Broker, flush: Callable[[], None]) -> None:
+        """Serve the turns of a broker; `flush` sends pending answers. Create the object on the
+        running loop.
+        """
+        self._broker = broker
+        self._flush = flush
+        self._loop = asyncio.get_running_loop()
+        self._is_scheduled = False
+        broker.store.add_arrival_listener(broker.hold.note_arrivals)
+        broker.driver.turn.wake.connect(self._serve)
+
+    def _serve(self) -> None:
+        hold = self._broker.hold
+        if hold.ready:
+            # The send's answer leaves before the work on woken pulls begins.
+            self._flush()
+        if hold.ready or hold.unsure:
+            _serve_held(self._broker)
+        self._flush()
+        if hold.ready and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        self._serve()
+
+
+def _serve_held(broker: Broker) -> None:
+    """Answer woken pulls, and test new messages against the filters that read records."""
+    for held in broker.hold.take_ready(RESUMES_MAX):
+        resume(broker, held)
+    for held in broker.hold.take_unsure():
+        _look(broker, held)
+
+
+def _look(broker: Broker, held: HeldPull) -> None:
+    """Search the messages that arrived since the last search for one that the filter accepts."""
+    accept = held.accept
+    assert isinstance(accept, RecordFilter)
+    lookup = matching(broker, held.call.header, held.tested_offset, 1, accept)
+    broker.driver.reads.look_up(
+        lookup,
+        partial(_looked, broker, held),
+        lambda _: _wake(broker, held),  # the pull itself then finds and reports the fault
+        peer=held.call.peer,
+        may_end_early=True,
+    )
+
+
+def _looked(broker: Broker, held: HeldPull, result: GetResult) -> None:
+    if result.status is not GetStatus.NO_MATCHED_MESSAGE:
+        _wake(broker, held)
+        return
+    held.tested_offset = result.next_offset
+    if broker.hold.is_behind(held, broker.store.reader.max_offset):
+        _look(broker, held)
+
+
+def _wake(broker: Broker, held: HeldPull) -> None:
+    if broker.hold.release(held):
+        resume(broker, held)
