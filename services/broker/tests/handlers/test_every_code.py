@@ -128,6 +128,7 @@ def test_a_made_up_code_needs_one_row_and_one_handler() -> None:
     root = Path(__file__).parents[4]
     done = subprocess.run(
         [sys.executable, "-c", MADE_UP, root / "tests" / "golden"],
-        cwd=root / "docs", capture_output=True, text=True, timeout=120, check=False,
+        cwd=root / "docs", env={"PYTHONPATH": str(root)},
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.stdout == "done\n", done.stderr
