@@ -69,9 +69,14 @@ def sources() -> str:
     return digest.hexdigest()
 
 
-def build_environment() -> dict[str, str]:
-    """Return the environment of a build, which keeps cargo's output for the next build."""
-    return {**os.environ, "CARGO_TARGET_DIR": str(CACHE / "target")}  # noqa: TID251  # not ours
+def build_environment(crate: Path = MEMBER) -> dict[str, str]:
+    """Return the environment of a build, which keeps cargo's output for the next build.
+
+    The crate of fuzz has a folder of its own: the library has one name with and without the feature
+    that fuzz needs, so cargo would take the one for the other.
+    """
+    folder = "target" if crate == MEMBER else f"target-{crate.name}"
+    return {**os.environ, "CARGO_TARGET_DIR": str(CACHE / folder)}  # noqa: TID251  # not ours
 
 
 class BuildError(Exception):
@@ -185,7 +190,8 @@ def cargo(crate: Path, *steps: str) -> None:
         print("accel: cargo cannot build here, so the native message path is not checked")
         return
     for step in steps:
-        subprocess.run(["cargo", *step.split()], cwd=crate, env=build_environment(), check=True)
+        environment = build_environment(crate)
+        subprocess.run(["cargo", *step.split()], cwd=crate, env=environment, check=True)
 
 
 def main() -> None:
