@@ -33,7 +33,7 @@ def test_broker_finds_the_old_messages(tmp_path: Path) -> None:
     )
     store = MessageStore.open(settings, disk=OsDisk(), clock_ms=lambda: 0)
     try:
-        ends = [store.max_offset(TOPIC, queue_id) for queue_id in range(QUEUES)]
+        ends = [store.reader.max_offset(TOPIC, queue_id) for queue_id in range(QUEUES)]
         assert ends == [COUNT // QUEUES] * QUEUES
         newest_h = (wall_ms() - store.recovered.last_timestamp) / 3_600_000
         assert 69 < newest_h < 70
