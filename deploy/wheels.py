@@ -66,6 +66,10 @@ def set_version(version: str, root: Path = ROOT) -> None:
         text = re.sub(r'^version = ".*"$', f'version = "{version}"', text, flags=re.MULTILINE)
         text = re.sub(r'"(cometmq[a-z-]*(?:\[[a-z]+\])?)==[^"]*"', rf'"\1=={version}"', text)
         path.write_text(text, encoding="utf-8")
+    for path in root.glob("libs/runtime/src/cometmq/runtime/version.py"):
+        text = path.read_text(encoding="utf-8")
+        text = re.sub(r'^(VERSION: Final) = ".*"$', rf'\1 = "{version}"', text, flags=re.MULTILINE)
+        path.write_text(text, encoding="utf-8")
     for path in root.glob("deploy/helm/*/Chart.yaml"):
         text = path.read_text(encoding="utf-8")
         text = re.sub(r"^version: .*$", f"version: {semantic(version)}", text, flags=re.MULTILINE)

@@ -46,7 +46,7 @@ def make_messages(count: int, *, queue_count: int = 4) -> list[NewMessage]:
 
 def one_round(store: MessageStore, messages: list[NewMessage], batch_size: int) -> float:
     """Store the messages in batches; return the nanoseconds per message."""
-    put, commit = store.put, store.commit
+    put, commit = store.writer.put, store.writer.commit
     start = time.process_time_ns()
     for first in range(0, len(messages), batch_size):
         for message in messages[first : first + batch_size]:

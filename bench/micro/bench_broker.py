@@ -28,6 +28,7 @@ from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
+from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.typed_encode import FrameEncoder
 from cometmq.runtime.clock import SystemClock
@@ -59,6 +60,14 @@ class Sink:
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        """Do nothing: the caller passes the chunks."""
+
+    resume_reading = pause_reading
 
     def write(self, data: bytes) -> None:
         self.count += 1
@@ -94,7 +103,7 @@ def make_peers(app: BrokerApp, count: int) -> list[PeerProtocol]:
     assert server is not None
     hub = server._hub  # noqa: SLF001
     dispatcher = Dispatcher(
-        HANDLERS, app.broker, Hooks(), in_flight_max=(4096, 1 << 20),
+        HANDLERS, app.broker, Hooks(), in_flight=InFlight(4096, 1 << 20, hub.stats),
         tasks=server._tasks, stats=hub.stats, log=NO_LOG,  # noqa: SLF001
     )  # fmt: skip
     peers = []

@@ -25,6 +25,7 @@ from cometmq.remoting.command import Reply, Request
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
 from cometmq.remoting.connection import Codec, Connection
+from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.ids import UniqueIds
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.record import decode_records
@@ -38,7 +39,7 @@ IDS = UniqueIds(address=bytes((127, 0, 0, 1)), process_id=1, instance=1, clock_m
 OUTGOING = Outgoing(ProducerOptions(), IDS)
 PEER: Any = SimpleNamespace()
 CONNECTION = Connection(Codec(COMMANDS), PEER)
-INSTANCE: Any = SimpleNamespace(namespace=NO_NAMESPACE)
+INSTANCE: Any = SimpleNamespace(namespace=NO_NAMESPACE, log=NO_LOG)
 PULLER = Puller(INSTANCE, "g", PullStyle(32, 15_000, 30_000, has_subscription=False, is_lite=False))
 SUBSCRIPTION = subscription("T", version_ms=1)
 

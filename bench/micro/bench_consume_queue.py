@@ -8,8 +8,8 @@ from bench_append import make_messages
 from timing import compare_and_print
 
 from cometmq.store import MessageStore, OsDisk, StoreSettings
-from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.queue_files import QueueFiles
 
 QUEUE_COUNT = 4
 MESSAGE_COUNT = 4000
@@ -24,10 +24,10 @@ def main() -> None:
         )
         messages = make_messages(MESSAGE_COUNT, queue_count=QUEUE_COUNT)
         for message in messages:
-            store.put(message, _forget)
-        store.commit()
+            store.writer.put(message, _forget)
+        store.writer.commit()
         code = messages[0].tag_code
-        queue = ConsumeQueue("Spare", 0, FileSequence(OsDisk(), folder, 6_000_000, str))
+        queue = ConsumeQueue("Spare", 0, QueueFiles(OsDisk(), folder, 6_000_000, str))
         compare_and_print(
             {
                 "stage and publish": (lambda: _stage(queue), 300),

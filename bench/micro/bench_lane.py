@@ -102,7 +102,7 @@ async def measure(shape: Shape, serialization: Serialization, root: str) -> None
             nativeLaneEnable=str(is_native).lower(), mappedFileSizeCommitLog=str(64 << 20),
         )  # fmt: skip
         for number in range(shape.topics):
-            broker.broker.topics.create(f"{TOPIC}{number}", queue_nums=QUEUES)
+            broker.broker.tables.topics.create(f"{TOPIC}{number}", queue_nums=QUEUES)
         for _ in range(shape.connections):
             broker.connect()
         brokers.append(broker)

@@ -82,7 +82,7 @@ async def filled(root: str, *, is_native: bool) -> ScriptedBroker:
         storePathRootDir=root, brokerIP1="10.0.0.1", nativeLaneEnable=str(is_native).lower(),
         mappedFileSizeCommitLog=str(64 << 20), enablePropertyFilter="true",
     )  # fmt: skip
-    broker.broker.topics.create(TOPIC, queue_nums=QUEUES)
+    broker.broker.tables.topics.create(TOPIC, queue_nums=QUEUES)
     peer, wire = broker.connect()
     wire.write = _discard  # type: ignore[method-assign, assignment]  # keeping 9 KB costs more than a pull
     for start in range(0, MESSAGES, 50):

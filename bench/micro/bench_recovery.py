@@ -34,8 +34,8 @@ def fill_and_die(folder: str, *, with_checkpoints: bool) -> None:
     for number in range(MESSAGE_COUNT // BATCH_SIZE):
         first = number * BATCH_SIZE % len(messages)
         for message in messages[first : first + BATCH_SIZE]:
-            store.put(message, _forget)
-        store.commit()
+            store.writer.put(message, _forget)
+        store.writer.commit()
         for job in store.jobs(now_ms()) if with_checkpoints else ():
             job.run()
             job.done(None)
@@ -66,7 +66,7 @@ def main() -> None:
             )
             print(
                 f"checkpoint {words}: {elapsed:5.2f} s ({cpu:5.2f} s of processor),"
-                f" {store.recovered.record_count} records scanned, {total} messages there"
+                f" {store.upkeep.recovered.record_count} records scanned, {total} messages there"
             )
             store.close()
 

@@ -120,10 +120,10 @@ async def follower(folder: str, address: str, end: int, *, is_native: bool) -> C
     """Measure the resources that a new follower uses until it has confirmed the whole log."""
     async with running(folder, 1, is_native=is_native) as node:
         start, used, memory_bytes = time.perf_counter(), time.process_time(), 0
-        node.store.role_writable = False
+        node.store.write_state.role_writable = False
         node.member_follower.follow(1, 0, lambda: address)
         async with asyncio.timeout(600):
-            while node.store.confirm_offset < end:
+            while node.store.commit_log.confirm_offset < end:
                 await asyncio.sleep(0.01)
                 memory_bytes = max(memory_bytes, anonymous_bytes())
         done = CaughtUp(time.perf_counter() - start, time.process_time() - used, memory_bytes)

@@ -35,12 +35,12 @@ def fill(app: BrokerApp, count: int) -> None:
     broker = app.broker
     for number in range(count):
         topic, group = f"orders-{number}", f"billing-{number}"
-        broker.topics.create(topic, queue_nums=QUEUE_COUNT)
+        broker.tables.topics.create(topic, queue_nums=QUEUE_COUNT)
         broker.stats.count_put(topic, number, 100 * number)
         broker.stats.count_get(topic, group, number, 100 * number)
         for queue_id in range(QUEUE_COUNT):
-            broker.offsets.commit(group, topic, queue_id, 0)
-        broker.lag_times.oldest_ms[topic, group] = broker.clock.now_ms()
+            broker.tables.offsets.commit(group, topic, queue_id, 0)
+        broker.measured.lag_times.oldest_ms[topic, group] = broker.clock.now_ms()
 
 
 def measure(registry: Registry) -> None:

@@ -44,8 +44,8 @@ def main() -> None:
             clock_ms=lambda: time.time_ns() // 1_000_000,  # as in the runtime's clock
         )
         for number in range(MESSAGE_COUNT):
-            store.put(message(number), _forget)
-        store.commit()
+            store.writer.put(message(number), _forget)
+        store.writer.commit()
         all_of_them, half, none = (
             sql_record_filter(compiled(text)).tester() for text in ("TRUE", "n = 1", NOTHING)
         )

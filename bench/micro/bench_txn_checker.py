@@ -36,18 +36,20 @@ def measure(folder: str) -> None:
     start = time.perf_counter()
     ledger = Ledger(OsDisk(), folder)
     _report("start after a kill", COUNT, time.perf_counter() - start)
-    assert ledger.open_count == COUNT
+    assert ledger.halves.open_count == COUNT
 
     settings = TxnCheckerSettings(transaction_time_out=0)
     now_s = time.time_ns() // 1_000_000_000
     start = time.perf_counter()
     wanted = sum(
-        due(half, now_s, settings) is Due.ASK for halves in ledger.open_halves() for half in halves
+        due(half, now_s, settings) is Due.ASK
+        for halves in ledger.halves.open_chunks()
+        for half in halves
     )
     _report("examine", wanted, time.perf_counter() - start)
 
     start = time.perf_counter()
-    for halves in ledger.open_halves():
+    for halves in ledger.halves.open_chunks():
         ledger.note_asked(halves, now_s)
     _report("note questions", COUNT, time.perf_counter() - start)
 

@@ -112,18 +112,22 @@ fn born_host(record: &[u8], sys_flag: u32) -> Option<Host> {
 struct Target<'a> {
     topic: &'a [u8],
     queue_id: i32,
+    /// The delivery time of a timed message; empty for others.
+    time: &'a [u8],
 }
 
 impl Stage {
     /// Stages the records of selected entries, each as one request, and stops at the first record
     /// that is not plain. `spans` holds the bytes of the selection's spans. Messages for a topic in
-    /// `others` are not plain. Returns the number of staged records.
+    /// `others` are not plain, and neither are messages with a time later than `now_ms`, which go
+    /// to another level. Returns the number of staged records.
     pub fn stage_due(
         &mut self,
         entries: &[u8],
         selection: &Selection,
         spans: &[&[u8]],
         others: &[&[u8]],
+        now_ms: i64,
     ) -> usize {
         let mut number = 0;
         for (at, entry) in entries.chunks_exact(ENTRY_BYTES).take(selection.count).enumerate() {
@@ -136,7 +140,8 @@ impl Stage {
             let staged = selection.spans.get(number).and_then(|&(start, _)| {
                 let start = usize::try_from(offset - start).ok()?;
                 let range = start..start + size;
-                self.stage_delayed(spans.get(number)?, number as u32, range, offset, others)
+                let span = spans.get(number)?;
+                self.stage_delayed(span, number as u32, range, offset, (others, now_ms))
             });
             if staged.is_none() {
                 return at;
@@ -152,7 +157,7 @@ impl Stage {
         chunk: u32,
         range: Range<usize>,
         offset: i64,
-        others: &[&[u8]],
+        (others, now_ms): (&[&[u8]], i64),
     ) -> Option<()> {
         let start = range.start;
         let data = span.get(range)?;
@@ -161,7 +166,8 @@ impl Stage {
             return None;
         }
         let text = str::from_utf8(found.properties).ok()?.as_bytes();
-        let target = Target::of(text).filter(|target| !others.contains(&target.topic))?;
+        let is_here = |target: &Target| !others.contains(&target.topic) && target.is_due(now_ms);
+        let target = Target::of(text).filter(is_here)?;
         let body = start + found.body.start..start + found.body.end;
         let topic = self.number_of(&target)?;
         let texts = Texts::of(text)?;
@@ -223,17 +229,28 @@ impl Stage {
 impl<'a> Target<'a> {
     /// Reads the target from the properties; the last pair wins if a name is repeated.
     fn of(properties: &'a [u8]) -> Option<Self> {
-        let (mut topic, mut queue_id): (&[u8], &[u8]) = (b"", b"");
+        let (mut topic, mut queue_id, mut time): (&[u8], &[u8], &[u8]) = (b"", b"", b"");
         for pair in properties.split(|&byte| byte == PAIR_SEPARATOR) {
             if let Some(value) = pair.strip_prefix(b"REAL_TOPIC\x01").filter(|v| !v.is_empty()) {
                 topic = value;
             } else if let Some(value) = pair.strip_prefix(b"REAL_QID\x01").filter(|v| !v.is_empty())
             {
                 queue_id = value;
+            } else if let Some(value) =
+                pair.strip_prefix(b"TIMER_OUT_MS\x01").filter(|v| !v.is_empty())
+            {
+                time = value;
             }
         }
         let is_plain = (1..=4).contains(&queue_id.len()) && queue_id.iter().all(u8::is_ascii_digit);
         let queue_id = str::from_utf8(queue_id).ok().filter(|_| is_plain)?.parse().ok()?;
-        (is_folder(topic) && queue_id < QUEUE_COUNT_MAX).then_some(Self { topic, queue_id })
+        (is_folder(topic) && queue_id < QUEUE_COUNT_MAX).then_some(Self { topic, queue_id, time })
+    }
+
+    fn is_due(&self, now_ms: i64) -> bool {
+        let is_number = self.time.iter().all(u8::is_ascii_digit);
+        let time = str::from_utf8(self.time).ok().filter(|_| is_number);
+        let is_past = |time: i64| time <= now_ms;
+        self.time.is_empty() || time.and_then(|time| time.parse().ok()).is_some_and(is_past)
     }
 }

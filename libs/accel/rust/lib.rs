@@ -27,6 +27,7 @@ pub mod tls;
 pub mod tls_clients;
 pub mod transaction_header;
 pub mod transactions;
+pub mod watches;
 
 #[cfg(feature = "python")]
 mod python;

@@ -63,6 +63,7 @@ struct Found<'a> {
     group: &'a [u8],
     topic: &'a [u8],
     queue_id: &'a [u8],
+    has_timer: bool,
 }
 
 /// Calls `keep` with each pair that must be stored.
@@ -89,7 +90,7 @@ fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
             b"PGROUP" => found.group = value,
             b"REAL_TOPIC" => found.topic = value,
             b"REAL_QID" => found.queue_id = value,
-            _ => {}
+            _ => found.has_timer |= name.starts_with(b"TIMER_"),
         }
         keep(pair);
     }
@@ -99,7 +100,7 @@ fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
 /// Reads the properties of a request; appends the text to store to `out`, and the hashes of the
 /// keys to `hashes`.
 ///
-/// Returns `None` for delays and half messages in an unusual form, and for tags and keys outside
+/// Returns `None` for delays and half messages in an unusual form, for delivery times, and for tags and keys outside
 /// ASCII. Both vectors may have grown in that case.
 pub fn read_sent<'a>(
     raw: &'a [u8],
@@ -112,6 +113,9 @@ pub fn read_sent<'a>(
         out.extend_from_slice(pair);
         out.push(PAIR_SEPARATOR);
     });
+    if found.has_timer {
+        return None;
+    }
     out.extend_from_slice(cluster);
     let level = found.level.map_or(Some(0), read_level)?;
     let has_target = !(found.topic.is_empty() && found.queue_id.is_empty());
@@ -147,7 +151,8 @@ fn read_level(text: &[u8]) -> Option<u16> {
 /// Reads the properties of one message of a batch, which are stored unchanged; returns the tag
 /// code.
 pub fn read_item(raw: &[u8], topic_hash: u32, hashes: &mut Vec<i32>) -> Option<i64> {
-    index(&read_pairs(raw, |_| ()), topic_hash, hashes)
+    let found = read_pairs(raw, |_| ());
+    if found.has_timer { None } else { index(&found, topic_hash, hashes) }
 }
 
 fn index(found: &Found, topic_hash: u32, hashes: &mut Vec<i32>) -> Option<i64> {
@@ -237,6 +242,9 @@ mod tests {
     fn unusual_properties_are_left_to_python() {
         for text in [
             "DELAY=-1",
+            "TIMER_DELIVER_MS=1",
+            "TIMER_DELAY_SEC=1;DELAY=1",
+            "TIMER_OUT_MS=1",
             "DELAY=10000",
             "DELAY=1;REAL_TOPIC=t",
             "TRAN_MSG=true",

@@ -233,7 +233,7 @@ impl<'a> Found<'a> {
         let pairs = self.pairs()?;
         for &(name, value) in &pairs {
             match name {
-                b"REAL_TOPIC" | b"REAL_QID" => {}
+                b"REAL_TOPIC" | b"REAL_QID" | b"TIMER_OUT_MS" => {}
                 b"WAIT" => put(out, name, b"false"),
                 b"DELAY" => put(out, name, &level_text),
                 _ => put(out, name, value),

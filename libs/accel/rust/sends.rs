@@ -12,6 +12,8 @@ use crate::transactions::TRANSACTION_MASK;
 
 /// Maximum size of properties, whose length field is a signed short.
 const PROPERTIES_BYTES_MAX: usize = 32767;
+/// Maximum size of the stored properties of a batch; Python stores larger ones in steps.
+const BATCH_TEXT_BYTES_MAX: usize = 1 << 20;
 /// Left free in a file by delayed and half messages; see `cometmq.broker.delays.parking`.
 pub(crate) const RESERVED_BYTES: usize = 768;
 /// The flags that do not change the layout of a record: compressed, several tags, kind of
@@ -187,13 +189,14 @@ impl Stage {
         let stored = self.texts.split_off(text_at);
         self.hashes.truncate(hashes_at);
         let common = common_text(&sent, &stored);
-        let first = self.records.len();
+        let (first, batch_start) = (self.records.len(), self.texts.len());
         for item in Items::of(data, body) {
             let item = item?;
-            if self.records.len() - first == self.limits.batch_count_max {
+            let (text_at, hashes_at) = (self.texts.len(), self.hashes.len());
+            let is_full = self.records.len() - first == self.limits.batch_count_max;
+            if is_full || text_at - batch_start > BATCH_TEXT_BYTES_MAX {
                 return None;
             }
-            let (text_at, hashes_at) = (self.texts.len(), self.hashes.len());
             self.join_text(&data[item.properties], &common)?;
             let text = text_at..self.texts.len();
             let tag_code = read_item(&self.texts[text.clone()], hash, &mut self.hashes)?;

@@ -124,7 +124,7 @@ def test_an_open_file_is_read_without_python(tmp_path):
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(path.open("rb"))
         fd = file.fileno()
-        world.answer_to_read = lambda _: (file, fd, 2, None)
+        world.answer_to_read = lambda _: (file, file, fd, 2, None)
         assert world.answer(data)[0] == expected
         world.lane.clear()
         size, crc = world.size, crc32(world.log[: world.size])
@@ -132,7 +132,7 @@ def test_an_open_file_is_read_without_python(tmp_path):
         sums = stack.enter_context((tmp_path / "checksums").open("wb+", buffering=0))
         for number, entry in enumerate(entries):  # all of them for the block at 0
             sums.write(struct.pack(">III", *entry, crc32(struct.pack(">qII", 0, *entry), 65536)))
-            place = (file, fd, 2, (sums, sums.fileno(), 0, number, number + 1))
+            place = (file, file, fd, 2, (sums, sums.fileno(), 0, number, number + 1))
             world.answer_to_read = partial(always, place)
             world.lane.clear()
             fits = number in {0, 3}  # the last one says nothing
@@ -140,18 +140,18 @@ def test_an_open_file_is_read_without_python(tmp_path):
         # not its own entry, none, no position, no file, no entries, and not as many values
         world.lane.clear()
         other = (sums, sums.fileno(), 65536, 1, 2)
-        world.answer_to_read = partial(always, (file, fd, 2, other))
+        world.answer_to_read = partial(always, (file, file, fd, 2, other))
         assert world.answer(data)[0] == expected
         odd: list[Any] = [
-            (file, fd, 2, (sums, sums.fileno(), 0, 4, 5)),
-            (file, fd, 2, (sums, sums.fileno(), 0, 2, 1)),
-            (file, fd, 2, (sums, -1, 0, 0, 1)),
-            (file, fd, 2, []),
-            (file, fd, 3, None),
-            (file, fd, -1, None),
-            (file, fd, "2", None),
-            (None, -1, 2, None),
-            (file, fd, 2),
+            (file, file, fd, 2, (sums, sums.fileno(), 0, 4, 5)),
+            (file, file, fd, 2, (sums, sums.fileno(), 0, 2, 1)),
+            (file, file, fd, 2, (sums, -1, 0, 0, 1)),
+            (file, file, fd, 2, []),
+            (file, file, fd, 3, None),
+            (file, file, fd, -1, None),
+            (file, file, fd, "2", None),
+            (None, None, -1, 2, None),
+            (file, file, fd, 2),
             (None, 2),
             (),
         ]
@@ -159,6 +159,61 @@ def test_an_open_file_is_read_without_python(tmp_path):
             world.lane.clear()
             world.answer_to_read = partial(always, place)
             assert world.answer(data)[1] == 0
+
+
+class OpenFile:
+    """A file as the store knows it; it has one descriptor."""
+
+    def __init__(self, file):
+        self.file = file
+        self.number = file.fileno()
+        self.is_open = True
+
+    def descriptor(self):
+        return self if self.is_open else None
+
+
+def test_a_block_with_checksums_is_loaded_again_without_a_question_but_not_without_a_comparison(
+    tmp_path,
+):
+    world = PullWorld(cache_bytes=1)  # it keeps one block, and each record is one
+    world.learn()
+    data, view = world.head(), {"file_size": world.size}
+    expected = world.answer(data, **view)[0]
+    path = tmp_path / "log"
+    path.write_bytes(world.log)
+    with path.open("rb+", buffering=0) as log, (tmp_path / "sums").open("wb+", buffering=0) as sums:
+        file = OpenFile(log)
+        for start in range(0, len(world.log), world.size):
+            entry = (world.size, crc32(world.log[start : start + world.size]))
+            proof = crc32(struct.pack(">qII", start, *entry), 65536)
+            sums.write(struct.pack(">III", *entry, proof))
+
+        def place(start, known):
+            number = start // world.size
+            sealed = (sums, sums.fileno(), start, number, number + 1)
+            return file, log, log.fileno(), start + known, sealed
+
+        world.answer_to_read = lambda _: place(world.reads[-1][1], 0)
+        world.lane.clear()
+        world.reads.clear()
+        for _ in range(3):
+            assert world.answer(data, **view)[:2] == (expected, 1)
+        asked = [(kind, start) for kind, start, _ in world.reads if kind == "log"]
+        assert asked == [("log", start) for start in range(0, len(world.log), world.size)]
+        log.seek(150)
+        log.write(b"!")
+        assert world.answer(data, **view)[:2] == (b"", 0)
+        log.seek(150)
+        log.write(world.log[150:151])
+        assert world.answer(data, **view)[:2] == (expected, 1)
+        file.is_open = False
+        assert world.answer(data, **view)[:2] == (expected, 1)
+        assert len([kind for kind, *_ in world.reads if kind == "log"]) == 6
+        world.lane.clear()
+        world.reads.clear()
+        assert world.answer(data, **view)[:2] == (expected, 1)
+        assert len([kind for kind, *_ in world.reads if kind == "log"]) == 3
 
 
 def test_a_queue_that_begins_again_is_read_again():

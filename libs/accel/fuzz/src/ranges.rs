@@ -72,7 +72,7 @@ fn check_due(data: &[u8], base: i64, random: &mut Random) -> usize {
         request_bytes_max: 400,
     };
     let mut stage = Stage::new(limits, Host::V4([9; 8]), b"");
-    let count = stage.stage_due(&entries, &chosen, &spans, &[b"Delayed"]);
+    let count = stage.stage_due(&entries, &chosen, &spans, &[b"Delayed"], 0);
     assert!(count <= chosen.count && count == stage.requests.len());
     check_copies(&mut stage, &chosen, &spans);
     count

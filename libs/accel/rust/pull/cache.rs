@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::pull::eviction::{Use, choose};
 use crate::scan::be32;
 
 /// The owner of a block, and the number of the block within that owner.
@@ -17,12 +18,16 @@ struct Block {
     used: u64,
 }
 
-/// A cache of blocks, which drops the least recently used block first.
+/// A cache of blocks, which drops those first that readers need last.
 pub struct Cache {
     blocks: HashMap<Key, Block>,
     bytes: usize,
     bytes_max: usize,
+    /// What the numbers of adjacent blocks differ by.
+    step: i64,
     tick: u64,
+    /// The blocks to drop next, the last one first, unless they are used again.
+    doomed: Vec<Use>,
     /// The memory of a dropped block, with its old bytes, for the next one.
     spare: Vec<u8>,
 }
@@ -30,8 +35,9 @@ pub struct Cache {
 impl Cache {
     /// Creates an empty cache.
     #[must_use]
-    pub fn new(bytes_max: usize) -> Self {
-        Self { blocks: HashMap::new(), bytes: 0, bytes_max, tick: 0, spare: vec![] }
+    pub fn new(bytes_max: usize, step: i64) -> Self {
+        let (blocks, doomed, spare) = (HashMap::new(), vec![], vec![]);
+        Self { blocks, bytes: 0, bytes_max, step, tick: 0, doomed, spare }
     }
 
     /// Returns the total size of all blocks.
@@ -43,6 +49,7 @@ impl Cache {
     /// Drops all blocks.
     pub fn clear(&mut self) {
         self.blocks = HashMap::new();
+        self.doomed = vec![];
         self.spare = vec![];
         self.bytes = 0;
     }
@@ -78,17 +85,29 @@ impl Cache {
             self.bytes += data.len();
             self.blocks.insert(key, Block { data: Arc::new(data), used });
         }
-        while self.bytes > self.bytes_max && self.blocks.len() > 1 {
-            self.drop_oldest();
-        }
+        while self.bytes > self.bytes_max && self.drop_one() {}
         self.blocks.get(&key).map(|block| Arc::clone(&block.data))
     }
 
-    fn drop_oldest(&mut self) {
-        let oldest = self.blocks.iter().min_by_key(|(_, block)| block.used).map(|(&key, _)| key);
-        if let Some(block) = oldest.and_then(|key| self.blocks.remove(&key)) {
-            self.bytes -= block.data.len();
-            self.spare = Arc::try_unwrap(block.data).unwrap_or_default();
+    /// Drops a block; returns false if there is only one.
+    fn drop_one(&mut self) -> bool {
+        loop {
+            let Some((key, used)) = self.doomed.pop() else {
+                let uses = self.blocks.iter().map(|(&key, block)| (key, block.used)).collect();
+                self.doomed = choose(uses, self.step);
+                if self.doomed.is_empty() {
+                    return false;
+                }
+                continue;
+            };
+            if self.blocks.get(&key).is_none_or(|block| block.used != used) {
+                continue;
+            }
+            if let Some(block) = self.blocks.remove(&key) {
+                self.bytes -= block.data.len();
+                self.spare = Arc::try_unwrap(block.data).unwrap_or_default();
+            }
+            return true;
         }
     }
 }
@@ -121,6 +140,13 @@ pub fn parts(entries: &[u8], offset: i64) -> Vec<Part> {
     found
 }
 
+/// Returns whether parts cover all bytes of a block of this size, and nothing more.
+#[must_use]
+pub fn cover(parts: &[Part], bytes: usize) -> bool {
+    let end = parts.iter().try_fold(0, |end, part| (part.0 == end).then_some(part.1));
+    end == Some(bytes)
+}
+
 /// Returns whether the bytes of a block match the checksums of its parts. Parts before `known` were
 /// compared when they were read.
 #[must_use]
@@ -141,8 +167,8 @@ mod tests {
     }
 
     #[test]
-    fn blocks_grow_and_the_least_recently_used_one_goes() {
-        let mut cache = Cache::new(10);
+    fn blocks_grow_and_the_one_without_a_reader_behind_it_goes() {
+        let mut cache = Cache::new(10, 1);
         let length =
             |cache: &mut Cache, number| cache.get((0, number), 0, |_, _| false).unwrap().len();
         let begun = cache.get((0, 1), 2, |from, data| fill(from, data, from, 2));
@@ -152,15 +178,16 @@ mod tests {
         let other = cache.get((0, 2), 5, |from, data| fill(from, data, 7, 5));
         assert_eq!(*other.unwrap(), [7; 5]);
         assert_eq!(length(&mut cache, 1), 5);
+        // A reader is at 1, so 2 is read next.
         assert_eq!(*cache.get((0, 3), 1, |from, data| fill(from, data, 8, 1)).unwrap(), [8]);
-        assert_eq!(length(&mut cache, 1), 5);
-        assert_eq!(cache.get((0, 2), 1, |_, _| false), None);
+        assert_eq!(length(&mut cache, 2), 5);
+        assert_eq!(cache.get((0, 1), 1, |_, _| false), None);
         assert_eq!(cache.bytes(), 6);
     }
 
     #[test]
     fn a_new_block_has_nothing_of_the_dropped_one_whose_memory_it_gets() {
-        let mut cache = Cache::new(4);
+        let mut cache = Cache::new(4, 1);
         cache.get((0, 1), 4, |from, data| fill(from, data, 1, 4));
         cache.get((0, 2), 1, |from, data| fill(from, data, 2, 1));
         assert_eq!(cache.bytes(), 1);
@@ -178,6 +205,16 @@ mod tests {
         assert!(!fits(b"abce", 3, &[(2, 4, crc)]));
         assert!(fits(b"abce", 4, &[(2, 4, crc)]));
         assert!(!fits(b"abcd", 0, &[(2, 5, crc)]));
+    }
+
+    #[test]
+    fn parts_cover_a_block_without_gaps_and_up_to_its_end() {
+        assert!(cover(&[(0, 2, 7), (2, 4, 7)], 4));
+        assert!(!cover(&[(0, 2, 7), (2, 4, 7)], 3));
+        assert!(!cover(&[(0, 2, 7), (2, 4, 7)], 5));
+        assert!(!cover(&[(0, 2, 7), (3, 4, 7)], 4));
+        assert!(!cover(&[(2, 4, 7)], 4));
+        assert!(!cover(&[], 4));
     }
 
     #[test]
@@ -199,7 +236,7 @@ mod tests {
 
     #[test]
     fn too_few_bytes_are_none_and_change_nothing() {
-        let mut cache = Cache::new(10);
+        let mut cache = Cache::new(10, 1);
         assert_eq!(cache.get((0, 1), 2, |from, data| fill(from, data, 1, 1)), None);
         assert_eq!(cache.get((0, 1), 2, |_, _| false), None);
         assert_eq!(cache.bytes(), 0);

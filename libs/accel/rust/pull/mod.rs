@@ -8,6 +8,8 @@
 
 pub mod answer;
 pub mod cache;
+mod eviction;
+mod prefetch;
 pub mod recent;
 pub mod renewals;
 pub mod request;

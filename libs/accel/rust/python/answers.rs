@@ -8,6 +8,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
+use super::lending::LentAnswers;
 use super::send_lane::SendLane;
 use crate::answers::{Answers, Ended, Template};
 use crate::send_back::Back;
@@ -29,6 +30,16 @@ impl LaneAnswers {
     #[getter]
     fn count(&self) -> usize {
         self.answers.rows.len() + self.answers.ends.len()
+    }
+
+    #[getter]
+    fn peer(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.peers.first().map(|peer| peer.clone_ref(py))
+    }
+
+    #[getter]
+    fn peer_count(&self) -> usize {
+        self.peers.len()
     }
 
     #[getter]
@@ -73,25 +84,20 @@ impl LaneAnswers {
 
     /// Returns, for each connection: the connection, its frames and the number of its answers.
     fn encode<'py>(&self, py: Python<'py>, lane: &SendLane) -> PyResult<Bound<'py, PyList>> {
-        let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
-        for row in &self.answers.rows {
-            outs[row.peer as usize].1 += 1;
-        }
-        let template = lane.template();
-        for row in &self.answers.rows {
-            let (out, count) = &mut outs[row.peer as usize];
-            if out.is_empty() {
-                out.reserve(*count * template.usual_bytes());
-            }
-            template.push(out, row, &self.answers.places[row.places.clone()]);
-        }
         let list = PyList::empty(py);
-        for (peer, (out, count)) in self.peers.iter().zip(outs) {
-            if count > 0 {
-                list.append((peer, PyBytes::new(py, &out), count))?;
-            }
+        for (peer, out, count) in self.frames(lane) {
+            list.append((peer, PyBytes::new(py, &out), count))?;
         }
         Ok(list)
+    }
+
+    /// Encodes the answers as `encode` does, and lends them to another thread.
+    fn lend(&self, py: Python<'_>, lane: &SendLane) -> PyResult<LentAnswers> {
+        let mut lent = LentAnswers::with_capacity(self.peers.len());
+        for (peer, out, count) in self.frames(lane) {
+            lent.push(peer.bind(py), out, count)?;
+        }
+        Ok(lent)
     }
 
     /// Returns each answer as a tuple; used for answers other than success.
@@ -119,6 +125,24 @@ impl LaneAnswers {
 }
 
 impl LaneAnswers {
+    /// Returns, for each connection with answers: the connection, its frames and their number.
+    fn frames(&self, lane: &SendLane) -> impl Iterator<Item = (&Py<PyAny>, Vec<u8>, usize)> {
+        let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
+        for row in &self.answers.rows {
+            outs[row.peer as usize].1 += 1;
+        }
+        let template = lane.template();
+        for row in &self.answers.rows {
+            let (out, count) = &mut outs[row.peer as usize];
+            if out.is_empty() {
+                out.reserve(*count * template.usual_bytes());
+            }
+            template.push(out, row, &self.answers.places[row.places.clone()]);
+        }
+        let rows = self.peers.iter().zip(outs).filter(|(_, (_, count))| *count > 0);
+        rows.map(|(peer, (out, count))| (peer, out, count))
+    }
+
     /// Returns, for each topic: the topic, and its numbers of requests, messages and bytes.
     fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let mut totals = vec![(0usize, 0usize, 0usize); self.topics.len()];

@@ -44,9 +44,10 @@ pub(crate) struct DueRecords {
 
 #[pymethods]
 impl DueRecords {
-    /// Creates an empty object; messages for one of the two topics are left to Python.
+    /// Creates an empty object; messages for one of the two topics, or for a later time, are
+    /// left to Python.
     #[new]
-    #[pyo3(signature = (entries, spans, *, store_host, body_bytes_max, record_bytes_max, delayed_topic, half_topic))]
+    #[pyo3(signature = (entries, spans, *, store_host, body_bytes_max, record_bytes_max, delayed_topic, half_topic, now_ms))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn new(
         entries: &[u8],
@@ -56,6 +57,7 @@ impl DueRecords {
         record_bytes_max: usize,
         delayed_topic: &str,
         half_topic: &str,
+        now_ms: i64,
     ) -> PyResult<Self> {
         let limits = Limits {
             frame_bytes_max: 0,
@@ -75,7 +77,7 @@ impl DueRecords {
         }
         let contents: Vec<&[u8]> = spans.iter().map(|(_, data)| data.as_bytes()).collect();
         let others = [delayed_topic.as_bytes(), half_topic.as_bytes()];
-        let count = stage.stage_due(entries, &selection, &contents, &others);
+        let count = stage.stage_due(entries, &selection, &contents, &others, now_ms);
         let py_names = |py: Python<'_>| -> Vec<Py<PyString>> {
             let names = stage.topics.iter().map(|topic| String::from_utf8_lossy(&topic.field[1..]));
             names.map(|name| PyString::new(py, &name).unbind()).collect()
@@ -112,17 +114,9 @@ impl DueRecords {
         if first.checked_add(count).is_none_or(|end| end > self.count) {
             return Err(PyIndexError::new_err("more messages than are staged"));
         }
-        let place = Place { offset, file_end, now_ms };
-        let chunks: Vec<&[u8]> = self.chunks.iter().map(|chunk| chunk.as_bytes(py)).collect();
-        let placed = place_requests(
-            py,
-            &mut self.stage,
-            &self.names,
-            &chunks,
-            first..first + count,
-            place,
-            (queues, create),
-        )?;
+        let (requests, place) = (first..first + count, Place { offset, file_end, now_ms });
+        let sources = (&self.names[..], &self.chunks[..]);
+        let placed = place_requests(&mut self.stage, sources, requests, place, (queues, create))?;
         let mut totals = vec![(0usize, 0usize); self.names.len()];
         for row in placed.built.groups.iter().flat_map(|(_, answers)| &answers.rows) {
             let total = &mut totals[row.topic as usize];

@@ -4,18 +4,16 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use super::access::LaneAccounts;
 use super::conditions::program;
-use super::files::read_cached;
+use super::places::{Places, PythonSource};
 use super::send_lane::array;
 use crate::pull::answer::{PlainTemplate, Template};
-use crate::pull::cache::{CHECKSUM_BYTES, fits, parts};
-use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Found, Limits, LogView, Queue, Source};
+use crate::pull::select::{Caches, Filter, Found, Limits, LogView, Queue};
 use crate::pull::stage::{Context, Pull, Pulls, Reader, Renewal, Staged, answer};
 
 const QUEUES_MAX: usize = 1 << 14;
@@ -41,6 +39,7 @@ pub struct PullLane {
     frame_bytes_max: usize,
     limits: Limits,
     caches: Caches,
+    places: Places,
     view: Option<Py<PyAny>>,
     log: LogView,
     queues: Py<PyDict>,
@@ -84,63 +83,6 @@ impl Work<'_> {
     }
 }
 
-/// Reads by calling Python, which handles its own errors. Python reads, or names an open file.
-struct PythonSource<'a, 'py> {
-    py: Python<'py>,
-    view: &'a Bound<'py, PyAny>,
-    queue: &'a Bound<'py, PyAny>,
-    read_log: &'a Py<PyAny>,
-    read_entries: &'a Py<PyAny>,
-}
-
-/// An open file, its descriptor, a position in it, and where the checksums of the block are.
-type Place<'py> = (Bound<'py, PyAny>, i32, u64, Option<Checksums<'py>>);
-/// An open file, its descriptor, where the block begins in the log, and its first and last entry.
-type Checksums<'py> = (Bound<'py, PyAny>, i32, i64, usize, usize);
-
-impl PythonSource<'_, '_> {
-    fn copy(&self, found: &Bound<'_, PyAny>, into: &mut [u8]) -> bool {
-        PyBuffer::<u8>::get(found).is_ok_and(|data| data.copy_to_slice(self.py, into).is_ok())
-    }
-}
-
-impl Source for PythonSource<'_, '_> {
-    fn log(&mut self, start: i64, known: usize, block: &mut [u8]) -> bool {
-        let found = self.read_log.call1(self.py, (self.view, start, known, block.len()));
-        let Ok(found) = found else {
-            return false;
-        };
-        let found = found.bind(self.py);
-        let Ok(place) = found.cast::<PyTuple>() else {
-            return self.copy(found, &mut block[known..]);
-        };
-        // `found` keeps the files open.
-        let Ok((_file, fd, position, sealed)) = place.extract::<Place<'_>>() else {
-            return false;
-        };
-        let parts = match sealed {
-            None => vec![],
-            Some((_file, fd, start, first, stop)) => {
-                let Some(count) = stop.checked_sub(first) else {
-                    return false;
-                };
-                let mut entries = vec![0; count * CHECKSUM_BYTES];
-                if !read_cached(fd, (first * CHECKSUM_BYTES) as u64, &mut entries) {
-                    return false;
-                }
-                parts(&entries, start)
-            }
-        };
-        read_cached(fd, position, &mut block[known..]) && fits(block, known, &parts)
-    }
-
-    fn entries(&mut self, _queue: usize, queue_offset: i64, into: &mut [u8]) -> bool {
-        let count = into.len() / ENTRY_BYTES;
-        let found = self.read_entries.call1(self.py, (self.queue, queue_offset, count));
-        found.is_ok_and(|found| self.copy(found.bind(self.py), into))
-    }
-}
-
 /// Totals of the readers, offsets to commit, renewed locks, the rest of the budget, and the seconds.
 pub(crate) type Effects<'py> =
     (Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>, i64, f64);
@@ -181,6 +123,7 @@ impl PullLane {
             frame_bytes_max,
             limits: Limits { count_max, bytes_max, memory_bytes },
             caches: Caches::new(cache_bytes),
+            places: Places::default(),
             view: None,
             log: LogView::default(),
             queues,
@@ -269,6 +212,7 @@ impl PullLane {
 
     fn clear(&mut self) {
         self.caches.clear();
+        self.places.clear();
         self.known.clear();
     }
 
@@ -401,6 +345,7 @@ impl PullLane {
             queue: &object,
             read_log: &self.read_log,
             read_entries: &self.read_entries,
+            places: &mut self.places,
         };
         let Some(reader) = self.pulls.readers.get(pull.reader as usize) else {
             return Ok(false);

@@ -245,16 +245,9 @@ impl SendLane {
     ) -> PyResult<Bound<'py, PyTuple>> {
         let requests = self.staged(first, count)?;
         let place = Place { offset, file_end, now_ms };
-        let chunks: Vec<&[u8]> = self.chunks.iter().map(|chunk| chunk.as_bytes(py)).collect();
-        let Placed { count, records, entries, built } = place_requests(
-            py,
-            &mut self.stage,
-            &self.names,
-            &chunks,
-            requests,
-            place,
-            (queues, create),
-        )?;
+        let sources = (&self.names[..], &self.chunks[..]);
+        let Placed { count, records, entries, built } =
+            place_requests(&mut self.stage, sources, requests, place, (queues, create))?;
         let groups = PyList::empty(py);
         let is_only = built.groups.len() == 1;
         for (waits, answers) in built.groups {
@@ -302,24 +295,22 @@ pub(crate) struct Placed<'py> {
 }
 
 /// Builds the records, entries and keys of as many staged requests as fit into the file.
-#[allow(clippy::too_many_arguments)] // once per commit: an object for them costs time
 pub(crate) fn place_requests<'py>(
-    py: Python<'py>,
     stage: &mut Stage,
-    names: &[Py<PyString>],
-    chunks: &[&[u8]],
+    (names, chunks): (&[Py<PyString>], &[Py<PyBytes>]),
     requests: std::ops::Range<usize>,
     place: Place,
     queues: (&Bound<'py, PyDict>, &Bound<'py, PyAny>),
 ) -> PyResult<Placed<'py>> {
-    let first = requests.start;
+    let (py, first) = (queues.0.py(), requests.start);
+    let chunks: Vec<&[u8]> = chunks.iter().map(|chunk| chunk.as_bytes(py)).collect();
     let (count, bytes) = stage.fit(first, requests.len(), place);
     let mut open = stage.open_queues(first, count);
     let placed = next_offsets(py, &mut open, names, queues).and_then(|queues| {
         let mut built = None;
         let records = PyBytes::new_with(py, bytes, |out| {
             let requests = first..first + count;
-            built = Some(stage.build(requests, chunks, place, &mut open, out));
+            built = Some(stage.build(requests, &chunks, place, &mut open, out));
             Ok(())
         })?;
         Ok((queues, records, built.unwrap_or_default()))

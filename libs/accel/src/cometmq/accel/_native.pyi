@@ -160,7 +160,7 @@ PullEffects: TypeAlias = tuple[
 commit; the locks of each renewal; what is left of the filters' budget; the seconds that it took.
 """
 
-_Place: TypeAlias = tuple[Any, int, int, tuple[Any, int, int, int, int] | None]
+_Place: TypeAlias = tuple[Any, Any, int, int, tuple[Any, int, int, int, int] | None]
 
 class _View(Protocol):
     @property
@@ -205,11 +205,13 @@ class PullLane:
         an answer without fields. `read_log` gets a view, the start of a block of one file, a number
         of known bytes, and a number of bytes: those between the two numbers are wanted.
         `read_entries` gets a queue, an offset and a number of entries. Both return None if the data
-        is not in memory. Instead of the bytes, `read_log` may return an object that keeps a file
-        open, its descriptor, the position, and the place of the block's checksums: an object that
-        keeps their file open, its descriptor, the offset of the block, and the number of the first
-        entry and of the one behind the last. The bytes are then read if that does not block, and
-        must match. With `accounts`, only pulls that these
+        is not in memory. Instead of the bytes, `read_log` may return a file, an object that keeps
+        it open, its descriptor, the position, and the place of the block's checksums: an object
+        that keeps their file open, its descriptor, the offset of the block, and the number of the
+        first entry and of the one behind the last. The bytes are then read if that does not block,
+        and must match. If a block has checksums for all its bytes, later reads do not ask for its
+        place until `clear`, but call the file's method `descriptor` for the object that keeps it
+        open, whose attribute `number` is the descriptor. With `accounts`, only pulls that these
         accounts have signed and may make are taken, and no renewals.
         """
 
@@ -358,12 +360,13 @@ class DueRecords:
         record_bytes_max: int,
         delayed_topic: str,
         half_topic: str,
+        now_ms: int,
     ) -> DueRecords:
         """Read the plain records of selected entries until one is not plain.
 
         `spans` are the parts of the log that `select_due` named, with their bytes. Messages to
-        `delayed_topic` or `half_topic` are not plain. Raise ValueError for a `store_host` of
-        a wrong size.
+        `delayed_topic` or `half_topic`, or for a time later than `now_ms`, are not plain. Raise
+        ValueError for a `store_host` of a wrong size.
         """
 
     @property
@@ -415,6 +418,14 @@ class LaneAnswers:
         """The number of requests."""
 
     @property
+    def peer(self) -> object:
+        """The first connection; None if there are no answers."""
+
+    @property
+    def peer_count(self) -> int:
+        """The number of connections."""
+
+    @property
     def half_count(self) -> int:
         """The number of half messages."""
 
@@ -443,6 +454,11 @@ class LaneAnswers:
     def encode(self, lane: SendLane) -> list[tuple[object, bytes, int]]:
         """Return, for each connection, the frames of successful answers, as this lane makes them,
         and their number.
+        """
+
+    def lend(self, lane: SendLane) -> LentAnswers:
+        """Encode successful answers for `LogSyncer.lend`, and lend those that nothing else of their
+        connections must precede.
         """
 
     def rows(
@@ -615,21 +631,53 @@ class LogSyncer:
         sync replaces one that had not begun.
         """
 
-    def answer(self, number: int, fd: int, data: bytes) -> None:
-        """Write to a nonblocking socket, without waiting, as soon as this sync, or the one that
-        replaces it, has succeeded, unless any sync has failed before.
+    def lend(self, number: int, answers: LentAnswers, is_all: bool) -> None:
+        """Write answers, without waiting, as soon as this sync, or the one that replaces it, has
+        succeeded, unless any sync has failed before.
 
-        Only one answer may be given until `withdraw`, and its socket must stay open until then.
+        `is_all` says that the loop has no other answers to send after this sync. If all were
+        written, the descriptor becomes readable only after a while.
         """
 
-    def withdraw(self) -> int:
-        """Leave the answer's socket to the caller; return how many bytes were written to it."""
-
-    def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
+    def take(self) -> list[tuple[int, float, tuple[int, int] | None, float]]:
         """Return the syncs that have ended since the last call, in order.
 
         Each has its number, its duration in seconds, and None, or how it failed: the index of the
-        file (for the folder, the number of files) and the errno.
+        file (for the folder, the number of files) and the errno. The last item is the number of
+        seconds since its end.
+        """
+
+@final
+class LentAnswers:
+    """Answers of a run that another thread writes to nonblocking sockets, one row per connection.
+
+    While a row of a connection is lent, its `direct_fd` is -2. The socket must not be written or
+    closed until its `loan` is withdrawn.
+    """
+
+    def __new__(cls, rows: Sequence[tuple[object, bytes, int]]) -> LentAnswers:
+        """Lend frames, as `LaneAnswers.lend` does: connections, their frames and the number of
+        answers.
+        """
+
+    def write(self) -> bool:
+        """Write all rows that are lent, as the thread does; return whether all are written."""
+
+    def settle(self) -> tuple[int, int, list[tuple[object, bytes, int, bool]]]:
+        """Take all rows back, and subtract the written ones from what their connections owe.
+
+        Return the number of answers that were subtracted, the number of bytes written, and the
+        other rows: the connection, what it must send, the number of its answers, and whether they
+        were written except for these bytes.
+        """
+
+@final
+class Loan:
+    """The newest answers of a connection that were lent."""
+
+    def withdraw(self) -> bytes:
+        """Leave the connection's socket to the caller; return the rest of a row that was written in
+        part, which must be sent first.
         """
 
 @final
