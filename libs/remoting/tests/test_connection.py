@@ -15,7 +15,7 @@ from cometmq.remoting.errors import ConnectionLost, RemoteProtocolError, Request
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.raw import FLAG_REPLY, RawCommand
 from cometmq.remoting.testing.link import End, Link
-from cometmq.remoting.testing.peer import ScriptedPeer
+from cometmq.remoting.testing.peer import FakePeer
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 HEADER = QueryConsumerOffset("g", "t", 1)
@@ -136,7 +136,7 @@ def test_a_success_without_its_fields_is_an_error_a_refusal_is_not() -> None:
 
 def test_a_json_header_cannot_set_what_the_connection_knows() -> None:
     """Only the fields up to the remark come from the header; the connection sets all others."""
-    peer = ScriptedPeer()
+    peer = FakePeer()
     link = Link(peer=peer)
     head = (
         b'{"code":14,"extFields":{"consumerGroup":"g","topic":"t","queueId":"1"},"opaque":3,'
@@ -153,23 +153,23 @@ def test_a_json_header_cannot_set_what_the_connection_knows() -> None:
 
 
 def test_a_call_is_answered_once() -> None:
-    peer = ScriptedPeer()
+    peer = FakePeer()
     call = peer.call(QUERY, HEADER)
 
     call.answer(QueryConsumerOffsetReply(offset=1))
     call.answer(QueryConsumerOffsetReply(offset=2))
 
-    assert [reply.header for _, reply in peer.replies] == [QueryConsumerOffsetReply(offset=1)]
+    assert [reply.header for reply in peer.replies] == [QueryConsumerOffsetReply(offset=1)]
 
 
-async def test_a_scripted_peer_is_a_peer() -> None:
-    peer = ScriptedPeer("10.0.0.1:7")
+async def test_a_fake_peer_is_a_peer() -> None:
+    peer = FakePeer("10.0.0.1:7")
     assert isinstance(peer, Peer)
     assert peer.host == b"\x0a\0\0\1\0\0\0\7"
-    peer.script[QUERY] = Response(0, None, {}, b"body")
+    peer.answers[QUERY] = Response(0, None, {}, b"body")
 
     assert (await peer.invoke(QUERY, HEADER, timeout_ms=5)).body == b"body"
-    with pytest.raises(RequestTimeout):
+    with pytest.raises(ConnectionLost):
         await peer.invoke(RequestCode.GET_MAX_OFFSET, timeout_ms=5)
     assert peer.send(QUERY, HEADER)
     peer.close()

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documented limits of TLS handshakes are those that the transport enforces."""
+"""The documented limits of frames and TLS handshakes are those that the transport enforces."""
 
 import asyncio
-from typing import Any
 
 from cometmq.remoting.transport.handshakes import (
     HANDSHAKE_BYTES_MAX,
@@ -10,13 +9,14 @@ from cometmq.remoting.transport.handshakes import (
     HOST_MIN,
     Handshakes,
 )
-from cometmq.runtime.limits import HANDSHAKE_LIMITS
+from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.runtime.limits import FRAME_LIMITS, HANDSHAKE_LIMITS
 
 
 async def test_the_table_of_limits_has_every_limit_of_handshakes() -> None:
     bounds = {limit.name: limit.fixed for limit in HANDSHAKE_LIMITS}
     for connections_max in (10, 1_000, 10_000):
-        handshakes: Handshakes[Any] = Handshakes(asyncio.get_running_loop(), connections_max)
+        handshakes = Handshakes(asyncio.get_running_loop(), connections_max)
         count = 0
         while handshakes.begin("a"):
             count += 1
@@ -24,3 +24,11 @@ async def test_the_table_of_limits_has_every_limit_of_handshakes() -> None:
     assert bounds["handshake_bytes"] == HANDSHAKE_BYTES_MAX
     assert bounds["handshake_ms"] == HANDSHAKE_TIMEOUT_MS
     assert len(bounds) == len(HANDSHAKE_LIMITS) == 3
+
+
+def test_the_table_of_limits_has_every_limit_of_frames() -> None:
+    settings = ServerSettings()
+    assert {limit.name: limit.fixed for limit in FRAME_LIMITS} == {
+        "frame_bytes": settings.frame_bytes_max,
+        "unfinished_frame_bytes": settings.frames_bytes_max,
+    }

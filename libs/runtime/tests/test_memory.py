@@ -6,7 +6,12 @@ memory returns to the kernel.
 import subprocess
 import sys
 
-from cometmq.runtime.process.memory import KEPT_BYTES_MAX, memory_limit_bytes, physical_bytes
+from cometmq.runtime.process.memory import (
+    KEPT_BYTES_MAX,
+    memory_limit_bytes,
+    physical_bytes,
+    used_memory,
+)
 
 USE_AND_FREE = """
 from pathlib import Path
@@ -75,3 +80,13 @@ def test_a_program_returns_the_memory_that_a_thread_has_freed():
     words = [sys.executable, "-c", USE_AND_FREE]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 2 * KEPT_BYTES_MAX
+
+
+def test_used_memory_is_told_by_the_system(tmp_path):
+    used = used_memory()
+    assert used is not None
+    assert 0 < used.files < used.resident <= used.peak < physical_bytes()
+    status = write(tmp_path / "status", "VmHWM:  9 kB\nVmRSS:  7 kB\nRssAnon:  5 kB\n")
+    assert used_memory(status) == (7 << 10, 2 << 10, 9 << 10)
+    assert used_memory(tmp_path / "missing") is None
+    assert used_memory(write(status, "VmRSS:\n")) is None

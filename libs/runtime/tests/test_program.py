@@ -21,7 +21,7 @@ class Service:
 
     def __init__(self, notes, stop, admin):
         self.notes, self.stop_request = notes, stop
-        admin.add_live_check("service", self.looked_at)
+        admin.add_ready_check("service", self.looked_at)
 
     def looked_at(self):
         self.notes.append("looked at")
@@ -57,23 +57,23 @@ def main_of(notes, stop, port):
     return program(build, log=NO_LOG, http_port=port)(stop)
 
 
-async def ask_for_health(port):
+async def ask_for_readiness(port):
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except ConnectionRefusedError:
             await asyncio.sleep(0)
             continue
-        writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+        writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
         return writer
 
 
-async def test_health_is_served_while_the_service_runs(port):
+async def test_readiness_is_served_while_the_service_runs(port):
     notes: list[Any] = []
     stop = Stop()
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         tasks.create_task(main_of(notes, stop, port))
-        asking = tasks.create_task(ask_for_health(port))
+        asking = tasks.create_task(ask_for_readiness(port))
     asking.result().close()
     assert notes == ["started", "looked at", "stopped"]
     assert stop.is_serving

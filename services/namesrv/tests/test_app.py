@@ -14,9 +14,10 @@ import structlog
 
 from cometmq.namesrv.accounts import CHANGES, Accounts
 from cometmq.namesrv.app import NamesrvApp, expire, server_settings
+from cometmq.namesrv.broker_groups import BrokerId
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.namesrv.namesrv import Namesrv
-from cometmq.namesrv.route_table import BrokerId, Registration
+from cometmq.namesrv.route_table import Registration
 from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
@@ -37,6 +38,7 @@ from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.transport import ClientSettings, RemotingClient, TlsMode, TlsSettings
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import FakeClock, SystemClock
+from cometmq.runtime.incremental import finish
 from cometmq.runtime.program import program
 from cometmq.runtime.service import Stop
 from cometmq.runtime.settings import load
@@ -205,7 +207,7 @@ async def test_an_expired_broker_loses_its_connection(app, settings, files):
     namesrv = Namesrv(settings, cast("Any", None), clock=clock, save_file=files)
     broker = BrokerId("C", "broker-a", 0, "127.0.0.1:1")
     registration = Registration(broker, "", DataVersion(), (), ())
-    namesrv.routes.register(registration, connection=connection, now_ms=0)
+    finish(namesrv.routes.registering(registration, connection=connection, now_ms=0))
     clock.advance(120_000)
     expire(namesrv)
     assert not connection.is_closed

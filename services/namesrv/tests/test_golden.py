@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.namesrv.broker_groups import BrokerId
 from cometmq.namesrv.handlers import HANDLERS
-from cometmq.namesrv.route_table import BrokerId, Registration
+from cometmq.namesrv.route_table import Registration
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.queues import TopicList
@@ -21,6 +22,7 @@ from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.runtime import properties
+from cometmq.runtime.incremental import finish
 
 GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "golden"
 EXCHANGES = [
@@ -37,7 +39,7 @@ def register(namesrv, broker, topics=(), *, version=None):
     data_version = version or DataVersion(1, 1)
     ha_address = f"{broker.address[:-1]}6"
     registration = Registration(broker, ha_address, data_version, topics, ())
-    namesrv.routes.register(registration, connection=None, now_ms=0)
+    finish(namesrv.routes.registering(registration, connection=None, now_ms=0))
 
 
 def register_route(namesrv, body):

@@ -87,10 +87,10 @@ async def test_a_deposed_master_is_refused_and_a_broker_without_epochs_is_not(li
             await register(link, "T", groupEpoch="4")
     stale = [entry for entry in logs if entry["event"] == "broker.stale"]
     assert [entry["log_level"] for entry in stale] == ["warning"]  # it does not notice
-    assert namesrv.routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:9"}
+    assert finish(namesrv.routes.routing("T")).broker_datas[0].broker_addrs == {0: "127.0.0.1:9"}
     header, _ = await register(link, "T")  # RocketMQ's brokers send no epoch
     assert header.code == ResponseCode.SUCCESS
-    assert namesrv.routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
+    assert finish(namesrv.routes.routing("T")).broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
 
 
 @pytest.mark.parametrize("code", HANDLERS, ids=lambda code: code.name)
@@ -138,7 +138,7 @@ async def test_a_stranger_cannot_lock_out_a_master_with_an_epoch(link, namesrv, 
     await register(link, "T", groupEpoch="5")
     header, _ = await register(link, "T", **stranger)
     assert header.remark.startswith("stale epoch: 6.6.6.6:1 registers in epoch 4611686018427387904")
-    assert namesrv.routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
+    assert finish(namesrv.routes.routing("T")).broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
     # a stranger that is there before the group
     later = {"brokerName": "broker-b"}
     assert (await register(link, "U", **later, **stranger))[0].code == 0
@@ -148,7 +148,7 @@ async def test_a_stranger_cannot_lock_out_a_master_with_an_epoch(link, namesrv, 
             header, _ = await register(link, "U", **later, groupEpoch="5", version=2)
             clock.advance(750)
     assert header.code == 0
-    assert namesrv.routes.route("U").broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
+    assert finish(namesrv.routes.routing("U")).broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
     contested = [entry for entry in logs if entry["event"] == "epoch.contested"]
     assert [entry["broker_name"] for entry in contested] == ["broker-b"]
 

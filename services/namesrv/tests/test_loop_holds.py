@@ -14,9 +14,10 @@ import pytest
 from cometmq.broker.testing.holds import HOLD_S_MAX, longest_hold
 from cometmq.broker.testing.scripted import Wire, frames_of
 from cometmq.broker.testing.scripts import frame
+from cometmq.namesrv.broker_groups import BrokerId
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.namesrv.namesrv import Namesrv
-from cometmq.namesrv.route_table import BrokerId, Registration
+from cometmq.namesrv.route_table import Registration
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import COMMANDS
@@ -24,9 +25,10 @@ from cometmq.remoting.connection import Codec
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
+from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.protocol import PeerProtocol
-from cometmq.remoting.transport.room_peer import RoomPeer
+from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.incremental import finish
@@ -55,16 +57,18 @@ class Port:
             HANDLERS,
             namesrv,
             Hooks(),
-            in_flight_max=(settings.in_flight_per_connection_max, settings.in_flight_max),
+            in_flight=InFlight(
+                settings.in_flight_per_connection_max, settings.in_flight_max, self.hub.stats
+            ),
             tasks=tasks,
             stats=self.hub.stats,
             log=NO_LOG,
         )
         self._count = 0
 
-    def connect(self) -> tuple[RoomPeer, Wire]:
+    def connect(self) -> tuple[ServerPeer, Wire]:
         self._count += 1
-        peer, wire = RoomPeer(self.hub, self._dispatcher), Wire(self._count)
+        peer, wire = ServerPeer(self.hub, self._dispatcher), Wire(self._count)
         peer.connection_made(cast("asyncio.Transport", wire))
         return peer, wire
 
@@ -173,7 +177,7 @@ async def test_registrations_of_one_connection_keep_their_order(namesrv: Namesrv
     found = await answers(wire, 3)
     assert [answer.opaque for answer in found] == [1, 2, 3]
     assert found[2].ext["changed"] == "false"
-    route = namesrv.routes.route("last")
+    route = finish(namesrv.routes.routing("last"))
     assert route is not None
     assert route.queue_datas[0].perm == 4
 
@@ -231,7 +235,7 @@ def fill(namesrv: Namesrv, connection: Any) -> None:
         broker = BrokerId("C", f"b{number}", 0, address)
         topics = one if number in (1, 2) else shared
         work = Registration(broker, "", DataVersion(1, 1), topics, ())
-        namesrv.routes.register(work, connection=connection, now_ms=0)
+        finish(namesrv.routes.registering(work, connection=connection, now_ms=0))
     for number in range(40_000):
         namesrv.kv_config.put("NS", f"key-{number}", "x" * 60)
 

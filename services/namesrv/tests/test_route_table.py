@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.namesrv.broker_groups import BrokerId
 from cometmq.namesrv.epochs import Verdict
-from cometmq.namesrv.route_table import BrokerId, Master, Registration, RouteTable
+from cometmq.namesrv.route_table import Master, Registration, RouteTable
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
 from cometmq.runtime.incremental import finish
 
@@ -26,6 +27,15 @@ def registration(who, topics=(), version=1, filter_servers=(), epoch=None):
 
 class Routes(RouteTable):
     """A wrapper around a table, with shorthand for tests."""
+
+    def judge(self, name, epoch, *, is_proven=False):
+        return self.epochs.judge(name, epoch, is_proven=is_proven, now_ms=0)
+
+    def register(self, registration, **options):
+        return finish(self.registering(registration, **options))
+
+    def route(self, topic):
+        return finish(self.routing(topic))
 
     def add(
         self, who, topics=(), version=1, *, connection=None, now_ms=0, filter_servers=(),
@@ -178,7 +188,7 @@ def test_one_address_has_one_id(routes):
 def test_an_address_that_changes_its_name_leaves_the_old_group(routes):
     routes.add(broker("old"), ["T"])
     routes.add(broker("new"), ["U"])
-    assert list(routes.cluster_info().broker_addr_table) == ["new"]
+    assert list(routes.groups.cluster_info().broker_addr_table) == ["new"]
     assert finish(routes.topics.selecting()) == ["U"]
 
 
@@ -199,9 +209,9 @@ def test_removing_the_last_address_removes_group_cluster_and_queues(routes):
     assert queue_facts(routes, "T") == {"broker-a": (16, 6)}  # consumers read from the slave
     routes.unregister(slave)
     assert finish(routes.topics.selecting()) == ["Shared"]
-    assert routes.cluster_info().cluster_addr_table == {"C": ["broker-b"]}
+    assert routes.groups.cluster_info().cluster_addr_table == {"C": ["broker-b"]}
     routes.unregister(broker("broker-b", address="127.0.0.1:2"))
-    assert routes.cluster_info().cluster_addr_table == {}
+    assert routes.groups.cluster_info().cluster_addr_table == {}
     assert routes.stats()[:3] == (0, 0, 0)
 
 
@@ -247,13 +257,13 @@ def test_write_permission_is_wiped_and_given_back_until_topics_change(routes):
     topics = [TopicConfig(topic_name="T", perm=6), TopicConfig(topic_name="U", perm=7)]
     routes.add(broker(), topics)
     routes.add(broker("broker-b", address="127.0.0.1:2"), ["T"])
-    assert finish(routes.wiping_write_perm("broker-a")) == 2
-    assert finish(routes.wiping_write_perm("nobody")) == 0
+    assert finish(routes.topics.wiping_write_perm("broker-a")) == 2
+    assert finish(routes.topics.wiping_write_perm("nobody")) == 0
     assert queue_facts(routes, "T") == {"broker-a": (16, 4), "broker-b": (16, 6)}
     assert queue_facts(routes, "U") == {"broker-a": (16, 5)}
     routes.add(broker(), topics, version=1)
     assert queue_facts(routes, "U") == {"broker-a": (16, 5)}
-    assert finish(routes.adding_write_perm("broker-a")) == 2
+    assert finish(routes.topics.adding_write_perm("broker-a")) == 2
     assert queue_facts(routes, "U") == {"broker-a": (16, 6)}
     routes.add(broker(), topics, version=2)
     assert queue_facts(routes, "U") == {"broker-a": (16, 7)}
@@ -279,16 +289,16 @@ def test_topics_are_listed_by_cluster_and_by_flag(routes):
     assert finish(routes.topics_of_cluster("D")) == ["F0"]
     assert finish(routes.topics_of_cluster("C")) == ["F0", "F1", "F2", "F3"]
     assert finish(routes.topics_of_cluster("E")) == []
-    assert finish(routes.topics_with_flags(wanted=1)) == ["F1", "F3"]
-    assert finish(routes.topics_with_flags(wanted=2)) == ["F2", "F3"]
-    assert finish(routes.topics_with_flags(wanted=2, unwanted=1)) == ["F2"]
+    assert finish(routes.topics.with_flags(wanted=1)) == ["F1", "F3"]
+    assert finish(routes.topics.with_flags(wanted=2)) == ["F2", "F3"]
+    assert finish(routes.topics.with_flags(wanted=2, unwanted=1)) == ["F2"]
 
 
 def test_system_topics_are_clusters_and_groups(routes):
-    assert routes.system_topics() == ([], None)
+    assert routes.groups.system_topics() == ([], None)
     routes.add(broker())
     routes.add(broker("C", address="127.0.0.1:2"))
-    assert routes.system_topics() == (["C", "broker-a"], "127.0.0.1:1")
+    assert routes.groups.system_topics() == (["C", "broker-a"], "127.0.0.1:1")
 
 
 def test_filter_servers_are_part_of_the_route(routes):
@@ -353,7 +363,7 @@ def test_the_queues_of_a_group_stay_known_while_its_only_broker_is_away(routes):
     routes.expire(now_ms=KEEP_MS, silence_ms_max=SILENCE_MS)
     assert routes.masters() is None
     assert finish(routes.topics.selecting()) == []
-    assert routes.cluster_info().broker_addr_table == {}
+    assert routes.groups.cluster_info().broker_addr_table == {}
 
 
 def test_a_demoted_master_stays_the_master_of_the_routes_until_the_next_one_registers(routes):
@@ -376,7 +386,7 @@ def test_a_demoted_master_that_goes_is_dropped_everywhere(routes, goes):
         routes.unregister(broker())
         routes.unregister(broker(broker_id=2))
     assert routes.masters() is None
-    assert routes.cluster_info().broker_addr_table == {}
+    assert routes.groups.cluster_info().broker_addr_table == {}
 
 
 def test_a_kept_master_can_be_unregistered_or_return(routes):
@@ -417,7 +427,7 @@ def test_the_first_proof_removes_what_strangers_registered_under_the_name(routes
 def test_equal_topics_share_their_queues(routes):
     routes.add(broker(), ["T", "U"])
     assert routes.route("T").queue_datas[0] is routes.route("U").queue_datas[0]
-    finish(routes.wiping_write_perm("broker-a"))
+    finish(routes.topics.wiping_write_perm("broker-a"))
     routes.add(broker(), [TopicConfig(topic_name="T", perm=2)], version=2)
     assert queue_facts(routes, "T") == {"broker-a": (16, 2)}
     assert queue_facts(routes, "U") == {"broker-a": (16, 4)}
@@ -481,12 +491,12 @@ def test_the_invariants_hold_after_any_history(steps):
             case ("delete", topic, cluster):
                 routes.delete_topic(topic, cluster)
             case ("wipe", name):
-                finish(routes.wiping_write_perm(name))
+                finish(routes.topics.wiping_write_perm(name))
         check_invariants(routes)
 
 
 def check_invariants(routes):
-    info = routes.cluster_info()
+    info = routes.groups.cluster_info()
     addresses = [
         a for group in info.broker_addr_table.values() for a in group.broker_addrs.values()
     ]

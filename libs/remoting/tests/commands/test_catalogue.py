@@ -12,13 +12,26 @@ from cometmq.remoting.commands.send import SendMessage, SendMessageReply, SendMe
 from cometmq.remoting.types import Direction
 
 DEAD = {13, 22, 23, 27, 209, 210, 211, 212, 213, 214, 302}
-OF_5X = {18, 47, 60, 61, 217, 225, 343, 345, 353, 354, 355, 370, 400, 401, 402, 513}
+OF_5X = {18, 47, 60, 61, 217, 225, 343, 345, 353, 354, 355, 400, 401, 402, 513}
+OF_4_9_4 = {
+    *range(10, 16), 17, *range(21, 24), *range(25, 44), 45, 46, *range(50, 55), *range(100, 107),
+    *range(200, 217), *range(219, 225), *range(300, 330),
+}  # fmt: skip
+OF_5X_SERVED = {351, 352, 361, 370}
+OF_5X_GROUPS_AND_POP = {*range(901, 909), *range(200_050, 200_057), 200_151}
 TO_CLIENT = {39, 40, 220, 221, 307, 309, 326}
 
 
 def test_every_live_code_of_4_9_4_is_there() -> None:
-    expected = {code for code in RequestCode if code < 900 or code.is_own} - DEAD - OF_5X
-    assert set(COMMANDS) == expected
+    own = {code for code in RequestCode if code.is_own}
+    assert set(COMMANDS) == OF_4_9_4 - DEAD | OF_5X_SERVED | own
+
+
+def test_codes_that_rocketmq_does_not_have_begin_at_30001() -> None:
+    """RocketMQ may give any smaller number a meaning in its next release."""
+    of_rocketmq = OF_4_9_4 | OF_5X | OF_5X_SERVED | OF_5X_GROUPS_AND_POP
+    assert {code for code in RequestCode if not code.is_own} == of_rocketmq
+    assert min(code for code in RequestCode if code.is_own) == 30_001
 
 
 def test_the_table_is_keyed_by_its_own_codes() -> None:

@@ -14,7 +14,7 @@ from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.transport.lane import Answered, Part
-from cometmq.remoting.transport.lane_peer import PULLS, SENDS
+from cometmq.remoting.transport.peer.lane_intake import PULLS, SENDS
 
 PLAIN = 9001
 """The code of the requests that `PlainLane` takes."""

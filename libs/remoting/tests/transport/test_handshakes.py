@@ -9,9 +9,10 @@ import pytest
 
 from cometmq.remoting import RequestCode
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
-from cometmq.remoting.transport import ClientSettings, ServerSettings, TlsSettings, gated_peer
+from cometmq.remoting.transport import ClientSettings, ServerSettings, TlsSettings
 from cometmq.remoting.transport import handshakes as module
 from cometmq.remoting.transport.handshakes import Handshakes
+from cometmq.remoting.transport.peer import tls_state
 
 from .conftest import TLS_KINDS, StartServer, starter
 
@@ -60,10 +61,12 @@ async def test_hosts_take_turns_and_a_bug_ends_one_connection(
     order: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: order.append(context["message"]))
-    handshakes: Handshakes[Peer] = Handshakes(loop, 100)
+    handshakes = Handshakes(loop, 100)
     for host, name in (("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1")):
-        handshakes.wait(host, Peer(order, name))
-    handshakes.wait("b", Peer(order, "b2", fails=True))
+        peer = Peer(order, name)
+        handshakes.wait(host, peer, peer.shake_on)
+    peer = Peer(order, "b2", fails=True)
+    handshakes.wait("b", peer, peer.shake_on)
     assert not handshakes.may_continue  # others wait already
     await asyncio.sleep(0)
 
@@ -72,7 +75,7 @@ async def test_hosts_take_turns_and_a_bug_ends_one_connection(
 
 
 async def test_the_time_of_a_turn_is_bounded() -> None:
-    handshakes: Handshakes[Peer] = Handshakes(asyncio.get_running_loop(), 100)
+    handshakes = Handshakes(asyncio.get_running_loop(), 100)
     handshakes.note(0.004)
     assert handshakes.may_continue
     handshakes.note(0.002)
@@ -82,7 +85,7 @@ async def test_the_time_of_a_turn_is_bounded() -> None:
 
 
 async def test_a_host_has_a_share_of_the_incomplete_handshakes() -> None:
-    handshakes: Handshakes[Peer] = Handshakes(asyncio.get_running_loop(), 80)
+    handshakes = Handshakes(asyncio.get_running_loop(), 80)
     assert [handshakes.begin("a") for _ in range(21)] == [True] * 20 + [False]
     assert handshakes.begin("b")
     handshakes.end("a")
@@ -106,7 +109,7 @@ async def test_all_handshakes_that_wait_for_a_turn_succeed(
 async def test_a_peer_that_does_not_complete_its_handshake_is_closed(
     start_server: Any, connect_raw: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gated_peer, "HANDSHAKE_TIMEOUT_MS", 20)
+    monkeypatch.setattr(tls_state, "HANDSHAKE_TIMEOUT_MS", 20)
     log = Events()
     server, port = await start_server(HANDLERS, ServerSettings(check_interval_ms=20), log=log)
     reader, writer = await connect_raw(port)
@@ -122,7 +125,7 @@ async def test_a_peer_that_does_not_complete_its_handshake_is_closed(
 async def test_a_handshake_has_a_bounded_size(
     start_server: Any, connect_raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gated_peer, "HANDSHAKE_BYTES_MAX", 100)
+    monkeypatch.setattr(tls_state, "HANDSHAKE_BYTES_MAX", 100)
     log = Events()
     _, port = await start_server(HANDLERS, log=log)
     reader, writer = await connect_raw(port)

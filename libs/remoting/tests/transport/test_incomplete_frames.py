@@ -65,7 +65,7 @@ async def test_much_memory_of_incomplete_frames_is_returned(
         writer.write(struct.pack(">II", 16 * 1024 * 1024, 100) + bytes(10 * 1024 * 1024))
         writers.append(writer)
     await eventually(lambda: server.stats().buffered_bytes > 40 * 1024 * 1024)
-    await eventually(lambda: server._buffered_bytes > 40 * 1024 * 1024)
+    await eventually(lambda: server._hub.memory._last_bytes > 40 * 1024 * 1024)
     assert not released
     for writer in writers:
         writer.transport.abort()

@@ -19,10 +19,12 @@ from cometmq.remoting.transport import dispatch
 from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks, InOrder
 from cometmq.remoting.transport.flow import turns
+from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Answered, Part
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
@@ -95,20 +97,24 @@ class World:
         handlers[QUICK] = self.answer_now
         handlers[SLOW] = lambda _, call: InOrder(self.answer_slowly(call))
         self.hub: Hub[PeerProtocol] = Hub(Codec(COMMANDS), settings, clock_ms=lambda: 0, log=NO_LOG)
+        in_flight = InFlight(
+            settings.in_flight_per_connection_max, settings.in_flight_max, self.hub.stats
+        )
         dispatcher: Dispatcher[None] = Dispatcher(
             handlers,
             None,
             Hooks(),
-            in_flight_max=(settings.in_flight_per_connection_max, settings.in_flight_max),
+            in_flight=in_flight,
             tasks=TaskSet(NO_LOG),
             stats=self.hub.stats,
             log=NO_LOG,
         )
-        if has_lane:
-            self.hub.lane = self
-        if is_direct:
-            self.hub.direct = DirectIO(self.hub, self, PythonSockets(), settings)
-        self.peer = LanePeer(self.hub, dispatcher)
+        self.direct = DirectIO(self.hub, self, PythonSockets(), in_flight) if is_direct else None
+        self.peer: ServerPeer = (
+            LanePeer(self.hub, dispatcher, self, self.direct)
+            if has_lane
+            else ServerPeer(self.hub, dispatcher)
+        )
         self.wire = Wire()
         self.peer.connection_made(cast("asyncio.Transport", self.wire))
 
@@ -248,7 +254,7 @@ class World:
             else:
                 one.answer(Reply(body=b"done"))
         if waiting and self.peer.is_open:
-            self.peer.flush()  # as the broker does after each commit
+            self.peer.outlet.flush()  # as the broker does after each commit
 
 
 def request(code: int, opaque: int, *, flag: int = 0) -> bytes:
@@ -270,10 +276,11 @@ def play(
         world = World(bounds, has_lane=has_lane, is_direct=is_direct)
         for data, action in steps:
             if world.peer.is_open and data:
-                if world.hub.direct is None:
+                if world.direct is None:
                     world.peer.data_received(data)
                 else:
-                    world.hub.direct.serve([(world.peer, data)])
+                    assert isinstance(world.peer, LanePeer)
+                    world.direct.serve([(world.peer, data)])
             if action == "pause":
                 world.peer.pause_writing()
             elif action == "resume":

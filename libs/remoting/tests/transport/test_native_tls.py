@@ -146,7 +146,7 @@ async def test_each_request_gets_its_answer_wherever_chunks_end(
         for number in range(8):
             group.create_task(converse(number))
     assert len(direct_peers(server)) == 8
-    assert server._hub.lane.chunk_count
+    assert server._lane.chunk_count
     stats = server.stats()
     assert stats.requests == 8 * 24
     assert (stats.in_flight, stats.unsent_bytes, stats.protocol_errors) == (0, 0, 0)

@@ -17,6 +17,7 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport import ServerSettings
 from cometmq.remoting.transport.flow.budget import UnsentBudget
 from cometmq.remoting.transport.flow.outbox import Outbox
+from cometmq.remoting.transport.flow.room import WAITING_MAX
 from cometmq.remoting.transport.server import LARGE_ANSWERS
 from cometmq.remoting.transport.stats import TransportStats
 
@@ -76,9 +77,12 @@ def connect_deaf(port: int, count: int = 200) -> socket.socket:
     return one
 
 
-async def read_answers(reader: asyncio.StreamReader, count: int) -> list[int]:
+async def read_answers(
+    reader: asyncio.StreamReader, count: int, *, last: int | None = None
+) -> list[int]:
+    """Return the numbers of so many answers, or of those that come with the `last` one."""
     frames, seen = FrameReader(), list[int]()
-    while len(seen) < count:
+    while len(seen) < count and last not in seen:
         data = await asyncio.wait_for(reader.read(100_000), 60)
         assert data, "closed"
         seen += [decode_header(kind, head).opaque for kind, head, _ in frames.feed(data)]
@@ -86,7 +90,7 @@ async def read_answers(reader: asyncio.StreamReader, count: int) -> list[int]:
 
 
 def held_bytes(server: Any) -> int:
-    return sum(peer.held_bytes for peer in server.peers)
+    return sum(peer.outlet.held_bytes for peer in server.peers)
 
 
 async def test_deaf_peers_stay_within_the_budget_and_readers_get_their_answers(
@@ -150,10 +154,10 @@ async def test_small_requests_pass_a_few_large_ones_that_wait(
     budget = server._hub.budget
     await eventually(lambda: server._hub.room.count > 0 and budget.left <= budget.reserved_bytes)
     reader, writer = await connect_raw(port)
-    writer.write(flood(3) + request(SMALL, 99))
-    seen = await read_answers(reader, 1)
-    assert seen[-1] == 99
-    assert len(seen) < 4
+    writer.write(flood(WAITING_MAX - 1) + request(SMALL, 99))
+    seen = await read_answers(reader, WAITING_MAX, last=99)
+    # There is a little room whenever the kernel takes more of the output, but not for all.
+    assert 99 in seen[: WAITING_MAX - 1]
 
 
 async def test_a_closed_connection_leaves_no_waiting_requests(
@@ -186,9 +190,7 @@ async def test_memory_is_released_after_much_output_was_freed(
 
 
 def test_the_share_of_a_connection_falls_with_what_is_left() -> None:
-    budget: UnsentBudget[Any] = UnsentBudget(
-        bytes_max=800, drain_timeout_ms=1, stats=TransportStats(), log=NO_LOG
-    )
+    budget = UnsentBudget(bytes_max=800, drain_timeout_ms=1, stats=TransportStats(), log=NO_LOG)
     assert budget.admits(75, reads_well=False)  # an eighth of 600
     assert not budget.admits(76, reads_well=False)
     budget.left = 208

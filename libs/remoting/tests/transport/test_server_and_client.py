@@ -244,19 +244,19 @@ async def test_a_late_loop_is_blamed_for_its_timeouts(start_server: Any, new_cli
     def query(_: None, call: Call[QueryConsumerOffset]) -> Reply | None:
         if call.header.queue_id:
             return Reply(header=QueryConsumerOffsetReply(offset=1))
-        time.sleep(4)  # blocks the loop of client and server, as a wrong listener does
+        time.sleep(1)  # blocks the loop of client and server, as a wrong listener does
         return None
 
     _, port = await start_server({QUERY: query})
-    client = new_client()
+    client = new_client(ClientSettings(check_interval_ms=50))
     address = f"127.0.0.1:{port}"
     await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)
     unanswered = msgspec.structs.replace(HEADER, queue_id=0)
     with pytest.raises(RequestTimeout) as caught:
-        await client.invoke(address, QUERY, unanswered, timeout_ms=2_000)
+        await client.invoke(address, QUERY, unanswered, timeout_ms=700)
     assert caught.value.loop_late_ms >= LATE_MS
     assert caught.match(
-        rf"{address} did not answer .* within 2000 ms, but this program's event loop was late by "
+        rf"{address} did not answer .* within 700 ms, but this program's event loop was late by "
         rf"{caught.value.loop_late_ms} ms meanwhile.* too many calls at once.* asyncio.to_thread"
     )
 

@@ -2,9 +2,11 @@
 """TLS and plain connections on one port."""
 
 import asyncio
+import gc
 import re
 import ssl
 import subprocess
+import weakref
 from pathlib import Path
 from typing import Any, cast
 
@@ -52,6 +54,26 @@ async def test_permissive_serves_both(start_server: Any, new_client: Any) -> Non
     for client in (new_client(TLS_CLIENT), new_client()):
         response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, BODY, timeout_ms=60_000)
         assert response.header.offset == len(BODY)
+
+
+async def test_the_memory_of_a_closed_connection_is_free_at_once(
+    start_server: Any, new_client: Any
+) -> None:
+    is_free, states = asyncio.Event(), []
+
+    def handle(_: object, call: Call[Any]) -> QueryConsumerOffsetReply:
+        states.append(weakref.ref(call.peer.tls, lambda _: is_free.set()))
+        return QueryConsumerOffsetReply(offset=0)
+
+    _, port = await start_server({QUERY: handle}, server_settings(TlsMode.ENFORCING))
+    client = new_client(TLS_CLIENT)
+    await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, BODY, timeout_ms=60_000)
+    gc.disable()
+    try:
+        await client.close(0)
+        await asyncio.wait_for(is_free.wait(), 60)
+    finally:
+        gc.enable()
 
 
 async def test_enforcing_refuses_plain_connections(start_server: Any, new_client: Any) -> None:

@@ -14,7 +14,7 @@ from cometmq.ha.member import Role
 
 WATCH_MS: Final = 250
 
-SERVING_ROLES: Final = frozenset({Role.MASTER, Role.PARKING, Role.SLAVE})
+SERVING_ROLES: Final = frozenset({Role.MASTER, Role.HANDING_OVER, Role.SLAVE})
 
 
 def is_ready(report: Report) -> bool:

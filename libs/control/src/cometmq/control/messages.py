@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convert reports to protobuf messages and back."""
 
-from typing import Final, TypeVar
+from typing import Final
 
 from cometmq.control.controlled import Report, Target
 from cometmq.control.v1 import control_pb2 as pb
@@ -11,31 +11,11 @@ from cometmq.ha.record import Copy
 from cometmq.ha.state import Standing
 from cometmq.remoting.errors import RemoteProtocolError
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-ROLES: Final = {
-    Role.RECOVERING: pb.ROLE_RECOVERING,
-    Role.SLAVE: pb.ROLE_SLAVE,
-    Role.PROMOTING: pb.ROLE_PROMOTING,
-    Role.MASTER: pb.ROLE_MASTER,
-    Role.PARKING: pb.ROLE_PARKING,
-    Role.FENCED: pb.ROLE_FENCED,
-    Role.FAILED: pb.ROLE_FAILED,
-}
-STANDINGS: Final = {
-    Standing.NEW: pb.STANDING_NEW,
-    Standing.PROVEN: pb.STANDING_PROVEN,
-    Standing.SUSPECT: pb.STANDING_SUSPECT,
-}
-
-
-def _inverse(table: dict[K, V]) -> dict[V, K]:
-    return {value: key for key, value in table.items()}
-
-
-_ROLES_BACK: Final = _inverse(ROLES)
-_STANDINGS_BACK: Final = _inverse(STANDINGS)
+# The API names its values as the rules do.
+ROLES: Final = {it: pb.Role.Value(f"ROLE_{it.name}") for it in Role}
+STANDINGS: Final = {it: pb.Standing.Value(f"STANDING_{it.name}") for it in Standing}
+_ROLES_BACK: Final = {value: it for it, value in ROLES.items()}
+_STANDINGS_BACK: Final = {value: it for it, value in STANDINGS.items()}
 
 
 def _to_copy(copy: Copy) -> pb.Copy:

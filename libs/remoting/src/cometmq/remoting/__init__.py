@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """RocketMQ's remoting protocol: a sans-io core, and an asyncio transport."""
 
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from cometmq.remoting.command import (
     OK,
     Call,
@@ -22,8 +24,12 @@ from cometmq.remoting.errors import (
     command_error,
 )
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.response_codes import ResponseCode
 from cometmq.remoting.types import Buffer, Direction, Language, Serialization
 from cometmq.remoting.versions import CURRENT_VERSION
+
+if TYPE_CHECKING:
+    from cometmq.remoting.codes import RequestCode
 
 __all__ = [
     "CURRENT_VERSION",
@@ -51,3 +57,16 @@ __all__ = [
     "Serialization",
     "command_error",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "RequestCode":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # First use imports the requests with their headers and bodies, which take 13 ms: a help page
+    # and an error message of the command line need none.
+    found = globals()[name] = import_module("cometmq.remoting.codes").RequestCode
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -98,6 +98,11 @@ class Connection:
         return self._reader.buffered_bytes
 
     @property
+    def missing_bytes(self) -> int:
+        """How much of the incomplete frame has not been received."""
+        return self._reader.missing_bytes
+
+    @property
     def pending_count(self) -> int:
         """The number of requests sent from this end that await an answer."""
         return len(self._pending)

@@ -41,7 +41,7 @@ class TransportError(Outage):
 
 
 class ConnectFailed(TransportError):
-    """No connection could be established in time; the peer cannot have seen the request."""
+    """No connection was established, so the peer cannot have seen the request."""
 
 
 class ConnectionLost(TransportError):

@@ -113,6 +113,11 @@ class FrameReader:
         self._tail += data
         self.buffered_bytes += len(data)
 
+    @property
+    def missing_bytes(self) -> int:
+        """How much of the incomplete frame has not been received."""
+        return max(0, self._need - self.buffered_bytes) if self.buffered_bytes else 0
+
     def split(self, data: bytes) -> list[Frame]:
         """Return the frames of ``data``, which contains only whole frames.
 

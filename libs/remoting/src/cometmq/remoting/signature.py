@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import SpelledFields
 from cometmq.remoting.types import Buffer
 
@@ -45,6 +46,13 @@ class SessionCredentials(msgspec.Struct, frozen=True, metaclass=SpelledFields):
 
     def __repr__(self) -> str:
         return f"SessionCredentials(access_key={self.access_key!r}, secret_key=***)"
+
+
+def credentials_of(access_key: str, secret_key: str) -> SessionCredentials | None:
+    """Return a program's account, None without keys; raise SettingsError for half an account."""
+    if bool(access_key) != bool(secret_key):
+        raise SettingsError("accessKey and secretKey belong together: set both or neither")
+    return SessionCredentials(access_key, secret_key) if access_key else None
 
 
 class Signer:

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.metrics import Registry, StatsCollector, build_families, loop_families
 from cometmq.runtime.places import listening
 from cometmq.runtime.process.loop_lag import LoopLag
+from cometmq.runtime.version import VERSION
 from cometmq.runtime.worker import Worker
 
 HEAD_BYTES_MAX = 8 * 1024
@@ -65,10 +65,9 @@ class AdminHttp:
         self.registry = registry or Registry()
         self.lag = LoopLag()
         self.registry.add(StatsCollector(loop_families(), lambda: self.lag))
-        versions = version("cometmq-runtime"), python_version()
+        versions = VERSION, python_version()
         self.registry.add(StatsCollector(build_families(), lambda: versions))
         self._log = log
-        self._live: dict[str, Check] = {}
         self._ready: dict[str, Check] = {}
         self._warnings: dict[str, Check] = {}
         self._settings: dict[str, Callable[[], str]] = {}
@@ -85,10 +84,6 @@ class AdminHttp:
             "/settings": self._settings_page,
             "/": self._index,
         }
-
-    def add_live_check(self, name: str, check: Check) -> None:
-        """Make /healthz fail while the check returns a reason, so that the process is restarted."""
-        self._live[name] = check
 
     def add_ready_check(self, name: str, check: Check) -> None:
         """Make /readyz fail while the check returns a reason, so that no traffic is routed here."""
@@ -176,10 +171,10 @@ class AdminHttp:
             return b""
 
     async def _healthz(self) -> Answer:
-        return _health(self._live)
+        return _health({})  # the loop runs
 
     async def _readyz(self) -> Answer:
-        return _health({**self._live, **self._ready}, self._warnings)
+        return _health(self._ready, self._warnings)
 
     async def _settings_page(self) -> Answer:
         parts = [f"# {name}\n{text()}" for name, text in self._settings.items()]

@@ -16,8 +16,13 @@ def replace_file(path: Path, data: bytes) -> None:
     if path.exists():
         path.replace(path.with_name(path.name + ".bak"))
     fresh.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)

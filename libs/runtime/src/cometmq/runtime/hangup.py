@@ -27,6 +27,12 @@ def cancelled_by_signals() -> Iterator[None]:
     SAME_REQUEST_S belong to the same request: a shell or `make` sends them to a process and to its
     group. asyncio would raise KeyboardInterrupt in any callback at the second SIGINT, and a
     transport would print its traceback.
+
+    Raises:
+        asyncio.CancelledError: A signal came, but the block has ended as if it had not: the signal
+            struck in its last step, or the block has swallowed the cancellation (`asyncio.wait_for`
+            does so if its result arrives at the same time). A block that goes on deliberately
+            calls `uncancel`.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
@@ -43,7 +49,8 @@ def cancelled_by_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         elif not loop.is_closed():
-            loop.call_soon_threadsafe(task.cancel)
+            task.cancel()
+            loop.call_soon_threadsafe(bool)  # wakes the loop
 
     kept = {number: signal.getsignal(number) for number in _SIGNALS}
     handled = {number: before for number, before in kept.items() if before != signal.SIG_IGN}
@@ -51,6 +58,8 @@ def cancelled_by_signals() -> Iterator[None]:
         signal.signal(number, received)
     try:
         yield
+        if requests and task.cancelling():
+            raise asyncio.CancelledError
     finally:
         if requests:
             # Python restores the default handlers while it exits; the status must not depend on it.

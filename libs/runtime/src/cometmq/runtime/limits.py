@@ -18,13 +18,17 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
+from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.transport.flow.budget import LARGE_BYTES
+from cometmq.remoting.transport.flow.frames import FRAME_PATIENCE_MS
 from cometmq.remoting.transport.handshakes import (
     HANDSHAKE_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
     HOST_MIN,
     HOST_SHARE,
 )
+from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.runtime.metrics import Family, Row, labelled_counter, labelled_gauge
 
 PEERS_MAX: Final = 10_000
@@ -83,6 +87,22 @@ HANDSHAKE_LIMITS: Final[tuple[Limit, ...]] = (
     ),
 )  # fmt: skip
 """The limits of every server with TLS, which its transport enforces."""
+
+FRAME_LIMITS: Final[tuple[Limit, ...]] = (
+    Limit(
+        "frame_bytes", "Bytes of a frame after its first four", Scope.CONNECTION, _CLOSED,
+        fixed=FRAME_BYTES_MAX,
+    ),
+    Limit(
+        "unfinished_frame_bytes", f"Bytes of unfinished frames above {LARGE_BYTES >> 10} KB",
+        Scope.TOTAL,
+        "Above a quarter of it, connections wait for their turn, by address; one that takes more"
+        f" than {FRAME_PATIENCE_MS // 1000} s is closed. Above it, those with the longest are"
+        " closed (`connection.overflowed`).",
+        fixed=ServerSettings().frames_bytes_max,
+    ),
+)  # fmt: skip
+"""The limits of every server on what it receives, which its transport enforces."""
 
 
 class ShareSettings(Protocol):

@@ -204,6 +204,14 @@ def client_tls(settings: _Client, label: Label = str) -> TlsSettings:
     return _client(_given(keys, settings, label), is_on=keys.is_on)
 
 
+def client_tls_if_on(settings: _Client, label: Label = str) -> TlsSettings:
+    """Return `client_tls`, without its keys if it is off: a tls.properties may have them for
+    others.
+    """
+    tls = client_tls(settings, label)
+    return tls if tls.enable else TlsSettings()
+
+
 def client_tls_of_file(path: Path, setting: str = "tls.config.file") -> TlsSettings:
     """Return the TLS settings in a `tls.properties` file, for programs without TLS settings.
 

@@ -10,10 +10,8 @@ from cometmq.exporter.figures import ExporterStats, Findings
 from cometmq.exporter.metrics import CLIENT_FAMILIES, OWN_FAMILIES
 from cometmq.exporter.rounds import Rounds
 from cometmq.exporter.settings import ExporterSettings
-from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
-from cometmq.remoting.signature import SessionCredentials
-from cometmq.remoting.transport.settings import TlsSettings
+from cometmq.remoting.signature import credentials_of
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
@@ -21,7 +19,7 @@ from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tasks import every
-from cometmq.runtime.tls_keys import Label, client_tls
+from cometmq.runtime.tls_keys import Label, client_tls_if_on
 
 FAULTS_SHOWN: Final = 3
 
@@ -110,15 +108,9 @@ class ExporterApp:
 
 
 def _options(settings: ExporterSettings, label: Label) -> ClientOptions:
-    credentials = None
-    if bool(settings.access_key) != bool(settings.secret_key):
-        raise SettingsError("accessKey and secretKey belong together: set both or neither")
-    if settings.access_key:
-        credentials = SessionCredentials(settings.access_key, settings.secret_key)
-    tls = client_tls(settings, label)
     return ClientOptions(
         namesrv=settings.namesrv_addr,
         api_timeout_ms=settings.request_timeout,
-        credentials=credentials,
-        tls=tls if tls.enable else TlsSettings(),  # a tls.properties may have keys for others
+        credentials=credentials_of(settings.access_key, settings.secret_key),
+        tls=client_tls_if_on(settings, label),
     )

@@ -30,14 +30,13 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from cometmq.namesrv.epochs import Epochs, Verdict
+from cometmq.namesrv.broker_groups import MASTER_ID, BrokerGroups, BrokerId, copy_of
+from cometmq.namesrv.epochs import Epochs
 from cometmq.namesrv.topic_routes import Topic, TopicRoutes
-from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, TopicRoute
+from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.bodies.topic_config import DataVersion
-from cometmq.remoting.message.flags import Perm
-from cometmq.runtime.incremental import Steps, finish
+from cometmq.runtime.incremental import Steps
 
-MASTER_ID: Final = 0
 STEP_GROUPS: Final = 500
 """Number of broker groups that are copied in one step of about 1 ms."""
 DOUBT_MS: Final = 10_000
@@ -49,15 +48,6 @@ class Connection(Protocol):
     """A broker's connection; the table only compares connections and never closes one."""
 
     def close(self) -> None: ...
-
-
-class BrokerId(NamedTuple):
-    """The identity under which a broker registers."""
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    address: str
 
 
 class Registration(NamedTuple):
@@ -111,32 +101,13 @@ class RouteTable:
     def __init__(self, doubt_ms: int = DOUBT_MS) -> None:
         """`doubt_ms` is how long an epoch without proof excludes a broker that keeps trying."""
         self.epochs = Epochs(doubt_ms)
-        self._groups: dict[str, BrokerData] = {}
-        self._clusters: dict[str, dict[str, None]] = {}
+        self.groups = BrokerGroups()
         self.topics = TopicRoutes()
         self._live: dict[str, Live] = {}
         self._kept: dict[str, int] = {}  # group -> when its lost master leaves the routes
         self._registered_count = 0
         self._expired_count = 0
         self._disconnected_count = 0
-
-    def judge(
-        self, broker_name: str, epoch: int | None, *, is_proven: bool = False, now_ms: int = 0
-    ) -> Verdict:
-        """Decide whether a registration is accepted, and count a refusal."""
-        return self.epochs.judge(broker_name, epoch, is_proven=is_proven, now_ms=now_ms)
-
-    def register(
-        self,
-        registration: Registration,
-        *,
-        connection: Connection,
-        now_ms: int,
-        keep_ms: int = 0,
-    ) -> Master | None:
-        """Add or refresh a broker at once, see `registering`."""
-        work = self.registering(registration, connection=connection, now_ms=now_ms, keep_ms=keep_ms)
-        return finish(work)
 
     def registering(
         self,
@@ -168,7 +139,10 @@ class RouteTable:
             self._end_keeping(broker.broker_name)
         elif keep_ms > 0 and known is not None and self._is_leading_member(broker.address):
             self._kept[broker.broker_name] = now_ms + keep_ms
-        is_new = self._place(broker)
+        is_master_kept = broker.broker_name in self._kept
+        replaced = self.groups.place(broker, is_master_kept=is_master_kept)
+        if replaced is not None and replaced != broker.address:
+            self._live.pop(replaced, None)
         is_known = known is not None and known.data_version == registration.data_version
         is_in_doubt = known is not None and known.is_doubted(connection)
         live = self._live[broker.address] = Live(
@@ -182,7 +156,7 @@ class RouteTable:
             is_in_doubt,
         )
         self._registered_count += 1
-        if broker.broker_id == MASTER_ID and (is_new or is_in_doubt or not is_known):
+        if broker.broker_id == MASTER_ID and (replaced is None or is_in_doubt or not is_known):
             address, name = broker.address, broker.broker_name
             count = yield from self.topics.putting(
                 name, registration.topics, lambda: self._live.get(address) is live
@@ -200,8 +174,7 @@ class RouteTable:
         The address has to match, so that a late request from an old process cannot remove the new
         process that registered with the same id.
         """
-        group = self._groups.get(broker.broker_name)
-        if group is None or group.broker_addrs.get(broker.broker_id) != broker.address:
+        if self.groups.address_of(broker.broker_name, broker.broker_id) != broker.address:
             return
         if broker.broker_id == MASTER_ID and broker.broker_name in self._kept:
             self._end_keeping(broker.broker_name)
@@ -214,8 +187,7 @@ class RouteTable:
 
         A holder of an earlier epoch does not count: the broker is its successor.
         """
-        group = self._groups.get(broker.broker_name)
-        address = group.broker_addrs.get(broker.broker_id) if group is not None else None
+        address = self.groups.address_of(broker.broker_name, broker.broker_id)
         is_kept = broker.broker_id == MASTER_ID and broker.broker_name in self._kept
         live = None if address is None else self._live.get(address)
         held = None if live is None else live.epoch
@@ -285,25 +257,17 @@ class RouteTable:
         """Return the number of brokers that last used this connection."""
         return sum(live.connection is connection for live in self._live.values())
 
-    def group_count_of(self, topic: str) -> int:
-        """Return the number of broker groups that have a topic."""
-        return len(self.topics.of(topic))
-
-    def route(self, topic: str) -> TopicRoute | None:
-        """Return the brokers and queues of a topic; None if no broker has it."""
-        return finish(self.routing(topic))
-
     def routing(self, topic: str) -> Steps[TopicRoute | None]:
         """Return the brokers and queues of a topic, with some of its groups per step."""
-        queues = self.topics.of(topic)
+        groups, queues = self.groups.by_name, self.topics.of(topic)
         route = TopicRoute([], {}, None, [])
         for number, (name, queue) in enumerate(list(queues.items()), 1):
             if not number % STEP_GROUPS:
                 yield
-            group = self._groups.get(name)
+            group = groups.get(name)
             if group is None:
                 continue
-            route.broker_datas.append(_copy(group))
+            route.broker_datas.append(copy_of(group))
             route.queue_datas.append(queue)
             for address in group.broker_addrs.values():
                 live = self._live.get(address)
@@ -311,53 +275,20 @@ class RouteTable:
                     route.filter_server_table[address] = list(live.filter_servers)
         return route if route.broker_datas else None
 
-    def cluster_info(self) -> ClusterInfo:
-        return ClusterInfo(
-            broker_addr_table={name: _copy(group) for name, group in self._groups.items()},
-            cluster_addr_table={name: list(groups) for name, groups in self._clusters.items()},
-        )
-
-    def wiping_write_perm(self, broker_name: str) -> Steps[int]:
-        """Remove write permission from a broker's topics; return the number of topics."""
-        kept = ~int(Perm.WRITE)  # the operators of an enum take a microsecond each
-        return self.topics.changing_perm(broker_name, lambda perm: perm & kept)
-
-    def adding_write_perm(self, broker_name: str) -> Steps[int]:
-        """Make all of a broker's topics readable and writable; return the number of topics."""
-        both = int(Perm.READ | Perm.WRITE)
-        return self.topics.changing_perm(broker_name, lambda _: both)
-
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Remove a topic from one cluster, or from all."""
-        names = None if cluster is None else self._clusters.get(cluster, ())
+        names = None if cluster is None else self.groups.of_cluster(cluster)
         for broker_name in self.topics.delete(topic, names):
             self._doubt(broker_name)
 
     def topics_of_cluster(self, cluster: str) -> Steps[list[str]]:
         """Return the topics that at least one broker of the cluster has."""
-        names = dict(self._clusters.get(cluster, {}))
+        names = dict(self.groups.of_cluster(cluster))
         return self.topics.selecting(lambda queues: not names.keys().isdisjoint(queues))
-
-    def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the names of clusters and groups, which also exist as topics, and one broker's
-        address.
-        """
-        names = dict.fromkeys(
-            name for cluster, groups in self._clusters.items() for name in (cluster, *groups)
-        )
-        addresses = (a for group in self._groups.values() for a in group.broker_addrs.values())
-        return list(names), next(addresses, None)
-
-    def topics_with_flags(self, *, wanted: int, unwanted: int = 0) -> Steps[list[str]]:
-        """Return the topics whose first queue data has all `wanted` and no `unwanted` flags."""
-        examined, expected = int(wanted | unwanted), int(wanted)
-        return self.topics.selecting(
-            lambda queues: next(iter(queues.values())).topic_sys_flag & examined == expected
-        )
 
     def stats(self) -> RouteStats:
         return RouteStats(
-            len(self._clusters),
+            self.groups.cluster_count,
             len(self._live),
             self.topics.count,
             self._registered_count,
@@ -370,26 +301,9 @@ class RouteTable:
         """Return the live brokers by address."""
         return self._live
 
-    def _place(self, broker: BrokerId) -> bool:
-        """Add the address to its group and cluster; return True if the group or id is new."""
-        self._clusters.setdefault(broker.cluster, {})[broker.broker_name] = None
-        group = self._groups.get(broker.broker_name)
-        if group is None:
-            group = BrokerData({}, broker.broker_name, broker.cluster)
-            self._groups[broker.broker_name] = group
-        addresses = group.broker_addrs
-        for other_id in [i for i, a in addresses.items() if a == broker.address]:
-            if other_id not in {broker.broker_id, self._kept_id(broker.broker_name)}:
-                del addresses[other_id]
-        replaced = addresses.get(broker.broker_id)
-        if replaced not in {None, broker.address}:
-            self._live.pop(replaced, None)
-        addresses[broker.broker_id] = broker.address
-        return replaced is None
-
     def _doubt(self, broker_name: str) -> None:
         """Make the master of a group register all its topics again."""
-        address = self._groups[broker_name].broker_addrs.get(MASTER_ID)
+        address = self.groups.address_of(broker_name)
         live = None if address is None else self._live.get(address)
         if live is not None:
             live.is_in_doubt = True
@@ -408,7 +322,7 @@ class RouteTable:
             self._drop(address)
 
     def _master_of(self, broker_name: str) -> Master | None:
-        address = self._groups[broker_name].broker_addrs.get(MASTER_ID)
+        address = self.groups.address_of(broker_name)
         if address is None or broker_name in self._kept:
             return None
         return Master(address, self._live[address].ha_address)
@@ -416,23 +330,15 @@ class RouteTable:
     def _drop(self, address: str) -> None:
         """Remove an address, and any groups, clusters and topics that become empty."""
         name = self._live.pop(address).broker.broker_name
-        addresses = self._groups[name].broker_addrs
-        for broker_id in [i for i, other in addresses.items() if other == address]:
-            del addresses[broker_id]
-        if MASTER_ID not in addresses:
+        self.groups.remove_address(name, address)
+        if self.groups.address_of(name) is None:
             self._kept.pop(name, None)
         self._remove_if_empty(name)
 
     def _remove_if_empty(self, name: str) -> None:
-        if self._groups[name].broker_addrs:
-            return
-        del self._groups[name]
-        self.epochs.forget(name)
-        for cluster in [one for one, names in self._clusters.items() if name in names]:
-            del self._clusters[cluster][name]
-            if not self._clusters[cluster]:
-                del self._clusters[cluster]
-        self.topics.remove_group(name)
+        if self.groups.remove_if_empty(name):
+            self.epochs.forget(name)
+            self.topics.remove_group(name)
 
     def _is_leading_member(self, address: str) -> bool:
         """Return whether this is the live master of a group with epochs."""
@@ -443,14 +349,7 @@ class RouteTable:
             and self.epochs.of(live.broker.broker_name) is not None
         )
 
-    def _kept_id(self, name: str) -> int | None:
-        return MASTER_ID if name in self._kept else None
-
     def _end_keeping(self, name: str) -> None:
         """Remove a kept master from its group, which may leave the group empty."""
         if self._kept.pop(name, None) is not None:
-            self._groups[name].broker_addrs.pop(MASTER_ID, None)
-
-
-def _copy(group: BrokerData) -> BrokerData:
-    return BrokerData(dict(group.broker_addrs), group.broker_name, group.cluster)
+            self.groups.by_name[name].broker_addrs.pop(MASTER_ID, None)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from cometmq.remoting.bodies.route import QueueData
+from cometmq.remoting.message.flags import Perm
 from cometmq.runtime.incremental import Steps, finish
 
 STEP_TOPICS: Final = 5_000
@@ -164,7 +165,24 @@ class TopicRoutes:
             yield
         return found
 
-    def changing_perm(self, broker_name: str, change: Callable[[int], int]) -> Steps[int]:
+    def with_flags(self, *, wanted: int, unwanted: int = 0) -> Steps[list[str]]:
+        """Return the topics whose first queue data has all `wanted` and no `unwanted` flags."""
+        examined, expected = int(wanted | unwanted), int(wanted)
+        return self.selecting(
+            lambda queues: next(iter(queues.values())).topic_sys_flag & examined == expected
+        )
+
+    def wiping_write_perm(self, broker_name: str) -> Steps[int]:
+        """Remove write permission from a group's topics; return the number of topics."""
+        kept = ~int(Perm.WRITE)  # the operators of an enum take a microsecond each
+        return self._changing_perm(broker_name, lambda perm: perm & kept)
+
+    def adding_write_perm(self, broker_name: str) -> Steps[int]:
+        """Make all of a group's topics readable and writable; return the number of topics."""
+        both = int(Perm.READ | Perm.WRITE)
+        return self._changing_perm(broker_name, lambda _: both)
+
+    def _changing_perm(self, broker_name: str, change: Callable[[int], int]) -> Steps[int]:
         """Change the permission of a group's topics; return the number of topics."""
         count = 0
         for part in self._parts():

@@ -14,7 +14,7 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_SLAVE: _ClassVar[Role]
     ROLE_PROMOTING: _ClassVar[Role]
     ROLE_MASTER: _ClassVar[Role]
-    ROLE_PARKING: _ClassVar[Role]
+    ROLE_HANDING_OVER: _ClassVar[Role]
     ROLE_FENCED: _ClassVar[Role]
     ROLE_FAILED: _ClassVar[Role]
 
@@ -29,7 +29,7 @@ ROLE_RECOVERING: Role
 ROLE_SLAVE: Role
 ROLE_PROMOTING: Role
 ROLE_MASTER: Role
-ROLE_PARKING: Role
+ROLE_HANDING_OVER: Role
 ROLE_FENCED: Role
 ROLE_FAILED: Role
 STANDING_UNSPECIFIED: Standing

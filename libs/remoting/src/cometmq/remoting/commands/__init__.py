@@ -127,6 +127,8 @@ class RequestCode(IntEnum):
     SEND_REPLY_MESSAGE_V2 = to_broker(325, REPLY, Kind.ANY_ROLE, request_reply.SendReplyMessageV2,
         request_reply.SendReplyMessageReply, body=BYTES, handler="send_reply_message")
 
+    RECALL_MESSAGE = to_broker(370, SEND, Kind.CHANGE, send.RecallMessage, send.RecallMessageReply)
+
     # The broker: pulling and queries
     PULL_MESSAGE = to_broker(11, consume("topic", "consumer_group"), Kind.READ, pull.PullMessage,
         pull.PullMessageReply, reply_body=RECORDS, has_second_port=False, is_native=True)
@@ -193,6 +195,7 @@ class RequestCode(IntEnum):
     GET_TOPIC_STATS_INFO = to_broker(202, SIGNED, Kind.READ, topics.GetTopicStatsInfo,
         reply_body=json_body(TopicStats), may_miss=True)
     DELETE_TOPIC_IN_BROKER = to_broker(215, ADMIN, Kind.CHANGE, topics.DeleteTopicInBroker)
+    TRIM_QUEUE = to_broker(30005, ADMIN, Kind.CHANGE, topics.TrimQueue, topics.TrimQueueReply)
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER = to_broker(305, SIGNED, Kind.ANY_ROLE,
         reply_body=json_body(TopicList), handler="get_system_topic_list")
     GET_TOPIC_CONFIG = to_broker(351, SIGNED, Kind.ANY_ROLE, topics.GetTopicConfig,
@@ -317,7 +320,6 @@ class RequestCode(IntEnum):
     UPDATE_AND_GET_GROUP_FORBIDDEN = 353
     CHECK_ROCKSDB_CQ_WRITE_PROGRESS = 354
     EXPORT_ROCKSDB_CONFIG_TO_JSON = 355
-    RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400
     SET_MESSAGE_REQUEST_MODE = 401
     GET_ALL_MESSAGE_REQUEST_MODE = 402

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers for sending a message, a batch, or a message back to the broker."""
+"""Headers for sending a message, a batch, or a message back to the broker, and for a recall."""
 
 from typing import Final
 
@@ -82,3 +82,17 @@ class ConsumerSendMsgBack(msgspec.Struct, frozen=True, gc=False, rename="camel")
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
+
+
+class RecallMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Drop a delayed message that still waits; see `message/recall_handle.py`."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+class RecallMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The unique key of the message that will not be delivered."""
+
+    msg_id: str

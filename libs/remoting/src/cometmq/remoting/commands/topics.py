@@ -3,7 +3,7 @@
 
 import msgspec
 
-from cometmq.remoting.integers import Int32
+from cometmq.remoting.integers import Int32, Int64
 
 
 class UpdateAndCreateTopic(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -31,6 +31,25 @@ class DeleteTopicInBroker(msgspec.Struct, frozen=True, gc=False, rename="camel")
     """Delete a topic from a broker."""
 
     topic: str
+
+
+class TrimQueue(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Delete the messages of a queue before an offset, or only say what would be deleted."""
+
+    topic: str
+    queue_id: Int32
+    offset: Int64
+    dry_run: bool = False
+
+
+class TrimQueueReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """What a trim deletes."""
+
+    min_offset: Int64
+    """Where the queue began before."""
+    message_count: Int64
+    size: Int64
+    """The size of the messages in bytes; that of many messages is estimated."""
 
 
 class GetTopicConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -72,6 +72,8 @@ class PropertyKey(StrEnum):
     CRC32 = "__CRC32#"
 
 
+TIME_DIGITS_MAX: Final = 18
+"""The longest time in a property; longer numbers may not fit into 64 bits."""
 RESERVED_KEYS: Final = frozenset(key.value for key in PropertyKey)
 """Names that the client rejects as user properties."""
 
@@ -113,6 +115,13 @@ def property_value(text: str, key: str) -> str | None:
             if value:
                 return value
         end = start + len(name) - 1
+
+
+def timed_ms(properties: Mapping[str, str]) -> int | None:
+    """Return the delivery time of a message that waits for a time, or that has waited for one."""
+    value = properties.get(PropertyKey.TIMER_OUT_MS, "")
+    is_number = value.isascii() and value.isdecimal() and len(value) <= TIME_DIGITS_MAX
+    return int(value) if is_number else None
 
 
 def without_property(text: str, key: str) -> str:

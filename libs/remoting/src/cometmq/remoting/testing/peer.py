@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 
 from cometmq.remoting.command import Call, Reply, Request, Response
-from cometmq.remoting.errors import CometError, RequestTimeout
+from cometmq.remoting.errors import CometError, ConnectionLost
 from cometmq.remoting.raw import Body
 from cometmq.remoting.versions import CURRENT_VERSION
 
 
-class ScriptedPeer:
+class FakePeer:
     """A ``Peer`` for tests of handlers.
 
-    ``script`` maps a code to the result of ``invoke``: a Response, or an error to raise; a code
-    without an entry times out. ``sent`` holds oneway requests, ``asked`` all other requests, and
-    ``replies`` the answers to calls, in order.
+    ``answers`` maps a code to the result of ``invoke``: a Response, or an error to raise; a code
+    without an entry fails with a lost connection. ``sent`` holds oneway requests, ``asked`` all
+    other requests, and ``replies`` the answers to calls, in order.
     """
 
-    def __init__(self, address: str = "127.0.0.1:50000") -> None:
+    def __init__(self, address: str = "127.0.0.1:40001") -> None:
         ip, _, port = address.rpartition(":")
         self.address = address
         self.host = bytes(map(int, ip.split("."))) + struct.pack(">i", int(port))
@@ -31,10 +31,10 @@ class ScriptedPeer:
         self.has_room = True
         self.waiting: list[Callable[[], None]] = []
         self.state: dict[str, object] = {}
-        self.script: dict[int, Response | CometError] = {}
+        self.answers: dict[int, Response | CometError] = {}
         self.sent: list[Request] = []
         self.asked: list[Request] = []
-        self.replies: list[tuple[Call[Any], Reply]] = []
+        self.replies: list[Reply] = []
 
     def call(self, code: int, header: Any = None, body: bytes = b"", **more: Any) -> Call[Any]:
         """Return a request as if this peer had sent it."""
@@ -57,7 +57,7 @@ class ScriptedPeer:
         body: Body = b"",
         ext: Mapping[str, str] | None = None,
     ) -> bool:
-        """Record a oneway request; return False if the script forbids sending."""
+        """Record a oneway request; return False if the peer cannot take it."""
         if not (self.is_open and self.is_writable):
             return False
         self.sent.append(Request(code, header, body, ext, is_oneway=True))
@@ -72,9 +72,9 @@ class ScriptedPeer:
         timeout_ms: int,
         ext: Mapping[str, str] | None = None,
     ) -> Response:
-        """Record a request, and answer from the script."""
+        """Record a request, and answer from ``answers``."""
         self.asked.append(Request(code, header, body, ext))
-        answer = self.script.get(code, RequestTimeout(f"no answer in {timeout_ms} ms"))
+        answer = self.answers.get(code, ConnectionLost(f"{self.address} does not answer {code}"))
         if isinstance(answer, CometError):
             raise answer
         return answer
@@ -82,8 +82,7 @@ class ScriptedPeer:
     def reply(self, call: Call[Any], reply: Reply | msgspec.Struct) -> None:
         """Record an answer; a plain header is recorded as a success."""
         if self.is_open and not call.is_oneway:
-            answer = reply if isinstance(reply, Reply) else Reply(header=reply)
-            self.replies.append((call, answer))
+            self.replies.append(reply if isinstance(reply, Reply) else Reply(header=reply))
 
     def close(self) -> None:
         """Close the connection."""

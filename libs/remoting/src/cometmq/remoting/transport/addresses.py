@@ -10,8 +10,10 @@ from typing import Any, Final
 from cometmq.remoting.errors import SettingsError
 
 NO_HOST: Final = bytes(8)
-_HOST: Final = re.compile(r"[^\s/@,;?#\\]+")
-"""A host name or IP address; the characters left out belong to URLs and lists."""
+_HOST: Final = re.compile(r"[^\s/@,;?#\\\x00-\x1f\x7f-\x9f]+")
+"""A host name or IP address; the characters left out belong to URLs and lists, or are
+no text."""
+_PORT_DIGITS: Final = 5
 
 
 def peer_address(name: Any) -> tuple[str, bytes]:
@@ -33,11 +35,20 @@ def parse_address(address: str) -> tuple[str, int]:
     host = host.strip("[]")
     if (
         not _HOST.fullmatch(host)
-        or not (port.isascii() and port.isdigit())
+        or not (port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS)
         or not 0 < int(port) <= 65535
     ):
         raise SettingsError(f"not an address: {address!r}; give host:port, port 1 to 65535")
     return host, int(port)
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is ``host:port``."""
+    try:
+        parse_address(text)
+    except SettingsError:
+        return False
+    return True
 
 
 def is_same_address(one: str, other: str) -> bool:

@@ -52,10 +52,17 @@ def _bounded(code: int, handler: AnyHandler[ContextT]) -> AnyHandler[ContextT]:
 
     @wraps(handler)
     def bounded(context: ContextT, call: Call[Any]) -> Any:
-        if len(call.body) > most:
-            raise ServerError(
-                f"the body of this request may have at most {most} bytes, not {len(call.body)}"
-            )
+        check_bytes(call, most)
         return handler(context, call)
 
     return bounded
+
+
+def check_bytes(call: Call[Any], most: int) -> None:
+    """Raise ServerError if the body of a request is larger than `most`; hooks that decode bodies
+    run before the handlers.
+    """
+    if len(call.body) > most:
+        raise ServerError(
+            f"the body of this request may have at most {most} bytes, not {len(call.body)}"
+        )

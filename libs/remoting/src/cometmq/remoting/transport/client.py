@@ -27,6 +27,7 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.raw import Body
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.dispatch import Dispatcher, Handler, Hooks
+from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ClientSettings, TlsSettings
@@ -43,8 +44,8 @@ from cometmq.remoting.transport.watch import Watch
 from cometmq.remoting.types import Buffer
 
 _UNTRUSTED: Final = frozenset({18, 19, 20, 21})
-_TRUST: Final = "tls.client.trustCertPath"
 """OpenSSL's X509_V_ERR codes of self-signed certificates and of unknown issuers."""
+_TRUST: Final = "tls.client.trustCertPath"
 _NO_TLS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 """A server without TLS answers a handshake with an alert, or closes the connection."""
 
@@ -57,6 +58,13 @@ BeforeRequest = Callable[[int, dict[str, str], Buffer], None]
 
 LATE_MS: Final = 500
 """A check that runs later than this shows a blocked or starved event loop."""
+
+
+class _Turns(asyncio.Lock):
+    """Lets the callers that need a connection to one address try one after the other."""
+
+    callers = 0
+    """Number of callers that connect or wait; the lock exists until it is 0."""
 
 
 class RemotingClient:
@@ -95,14 +103,14 @@ class RemotingClient:
             handlers or {},
             context,
             Hooks(),
-            in_flight_max=(settings.in_flight_max, settings.in_flight_max),
+            in_flight=InFlight(settings.in_flight_max, settings.in_flight_max, self._hub.stats),
             tasks=self._tasks,
             stats=self._hub.stats,
             log=log,
         )
         self._peers: dict[str, PeerProtocol] = {}
         self._retiring: set[PeerProtocol] = set()
-        self._connecting: dict[str, asyncio.Lock] = {}
+        self._connecting: dict[str, _Turns] = {}
         self._check_timer: asyncio.TimerHandle | None = None
         self._check_due_ms = 0
         self.loop_late_ms = 0
@@ -129,8 +137,8 @@ class RemotingClient:
         late_before_ms = self.loop_late_ms
         try:
             peer = await self._connected(address, timeout_ms)
-            if peer.pending_count >= self._settings.in_flight_max:
-                raise Overloaded(f"{peer.pending_count} requests to {address} are unanswered")
+            if (count := peer.connection.pending_count) >= self._settings.in_flight_max:
+                raise Overloaded(f"{count} requests to {address} are unanswered")
             header, ext = self._prepared(code, header, body, ext)
             left_ms = max(1, int((deadline - self._hub.loop.time()) * 1000))
             response = await peer.invoke(code, header, body, timeout_ms=left_ms, ext=ext)
@@ -202,7 +210,8 @@ class RemotingClient:
         if there is no TLS connection to the address.
         """
         peer = self._peers.get(address)
-        shown = None if peer is None else peer.certificate
+        tls = None if peer is None else peer.info("ssl_object")
+        shown = None if tls is None else tls.getpeercert(binary_form=True)
         if shown is None:
             return None
         module = import_module("cometmq.remoting.transport.certificate")  # few clients need it
@@ -227,7 +236,7 @@ class RemotingClient:
         peer = self._peers.pop(address, None)
         if peer is not None:
             if reason:
-                peer.close_reason = f"was closed: {reason}"
+                peer.requests.close_reason = f"was closed: {reason}"
             peer.abort()
 
     def renew(self, address: str) -> None:
@@ -241,7 +250,7 @@ class RemotingClient:
     def stats(self) -> TransportStats:
         """Return a copy of the counters."""
         stats = msgspec.structs.replace(self._hub.stats)
-        stats.unsent_bytes = sum(peer.unsent_bytes for peer in self._hub.peers)
+        stats.unsent_bytes = sum(peer.outlet.unsent_bytes for peer in self._hub.peers)
         stats.buffered_bytes = sum(peer.buffered_bytes for peer in self._hub.peers)
         return stats
 
@@ -274,23 +283,27 @@ class RemotingClient:
         peer = self._peers.get(address)
         if peer is not None and peer.is_open:
             return peer
-        lock = self._connecting.setdefault(address, asyncio.Lock())
+        turns = self._connecting.setdefault(address, _Turns())
+        turns.callers += 1
         try:
-            async with asyncio.timeout(timeout_ms / 1000), lock:
+            async with asyncio.timeout(timeout_ms / 1000), turns:
                 peer = self._peers.get(address)
                 if peer is None or not peer.is_open:
                     peer = await self._connect(address)
                 return peer
         except TimeoutError as error:
             raise ConnectFailed(f"no connection to {address} in {timeout_ms} ms") from error
+        finally:
+            turns.callers -= 1
+            if not turns.callers:
+                del self._connecting[address]
 
     async def _connect(self, address: str) -> PeerProtocol:
         peer = self._peers[address] = await self._open(address)
         return peer
 
     async def _open(self, address: str) -> PeerProtocol:
-        if self._is_closed:
-            raise ConnectionLost("the client is closed")
+        self._check_open()
         host, port = parse_address(address)
         if self._check_timer is None:
             self._check_later()
@@ -305,9 +318,18 @@ class RemotingClient:
             if context is not None and isinstance(error, _NO_TLS):
                 reason = f"TLS failed ({reason}); {_tls_advice(error, self._settings.tls)}"
             raise ConnectFailed(f"no connection to {address}: {reason}") from error
+        try:
+            self._check_open()
+        except ConnectionLost:  # while it connected
+            peer.abort()
+            raise
         if not peer.address:  # reset before the system could name the peer
             peer.address = address
         return peer
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ConnectionLost("the client is closed")
 
     def _closed(self, peer: PeerProtocol) -> None:
         if self._on_close is not None and _IS_APART not in peer.state:
@@ -326,12 +348,11 @@ class RemotingClient:
         for peer in tuple(self._hub.peers):
             peer.check(now_ms)
         for peer in tuple(self._retiring):
-            if not peer.is_open or not peer.pending_count:
+            if not peer.is_open or not peer.connection.pending_count:
                 self._retiring.discard(peer)
                 peer.close()
         for address in [a for a, peer in self._peers.items() if not peer.is_open]:
             del self._peers[address]
-            self._connecting.pop(address, None)
         self._certificates.look(self._tls)
 
 

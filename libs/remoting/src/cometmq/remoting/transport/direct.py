@@ -25,11 +25,13 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from cometmq.remoting.transport.flow.budget import LARGE_BYTES
+from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
-from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, SENDS, LanePeer
+from cometmq.remoting.transport.lane_peer import LanePeer
+from cometmq.remoting.transport.peer.direct_outlet import NO_FD
+from cometmq.remoting.transport.peer.lane_intake import FRAMES_PER_CALL, SENDS
 from cometmq.remoting.transport.protocol import PeerProtocol
-from cometmq.remoting.transport.settings import ServerSettings
 
 HAS_EPOLL: Final = hasattr(select, "epoll")
 
@@ -140,20 +142,23 @@ class DirectIO:
     """The connections of one server that are read and written directly."""
 
     def __init__(
-        self, hub: Hub[PeerProtocol], lane: Lane, sockets: Sockets, settings: ServerSettings
+        self, hub: Hub[PeerProtocol], lane: Lane, sockets: Sockets, in_flight: InFlight
     ) -> None:
         self.sockets = sockets
         self._hub = hub
         self._lane = lane
-        self._settings = settings
+        self._in_flight = in_flight
+        self._write_bytes_max = hub.settings.write_high_water_bytes
         self._peers: dict[int, LanePeer] = {}
         self._epoll: select.epoll | None = None  # opened for the first connection
-        self._answers: list[Answers] = []
+        self.answers: list[Answers] = []
+        """Answers to be sent at the end of this turn of the loop, or before."""
         self._is_in_turn = False  # while `_read` serves sends, and ends with a commit
         self._secured_count = 0
         self._pull_reads = 0  # further reads in which pulls are expected
         self._send_reads = 0  # and sends
         self._skipped_rereads = 0
+        hub.writes.direct = self
 
     # Connections
 
@@ -209,34 +214,33 @@ class DirectIO:
         """Send the encoded answers of a lane: during a read at once, otherwise at the end of this
         turn of the loop.
         """
-        count, hub = 0, self._hub
+        direct: list[Answers] = []
         for row in rows:
             peer, data, answer_count = row
             if peer.direct_fd < 0 or peer.is_dirty:
                 peer.reply_encoded(data, answer_count)
             else:
-                peer.in_flight -= answer_count
-                count += answer_count
-                self._answers.append(row)
-        hub.stats.in_flight -= count
+                direct.append(row)
+        self._in_flight.answered_rows(direct)
+        self.answers += direct
         if self._is_in_turn:
             self.flush()
-        elif self._answers:
-            hub.schedule_flush()
+        elif direct:
+            self._hub.writes.schedule()
 
     def flush(self) -> None:
         """Send the answers."""
-        if not self._answers:
+        if not self.answers:
             return
-        rows, self._answers = self._answers, []
-        hub = self._hub
-        if hub.is_gathering or hub.before_write is not None:
-            hub.prepare_write()
+        rows, self.answers = self.answers, []
+        writes = self._hub.writes
+        if writes.is_gathering or writes.before_write is not None:
+            writes.prepare()
         sent_bytes, unsent = self.sockets.send_rows(rows)
-        hub.stats.bytes_sent += sent_bytes
+        self._hub.stats.bytes_sent += sent_bytes
         for index, rest in unsent:
             peer, data, _ = rows[index]
-            peer.write_rest(data if rest is None else rest, is_sealed=rest is not None)
+            peer.outlet.write_rest(data if rest is None else rest, is_sealed=rest is not None)
 
     # Input
 
@@ -305,29 +309,29 @@ class DirectIO:
     def _pulling(self) -> Pulling | None:
         """Return what is needed to answer pulls; None if the connections must serve them."""
         self._pull_reads -= 1
-        hub, settings = self._hub, self._settings
-        budget = hub.budget
+        hub, in_flight = self._hub, self._in_flight
+        budget, writes = hub.budget, hub.writes
         room, plenty = budget.turn_left, budget.left - budget.plenty
         if room <= 0 or plenty <= 0:
             return None
-        room = min(room, plenty, settings.write_high_water_bytes)
-        frames_max = hub.calls_max * FRAMES_PER_CALL
+        room = min(room, plenty, self._write_bytes_max)
+        frames_max = hub.turns.calls_max * FRAMES_PER_CALL
         pulls = self._lane.pulls(EVENTS_MAX * frames_max)
         if pulls is None:
             return None
         return (
             *pulls,
-            max(0, min(frames_max, settings.in_flight_max - hub.stats.in_flight)),
-            settings.in_flight_per_connection_max - frames_max,
+            max(0, min(frames_max, in_flight.total_max - hub.stats.in_flight)),
+            in_flight.one_max - frames_max,
             room,
-            not (hub.is_gathering or self._answers or hub.before_write is not None),
+            not (writes.is_gathering or self.answers or writes.before_write is not None),
         )
 
     def _sending(self) -> Sending | None:
         """Return what is needed to stage sends; None if handlers must serve them."""
         self._send_reads -= 1
         sends = self._lane.sends()
-        return None if sends is None else (*sends, self._hub.calls_max * FRAMES_PER_CALL)
+        return None if sends is None else (*sends, self._hub.turns.calls_max * FRAMES_PER_CALL)
 
     def _note_answered(self, answered: Answered) -> bool:
         """Send answers that were kept, and count; return whether more pulls may be read.
@@ -346,19 +350,19 @@ class DirectIO:
                 {"message": "answered pulls cannot be counted", "exception": error}
             )
         if is_kept:
-            if self._answers:
+            if self.answers:
                 self.flush()
             else:
-                hub.prepare_write()
+                hub.writes.prepare()
             more_bytes, more = self.sockets.send_answers()
             sent_bytes += more_bytes
             unsent += more
         stats.bytes_sent += sent_bytes
         for peer, data, is_sealed in unsent:
             if is_sealed is None:
-                peer.append_output(data)
+                peer.outlet.append(data)
             else:
-                peer.write_rest(data, is_sealed=is_sealed)
+                peer.outlet.write_rest(data, is_sealed=is_sealed)
         if sent_bytes > LARGE_BYTES:
             hub.note_large(sent_bytes)
         return is_kept
@@ -385,26 +389,21 @@ class DirectIO:
     def _accept(self, staged: Staged) -> bool:
         """Let the lane accept staged sends; return False if handlers must serve them."""
         rows, count, staged_bytes, answer_counts, fault = staged
-        lane, settings, stats = self._lane, self._settings, self._hub.stats
+        lane, in_flight, stats = self._lane, self._in_flight, self._hub.stats
         self._send_reads = EXPECTED_READS
         if fault is not None:
             lane.sends_failed(fault)
             return False
-        in_flight, in_flight_max = stats.in_flight + count, settings.in_flight_per_connection_max
-        has_room = in_flight <= settings.in_flight_max
-        if in_flight > in_flight_max:  # otherwise no connection can have so many
-            for (peer, _), answer_count in zip(rows, answer_counts, strict=True):
-                if peer.in_flight + answer_count > in_flight_max:
-                    has_room = False
-        put_count = lane.put(count, staged_bytes) if has_room else None
-        if put_count is None:
+        if not in_flight.add_rows(rows, answer_counts, count):
             lane.drop()
             return False
-        stats.in_flight += put_count
+        if lane.put(count, staged_bytes) is None:
+            in_flight.add_rows(rows, [-one for one in answer_counts], -count)
+            lane.drop()
+            return False
         stats.requests += count
-        for (peer, data), answer_count in zip(rows, answer_counts, strict=True):
-            peer.in_flight += answer_count
-            peer.uncharged_bytes += len(data)
+        for peer, data in rows:
+            peer.intake.uncharged_bytes += len(data)
             peer.has_received = True
             stats.bytes_received += len(data)
         return True

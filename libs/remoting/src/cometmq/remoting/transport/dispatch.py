@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Call the handler of each request, and turn its result or exception into an answer.
 
-Every answer goes through ``Served.deliver`` of its connection, called here for an immediate answer
+Every answer goes through ``Outlet.deliver`` of its connection, called here for an immediate answer
 and by ``Call.answer`` for a later one. This module is the only place that maps exceptions to
 response codes, and one of three that catch any exception: a bug in a handler results in an answer
 and a log line, and never ends a connection.
@@ -23,7 +23,7 @@ from collections.abc import (
     Sequence,
 )
 from time import monotonic
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -33,6 +33,8 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import Log
 from cometmq.remoting.raw import FLAG_ONEWAY
+from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.flow.starts import Starts
 from cometmq.remoting.transport.flow.timed import Timed
 from cometmq.remoting.transport.flow.turns import SLICE_S
@@ -72,21 +74,6 @@ class NoRoom(Exception):  # not an error: the request is served later
     """Raised before a handler runs, because the connection must serve nothing more for now."""
 
 
-class Served(Protocol):
-    """The part of a connection that the dispatcher uses."""
-
-    in_flight: int
-
-    def deliver(self, call: Call[Any], answer: Answer) -> bool:
-        """Encode an answer; return False if the peer must catch up before it is served further."""
-
-    def wait_for_work(self) -> None:
-        """Serve nothing more until `work_ended`."""
-
-    def work_ended(self) -> None:
-        """Serve what has arrived since `wait_for_work`."""
-
-
 class Hooks(Struct, Generic[ContextT], frozen=True):
     """Functions that run before every handler and on every answer."""
 
@@ -106,16 +93,13 @@ class Dispatcher(Generic[ContextT]):
         context: ContextT,
         hooks: Hooks[ContextT],
         *,
-        in_flight_max: tuple[int, int],
+        in_flight: InFlight,
         tasks: TaskSet,
         stats: TransportStats,
         log: Log,
         large: Collection[int] = (),
     ) -> None:
-        """``in_flight_max`` holds the limit per connection and the limit of all connections.
-
-        Requests with the codes in ``large`` wait while there is no room for their answers.
-        """
+        """Requests with the codes in ``large`` wait while there is no room for their answers."""
         self.is_limited = False
         """Whether this port lacks handlers that other ports have."""
         self._unlimited = {
@@ -128,25 +112,25 @@ class Dispatcher(Generic[ContextT]):
         self._context = context
         self.after = hooks.after
         self._refused = hooks.refused
-        self._in_flight_max = in_flight_max
+        self.in_flight = in_flight
         self._tasks = tasks
         self._stats = stats
         self._log = log
         self._starts = Starts()
 
     def serve(  # noqa: C901, PLR0912  # a call for each step would cost a tenth of the loop
-        self, peer: Served, calls: Sequence[Call[Any]]
+        self, peer: Connected, calls: Sequence[Call[Any]]
     ) -> int:
         """Serve calls in order, but stop if the peer must catch up, or if the calls take long;
         return how many were served.
         """
-        find_handler, context = self._handlers.get, self._context
+        find_handler, context, deliver = self._handlers.get, self._context, peer.outlet.deliver
         end = monotonic() + SLICE_S
-        may_overflow = self._may_overflow(peer, len(calls))
+        may_overflow = self.in_flight.exceeds(peer, len(calls))
         in_flight, served = 0, len(calls)
         for index, call in enumerate(calls):
             try:
-                if may_overflow and self._is_full(peer, in_flight):
+                if may_overflow and self.in_flight.exceeds(peer, in_flight + 1):
                     result: Result = self._refusal(peer, call)
                 else:
                     result = find_handler(call.code, _not_supported)(context, call)
@@ -170,18 +154,18 @@ class Dispatcher(Generic[ContextT]):
                 in_flight += 1
             else:
                 call.is_answered = True
-                if not peer.deliver(call, result):
+                if not deliver(call, result):
                     served = index + 1
                     break
             if monotonic() > end:
                 served = index + 1
                 break
-        peer.in_flight += in_flight
-        self._stats.in_flight += in_flight
+        if in_flight:
+            self.in_flight.add(peer, in_flight)
         self._stats.requests += served
         return served
 
-    def serve_postponed(self, peer: Served, call: Call[Any]) -> None:
+    def serve_postponed(self, peer: Connected, call: Call[Any]) -> None:
         """Serve a call that waited for room, and has been counted as in flight."""
         try:
             result = self._unlimited[call.code](self._context, call)
@@ -196,41 +180,15 @@ class Dispatcher(Generic[ContextT]):
         else:
             self._start(peer, call, result)
 
-    def has_room(self, peer: Served, count: int) -> bool:
-        """Return whether the limits on unanswered requests allow `count` more."""
-        return not self._may_overflow(peer, count)
-
-    def note_staged(self, peer: Served, count: int, answer_count: int) -> None:
-        """Count requests that a lane has taken, as ``serve`` counts requests for handlers; the
-        lane will answer `answer_count` of them.
-        """
-        peer.in_flight += answer_count
-        self._stats.in_flight += answer_count
-        self._stats.requests += count
-
-    def note_served(self, count: int) -> None:
-        """Count requests that a lane has answered immediately."""
-        self._stats.requests += count
-
-    def note_answered(self, peer: Served, count: int) -> None:
-        """Subtract answered lane requests from the requests in flight."""
-        peer.in_flight -= count
-        self._stats.in_flight -= count
-
-    def fail(self, peer: Served, fault: HeaderFault) -> None:
+    def fail(self, peer: Connected, fault: HeaderFault) -> None:
         """Answer a request whose fields do not fit its command."""
         call = fault.call
         if not call.flag & FLAG_ONEWAY:
             known = call.code in self._handlers
             error = fault.error
             answer = Reply(code=error.code, remark=error.remark)
-            peer.deliver(call, answer if known else _not_supported(None, call))
+            peer.outlet.deliver(call, answer if known else _not_supported(None, call))
         self._log.debug("request.malformed", code=call.code, error=fault.error.remark)
-
-    def answered(self, peer: Served) -> None:
-        """Subtract one call from the calls in flight, after a late answer."""
-        peer.in_flight -= 1
-        self._stats.in_flight -= 1
 
     def run_after(self, call: Call[Any], answer: Answer) -> None:
         """Pass an answer to the hooks; a failing hook is logged and has no other effect."""
@@ -240,7 +198,7 @@ class Dispatcher(Generic[ContextT]):
             except Exception as error:  # noqa: BLE001  # see the module's head
                 self.failure(call, error)
 
-    def _start(self, peer: Served, call: Call[Any], work: Awaitable[Answer | None]) -> bool:
+    def _start(self, peer: Connected, call: Call[Any], work: Awaitable[Answer | None]) -> bool:
         """Run a slow handler as a task; refuse the call if too many tasks are running.
 
         Return whether the connection may serve nothing else meanwhile.
@@ -249,10 +207,10 @@ class Dispatcher(Generic[ContextT]):
         tasks until they end. Otherwise a peer could pile up tasks by reconnecting.
         """
         is_in_order = isinstance(work, InOrder)
-        if len(self._tasks) < self._in_flight_max[1]:
+        if len(self._tasks) < self.in_flight.total_max:
             finish = self._finish(call, work)
             if is_in_order:
-                peer.wait_for_work()
+                peer.intake.wait_for_work()
                 finish = self._finish_in_order(peer, finish)
             self._tasks.spawn(finish, name=f"remoting-{call.code}")
             return is_in_order
@@ -261,11 +219,11 @@ class Dispatcher(Generic[ContextT]):
         call.answer(self._refusal(peer, call))
         return False
 
-    async def _finish_in_order(self, peer: Served, finish: Coroutine[Any, Any, None]) -> None:
+    async def _finish_in_order(self, peer: Connected, finish: Coroutine[Any, Any, None]) -> None:
         try:
             await finish
         finally:
-            peer.work_ended()
+            peer.intake.work_ended()
 
     async def _finish(self, call: Call[Any], work: Awaitable[Answer | None]) -> None:
         try:
@@ -275,7 +233,7 @@ class Dispatcher(Generic[ContextT]):
                 work.close()
             raise
         try:
-            answer = await Timed(work, call.peer.charge)
+            answer = await Timed(work, call.peer.intake.charge)
         except CommandError as error:
             answer = self._error(call, error)
         except Exception as error:  # noqa: BLE001  # see the module's head
@@ -296,15 +254,7 @@ class Dispatcher(Generic[ContextT]):
         remark = f"the answer has {size} bytes, more than one frame may have: ask for less"
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
-    def _may_overflow(self, peer: Served, count: int) -> bool:
-        one, every = self._in_flight_max
-        return peer.in_flight + count > one or self._stats.in_flight + count > every
-
-    def _is_full(self, peer: Served, more: int) -> bool:
-        one, every = self._in_flight_max
-        return peer.in_flight + more >= one or self._stats.in_flight + more >= every
-
-    def _refusal(self, peer: Served, call: Call[Any]) -> Reply:
+    def _refusal(self, peer: Connected, call: Call[Any]) -> Reply:
         self._stats.requests_refused += 1
         remark = remarks.rejected(in_flight=peer.in_flight, waited_ms=0)
         if self._refused is not None:
@@ -337,7 +287,7 @@ def _admitted(handler: Handler[ContextT]) -> Handler[ContextT]:
         peer = call.peer
         if peer.has_room:
             return handler(context, call)
-        if not peer.postpone(call):
+        if not peer.intake.postpone(call):
             raise NoRoom
         return None
 

@@ -8,8 +8,9 @@ take turns, so the handshakes of one host delay those of another by one handshak
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from time import monotonic
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
 from cometmq.remoting.transport.flow.next_turn import Abortable, NextTurn
 
@@ -21,16 +22,6 @@ HOST_SHARE: Final = 4
 HOST_MIN: Final = 16
 _SLICE_S: Final = 0.005
 """The time for handshakes in one turn of the loop; the last one may end later."""
-
-
-class Shaking(Abortable, Protocol):
-    """The part of a connection that continues a handshake."""
-
-    def shake_on(self) -> None:
-        """Continue the handshake with the bytes that have waited."""
-
-
-PeerT = TypeVar("PeerT", bound=Shaking)
 
 
 class Handshake:
@@ -47,7 +38,7 @@ class Handshake:
         """Whether the connection has its turn now."""
 
 
-class Handshakes(NextTurn, Generic[PeerT]):
+class Handshakes(NextTurn):
     """The incomplete handshakes of one server."""
 
     __slots__ = ("_counts", "_host_max", "_queues", "_spent_s")
@@ -57,7 +48,7 @@ class Handshakes(NextTurn, Generic[PeerT]):
         super().__init__(loop)
         self._host_max = max(connections_max // HOST_SHARE, HOST_MIN)
         self._counts: dict[str, int] = {}
-        self._queues: OrderedDict[str, deque[PeerT]] = OrderedDict()
+        self._queues: OrderedDict[str, deque[tuple[Abortable, Callable[[], None]]]] = OrderedDict()
         self._spent_s = 0.0
 
     def begin(self, host: str) -> bool:
@@ -84,9 +75,9 @@ class Handshakes(NextTurn, Generic[PeerT]):
         self._spent_s += spent_s
         self._schedule()
 
-    def wait(self, host: str, peer: PeerT) -> None:
+    def wait(self, host: str, peer: Abortable, shake_on: Callable[[], None]) -> None:
         """Let a connection continue in a later turn of the loop."""
-        self._queues.setdefault(host, deque()).append(peer)
+        self._queues.setdefault(host, deque()).append((peer, shake_on))
         self._schedule()
 
     def _run(self) -> None:
@@ -94,10 +85,10 @@ class Handshakes(NextTurn, Generic[PeerT]):
         end = monotonic() + _SLICE_S
         while self._queues:
             host, queue = self._queues.popitem(last=False)
-            peer = queue.popleft()
+            peer, shake_on = queue.popleft()
             if queue:
                 self._queues[host] = queue
-            self._guard(peer, peer.shake_on, "a handshake cannot be continued")
+            self._guard(peer, shake_on, "a handshake cannot be continued")
             if monotonic() > end:
                 break
         if self._queues:

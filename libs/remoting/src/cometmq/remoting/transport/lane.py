@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from cometmq.remoting.transport.loans import Loan
+from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.loans import Loan, Settled
 
 Part: TypeAlias = tuple[int, int, int, int]
 """Consecutive frames of a chunk: the number of staged requests (0 for frames that handlers serve,
@@ -28,24 +29,27 @@ must serve that request (if not, `answer` stopped because the answers exceeded `
 class Staging(Protocol):
     """The part of a connection that a lane uses."""
 
-    @property
-    def host(self) -> bytes:
-        """The remote address in the form used in records."""
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether the port refuses some codes; if so, a lane must not answer its requests."""
+    host: bytes
+    """The remote address in the form used in records."""
+    is_limited: bool
+    """Whether the port refuses some codes; if so, a lane must not answer its requests."""
 
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to `count` requests that the lane has taken."""
 
-    def reply_rows(self, rows: Sequence[tuple[Any, bytes, int]]) -> None:
-        """Send encoded answers to several connections of this server; each row has a connection and
-        the arguments of `reply_encoded`.
+    @property
+    def reply_rows(self) -> Callable[[Sequence[tuple[Any, bytes, int]]], None]:
+        """Sends encoded answers to several connections of this server; each row has a connection
+        and the arguments of `reply_encoded`.
         """
 
-    def lend(self, data: bytes, withdraw: Callable[[], int]) -> Loan | None:
-        """Let another thread write encoded answers to the socket; return None if it may not."""
+    def may_lend_answers(self) -> bool:
+        """Prepare for answers that another thread writes to connections of this server; return
+        whether it may.
+        """
+
+    def settle(self, settled: Settled) -> None:
+        """Count what another thread has written for connections of this server; send the rest."""
 
 
 class Lane(Protocol):
@@ -114,9 +118,6 @@ class Direct(Protocol):
     sockets: Any
     """Reads and writes the sockets; see `Sockets`."""
 
-    def serve(self, chunks: Any) -> None:
-        """Serve received chunks, each with its connection."""
-
     def join(self, peer: Any, transport: asyncio.Transport) -> None:
         """Read and write a connection directly from now on, if its transport has a socket."""
 
@@ -141,5 +142,31 @@ class Direct(Protocol):
     def flush(self) -> None:
         """Send the answers."""
 
-    def close(self) -> None:
-        """Leave all sockets to their transports."""
+
+class LaneConnected(Connected, Staging, Protocol):
+    """A connection that has a lane; see `LanePeer`."""
+
+    habit: int
+    fd: int
+    direct_fd: int
+    loan: Loan | None
+    direct_bytes: int
+
+    @property
+    def lane(self) -> Lane:
+        """What its requests are offered to."""
+
+    @property
+    def direct(self) -> Direct | None:
+        """What reads and writes its socket, if anything does."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a large answer may be built now."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether unsent output is below its high-water mark."""
+
+    def join_direct(self) -> bool:
+        """Read and write the socket directly from now on; return False to try again later."""

@@ -23,11 +23,13 @@ from cometmq.remoting.transport.dispatch import (
     Hooks,
     Refused,
 )
+from cometmq.remoting.transport.flow.in_flight import InFlight
+from cometmq.remoting.transport.flow.reading import LEAVING
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
-from cometmq.remoting.transport.room_peer import RoomPeer
+from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
@@ -37,7 +39,6 @@ from cometmq.remoting.transport.tls_contexts import TlsEngine
 _ACCEPTED_PER_TURN: Final = 32
 _FREED_BYTES_MIN: Final = 32 << 20
 _RELEASE_PAUSE_MS: Final = 3_000
-_MEASUREMENTS: Final = 16  # of memory, at most, while its limit arrives in incomplete frames
 
 LARGE_ANSWERS: Final = frozenset(
     code
@@ -108,11 +109,11 @@ class Server(Generic[ContextT]):
         self._addresses: list[tuple[str, int]] = []
         self._certificates = CertificateWatch(self._tasks, log)
         self._check_timer: asyncio.TimerHandle | None = None
-        self._buffered_bytes = 0  # as last measured
-        self._hub.bound(
-            self._bound_memory, every_bytes=settings.buffered_bytes_max // _MEASUREMENTS
+        self._in_flight = InFlight(
+            settings.in_flight_per_connection_max, settings.in_flight_max, self._hub.stats
         )
-        self._is_stopping = False
+        self._lane: Lane | None = None
+        self._direct: DirectIO | None = None
 
     def expiries_s(self) -> dict[str, float]:
         """Return when certificates in this server's TLS files expire, in seconds since 1970, by
@@ -128,7 +129,7 @@ class Server(Generic[ContextT]):
 
         One call to ``save`` then covers the answers to all connections.
         """
-        self._hub.is_gathering = True
+        self._hub.writes.is_gathering = True
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -147,12 +148,11 @@ class Server(Generic[ContextT]):
         host means all addresses, including IPv6 where the system supports it.
         """
         handlers = {code: h for code, h in self._handlers.items() if code not in excluded}
-        settings = self._settings
         dispatcher = Dispatcher(
             handlers,
             self._context,
             self._hooks,
-            in_flight_max=(settings.in_flight_per_connection_max, settings.in_flight_max),
+            in_flight=self._in_flight,
             tasks=self._tasks,
             stats=self._hub.stats,
             log=self._log,
@@ -160,9 +160,10 @@ class Server(Generic[ContextT]):
         )
         dispatcher.is_limited = bool(excluded)
 
-        def connected() -> _ServerPeer:
-            kind = _ServerPeer if self._hub.lane is None else _LanePeer
-            return kind(self._hub, dispatcher, self._connections_max)
+        def connected() -> ServerPeer:
+            if self._lane is None:
+                return ServerPeer(self._hub, dispatcher)
+            return LanePeer(self._hub, dispatcher, self._lane, self._direct)
 
         for address in (host,) if host else ALL_ADDRESSES:
             port = await self._listen_at(address, port, connected)
@@ -196,9 +197,9 @@ class Server(Generic[ContextT]):
         system has no epoll; with TLS, only if native code serves them.
         """
         assert lane is None or not self._hooks.after, "hooks see all answers"
-        self._hub.lane = lane
+        self._lane = lane
         if lane is not None and sockets is not None and HAS_EPOLL:
-            self._hub.direct = DirectIO(self._hub, lane, sockets, self._settings)
+            self._direct = DirectIO(self._hub, lane, sockets, self._in_flight)
 
     def use_tls(self, engine: TlsEngine) -> None:
         """Let native code serve the TLS connections that are accepted from now on.
@@ -213,18 +214,23 @@ class Server(Generic[ContextT]):
 
     def flush(self) -> None:
         """Send all pending answers now."""
-        self._hub.flush()
+        self._hub.writes.flush()
 
     def stats(self) -> TransportStats:
         """Return a copy of the counters."""
         stats = msgspec.structs.replace(self._hub.stats)
-        stats.unsent_bytes = sum(peer.unsent_bytes for peer in self._hub.peers)
+        stats.unsent_bytes = sum(peer.outlet.unsent_bytes for peer in self._hub.peers)
         stats.buffered_bytes = sum(peer.buffered_bytes for peer in self._hub.peers)
         return stats
 
+    @property
+    def unread_bytes(self) -> int:
+        """The answers held for peers that have not read them."""
+        return self._hub.budget.used_bytes
+
     def stop_listening(self) -> None:
         """Accept no more connections; existing connections are still served."""
-        self._is_stopping = True
+        self._hub.connections_max = 0  # the loop may still report accepted connections
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -234,7 +240,7 @@ class Server(Generic[ContextT]):
         """Accept no more connections or requests; received requests are still answered."""
         self.stop_listening()
         for peer in self._hub.peers:
-            peer.stop_reading()
+            peer.reading.pause(LEAVING)
 
     async def close(self, drain_ms: int = 3_000) -> None:
         """Stop accepting, wait for handlers and their answers, then close every connection."""
@@ -245,14 +251,8 @@ class Server(Generic[ContextT]):
         await self._tasks.drain(drain_ms / 1000)
         self.flush()
         await self._hub.close(drain_ms)
-        if self._hub.direct is not None:
-            self._hub.direct.close()
-
-    def _connections_max(self) -> int:
-        """Return the limit; 0 while stopping, because the loop may still report accepted
-        connections.
-        """
-        return 0 if self._is_stopping else self._settings.connections_max
+        if self._direct is not None:
+            self._direct.close()
 
     def _check(self) -> None:
         self._check_timer = self._hub.later(self._check)
@@ -260,8 +260,9 @@ class Server(Generic[ContextT]):
         for peer in tuple(self._hub.peers):
             peer.check(now_ms)
         self._hub.budget.check(now_ms)
+        self._hub.frames.check(now_ms)
         self._release_freed(now_ms)
-        self._bound_memory()
+        self._hub.memory.check()
         self._certificates.look(self._gate.watched)
 
     def _release_freed(self, now_ms: int) -> None:
@@ -270,45 +271,3 @@ class Server(Generic[ContextT]):
             return
         self._released_ms, budget.freed_bytes = now_ms, 0
         self._tasks.spawn(asyncio.to_thread(self._release_memory), name="release-memory")
-
-    def _bound_memory(self) -> None:
-        """Close the connections that hold the most memory until the total is within its limit."""
-        peers = [peer for peer in self._hub.peers if peer.is_open]
-        total = sum(peer.buffered_bytes for peer in peers)
-        self._hub.budget.freed_bytes += max(0, self._buffered_bytes - total)
-        self._buffered_bytes = total
-        if total <= self._settings.buffered_bytes_max:
-            return
-        sizes = sorted((peer.buffered_bytes, id(peer), peer) for peer in peers)
-        while sizes and total > self._settings.buffered_bytes_max:
-            size, _, peer = sizes.pop()
-            total -= size
-            self._hub.stats.overflow_closed += 1
-            self._log.warning("connection.overflowed", peer=peer.address, bytes=size)
-            peer.abort()
-
-
-class _ServerPeer(RoomPeer):
-    """A connection that closes itself if the server already has too many, or is stopping."""
-
-    def __init__(
-        self,
-        hub: Hub[PeerProtocol],
-        dispatcher: Dispatcher[ContextT],
-        connections_max: Callable[[], int],
-    ) -> None:
-        super().__init__(hub, dispatcher)
-        self._connections_max = connections_max
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        count_max = self._connections_max()
-        if len(self._hub.peers) > count_max:
-            self._hub.stats.connections_refused += 1
-            if count_max:
-                self._hub.log.warning("connection.refused", peer=self.address, error="too many")
-            self.abort()
-
-
-class _LanePeer(_ServerPeer, LanePeer):
-    """A connection whose requests are offered to the server's lane."""

@@ -83,7 +83,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     calls_per_turn_max: int = 128
     """Requests of one connection that are served in a row before other connections get a turn. The
-    number falls while many connections have a backlog: see ``Hub.fell_behind``.
+    number falls while many connections have a backlog: see ``Turns.fell_behind``.
     """
     idle_timeout_ms: int = 120_000
     """How long a connection may receive nothing before it is closed; RocketMQ's value."""
@@ -103,6 +103,8 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
     unsent_total_bytes_max: int | None = 128 * _MIB
     buffered_bytes_max: int = 512 * _MIB
     """Unsent output, incomplete frames and waiting requests of all connections together."""
+    frames_bytes_max: int = 128 * _MIB
+    """Long unfinished frames of all connections together."""
     backlog: int = 1024
     """Connections that the kernel queues until they are accepted."""
 

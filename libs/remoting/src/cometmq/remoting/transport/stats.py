@@ -5,7 +5,7 @@ import msgspec
 
 
 class TransportStats(msgspec.Struct):
-    """Counters since startup, followed by four gauges."""
+    """Counters since startup, followed by five gauges."""
 
     connections_opened: int = 0
     connections_refused: int = 0
@@ -30,7 +30,13 @@ class TransportStats(msgspec.Struct):
     """Connections paused because the total unsent output exceeded its budget."""
     budget_closed: int = 0
     """Connections closed because they were paused for that reason and did not drain."""
+    frames_paused: int = 0
+    """How often a connection was not read, because unfinished frames took much memory."""
+    frames_closed: int = 0
+    """Connections closed because their unfinished frames took too much memory, or too long."""
     connections: int = 0
+    frame_bytes: int = 0
+    """Long unfinished frames of all connections."""
     in_flight: int = 0
     unsent_bytes: int = 0
     buffered_bytes: int = 0

@@ -19,7 +19,7 @@ class Watch:
         self._peer = peer
         self._active_ms = peer.active_ms()
         self._waiting_bytes = undelivered_bytes(peer)
-        self._delivered_bytes = peer.written_bytes - self._waiting_bytes
+        self._delivered_bytes = peer.outlet.written_bytes - self._waiting_bytes
 
     def has_moved(self) -> bool:
         """Return whether anything has moved; a closed connection has not."""
@@ -30,14 +30,14 @@ class Watch:
             return True
         if not self._waiting_bytes:
             return False
-        return peer.written_bytes - undelivered_bytes(peer) > self._delivered_bytes
+        return peer.outlet.written_bytes - undelivered_bytes(peer) > self._delivered_bytes
 
 
 def undelivered_bytes(peer: PeerProtocol) -> int:
     """Return how much output the other host has not confirmed yet, as far as the system tells."""
-    queued = array.array("i", [0])
+    queued, sock = array.array("i", [0]), peer.info("socket")
     try:
-        fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, queued)
+        fcntl.ioctl(-1 if sock is None else sock.fileno(), termios.TIOCOUTQ, queued)
     except (OSError, ValueError):  # the socket is closed, or the system does not tell
         queued[0] = 0
-    return peer.unsent_bytes + queued[0]
+    return peer.outlet.unsent_bytes + queued[0]

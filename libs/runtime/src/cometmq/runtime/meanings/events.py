@@ -86,10 +86,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "tries again at the next interval.",
     "native.outdated": "The installed cometmq-accel was built from different sources than this "
     "broker, so the broker handles all messages in Python.",
-    "lane.failed": "The native message path has a bug; please report it. Until the restart, all "
-    "sends, or all pulls, take the Python path.",
     "native.failed": "The native code has a bug; please report it. Until the restart, Python does "
-    "the work of this `part`.",
+    "the work of this `part`; `lane` is the path of messages.",
     "handler.failed": "A request was answered with code 1 because of a bug; please report it.",
     "answer.too_large": "An answer was larger than a frame may be, so code 1 was sent instead; "
     "`code` is the request's.",
@@ -206,6 +204,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "console.ended": "The process of the suite's console has ended (`status`); it starts again when"
     " a browser connects.",
     "console.killed": "The process of the suite's console did not end in time and was killed.",
+    "notes.damaged": "The file of the console's notes cannot be read; it is put aside under the"
+    " name in `kept`, and there are no notes any more.",
     "history.damaged": "The file of the console's history cannot be read; it is put aside under "
     "the name in `kept`, and a new history begins.",
     "login.refused": "Somebody could not log in to the console; many of them from one address are "
@@ -278,8 +278,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "queue.repaired": "Damaged entries of a queue were written again from the log; consumers that "
     "have not passed them get the messages.",
     "queue.unrepaired": "Damaged entries of a queue could not be compared with the log.",
-    "topics.restored": "This broker was the only one that had deleted these topics when it stopped"
-    " being the master; their queues were rebuilt from the log.",
+    "topics.restored": "This broker was the only one that had deleted these topics, or messages of"
+    " them, when it stopped being the master; their queues were rebuilt from the log.",
+    "floors.damaged": "The file with the first offsets of trimmed queues is damaged; they were "
+    "read from the log instead.",
     "queues.rebuilt": "Consume queues had lost entries and were rebuilt from the log.",
     "puts.unconfirmed": "The replicas of the broker group are so far behind that sends are refused"
     " until they have caught up.",
@@ -316,7 +318,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "message.parked": "A message that was acknowledged cannot be stored where it belongs, for the "
     "given `reason`. It is now in the topic `parked_in`, and messages behind it are not held up. "
     "Logged once a minute for each origin and reason; `count` is the number of messages since.",
-    "delay.record_missing": "A delayed message is no longer in the log and cannot be delivered.",
+    "delay.record_missing": "A delayed message is damaged or no longer in the log, and cannot be "
+    "delivered.",
     "delay.level_missing": "Messages wait in a delay level that messageDelayLevel no longer has; "
     "they are delivered once the level is back. Logged at every start.",
     "delay.unreadable": "The messages of a delay level could not be read from disk; the broker "

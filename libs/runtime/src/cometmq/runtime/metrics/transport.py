@@ -36,7 +36,18 @@ TRANSPORT_FAMILIES: Final[tuple[Family[TransportStats], ...]] = (
             (("stalled",), s.stalled_closed),
             (("overflow",), s.overflow_closed),
             (("budget",), s.budget_closed),
+            (("frames",), s.frames_closed),
         ),
+    ),
+    gauge(
+        "cometmq_unfinished_frame_bytes",
+        "Bytes received of frames above 64 KB that are not complete.",
+        lambda s: s.frame_bytes,
+    ),
+    counter(
+        "cometmq_long_frames_paused_total",
+        "Times that a connection was not read because unfinished frames took much memory.",
+        lambda s: s.frames_paused,
     ),
     counter(
         "cometmq_connections_paused_total",

@@ -8,7 +8,7 @@ its page-cache window by the *physical* memory, which is wrong in a container.
 import ctypes
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 _TRIM_THRESHOLD: Final = -1  # parameters of mallopt(3)
 _MMAP_THRESHOLD: Final = -3
@@ -19,6 +19,7 @@ KEPT_BYTES_MAX: Final = 2 << 20
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _PROC_CGROUP = Path("/proc/self/cgroup")
+_STATUS = Path("/proc/self/status")
 
 
 def memory_limit_bytes(cgroup_root: Path = _CGROUP_ROOT, proc_cgroup: Path = _PROC_CGROUP) -> int:
@@ -32,6 +33,27 @@ def memory_limit_bytes(cgroup_root: Path = _CGROUP_ROOT, proc_cgroup: Path = _PR
         elif "memory" in controllers.split(","):
             limits += _limits(cgroup_root / "memory", path, "memory.limit_in_bytes")
     return min(limits)
+
+
+class UsedMemory(NamedTuple):
+    """The memory of this process that is in RAM, in bytes."""
+
+    resident: int
+    files: int
+    """The part of it that are mapped files: programs and libraries."""
+    peak: int
+
+
+def used_memory(status: Path = _STATUS) -> UsedMemory | None:
+    """Return the memory that this process uses; None if the system does not tell."""
+    fields = dict(line.split(":", 1) for line in _lines(status) if ":" in line)
+    try:
+        resident, anonymous, peak = (
+            int(fields[name].split()[0]) << 10 for name in ("VmRSS", "RssAnon", "VmHWM")
+        )
+    except (KeyError, ValueError, IndexError):
+        return None
+    return UsedMemory(resident, max(0, resident - anonymous), peak)
 
 
 def return_freed_memory() -> None:

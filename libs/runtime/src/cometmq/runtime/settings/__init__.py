@@ -24,7 +24,13 @@ from cometmq.remoting.spelling import closest, did_you_mean
 from cometmq.runtime import properties
 from cometmq.runtime.redaction import HIDDEN, SECRET_IN_URL, looks_secret
 from cometmq.runtime.settings.faults import Faults
-from cometmq.runtime.settings.fields import SettingsField, fields_of
+from cometmq.runtime.settings.fields import (
+    SettingsField,
+    attributes_of,
+    by_option,
+    by_variable,
+    fields_of,
+)
 from cometmq.runtime.settings.mistakes import LINE_FORM, Mistakes
 from cometmq.runtime.variables import unread, unread_line
 
@@ -214,13 +220,13 @@ def load(  # noqa: PLR0913  # one parameter per source
     unknown = {name: given for name, given in in_file.items() if name not in fields}
     given = {name: value for name, value in in_file.items() if name in fields}
     variables = os.environ if env is None else env  # noqa: TID251  # the one place that reads it
-    by_variable = {it: field for field in fields.values() for it in field.variables(prefix)}
+    settable = by_variable(settings_type, prefix)
     mistakes = Mistakes()
     if not is_part:
         misspelt = _misspelt(unknown, fields, faults)
-        misread = _unread(variables, prefix, by_variable, faults)
+        misread = _unread(variables, prefix, settable, faults)
         mistakes = _mistakes(content, misspelt, misread, fields)
-    for variable, field in by_variable.items():
+    for variable, field in settable.items():
         if variable in variables:
             given[field.name] = (variables[variable], Origin(ENVIRONMENT, variable))
     for name, raw in {**(cli or {}), **_read_options(settings_type, args, faults)}.items():
@@ -254,16 +260,16 @@ def parse_options(settings_type: type[msgspec.Struct], args: Sequence[str]) -> d
 def _read_options(
     settings_type: type[msgspec.Struct], args: Sequence[str], faults: Faults
 ) -> dict[str, str]:
-    by_option = {field.option: field for field in fields_of(settings_type).values()}
+    accepted = by_option(settings_type)
     values: dict[str, str] = {}
     rest = list(args)
     while rest:
         option, has_value, text = rest.pop(0).partition("=")
-        field = by_option.get(option)
+        field = accepted.get(option)
         if not has_value and rest and not rest[0].startswith("--"):
             text, has_value = rest.pop(0), "="
         if field is None:
-            faults.add(f"{option}: unknown option{did_you_mean(option, by_option)}")
+            faults.add(f"{option}: unknown option{did_you_mean(option, accepted)}")
         elif has_value or field.base is bool:
             values[field.name] = text if has_value else "true"
         else:
@@ -398,7 +404,7 @@ def _assemble(
 ) -> msgspec.Struct:
     """Construct a struct, its nested groups first; each `__post_init__` validates one struct."""
     arguments: dict[str, object] = {}
-    for info in msgspec.structs.fields(struct_type):
+    for info in attributes_of(struct_type):
         here = (*path, info.name)
         if here in values:
             arguments[info.name] = values[here]

@@ -43,7 +43,7 @@ class SettingsField(NamedTuple):
     @property
     def snake_name(self) -> str:
         """Return the external name in snake_case, the stem of variable and option names."""
-        return _WORD_STARTS.sub("_", self.name).replace(".", "_").replace("-", "_").lower()
+        return _snake_name(self.name)
 
     @property
     def option(self) -> str:
@@ -95,6 +95,11 @@ class SettingsField(NamedTuple):
         return (str(other), own) if other else (own,)
 
 
+@functools.cache  # a broker's settings have 200 names, each asked for several times
+def _snake_name(name: str) -> str:
+    return _WORD_STARTS.sub("_", name).replace(".", "_").replace("-", "_").lower()
+
+
 @functools.cache
 def fields_of(settings_type: type[msgspec.Struct]) -> Mapping[str, SettingsField]:
     """Return all fields by external name, in declaration order."""
@@ -103,6 +108,28 @@ def fields_of(settings_type: type[msgspec.Struct]) -> Mapping[str, SettingsField
         assert field.name not in table, f"two settings are named {field.name}"
         table[field.name] = field
     return table
+
+
+@functools.cache
+def by_variable(settings_type: type[msgspec.Struct], prefix: str) -> Mapping[str, SettingsField]:
+    """Return all fields by environment variable."""
+    return {
+        variable: field
+        for field in fields_of(settings_type).values()
+        for variable in field.variables(prefix)
+    }
+
+
+@functools.cache
+def by_option(settings_type: type[msgspec.Struct]) -> Mapping[str, SettingsField]:
+    """Return all fields by command line option."""
+    return {field.option: field for field in fields_of(settings_type).values()}
+
+
+@functools.cache
+def attributes_of(struct_type: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields and groups of one struct; msgspec resolves their types at each call."""
+    return msgspec.structs.fields(struct_type)
 
 
 def describe(settings_type: type[msgspec.Struct]) -> str:
@@ -123,7 +150,7 @@ def _shown(value: object) -> str:
 
 
 def _walk(struct_type: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[SettingsField]:
-    for info in msgspec.structs.fields(struct_type):
+    for info in attributes_of(struct_type):
         base, metas = _strip(info.type)
         here = (*path, info.name)
         if isinstance(base, type) and issubclass(base, msgspec.Struct):

@@ -36,7 +36,7 @@ async def wipe_write_perm_of_broker(
     This is not saved to a file.
     """
     name = call.header.broker_name
-    count = await namesrv.incremental.run(namesrv.routes.wiping_write_perm(name), call.peer)
+    count = await namesrv.incremental.run(namesrv.routes.topics.wiping_write_perm(name), call.peer)
     namesrv.log.info("write_perm.wiped", broker_name=name, topic_count=count)
     return WipeWritePermOfBrokerReply(count)
 
@@ -46,7 +46,7 @@ async def add_write_perm_of_broker(
 ) -> AddWritePermOfBrokerReply:
     """Make a broker's queues visible to producers again."""
     name = call.header.broker_name
-    count = await namesrv.incremental.run(namesrv.routes.adding_write_perm(name), call.peer)
+    count = await namesrv.incremental.run(namesrv.routes.topics.adding_write_perm(name), call.peer)
     namesrv.log.info("write_perm.added", broker_name=name, topic_count=count)
     return AddWritePermOfBrokerReply(count)
 
@@ -73,22 +73,22 @@ def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Re
     """Return the names of clusters and broker groups, and the address of a broker that lists its
     own system topics.
     """
-    names, address = namesrv.routes.system_topics()
+    names, address = namesrv.routes.groups.system_topics()
     return Reply(body=encode_json(TopicList(topic_list=names, broker_addr=address)))
 
 
 async def get_unit_topic_list(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
-    return await _topics(namesrv, call, namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT))
+    return await _topics(namesrv, call, namesrv.routes.topics.with_flags(wanted=TopicSysFlag.UNIT))
 
 
 async def get_has_unit_sub_topic_list(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
     return await _topics(
-        namesrv, call, namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT_SUB)
+        namesrv, call, namesrv.routes.topics.with_flags(wanted=TopicSysFlag.UNIT_SUB)
     )
 
 
 async def get_has_unit_sub_ununit_topic_list(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
-    found = namesrv.routes.topics_with_flags(
+    found = namesrv.routes.topics.with_flags(
         wanted=TopicSysFlag.UNIT_SUB, unwanted=TopicSysFlag.UNIT
     )
     return await _topics(namesrv, call, found)

@@ -13,10 +13,11 @@ from cometmq.ha.registration_proof import (
     new_body_digest,
 )
 from cometmq.namesrv.admission import admit_registration
+from cometmq.namesrv.broker_groups import BrokerId
 from cometmq.namesrv.epochs import Verdict
 from cometmq.namesrv.limits import REGISTRATION_BYTES
 from cometmq.namesrv.namesrv import Namesrv
-from cometmq.namesrv.route_table import BrokerId, Registration
+from cometmq.namesrv.route_table import Registration
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.kv import KVTable
@@ -189,7 +190,7 @@ def _refuse_stale(namesrv: Namesrv, header: RegisterBroker, *, is_proven: bool) 
     routes, name = namesrv.routes, header.broker_name
     now_ms, epoch = namesrv.clock.monotonic_ms(), routes.epochs.of(name)
     was_contested = routes.epochs.is_contested(name, now_ms)
-    verdict = routes.judge(name, header.group_epoch, is_proven=is_proven, now_ms=now_ms)
+    verdict = routes.epochs.judge(name, header.group_epoch, is_proven=is_proven, now_ms=now_ms)
     facts = {
         "broker_name": name, "address": header.broker_addr,
         "epoch": header.group_epoch, "group_epoch": epoch,

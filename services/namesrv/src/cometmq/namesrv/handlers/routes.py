@@ -38,7 +38,7 @@ class _JavaBrokerData(msgspec.Struct, rename="camel"):
 def get_routeinfo_by_topic(
     namesrv: Namesrv, call: Call[GetRouteinfoByTopic]
 ) -> Reply | Awaitable[Reply]:
-    if namesrv.routes.group_count_of(call.header.topic) > STEP_GROUPS:
+    if len(namesrv.routes.topics.of(call.header.topic)) > STEP_GROUPS:
         return namesrv.incremental.run(_route(namesrv, call), call.peer)
     return finish(_route(namesrv, call))
 
@@ -65,7 +65,7 @@ async def get_broker_cluster_info(namesrv: Namesrv, call: Call[NoHeader]) -> Rep
 
 
 def _cluster_info(namesrv: Namesrv) -> Steps[bytes]:
-    info = namesrv.routes.cluster_info()
+    info = namesrv.routes.groups.cluster_info()
     yield
     names = list(info.broker_addr_table)
     groups = yield from _java_groups(list(info.broker_addr_table.values()))

@@ -23,9 +23,10 @@ Hot path
 """
 
 from collections.abc import Iterable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.flow.connected import Connected
 from cometmq.remoting.transport.stats import TransportStats
 
 # uvloop keeps a buffer whole until the kernel has taken all of it. Writes of 4 MiB would let a slow
@@ -51,61 +52,11 @@ TURN_BYTES: Final = 4 << 20
 """Large answers that are built in one turn of the loop: a few milliseconds."""
 
 
-class Unsent(Protocol):
-    """The part of a connection that the budget uses."""
-
-    @property
-    def address(self) -> str:
-        """The remote address as ``ip:port``."""
-
-    @property
-    def held_bytes(self) -> int:
-        """The memory used by output that the kernel has not taken yet."""
-
-    @property
-    def waiting_bytes(self) -> int:
-        """The size of the requests that wait for room."""
-
-    @property
-    def is_restrained(self) -> bool:
-        """Whether the budget has paused the connection."""
-
-    def restrain(self) -> None:
-        """Pause until a quarter of the unsent output is left."""
-
-    def stalled_ms(self, now_ms: int) -> int:
-        """Return how long the peer has read nothing; measured from the first call, or from the
-        moment when the connection is paused.
-        """
-
-    def abort(self) -> None:
-        """Close immediately; unsent output is lost."""
+Sizes = list[tuple[int, Connected]]
 
 
-PeerT = TypeVar("PeerT", bound=Unsent)
-Sizes = list[tuple[int, PeerT]]
-
-
-class UnsentBudget(Generic[PeerT]):
+class UnsentBudget:
     """Keeps the total output held for all peers below a limit."""
-
-    __slots__ = (
-        "_bytes_max",
-        "_drain_timeout_ms",
-        "_last_total",
-        "_log",
-        "_paused",
-        "_stats",
-        "floor",
-        "freed_bytes",
-        "holders",
-        "is_tight",
-        "is_wanted",
-        "left",
-        "plenty",
-        "reserved_bytes",
-        "turn_left",
-    )
 
     def __init__(
         self,
@@ -116,7 +67,7 @@ class UnsentBudget(Generic[PeerT]):
         log: Log,
     ) -> None:
         """A ``bytes_max`` of None means no limit."""
-        self.holders: set[PeerT] = set()
+        self.holders: set[Connected] = set()
         """The connections that may hold output or requests; each adds itself before it does."""
         self._bytes_max = _UNLIMITED if bytes_max is None else bytes_max
         self.reserved_bytes = self._bytes_max // _RESERVE_SHARE
@@ -140,6 +91,11 @@ class UnsentBudget(Generic[PeerT]):
         """
         self.is_wanted = False
         """Whether requests wait for room."""
+
+    @property
+    def used_bytes(self) -> int:
+        """The output held for all connections when it was measured last."""
+        return self._bytes_max - self.left
 
     def admits(self, held_bytes: int, *, reads_well: bool) -> bool:
         """Return whether another answer may be built for a connection that holds ``held_bytes``.
@@ -165,11 +121,11 @@ class UnsentBudget(Generic[PeerT]):
 
     def measure(self, now_ms: int) -> int:
         """Keep the output of all connections within the budget, and return its total in bytes."""
-        sizes: Sizes[PeerT] = []
+        sizes: Sizes = []
         waiting = 0
         for peer in tuple(self.holders):
-            waiting += (requests := peer.waiting_bytes)
-            if size := peer.held_bytes:
+            waiting += (requests := peer.intake.waiting_bytes)
+            if size := peer.outlet.held_bytes:
                 sizes.append((size, peer))
             elif not requests:
                 self.holders.discard(peer)
@@ -188,7 +144,7 @@ class UnsentBudget(Generic[PeerT]):
         self.floor = min(0, self.left - self._bytes_max // _STEPS)
         return total
 
-    def _close(self, sizes: Sizes[PeerT], total: int, now_ms: int) -> int:
+    def _close(self, sizes: Sizes, total: int, now_ms: int) -> int:
         """Close peers that do not drain; return the number of bytes freed.
 
         While requests wait, these are all peers that read nothing; otherwise, only paused ones.
@@ -202,25 +158,25 @@ class UnsentBudget(Generic[PeerT]):
         for size, peer in sizes if self.is_wanted else self._restrained(sizes):
             if total - closed <= limit:
                 break
-            if peer.stalled_ms(now_ms) >= patience_ms:
+            if peer.outlet.stalled_ms(now_ms) >= patience_ms:
                 closed += size
                 self._stats.budget_closed += 1
                 self._log.warning("connection.overflowed", peer=peer.address, bytes=size)
                 peer.abort()
         return closed
 
-    def _pause(self, sizes: Sizes[PeerT]) -> None:
+    def _pause(self, sizes: Sizes) -> None:
         """Pause the largest peers until the unpaused ones together are within their share."""
-        open_bytes = sum(size for size, peer in sizes if not peer.is_restrained)
+        open_bytes = sum(size for size, peer in sizes if not peer.outlet.is_restrained)
         for size, peer in sizes:
             if open_bytes <= self._bytes_max // _OPEN_SHARE:
                 break
-            if not peer.is_restrained:
+            if not peer.outlet.is_restrained:
                 open_bytes -= size
                 self._paused += 1
                 self._stats.budget_paused += 1
-                peer.restrain()
+                peer.outlet.restrain()
 
     @staticmethod
-    def _restrained(sizes: Sizes[PeerT]) -> Iterable[tuple[int, PeerT]]:
-        return [(size, peer) for size, peer in sizes if peer.is_restrained]
+    def _restrained(sizes: Sizes) -> Iterable[tuple[int, Connected]]:
+        return [(size, peer) for size, peer in sizes if peer.outlet.is_restrained]

@@ -5,16 +5,17 @@ The connections take turns, one request each, so a connection with many waiting 
 others by one answer. A turn of the loop serves a bounded number of bytes and takes a bounded time,
 so sends do not wait for all answers that have become possible. Each connection may have a few
 requests here; its further requests wait as received bytes, which take less memory
-(``PeerProtocol``).
+(``Intake``).
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
 from cometmq.remoting.transport.flow.budget import UnsentBudget
+from cometmq.remoting.transport.flow.connected import Connected
 
 Work = Callable[[], None]
 
@@ -26,39 +27,17 @@ _TURN_S: Final = 0.005
 _PAUSES_S: Final = (0.01, 0.05)
 
 
-class Waiting(Protocol):
-    """The part of a connection that this module uses."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection is still usable."""
-
-    @property
-    def may_build(self) -> bool:
-        """Whether a large answer may be built now, regardless of the requests that wait."""
-
-    def go_on(self) -> None:
-        """Serve the requests that wait as received bytes."""
-
-
-PeerT = TypeVar("PeerT", bound=Waiting)
-
-
-class Room(Generic[PeerT]):
+class Room:
     """The requests of one server that wait for room, by connection."""
 
-    def __init__(
-        self,
-        budget: UnsentBudget[PeerT],  # type: ignore[type-var]  # a connection satisfies both
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    def __init__(self, budget: UnsentBudget, loop: asyncio.AbstractEventLoop) -> None:
         self._budget = budget
         self._loop = loop
-        self._waiting: dict[PeerT, deque[Work]] = {}
+        self._waiting: dict[Connected, deque[Work]] = {}
         self._timer: asyncio.Handle | None = None
         self._pause_s = _PAUSES_S[0]
         self._measure_s = 0.0
-        self._served: PeerT | None = None
+        self._served: Connected | None = None
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -68,19 +47,19 @@ class Room(Generic[PeerT]):
         """The number of waiting requests."""
         return sum(map(len, self._waiting.values()))
 
-    def has(self, peer: PeerT) -> bool:
+    def has(self, peer: Connected) -> bool:
         """Return whether requests of a connection wait here."""
         return peer in self._waiting
 
-    def precedes(self, peer: PeerT) -> bool:
+    def precedes(self, peer: Connected) -> bool:
         """Return whether requests of a connection wait here while none of them is being served."""
         return peer in self._waiting and peer is not self._served
 
-    def count_of(self, peer: PeerT) -> int:
+    def count_of(self, peer: Connected) -> int:
         """Return how many requests of a connection wait here."""
         return len(self._waiting.get(peer, ()))
 
-    def wait(self, peer: PeerT, work: Work) -> None:
+    def wait(self, peer: Connected, work: Work) -> None:
         """Call ``work`` once there is room for an answer, unless the connection ends before."""
         works = self._waiting.get(peer)
         if works is None:
@@ -92,7 +71,7 @@ class Room(Generic[PeerT]):
             is_full = self._budget.left <= self._budget.reserved_bytes
             self._timer = self._loop.call_later(_PAUSES_S[0] if is_full else 0, self._serve)
 
-    def drop(self, peer: PeerT) -> None:
+    def drop(self, peer: Connected) -> None:
         """Forget the requests of a closed connection."""
         self._waiting.pop(peer, None)
         self._budget.is_wanted = bool(self._waiting)
@@ -122,7 +101,7 @@ class Room(Generic[PeerT]):
                 pause_s = 0 if count else self._pause_s
                 self._timer = self._loop.call_later(pause_s, self._serve)
 
-    def _serve_one(self, peer: PeerT) -> None:
+    def _serve_one(self, peer: Connected) -> None:
         works = self._waiting.pop(peer)
         work = works.popleft()
         if works:
@@ -133,4 +112,4 @@ class Room(Generic[PeerT]):
         finally:
             self._served = None
         if peer not in self._waiting:
-            peer.go_on()
+            peer.intake.go_on()

@@ -18,9 +18,10 @@ What requests stage for later, above all a commit, is charged to the connections
 import asyncio
 from collections import deque
 from time import monotonic
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
-from cometmq.remoting.transport.flow.next_turn import Abortable, NextTurn
+from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.next_turn import NextTurn
 
 KNOWN: Final = 0
 """The rank of connections whose requests took little time."""
@@ -36,6 +37,8 @@ SLOW_S: Final = 0.001
 _SLOW_FROM: Final = 3
 """The slowness from which on a connection waits in the queue of slow ones."""
 _SLOWNESS_MAX: Final = 8
+_LONG_TURNS: Final = 8  # connections that may use full turns at the same time
+_CALLS_MIN: Final = 16  # smaller portions cost more than they gain
 _DIVISOR_MAX: Final = 1 << 10
 _TURN_S: Final = 0.005
 """How long waiting requests are served in one turn of the loop; the last one may end later."""
@@ -82,29 +85,35 @@ class Pace:
         return False
 
 
-class Waiting(Abortable, Protocol):
-    """The part of a connection that the queues use."""
-
-    def catch_up(self) -> None:
-        """Serve requests that have waited for their turn."""
-
-
-PeerT = TypeVar("PeerT", bound=Waiting)
-
-
-class Turns(NextTurn, Generic[PeerT]):
+class Turns(NextTurn):
     """The connections of one server or client that wait for their turn."""
 
-    __slots__ = ("_queues", "_spent_s", "is_long")
+    __slots__ = ("_behind_count", "_calls_most", "_queues", "_spent_s", "calls_max", "is_long")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, calls_max: int) -> None:
         super().__init__(loop)
-        self._queues: tuple[deque[PeerT], ...] = (deque(), deque(), deque())
+        self._calls_most = calls_max
+        self.calls_max = calls_max
+        """How many requests of one connection may currently be served in a row."""
+        self._behind_count = 0
+        self._queues: tuple[deque[Connected], ...] = (deque(), deque(), deque())
         self._spent_s = 0.0
         self.is_long = False
         """Whether this turn of the loop has already spent too much time on long requests."""
 
-    def add(self, peer: PeerT, rank: int) -> None:
+    def fell_behind(self, count: int) -> None:
+        """Add ``count``, 1 or -1, to the number of connections that have a backlog.
+
+        The number determines how many requests of a connection are served in the next turn of the
+        loop. A few connections with a backlog may take long turns. Many of them share the same
+        total, so a connection without a backlog never waits for many long turns.
+        """
+        self._behind_count += count
+        most = self._calls_most
+        share = most * _LONG_TURNS // max(_LONG_TURNS, self._behind_count)
+        self.calls_max = max(share, min(most, _CALLS_MIN))
+
+    def add(self, peer: Connected, rank: int) -> None:
         """Let a connection catch up in a later turn of the loop."""
         self._queues[rank].append(peer)
         self._schedule()
@@ -120,7 +129,7 @@ class Turns(NextTurn, Generic[PeerT]):
         for queue in self._queues:
             for _ in range(len(queue)):
                 peer = queue.popleft()
-                self._guard(peer, peer.catch_up, "waiting requests cannot be served")
+                self._guard(peer, peer.intake.catch_up, "waiting requests cannot be served")
                 if monotonic() > end:
                     break
         self._spent_s, self.is_long = 0.0, False

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection, as its parts and what all connections share see it."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from cometmq.remoting.command import Call
+from cometmq.remoting.connection import Connection
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.transport.flow.reading import Reading
+
+
+class Input(Protocol):
+    """What a connection serves; see `Intake`."""
+
+    uncharged_bytes: int
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the requests that wait for room."""
+
+    def catch_up(self) -> None:
+        """Serve requests that have waited for their turn."""
+
+    def go_on(self) -> None:
+        """Serve the requests that have waited for room as received bytes."""
+
+    def wait_for_work(self) -> None:
+        """Serve nothing more until `work_ended`."""
+
+    def work_ended(self) -> None:
+        """Serve what has arrived since `wait_for_work`."""
+
+    def charge(self, spent_s: float) -> None:
+        """Note time that the program has spent on requests after they were served."""
+
+
+class Output(Protocol):
+    """What a connection writes; see `Outlet`."""
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory used by output that the kernel has not taken yet."""
+
+    @property
+    def is_restrained(self) -> bool:
+        """Whether the budget has paused the connection."""
+
+    def flush(self) -> None:
+        """Write the pending output."""
+
+    def mark_dirty(self) -> None:
+        """Write the pending output at the end of this turn of the loop."""
+
+    def note_large(self) -> None:
+        """Count pending output, and write it if it is large enough."""
+
+    def deliver(self, call: Call[Any], answer: Any) -> bool:
+        """Encode an answer; return False if the peer must catch up before it is served further."""
+
+    def restrain(self) -> None:
+        """Pause until a quarter of the unsent output is left."""
+
+    def stalled_ms(self, now_ms: int) -> int:
+        """Return how long the peer has read nothing; measured from the first call, or from the
+        moment when the connection is paused.
+        """
+
+
+class Secured(Protocol):
+    """The TLS of a connection; see `TlsState`."""
+
+    pipe: Any
+
+
+class Connected(Protocol):
+    """A connection; see `PeerProtocol`."""
+
+    address: str
+    connection: Connection
+    in_flight: int
+    is_dirty: bool
+    is_open: bool
+    reading: Reading
+
+    @property
+    def intake(self) -> Input:
+        """What the connection serves."""
+
+    @property
+    def outlet(self) -> Output:
+        """What the connection writes."""
+
+    @property
+    def tls(self) -> Secured | None:
+        """What encrypts it, if anything does."""
+
+    @property
+    def may_build(self) -> bool:
+        """Whether a large answer may be built now, regardless of the requests that wait."""
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Call ``work`` once a large answer may be built."""
+
+    def data_received(self, data: bytes) -> None:
+        """Serve received bytes."""
+
+    def refuse(self, error: RemoteProtocolError) -> None:
+        """End the connection of a peer that breaks the protocol."""
+
+    def close(self) -> None:
+        """Close the connection after its pending output is sent."""
+
+    def abort(self) -> None:
+        """Close the connection immediately; unsent output is lost."""

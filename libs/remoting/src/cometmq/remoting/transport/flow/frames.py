@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bounds the bytes of unfinished frames of all connections; does no I/O itself.
+
+A frame may have 16 MB, so peers that send most of one, and no more, would take as much memory as
+they have connections. Short frames do not count.
+
+Rules
+    Above a quarter of the limit, a connection that leaves a long frame unfinished is not read
+    further until the total has fallen, or until its turn comes. Hosts take turns. The connections
+    whose turn it is together lack at most another quarter, so all of them can finish. One that
+    takes too long in its turn, or that sends nothing for so long, is closed.
+
+    Above the limit, the connections with the longest unfinished frames are closed: each connection
+    may have sent one chunk before it had to wait.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.flow.budget import LARGE_BYTES
+from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.reading import LONG_FRAME
+from cometmq.remoting.transport.stats import TransportStats
+
+FRAME_PATIENCE_MS: Final = 5_000
+"""How long a connection may take in its turn, or send nothing, above a quarter of the limit."""
+_OPEN_SHARE: Final = 4
+_TURN_SHARE: Final = 4
+
+
+class _Frame(NamedTuple):
+    size: int
+    since_ms: int
+    """When bytes arrived last or, in a turn, when it began."""
+
+
+class UnfinishedFrames:
+    """The long frames of one server that are not received whole."""
+
+    def __init__(self, bytes_max: int | None, *, stats: TransportStats, log: Log) -> None:
+        """A ``bytes_max`` of None means no limit."""
+        self._bytes_max = bytes_max
+        self._open_bytes = (bytes_max or 0) // _OPEN_SHARE
+        self._turn_bytes = (bytes_max or 0) // _TURN_SHARE
+        self._stats = stats
+        self._log = log
+        self._frames: dict[Connected, _Frame] = {}
+        self._waiting: dict[str, deque[Connected]] = {}  # by host; the next one is the first
+        self._turns: dict[Connected, int] = {}  # what each one lacked when its turn began
+
+    def note(self, peer: Connected, now_ms: int) -> None:
+        """Count the unfinished frame of a connection that has received bytes, or has ended."""
+        bytes_max = self._bytes_max
+        if bytes_max is None:
+            return
+        before, size = self._forget(peer), peer.connection.buffered_bytes
+        if size <= LARGE_BYTES or not peer.is_open:
+            self._turns.pop(peer, None)
+        else:
+            has_turn = before is not None and peer in self._turns
+            self._frames[peer] = _Frame(size, before.since_ms if before and has_turn else now_ms)
+            self._stats.frame_bytes += size
+            if self._is_tight and not has_turn:
+                self._wait(peer)
+        if self._waiting:
+            self._go_on(now_ms)
+        if self._stats.frame_bytes > bytes_max:
+            self._close_longest(bytes_max)
+
+    def check(self, now_ms: int) -> None:
+        """Close the connections that take too long; called by a timer."""
+        if self._bytes_max is None or not self._is_tight:
+            return
+        for peer, frame in tuple(self._frames.items()):
+            if peer.reading.pauses:  # it may send, but this end does not read
+                self._frames[peer] = _Frame(frame.size, now_ms)
+            elif now_ms - frame.since_ms >= FRAME_PATIENCE_MS:
+                self._close(peer)
+        self._go_on(now_ms)
+
+    @property
+    def _is_tight(self) -> bool:
+        return self._stats.frame_bytes > self._open_bytes
+
+    def _forget(self, peer: Connected) -> _Frame | None:
+        frame = self._frames.pop(peer, None)
+        if frame is not None:
+            self._stats.frame_bytes -= frame.size
+        return frame
+
+    def _wait(self, peer: Connected) -> None:
+        if not peer.reading.pauses & LONG_FRAME:
+            self._stats.frames_paused += 1
+            peer.reading.pause(LONG_FRAME)
+            self._waiting.setdefault(_host(peer), deque()).append(peer)
+
+    def _go_on(self, now_ms: int) -> None:
+        """Read on from waiting connections, one of each host in turn, as far as they may."""
+        left = self._turn_bytes - sum(self._turns.values())
+        while self._waiting:
+            host, peers = next(iter(self._waiting.items()))
+            peer = peers[0]
+            frame = self._frames.get(peer)
+            if frame is not None and self._is_tight:
+                missing = peer.connection.missing_bytes
+                if missing > left and self._turns:
+                    return
+                left -= missing
+                self._turns[peer] = missing
+            del self._waiting[host]
+            peers.popleft()
+            if peers:
+                self._waiting[host] = peers  # behind the other hosts
+            if frame is not None:
+                self._frames[peer] = _Frame(frame.size, now_ms)
+                peer.reading.pauses &= ~LONG_FRAME
+                peer.reading.resume()
+
+    def _close_longest(self, bytes_max: int) -> None:
+        sizes = sorted(((frame.size, peer) for peer, frame in self._frames.items()), key=_size)
+        while sizes and self._stats.frame_bytes > bytes_max:
+            self._close(sizes.pop()[1])
+
+    def _close(self, peer: Connected) -> None:
+        frame = self._forget(peer)
+        self._turns.pop(peer, None)
+        self._stats.frames_closed += 1
+        self._log.warning(
+            "connection.overflowed", peer=peer.address, bytes=0 if frame is None else frame.size
+        )
+        peer.abort()
+
+
+def _host(peer: Connected) -> str:
+    return peer.address.rpartition(":")[0]
+
+
+def _size(row: tuple[int, Connected]) -> int:
+    return row[0]

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The account of requests in flight: how many may be unanswered, by connection and in total.
+
+Handlers and lanes answer some requests at once; these never count. Requests of a closed connection
+are not in flight either.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.stats import TransportStats
+
+Rows: TypeAlias = Sequence[tuple[Any, bytes]]
+"""Connections, each with a chunk that it has received."""
+
+
+class InFlight:
+    """The requests in flight of all connections of a server or client."""
+
+    def __init__(self, one_max: int, total_max: int, stats: TransportStats) -> None:
+        """A connection may have ``one_max``, all together ``total_max``."""
+        self.one_max = one_max
+        self.total_max = total_max
+        self._stats = stats
+
+    def exceeds(self, peer: Connected, more: int) -> bool:
+        """Return whether so many more requests would exceed a limit."""
+        is_above = self._stats.in_flight + more > self.total_max
+        return is_above or peer.in_flight + more > self.one_max
+
+    def add(self, peer: Connected, count: int) -> None:
+        """Count requests that will be answered later."""
+        peer.in_flight += count
+        self._stats.in_flight += count
+
+    def answered(self, peer: Connected, count: int = 1) -> None:
+        """Count no longer what has been answered."""
+        peer.in_flight -= count
+        self._stats.in_flight -= count
+
+    def forget(self, peer: Connected) -> None:
+        """Count no request of a connection that has ended."""
+        self.answered(peer, peer.in_flight)
+
+    def add_rows(self, rows: Rows, counts: Sequence[int], total: int) -> bool:
+        """Count `total` requests of several connections, each of which occurs once, of which
+        `counts` will be answered; return False, with nothing counted, if that exceeds a limit.
+        """
+        stats, most = self._stats, self.one_max
+        if stats.in_flight + total > self.total_max:
+            return False
+        may_exceed = stats.in_flight + total > most  # otherwise no connection can have so many
+        both = zip(rows, counts, strict=True)
+        if may_exceed and any(row[0].in_flight + count > most for row, count in both):
+            return False
+        for (peer, _), count in zip(rows, counts, strict=True):
+            peer.in_flight += count
+            stats.in_flight += count
+        return True
+
+    def answered_rows(self, rows: Iterable[tuple[Any, Any, int]]) -> None:
+        """Count no longer what has been answered on several connections."""
+        stats = self._stats
+        for peer, _, count in rows:
+            peer.in_flight -= count
+            stats.in_flight -= count

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a connection is read from, and served."""
+
+import asyncio
+from typing import Final, cast
+
+from cometmq.remoting.transport.settings import ConnectionSettings
+
+# Reasons not to read from a connection; several may apply at once.
+UNSENT_OUTPUT: Final = 1  # the peer does not read its answers
+BACKLOG: Final = 2  # received requests are waiting for the next turn
+LEAVING: Final = 4  # this end is stopping and accepts no more requests
+NO_ROOM: Final = 8  # requests wait until large answers may be built again
+WORKING: Final = 16  # requests wait until the work of an earlier one has ended
+HANDSHAKE: Final = 32  # the TLS handshake waits for its turn
+LONG_FRAME: Final = 64  # unfinished frames take much memory, and others take their turn
+WAITS: Final = NO_ROOM | WORKING
+
+
+class Reading:
+    """The reasons for which a connection is currently not read from."""
+
+    def __init__(self, _peer: object, settings: ConnectionSettings) -> None:
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._stops = ~UNSENT_OUTPUT if settings.reads_while_unsent else ~0
+        self.pauses = 0
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Read from a transport, which reads already."""
+        self._transport = transport
+
+    def pause(self, reason: int) -> None:
+        """Read no more until the reason has gone."""
+        self.pauses |= reason
+        if reason & self._stops and not self._transport.is_closing():
+            self._stop()
+
+    def resume(self) -> None:
+        """Read on, unless a reason remains."""
+        if not (self.pauses & self._stops or self._transport.is_closing()):
+            self._start()
+
+    def _stop(self) -> None:
+        self._transport.pause_reading()
+
+    def _start(self) -> None:
+        self._transport.resume_reading()

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The input of one connection: serves requests in their order, a limited number of them and for a
+limited time in each turn of the loop.
+
+While requests wait for a later turn (``turns.py``), for room for their answers (``room.py``), or
+for the work of an earlier one, nothing more is read from the connection. The server keeps what it
+has received as bytes where it can: a decoded request would take five times as much memory.
+"""
+
+import functools
+from time import monotonic
+from typing import Any, Final
+
+from cometmq.remoting.command import Call
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.frame import frame_prefix
+from cometmq.remoting.transport.dispatch import Dispatcher
+from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.reading import (
+    BACKLOG,
+    NO_ROOM,
+    UNSENT_OUTPUT,
+    WAITS,
+    WORKING,
+)
+from cometmq.remoting.transport.flow.room import WAITING_MAX
+from cometmq.remoting.transport.flow.turns import SLOW, Pace
+from cometmq.remoting.transport.hub import Hub
+
+CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
+
+
+class Intake:
+    """Serves what a connection receives."""
+
+    def __init__(self, peer: Connected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
+        self._peer = peer
+        self._hub = hub
+        self._dispatcher = dispatcher
+        self._connection = peer.connection
+        self._outlet = peer.outlet
+        self._reading = peer.reading
+        self._defers = not hub.settings.reads_while_unsent  # a client takes its answers at once
+        self._backlog: list[Call[Any]] = []
+        self._held = b""  # received bytes that are not decoded yet
+        self.pace = Pace()
+        self.uncharged_bytes = 0
+        """The size of the requests served since `Hub.charge` was called last."""
+
+    def receive(self, data: bytes) -> None:
+        """Serve the requests that these bytes complete, in this turn if it is not long already."""
+        is_slow = self.pace.rank == SLOW or self._hub.turns.is_long
+        if is_slow and self._defers and self._defer(data):
+            return
+        self.uncharged_bytes += len(data)
+        self._take(data)
+
+    def _defer(self, data: bytes) -> bool:
+        """Let received bytes wait for a turn."""
+        is_waiting = self._held or self._backlog or self._reading.pauses & BACKLOG
+        if is_waiting or not self._may_serve:
+            return False  # they wait in any case
+        self._held = data
+        self._fall_behind()
+        return True
+
+    def _take(self, data: bytes) -> None:
+        if self._reading.pauses & WAITS or self._held:
+            self._held += data
+            return
+        connection = self._connection
+        calls = connection.receive(data, self._hub.clock_ms())
+        if self._backlog:
+            self._backlog += calls
+        elif calls:
+            self._serve(calls)
+        if connection.out or connection.faults:
+            self._end_chunk()
+
+    def _end_chunk(self) -> None:
+        """Answer malformed requests with an error, and send all answers."""
+        connection = self._connection
+        if connection.faults:
+            faults, connection.faults = connection.faults, []
+            for fault in faults:
+                self._dispatcher.fail(self._peer, fault)
+        if connection.out:
+            if self._hub.writes.is_gathering:
+                self._outlet.mark_dirty()
+            else:
+                self._outlet.flush()
+
+    def _serve(self, calls: list[Call[Any]]) -> None:
+        calls_max = self._hub.turns.calls_max // self.pace.divisor or 1
+        chunk = calls if len(calls) <= calls_max else calls[:calls_max]
+        served = self._dispatcher.serve(self._peer, chunk)
+        if served < len(calls):
+            self._backlog = calls[served:]
+            if served == len(chunk) or self._may_serve:
+                self._fall_behind()
+            else:
+                self._stopped_serving()
+
+    def _stopped_serving(self) -> None:
+        """Keep as bytes what waits for room or for the work of an earlier request."""
+        if self._reading.pauses & WAITS:
+            calls, self._backlog = self._backlog, []
+            self._held = _encoded(calls) + self._connection.take_tail() + self._held
+
+    def serve_backlog(self) -> None:
+        """Serve requests that wait, unless they must wait longer."""
+        reading = self._reading
+        if reading.pauses & WAITS:
+            return
+        if self._backlog and self._peer.is_open and not reading.pauses & BACKLOG:
+            calls, self._backlog = self._backlog, []
+            self._serve(calls)
+            served = calls[: len(calls) - len(self._backlog)]
+            self.uncharged_bytes += sum(len(call.head) + len(call.body) for call in served)
+            self._end_chunk()
+        if self._held and self._may_serve and not (self._backlog or reading.pauses & BACKLOG):
+            data, self._held = self._held, b""
+            try:
+                self._take(data)
+            except RemoteProtocolError as error:
+                self._peer.refuse(error)
+            self.uncharged_bytes += len(data) - len(self._held)
+
+    def _fall_behind(self) -> None:
+        """Postpone the remaining requests, so that other connections get their turn first."""
+        self._hub.turns.fell_behind(1)
+        self._reading.pause(BACKLOG)
+        self._hub.turns.add(self._peer, self.pace.rank)
+
+    def catch_up(self) -> None:
+        """Serve requests that have waited for their turn."""
+        stats, reading = self._hub.stats, self._reading
+        reading.pauses &= ~BACKLOG
+        self._hub.turns.fell_behind(-1)
+        before, begun = stats.requests, monotonic()
+        if not reading.pauses & UNSENT_OUTPUT:
+            self.serve_backlog()
+        self.note_time(monotonic() - begun, stats.requests - before)
+        reading.resume()
+
+    @property
+    def _may_serve(self) -> bool:
+        """Whether requests may be served now, in the order in which they came."""
+        return self._peer.is_open and not self._reading.pauses & (WAITS | UNSENT_OUTPUT)
+
+    # Waiting for room, or for the work of an earlier request
+
+    def postpone(self, call: Call[Any]) -> bool:
+        """Serve a call once there is room for its answer; return False if the connection has too
+        many of them.
+        """
+        if self._hub.room.count_of(self._peer) >= WAITING_MAX:
+            self._reading.pause(NO_ROOM)
+            return False
+        work = functools.partial(self._dispatcher.serve_postponed, self._peer, call)
+        self._peer.when_room(work)
+        return True
+
+    def _wait_for_room(self) -> None:
+        """Serve nothing more before there is room; the caller keeps the requests as bytes."""
+        self._reading.pause(NO_ROOM)
+        self._peer.when_room(_nothing)
+
+    def go_on(self) -> None:
+        """Serve the requests that wait as received bytes."""
+        self._resume_from(NO_ROOM)
+
+    def wait_for_work(self) -> None:
+        """Serve nothing more until `work_ended`; what arrives meanwhile waits as bytes."""
+        self._reading.pause(WORKING)
+
+    def work_ended(self) -> None:
+        """Serve what has arrived since `wait_for_work`."""
+        self._resume_from(WORKING)
+
+    def _resume_from(self, reason: int) -> None:
+        reading = self._reading
+        if reading.pauses & reason and self._peer.is_open:
+            reading.pauses &= ~reason
+            if not reading.pauses & UNSENT_OUTPUT:
+                self.serve_backlog()
+            reading.resume()
+
+    def drop(self) -> None:
+        """Forget the requests of a connection that has ended."""
+        self._backlog.clear()
+        self._held = b""
+        self._hub.room.drop(self._peer)
+
+    # Account
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The approximate memory used by the requests that wait for room."""
+        return len(self._held) + self._hub.room.count_of(self._peer) * CALL_BYTES
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The approximate memory used by what is received and not yet served."""
+        backlog_bytes = len(self._backlog) * CALL_BYTES
+        return self._connection.buffered_bytes + backlog_bytes + len(self._held)
+
+    def charge(self, spent_s: float) -> None:
+        """Note time that the program has spent on requests after they were served."""
+        self.pace.note(spent_s, 0)
+
+    def note_time(self, spent_s: float, count: int) -> None:
+        """Note how long serving `count` requests took."""
+        if self.pace.note(spent_s, count):
+            self._hub.turns.note(spent_s)
+
+
+def _encoded(calls: list[Call[Any]]) -> bytes:
+    """Return calls as received."""
+    parts: list[bytes] = []
+    for call in calls:
+        prefix = frame_prefix(call.serialization, len(call.head), len(call.body))
+        parts += (prefix, call.head, call.body)
+    return b"".join(parts)
+
+
+def _nothing() -> None:
+    """The work of a connection whose requests wait as bytes: `go_on` serves them."""

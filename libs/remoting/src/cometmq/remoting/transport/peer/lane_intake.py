@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The input of a connection whose plain requests a lane may take.
+
+Invariants: a chunk's requests are served in order, by the lane or by handlers. Whenever a lane
+cannot continue, the rest of the chunk is decoded and served as it would be without a lane. A chunk
+that violates the protocol ends the connection before any of its requests is served.
+
+In each loop iteration a lane takes a bounded number of a connection's frames, as handlers do. The
+rest of a longer chunk waits as bytes for the next iteration, and nothing more is read until then,
+so a flood delays other connections no more than it would without a lane. A protocol error beyond
+that bound is detected in the iteration that reaches it, as if the chunk had been cut there.
+
+Hot path: `_take` runs once per chunk (bench/micro/bench_lane.py).
+"""
+
+from typing import Any, Final
+
+from cometmq.remoting.command import Call
+from cometmq.remoting.transport.dispatch import Dispatcher
+from cometmq.remoting.transport.flow.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
+from cometmq.remoting.transport.flow.reading import WAITS
+from cometmq.remoting.transport.flow.room import WAITING_MAX
+from cometmq.remoting.transport.flow.turns import SLOW
+from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.lane import Lane, LaneConnected, Part
+from cometmq.remoting.transport.peer.intake import Intake
+
+FRAMES_PER_CALL: Final = 2
+"""Number of frames that a lane may take for each frame that handlers may serve. A lane needs an
+eighth of the time per frame, but a larger number would hide a flood: chunks of 256 KB, with up to
+600 sends, must count as long turns.
+"""
+
+MIXED: Final = 0
+SENDS: Final = 1
+"""Only sends that the lane took."""
+PULLS: Final = 2
+"""Only requests that the lane answered at once."""
+
+
+class LaneIntake(Intake):
+    """Offers what a connection receives to a lane first."""
+
+    _peer: LaneConnected
+
+    def __init__(self, peer: LaneConnected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
+        super().__init__(peer, hub, dispatcher)
+        self._lane = peer.lane
+        self._direct = peer.direct
+        self._may_join = peer.direct is not None
+
+    def _take(self, data: bytes) -> None:
+        lane, peer = self._lane, self._peer
+        if self._may_join:
+            self._may_join = not peer.join_direct()
+        peer.habit = MIXED
+        if self._held:
+            self._held += data
+            return
+        if self._backlog or not self._may_serve:
+            if self._must_save_memory:
+                self._held = data
+            else:
+                super()._take(data)
+            return
+        data = self._connection.join(data)
+        if not data:
+            return
+        frames_max = self._hub.turns.calls_max * FRAMES_PER_CALL // self.pace.divisor or 1
+        parts = lane.stage(peer, data, frames_max)
+        if not parts or (len(parts) == 1 and not parts[0][0]):
+            super()._take(data)
+        elif len(parts) == 1 and parts[0][0] > 0 and parts[0][3] == len(data):
+            if self._has_room(parts[0][0]) and self._put(lane, parts[0]):
+                self._note_habit(SENDS)
+            else:
+                lane.drop()
+                super()._take(data)
+        elif len(parts) == 1 and parts[0][0] < 0 and parts[0][3] == len(data):
+            self._receive_pulls(lane, data, parts[0])
+        else:
+            self._receive_parts(lane, data, parts, frames_max)
+
+    def _receive_pulls(self, lane: Lane, data: bytes, part: Part) -> None:
+        """Serve a chunk of requests that a lane answers immediately."""
+        if not self._has_room(-part[0]):
+            super()._take(data)
+            return
+        end, is_plain = self._answer(lane, data, part, 0)
+        if is_plain:
+            self._note_habit(PULLS)
+        if end < part[3] and self._must_save_memory:
+            self._held = data[end:] + self._held
+        elif end < part[3]:
+            self._backlog = self._connection.receive_whole(data[end:], self._hub.clock_ms())
+        self._end_chunk()
+
+    @property
+    def _must_save_memory(self) -> bool:
+        """Whether requests that wait are kept as bytes."""
+        return bool(self._reading.pauses & WAITS) or self._hub.budget.is_tight
+
+    def _put(self, lane: Lane, part: Part) -> bool:
+        count, staged_bytes, _, _ = part
+        answer_count = lane.put(count, staged_bytes)
+        if answer_count is None:
+            return False
+        self._dispatcher.in_flight.add(self._peer, answer_count)
+        self._hub.stats.requests += count
+        return True
+
+    def _receive_parts(self, lane: Lane, data: bytes, parts: list[Part], frames_max: int) -> None:
+        """Serve the lane's parts and the handlers' parts in the order of the chunk."""
+        connection, now_ms = self._connection, self._hub.clock_ms()
+        calls: list[list[Call[Any]]] = []
+        rest: list[Call[Any]] = []
+        behind = data[parts[-1][3] :]
+        try:
+            # Everything is decoded first: a protocol error rejects the whole chunk.
+            for count, _, start, end in parts:
+                calls.append([] if count else connection.receive_whole(data[start:end], now_ms))
+            call_count = sum(map(len, calls))
+            count = call_count + sum(abs(part[0]) for part in parts)
+            if count < frames_max:
+                rest = connection.receive(behind, now_ms)
+            else:
+                self._held = behind
+        except BaseException:
+            lane.drop()
+            raise
+        fits = call_count <= self._hub.turns.calls_max and self._has_room(count)
+        index = self._serve_parts(lane, data, parts, calls) if fits else 0
+        lane.drop()
+        left: list[Call[Any]] = []
+        for (count, _, start, end), known in zip(parts[index:], calls[index:], strict=True):
+            left += connection.receive_whole(data[start:end], now_ms) if count else known
+        left += rest
+        if left and self._may_serve:
+            self._serve(left)
+        else:
+            self._backlog = left
+            self._stopped_serving()
+        self._end_chunk()
+        if self._held and not self._backlog and self._may_serve:
+            self._fall_behind()
+
+    def _serve_parts(
+        self, lane: Lane, data: bytes, parts: list[Part], calls: list[list[Call[Any]]]
+    ) -> int:
+        """Serve parts in order; return the number of finished parts.
+
+        The part after them keeps only its unserved calls and frames.
+        """
+        pulled_count = 0
+        for index, part in enumerate(parts):
+            if part[0] > 0:
+                if not self._put(lane, part):
+                    return index
+            elif part[0] < 0:
+                end, _ = self._answer(lane, data, part, pulled_count)
+                if end < part[3]:
+                    parts[index] = (part[0], 0, end, part[3])
+                    return index
+                pulled_count -= part[0]
+            else:
+                served = self._dispatcher.serve(self._peer, calls[index])
+                if served < len(calls[index]) or not self._may_serve:  # stop after this call
+                    del calls[index][:served]
+                    return index
+        return len(parts)
+
+    def _answer(self, lane: Lane, data: bytes, part: Part, first: int) -> tuple[int, bool]:
+        """Let the lane answer requests immediately; handlers get those that it does not take.
+
+        Return the position of the first frame that is not served because the peer must catch up,
+        and whether the lane has answered all requests.
+        """
+        connection, hub, peer = self._connection, self._hub, self._peer
+        last, is_plain = first - part[0], True
+        while first < last:
+            if last - first > WAITING_MAX and not peer.has_room:
+                self._wait_for_room()
+                return lane.frame(first)[0], False
+            bytes_max = hub.settings.write_high_water_bytes
+            if hub.budget.is_tight:
+                bytes_max = min(bytes_max, TIGHT_WRITE_BYTES)
+            room = max(0, bytes_max - connection.out_bytes)
+            frames, count, start, end, is_odd = (
+                lane.answer(first, last - first, room)
+                if peer.has_room
+                else (b"", 0, *lane.frame(first), True)  # a handler lets the request wait
+            )
+            if count:
+                first += count
+                hub.stats.requests += count
+                connection.out.append(frames)
+                connection.out_bytes += len(frames)
+                if connection.out_bytes > LARGE_BYTES:
+                    self._outlet.note_large()
+                    if not peer.is_writable:
+                        return start or part[3], False
+            if is_odd:
+                calls = connection.receive_whole(data[start:end], hub.clock_ms())
+                served = self._dispatcher.serve(peer, calls)
+                first += 1
+                is_plain = False
+                if not self._may_serve:
+                    return end if served else start, False
+        return part[3], is_plain
+
+    def _has_room(self, count: int) -> bool:
+        """Return whether so many more requests may be in flight."""
+        return not self._dispatcher.in_flight.exceeds(self._peer, count)
+
+    def _note_habit(self, habit: int) -> None:
+        peer, direct = self._peer, self._direct
+        if not (peer.is_limited or self._reading.pauses) and self.pace.rank != SLOW:
+            peer.habit = habit
+            if direct is not None:
+                if habit == PULLS:
+                    direct.expect_pulls()
+                else:
+                    direct.expect_sends()
+
+    def charge(self, spent_s: float) -> None:
+        """Note time that the program has spent on requests after they were served."""
+        super().charge(spent_s)
+        if self.pace.rank == SLOW:
+            self._peer.habit = MIXED  # its requests wait for their turn

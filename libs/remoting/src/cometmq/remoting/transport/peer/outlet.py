@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The output of one connection: encodes answers, writes them together, and bounds what its peer
+leaves unread.
+"""
+
+import asyncio
+from typing import Any, cast
+
+from cometmq.remoting.command import Call
+from cometmq.remoting.transport.dispatch import Answer, Dispatcher
+from cometmq.remoting.transport.flow.budget import LARGE_BYTES, TIGHT_WRITE_BYTES
+from cometmq.remoting.transport.flow.connected import Connected
+from cometmq.remoting.transport.flow.outbox import Outbox
+from cometmq.remoting.transport.flow.reading import UNSENT_OUTPUT
+from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.types import Buffer
+
+
+class Outlet:
+    """Writes what a connection sends."""
+
+    def __init__(self, peer: Connected, hub: Hub[Any], dispatcher: Dispatcher[Any]) -> None:
+        self._peer = peer
+        self._hub = hub
+        self._dispatcher = dispatcher
+        self._connection = peer.connection
+        self._reading = peer.reading
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._encode_reply = hub.codec.encoder.encode_reply
+        self._answer_bytes_max = hub.codec.frame_bytes_max
+        self._flush_bytes = hub.settings.write_high_water_bytes
+        self._noted_bytes = 0  # pending output that the budget has counted
+        self._box = Outbox()
+        self.is_restrained = False
+        """Whether the budget has paused the connection."""
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Write to a transport from now on."""
+        self._transport = transport
+        self._set_water_marks()
+
+    def deliver(self, call: Call[Any], answer: Answer) -> bool:
+        """Encode an answer; return False if the peer must catch up before it is served further.
+
+        An answer that cannot be encoded is a bug in its handler; a failure is sent instead, also of
+        an answer whose frame no peer would accept.
+        """
+        dispatcher, connection = self._dispatcher, self._connection
+        if dispatcher.after:
+            dispatcher.run_after(call, answer)
+        out, serialization, opaque = connection.out, call.serialization, call.opaque
+        sent_count = len(out)
+        try:
+            size = self._encode_reply(out, serialization, opaque, answer)
+        except Exception as error:  # noqa: BLE001  # as in dispatch.py
+            size = self._encode_reply(out, serialization, opaque, dispatcher.failure(call, error))
+        if size > self._answer_bytes_max:
+            del out[sent_count:]
+            size = self._encode_reply(out, serialization, opaque, dispatcher.too_large(call, size))
+        connection.out_bytes += size
+        if connection.out_bytes > LARGE_BYTES:
+            self.note_large()
+        return self._peer.is_open and not self._reading.pauses & UNSENT_OUTPUT
+
+    def note_large(self) -> None:
+        """Count pending output, and write it if it is large enough."""
+        budget, out_bytes = self._hub.budget, self._connection.out_bytes
+        more_bytes = out_bytes - self._noted_bytes
+        budget.left -= more_bytes
+        self._noted_bytes = out_bytes
+        self._hub.note_large(more_bytes)
+        budget.holders.add(self._peer)
+        if out_bytes > self._flush_bytes or (out_bytes > TIGHT_WRITE_BYTES and budget.is_tight):
+            self.flush()
+
+    def mark_dirty(self) -> None:
+        """Write the pending output at the end of this turn of the loop."""
+        if not self._peer.is_dirty:
+            self._peer.is_dirty = True
+            self._hub.writes.add(self)
+
+    def flush(self) -> None:
+        """Write the pending output."""
+        peer, hub = self._peer, self._hub
+        peer.is_dirty = False
+        if not self._connection.out or not peer.is_open:
+            return
+        data = self._connection.take()
+        if self._noted_bytes:
+            hub.budget.left += self._noted_bytes
+            self._noted_bytes = 0
+        hub.writes.prepare()
+        if peer.tls is not None and peer.tls.pipe is not None:
+            data = peer.tls.pipe.encrypt(data)  # in the order in which the records are written
+        self._count(len(data))
+        self._write(data, len(data))
+
+    def _count(self, size: int) -> None:
+        self._hub.stats.bytes_sent += size
+        self._box.sent_bytes += size
+
+    def _write(self, data: Buffer, whole_bytes: int) -> None:
+        """Write output, which keeps ``whole_bytes`` of memory until the kernel has taken all."""
+        hub = self._hub
+        self._transport.write(data)
+        hub.budget.left -= whole_bytes
+        hub.budget.holders.add(self._peer)
+        self._box.note(whole_bytes)
+        if hub.budget.left < hub.budget.floor:
+            hub.budget.measure(hub.now_ms())
+        is_blocked = self._reading.pauses & UNSENT_OUTPUT
+        if is_blocked and self.unsent_bytes > hub.settings.unsent_bytes_max:
+            hub.stats.overflow_closed += 1
+            hub.log.warning(
+                "connection.overflowed", peer=self._peer.address, bytes=self.unsent_bytes
+            )
+            self._peer.abort()
+
+    def drop(self) -> None:
+        """Forget the pending output of a connection that has ended."""
+        self._connection.take()
+        self._hub.budget.holders.discard(self._peer)
+
+    def block(self) -> None:
+        """Stop serving a peer that does not read; a server also stops reading from it."""
+        self.stalled_ms(self._hub.now_ms())
+        self._reading.pause(UNSENT_OUTPUT)
+
+    def unblock(self) -> None:
+        """Note that the peer has read enough."""
+        self._reading.pauses &= ~UNSENT_OUTPUT
+        if self.is_restrained:
+            self.is_restrained = False
+            self._set_water_marks()
+
+    def restrain(self) -> None:
+        """Pause until only a quarter of the unsent output is left, ignoring the high-water mark."""
+        size = self.unsent_bytes
+        if not size:
+            return  # what the connection holds are requests, or output of this turn
+        self.is_restrained = True
+        if self._transport.is_closing():
+            self.block()
+        else:
+            self._transport.set_write_buffer_limits(high=size // 2, low=size // 4)
+
+    def end_stall(self, now_ms: int) -> None:
+        """Close the connection if its peer has read nothing for a while."""
+        if self.stalled_ms(now_ms) >= self._hub.settings.stall_timeout_ms:
+            self._hub.stats.stalled_closed += 1
+            self._hub.log.warning("connection.stalled", peer=self._peer.address)
+            self._peer.abort()
+
+    def stalled_ms(self, now_ms: int) -> int:
+        """Return how long the peer of a paused connection has read nothing."""
+        return self._box.stalled_ms(self.unsent_bytes, now_ms)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Output that the kernel has not accepted yet."""
+        return self._transport.get_write_buffer_size() if self._peer.is_open else 0
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory used by output that the kernel has not taken yet."""
+        return self._box.held_bytes(self.unsent_bytes) + self._connection.out_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """All output so far, sent or not."""
+        return self._box.sent_bytes
+
+    def _set_water_marks(self) -> None:
+        settings = self._hub.settings
+        self._transport.set_write_buffer_limits(
+            high=settings.write_high_water_bytes, low=settings.write_low_water_bytes
+        )

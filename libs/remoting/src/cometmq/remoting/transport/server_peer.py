@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection to a server whose requests wait while there is no room for large answers.
+
+Handlers of requests with large answers run only while ``has_room``. Other requests are served
+meanwhile, so a client that sends and consumes on one connection keeps sending. If several requests
+wait, the server stops serving the connection (``Intake``).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.remoting.raw import Body
+from cometmq.remoting.transport.flow.budget import LARGE_BYTES
+from cometmq.remoting.transport.flow.reading import UNSENT_OUTPUT
+from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.resets import set_reset
+
+_KERNEL_BYTES: Final = 4 << 20  # the largest send buffer, by default (tcp_wmem)
+
+
+class ServerPeer(PeerProtocol):
+    """A connection to a server."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register the connection, which is reset if this process dies; close it at once if there
+        are too many.
+        """
+        set_reset(transport, is_on=True)
+        super().connection_made(transport)
+        hub = self._hub
+        if len(hub.peers) > hub.connections_max:
+            hub.stats.connections_refused += 1
+            if hub.connections_max:  # otherwise the server stops
+                hub.log.warning("connection.refused", peer=self.address, error="too many")
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Remove the connection and fail its pending requests."""
+        if not self._is_reset:
+            set_reset(self._transport, is_on=False)
+        super().connection_lost(exc)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a large answer may be built now; otherwise, the request must wait."""
+        hub, budget = self._hub, self._hub.budget
+        if budget.turn_left <= 0 or hub.room.precedes(self):
+            return False
+        if budget.left > budget.plenty:
+            return not self.reading.pauses & UNSENT_OUTPUT
+        if budget.left <= budget.reserved_bytes:
+            if hub.room and not self._reads_well:
+                return False  # requests that wait are served first
+            if not hub.room:
+                budget.measure(hub.now_ms())
+        return self.may_build
+
+    @property
+    def may_build(self) -> bool:
+        """Whether a large answer may be built now, regardless of the requests that wait."""
+        if self.reading.pauses & UNSENT_OUTPUT:
+            return False
+        return self._hub.budget.admits(self.outlet.held_bytes, reads_well=self._reads_well)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a large answer would have to wait now; any thread may ask."""
+        if self.reading.pauses & UNSENT_OUTPUT:
+            return True
+        reads_well = self._reads_well
+        return not self._hub.budget.admits(self.outlet.unsent_bytes, reads_well=reads_well)
+
+    @property
+    def _reads_well(self) -> bool:
+        """Whether the peer has taken all answers, and more of them than the kernel can hold."""
+        outlet = self.outlet
+        is_empty = not (outlet.unsent_bytes or self.connection.out)
+        return is_empty and outlet.written_bytes > _KERNEL_BYTES
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Call ``work`` once ``has_room``, unless the connection ends before."""
+        if self.is_open:
+            self._hub.stats.requests_postponed += 1
+            self._hub.budget.holders.add(self)
+            self._hub.room.wait(self, work)
+
+    def send(
+        self,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: Body = b"",
+        ext: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Send a oneway request; return False if the connection is closed or not writable."""
+        if len(body) > LARGE_BYTES and not self.has_room:
+            return False
+        return super().send(code, header, body, ext)
+
+    def check(self, now_ms: int) -> None:
+        """Close the connection if it is idle, or if its peer has stopped reading."""
+        is_stalled = self.outlet.unsent_bytes and self._hub.room.has(self)
+        if is_stalled and not self.reading.pauses & UNSENT_OUTPUT:
+            self.outlet.end_stall(now_ms)
+        else:
+            super().check(now_ms)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The unfinished frames of all connections take a bounded amount of memory, and whole ones pass."""
+
+import asyncio
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cometmq.remoting import OK, Call, Reply, RequestCode
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport import ClientSettings, RemotingClient, ServerSettings
+from cometmq.remoting.transport.flow import frames
+from cometmq.remoting.transport.flow.reading import BACKLOG
+from cometmq.remoting.transport.stats import TransportStats
+
+BEAT = RequestCode.HEART_BEAT
+MIB = 1 << 20
+SETTINGS = ServerSettings(frames_bytes_max=16 * MIB, check_interval_ms=20)
+BEGUN = struct.pack(">II", 16 * MIB - 4, 100) + bytes(100)
+PATIENT_MS = 60_000
+
+
+def size_of_body(_: None, call: Call[Any]) -> Reply:
+    return Reply(remark=str(len(call.body)))
+
+
+async def send_from_each(clients: list[RemotingClient], port: int) -> None:
+    async def send(client: RemotingClient) -> None:
+        address = f"127.0.0.1:{port}"
+        answer = await client.invoke(address, BEAT, body=bytes(MIB), timeout_ms=PATIENT_MS)
+        assert answer.remark == str(MIB)
+
+    async with asyncio.TaskGroup() as group:
+        for client in clients:
+            group.create_task(send(client))
+
+
+async def test_peers_that_send_most_of_a_frame_take_no_more_than_the_limit(
+    start_server: Any, connect_raw: Any, eventually: Any
+) -> None:
+    server, port = await start_server({BEAT: lambda _, call: OK}, SETTINGS)
+    for _ in range(40):
+        _, writer = await connect_raw(port)
+        writer.write(BEGUN + bytes(4 * MIB))
+    await eventually(lambda: server.stats().frames_paused >= 4)
+    most = 0
+    for _ in range(200):
+        most = max(most, server.stats().frame_bytes)
+        await asyncio.sleep(0)
+    assert MIB < most <= SETTINGS.frames_bytes_max
+
+
+async def test_large_requests_pass_beside_peers_that_finish_no_frame(
+    start_server: Any,
+    connect_raw: Any,
+    new_client: Any,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever keeps others waiting is closed."""
+    monkeypatch.setattr(frames, "FRAME_PATIENCE_MS", 200)
+    server, port = await start_server({BEAT: size_of_body}, SETTINGS)
+    for _ in range(8):
+        _, writer = await connect_raw(port)
+        writer.write(BEGUN + bytes(2 * MIB))
+    await eventually(lambda: server.stats().frames_paused)
+    settings = ClientSettings(write_high_water_bytes=64 * MIB)
+    clients = [new_client(settings) for _ in range(6)]
+    await send_from_each(clients, port)
+    assert server.stats().frames_closed > 0
+
+
+async def test_many_large_requests_at_once_take_turns(
+    start_server: Any, new_client: Any, eventually: Any
+) -> None:
+    server, port = await start_server({BEAT: size_of_body}, SETTINGS)
+    settings = ClientSettings(write_high_water_bytes=64 * MIB)
+    clients = [new_client(settings) for _ in range(12)]
+    await send_from_each(clients, port)
+    stats = server.stats()
+    assert (stats.frames_closed, stats.frame_bytes) == (0, 0)
+    assert not server._hub.frames._turns
+    assert not server._hub.frames._waiting
+
+
+async def test_a_frame_that_makes_no_progress_is_closed_only_if_memory_is_short(
+    start_server: Any, connect_raw: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "FRAME_PATIENCE_MS", 50)
+    server, port = await start_server({BEAT: lambda _, call: OK}, SETTINGS)
+    _, first = await connect_raw(port)
+    first.write(BEGUN + bytes(3 * MIB))
+    await eventually(lambda: server.stats().frame_bytes > 3 * MIB)
+    server._hub.frames.check(server._hub.now_ms() + 1_000_000)
+    assert server.stats().frames_closed == 0
+    _, second = await connect_raw(port)
+    second.write(BEGUN + bytes(3 * MIB))
+    await eventually(lambda: server.stats().frames_closed)
+    await eventually(lambda: server.stats().frame_bytes <= 4 * MIB)
+
+
+class Sender:
+    """A connection with an unfinished frame."""
+
+    address, is_open = "10.0.0.1:1", True
+
+    def __init__(self, size: int, pauses: int) -> None:
+        self.connection = SimpleNamespace(buffered_bytes=size, missing_bytes=MIB)
+        self.reading = SimpleNamespace(pauses=pauses, pause=lambda _: None, resume=lambda: None)
+        self.is_closed = False
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+
+def test_a_connection_that_this_end_does_not_read_is_not_late() -> None:
+    unfinished = frames.UnfinishedFrames(16 * MIB, stats=TransportStats(), log=NO_LOG)
+    unread, other = Sender(MIB, BACKLOG), Sender(5 * MIB, BACKLOG)
+    senders: list[Any] = [unread, other]
+    for one in senders:
+        unfinished.note(one, 0)
+    late_ms = frames.FRAME_PATIENCE_MS
+    unfinished.check(late_ms)
+    unread.reading.pauses = 0
+    unfinished.check(2 * late_ms - 1)
+    assert not unread.is_closed
+    unfinished.check(2 * late_ms)
+    assert (unread.is_closed, other.is_closed) == (True, False)
