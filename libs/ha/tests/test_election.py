@@ -76,7 +76,7 @@ def test_a_holder_that_cannot_be_master_of_its_epoch_is_lost(holder):
         slave(M, epoch=3),  # elected, and about to learn it
         msgspec.structs.replace(slave(M), role=Role.RECOVERING),
         msgspec.structs.replace(master(), role=Role.PROMOTING),
-        msgspec.structs.replace(master(), role=Role.PARKING),
+        msgspec.structs.replace(master(), role=Role.HANDING_OVER),
     ],
 )
 def test_a_holder_that_may_still_open_is_not_lost(holder):
@@ -234,7 +234,7 @@ def test_the_epoch_rises_above_a_promise_to_an_abandoned_election(role):
     "holder",
     [
         master(role=Role.PROMOTING),
-        master(role=Role.PARKING),
+        master(role=Role.HANDING_OVER),
         master(copy=Copy(0, "m2")),
         master(epoch=5),
         slave(X),

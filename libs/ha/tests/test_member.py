@@ -5,37 +5,35 @@ import msgspec
 import pytest
 
 from cometmq.ha import member as members
-from cometmq.ha.events import (
-    EpochSeen,
-    FenceOrder,
-    FollowOrder,
-    HandedOver,
-    LeaseLapsed,
-    Opened,
-    ParkOrder,
-    PromoteOrder,
-    RecordRead,
-    Recovered,
-    StoreFailed,
-    Unparked,
-)
 from cometmq.ha.member import (
     TRANSITIONS,
+    Abandoned,
     BeginEpoch,
     Claim,
     CloseToClients,
-    ForwardParked,
+    EpochSeen,
+    FenceOrder,
+    FollowOrder,
+    ForwardHeld,
+    HandedOver,
+    HandOverOrder,
+    HoldRequests,
     Lead,
+    LeaseLapsed,
     Member,
+    Opened,
     OrderRefused,
-    Park,
+    PromoteOrder,
     ReadRecord,
+    RecordRead,
+    Recovered,
     Refusal,
     Role,
     SavePromise,
+    ServeHeld,
     StartFollowing,
     StopFollowing,
-    Unpark,
+    StoreFailed,
     react,
 )
 from cometmq.ha.port import Answer
@@ -54,13 +52,15 @@ SLAVE = Member(me=ME, promised=3, role=Role.SLAVE)
 FOLLOWING = Member(me=ME, promised=3, role=Role.SLAVE, epoch=3, master=1)
 PROMOTING = Member(me=ME, promised=4, role=Role.PROMOTING, epoch=4, found=record(4))
 MASTER = Member(me=ME, promised=4, role=Role.MASTER, epoch=4, found=record(4))
-PARKING = Member(me=ME, promised=4, role=Role.PARKING, epoch=4, successor=1, found=record(4))
+HANDING_OVER = Member(
+    me=ME, promised=4, role=Role.HANDING_OVER, epoch=4, successor=1, found=record(4)
+)
 FENCED = Member(me=ME, promised=4, role=Role.FENCED)
 HELD = Member(me=ME, promised=5, role=Role.FENCED, is_held=True)
 FAILED = Member(me=ME, promised=4, role=Role.FAILED)
 
 STOP, CLOSE, READ = StopFollowing(), CloseToClients(), ReadRecord()
-FORWARD = (ForwardParked(1), STOP, SavePromise(5), StartFollowing(1, 5))
+FORWARD = (ForwardHeld(1), STOP, SavePromise(5), StartFollowing(1, 5))
 
 
 def following(epoch, promised):
@@ -123,26 +123,26 @@ ROWS = [
     (PROMOTING, EpochSeen(5), PROMOTING, (READ,)),
     (PROMOTING, EpochSeen(4), PROMOTING, ()),
     (PROMOTING, StoreFailed(), failed(PROMOTING), (CLOSE, STOP)),
-    # a master, and a parking master
-    (MASTER, ParkOrder(1), PARKING, (Park(1),)),
-    (PARKING, Unparked(), MASTER, (Unpark(),)),
+    # a master, and a master that hands over
+    (MASTER, HandOverOrder(1), HANDING_OVER, (HoldRequests(1),)),
+    (HANDING_OVER, Abandoned(), MASTER, (ServeHeld(),)),
     (
-        PARKING,
+        HANDING_OVER,
         HandedOver(Answer.APPLIED, 1, 5),
         following(5, 5),
         FORWARD,
     ),
-    (PARKING, HandedOver(Answer.UNKNOWN, 1, 5), MASTER, (Unpark(), READ)),
-    (PARKING, HandedOver(Answer.CONFLICT, 1, 5), MASTER, (Unpark(), READ)),
+    (HANDING_OVER, HandedOver(Answer.UNKNOWN, 1, 5), MASTER, (ServeHeld(), READ)),
+    (HANDING_OVER, HandedOver(Answer.CONFLICT, 1, 5), MASTER, (ServeHeld(), READ)),
     # the effect of the write is seen before its answer arrives
     *[
-        (PARKING, event, following(5, 5), FORWARD)
+        (HANDING_OVER, event, following(5, 5), FORWARD)
         for event in (RecordRead(record(5, X)), FollowOrder(5, 1))
     ],
-    (PARKING, EpochSeen(5), PARKING, (READ,)),
-    (PARKING, RecordRead(record(6, X, uid="other")), FENCED, (CLOSE, READ)),
+    (HANDING_OVER, EpochSeen(5), HANDING_OVER, (READ,)),
+    (HANDING_OVER, RecordRead(record(6, X, uid="other")), FENCED, (CLOSE, READ)),
     (
-        PARKING,
+        HANDING_OVER,
         FollowOrder(5, 2),
         msgspec.structs.replace(following(5, 5), master=2),
         (CLOSE, STOP, SavePromise(5), StartFollowing(2, 5)),
@@ -157,7 +157,7 @@ ROWS = [
     (MASTER, EpochSeen(5), MASTER, (READ,)),
     *[
         row
-        for role in (MASTER, PARKING)
+        for role in (MASTER, HANDING_OVER)
         for row in [
             (role, RecordRead(record(4)), role, ()),
             (role, RecordRead(None), role, ()),  # decision 7
@@ -216,9 +216,9 @@ def test_every_row_of_the_table_is_tested():
         (RECOVERING, FollowOrder(9, 1), Refusal.RECOVERING),
         (FAILED, PromoteOrder(9), Refusal.STORE_FAILED),
         (FAILED, FenceOrder(9), Refusal.STORE_FAILED),
-        (SLAVE, ParkOrder(1), Refusal.NOT_MASTER),
-        (FENCED, ParkOrder(1), Refusal.NOT_MASTER),
-        (PARKING, ParkOrder(1), Refusal.NOT_MASTER),
+        (SLAVE, HandOverOrder(1), Refusal.NOT_MASTER),
+        (FENCED, HandOverOrder(1), Refusal.NOT_MASTER),
+        (HANDING_OVER, HandOverOrder(1), Refusal.NOT_MASTER),
         (SLAVE, PromoteOrder(3), Refusal.STALE_EPOCH),
         (SLAVE, FollowOrder(2, 1), Refusal.STALE_EPOCH),
         (SLAVE, FenceOrder(2), Refusal.STALE_EPOCH),
@@ -226,7 +226,7 @@ def test_every_row_of_the_table_is_tested():
         (MASTER, FollowOrder(4, 1), Refusal.STALE_EPOCH),
         (MASTER, FenceOrder(3), Refusal.STALE_EPOCH),
         (MASTER, PromoteOrder(3), Refusal.STALE_EPOCH),
-        (MASTER, ParkOrder(0), Refusal.NOT_IN_SYNC),
+        (MASTER, HandOverOrder(0), Refusal.NOT_IN_SYNC),
         (PROMOTING, FollowOrder(4, 1), Refusal.STALE_EPOCH),
     ],
 )
@@ -247,7 +247,7 @@ def test_orders_that_do_not_fit_are_refused(before, order, reason):
         (SLAVE, LeaseLapsed()),
         (FENCED, HandedOver(Answer.APPLIED, 1, 5)),
         (following(5, 5), HandedOver(Answer.UNKNOWN, 1, 5)),
-        (MASTER, Unparked()),
+        (MASTER, Abandoned()),
     ],
 )
 def test_observations_without_meaning_change_nothing(before, event):

@@ -24,8 +24,8 @@ def opened(disk, **options):
 
 
 def put(rig, topic, queue_id, body):
-    rig.store.put(make_message(topic, queue_id, body), lambda _: None)
-    rig.store.commit()
+    rig.store.writer.put(make_message(topic, queue_id, body), lambda _: None)
+    rig.store.writer.commit()
 
 
 def bodies(store, topic="T"):
@@ -92,7 +92,7 @@ class Master:
 def follower(disk=None):
     disk = disk or MemoryDisk()
     rig, events = opened(disk)
-    rig.store.role_writable = False
+    rig.store.write_state.role_writable = False
     return rig, events, disk
 
 
@@ -111,23 +111,23 @@ def test_a_follower_that_is_killed_at_any_moment_shows_the_topic_as_of_its_log(s
         if random.random() < 0.3:
             start = rig.store.commit_log.end
             stop = start + random.randrange(master.end - start + 1)
-            rig.store.append_raw(start, master.log(start, stop))
-            assert bodies(rig.store) == master.held_at(rig.store.confirm_offset)
+            rig.store.replica.append(start, master.log(start, stop))
+            assert bodies(rig.store) == master.held_at(rig.store.commit_log.confirm_offset)
         if random.random() < 0.2:
             rig.work(random.randrange(4))
         if random.random() < 0.2:
             disk.crash()
             rig, events, _ = follower(disk)
             check_quiet(events)
-            assert bodies(rig.store) == master.held_at(rig.store.confirm_offset)
+            assert bodies(rig.store) == master.held_at(rig.store.commit_log.confirm_offset)
     end = rig.store.commit_log.end
     if random.random() < 0.5:  # promoted with the log that it has
-        rig.store.truncate(rig.store.confirm_offset)
-        rig.store.confirm(None)
-        rig.store.role_writable = True
-        held = master.held_at(rig.store.confirm_offset)
+        rig.store.truncate(rig.store.commit_log.confirm_offset)
+        rig.store.publisher.confirm(None)
+        rig.store.write_state.role_writable = True
+        held = master.held_at(rig.store.commit_log.confirm_offset)
     else:
-        rig.store.append_raw(end, master.log(end, master.end))
+        rig.store.replica.append(end, master.log(end, master.end))
         held = master.held_at(master.end)
     assert bodies(rig.store) == held
     rig.store.close()
@@ -157,8 +157,8 @@ def test_a_master_that_alone_deleted_a_topic_gets_it_back(is_made_again, works, 
         put(rig, "T", number % QUEUES, b"%d" % number)
     rig.work(3)
     held, border = bodies(rig.store), rig.store.commit_log.end
-    rig.store.needs_replicas = True
-    rig.store.confirm(border)
+    rig.store.writer.needs_replicas = True
+    rig.store.publisher.confirm(border)
     results: list[Any] = []
     rig.store.delete_topic("T", results.append)
     assert bodies(rig.store) == {}
@@ -168,10 +168,10 @@ def test_a_master_that_alone_deleted_a_topic_gets_it_back(is_made_again, works, 
     if is_killed:
         master.disk.crash()
         rig, _ = opened(master.disk)
-        rig.store.confirm(border)
-    rig.store.role_writable = False
+        rig.store.publisher.confirm(border)
+    rig.store.write_state.role_writable = False
     rig.store.truncate(border)
-    rig.store.confirm(border)
+    rig.store.publisher.confirm(border)
     assert bodies(rig.store) == held
     assert PutStatus.PUT_OK not in [it.status for it in results]
     for _ in range(2):
@@ -188,8 +188,8 @@ def test_a_copy_whose_host_crashed_before_the_mark_was_synced_keeps_the_topic():
     put(rig, "T", 1, b"old")
     rig.work(5)
     held = bodies(rig.store)
-    rig.store.needs_replicas = True
-    rig.store.confirm(rig.store.commit_log.end)
+    rig.store.writer.needs_replicas = True
+    rig.store.publisher.confirm(rig.store.commit_log.end)
     rig.store.delete_topic("T")
     disk.durable["/store/deletions"] = bytes(disk.contents["/store/deletions"])
     disk.lose_power()
@@ -200,8 +200,8 @@ def test_a_copy_whose_host_crashed_before_the_mark_was_synced_keeps_the_topic():
 def test_a_refused_mark_keeps_the_queues_of_a_group():
     rig, _ = opened(MemoryDisk())
     put(rig, "T", 0, b"old")
-    rig.store.needs_replicas = True
-    rig.store.role_writable = False
+    rig.store.writer.needs_replicas = True
+    rig.store.write_state.role_writable = False
     results: list[Any] = []
     assert rig.store.delete_topic("T", results.append) is None
     assert [it.status for it in results] == [PutStatus.SERVICE_NOT_AVAILABLE]

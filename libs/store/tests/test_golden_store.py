@@ -130,7 +130,7 @@ def check(golden, store):
 
 def test_a_java_store_opens_with_what_java_served(golden):
     rig = golden.open()
-    assert rig.store.recovered.was_clean == (golden.name != "killed")
+    assert rig.store.upkeep.recovered.was_clean == (golden.name != "killed")
     check(golden, rig.store)
 
 
@@ -145,6 +145,6 @@ def test_what_java_wrote_is_still_there_after_our_puts_and_a_crash(golden):
     assert len(finish(again.store.reader.query("Ours", "key299", 9, 0, 1 << 62)).records) == 1
     again.store.close()
     last = golden.open()
-    assert last.store.recovered.record_count == 0
+    assert last.store.upkeep.recovered.record_count == 0
     golden.expected["commitLog"]["maxOffset"] = last.store.commit_log.end
     check(golden, last.store)

@@ -26,11 +26,11 @@ def bodies(rig, topic="T", queue_id=0, offset=0, count=1000):
 
 def test_a_message_is_visible_only_after_the_commit(rig):
     results: list[Any] = []
-    rig.store.put(make_message(body=b"one"), results.append)
+    rig.store.writer.put(make_message(body=b"one"), results.append)
     assert results == []
     assert rig.store.reader.max_offset("T", 0) == 0
     assert rig.store.reader.get_messages("T", 0, 0, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
-    rig.store.commit()
+    rig.store.writer.commit()
     assert results[0].status is PutStatus.PUT_OK
     assert results[0].queue_offset == 0
     assert bodies(rig) == [b"one"]
@@ -39,8 +39,8 @@ def test_a_message_is_visible_only_after_the_commit(rig):
 def test_answers_come_in_the_order_of_the_log(rig):
     results: list[Any] = []
     for number in range(50):
-        rig.store.put(make_message(queue_id=number % 3), results.append)
-    rig.store.commit()
+        rig.store.writer.put(make_message(queue_id=number % 3), results.append)
+    rig.store.writer.commit()
     offsets = [result.physical_offset for result in results]
     assert offsets == sorted(offsets)
     assert [result.queue_offset for result in results[:6]] == [0, 0, 0, 1, 1, 1]
@@ -57,8 +57,8 @@ def test_messages_go_on_in_the_next_file_and_none_is_lost(rig):
 def test_a_batch_of_one_commit_may_span_files(rig):
     results: list[Any] = []
     for number in range(100):
-        rig.store.put(make_message(body=b"%0100d" % number), results.append)
-    rig.store.commit()
+        rig.store.writer.put(make_message(body=b"%0100d" % number), results.append)
+    rig.store.writer.commit()
     assert {result.status for result in results} == {PutStatus.PUT_OK}
     assert bodies(rig) == [b"%0100d" % number for number in range(100)]
 
@@ -145,8 +145,8 @@ def test_a_cold_read_is_loaded_elsewhere(disk, rig):
 def test_a_batch_gets_consecutive_offsets_one_time_and_joined_ids(rig):
     results: list[PutResult] = []
     rig.put(make_message())
-    rig.store.put_batch([make_message(body=b"%d" % n) for n in range(3)], results.append)
-    rig.store.commit()
+    rig.store.writer.put_batch([make_message(body=b"%d" % n) for n in range(3)], results.append)
+    rig.store.writer.commit()
     (result,) = results
     assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, 1)
     ids = result.message_id.split(",")
@@ -166,8 +166,8 @@ def test_a_batch_may_be_of_several_queues(rig):
         make_message("U", body=b"b"),
         make_message("T", body=b"c"),
     ]
-    rig.store.put_batch(unit, results.append)
-    rig.store.commit()
+    rig.store.writer.put_batch(unit, results.append)
+    rig.store.writer.commit()
     assert results[0].status is PutStatus.PUT_OK
     assert bodies(rig, "T") == [b"a", b"c"]
     assert bodies(rig, "U")[1:] == [b"b"]
@@ -183,9 +183,11 @@ def test_a_batch_may_be_of_several_queues(rig):
 
 def test_nothing_of_a_batch_is_stored_if_one_message_cannot_be(rig):
     results: list[PutResult] = []
-    rig.store.put_batch([make_message("T"), make_message("a/b")], results.append)
-    rig.store.put_batch([make_message("T"), make_message("U", body=bytes(4096))], results.append)
-    rig.store.commit()
+    rig.store.writer.put_batch([make_message("T"), make_message("a/b")], results.append)
+    rig.store.writer.put_batch(
+        [make_message("T"), make_message("U", body=bytes(4096))], results.append
+    )
+    rig.store.writer.commit()
     assert [result.status for result in results] == [PutStatus.MESSAGE_ILLEGAL] * 2
     assert rig.store.commit_log.end == 0
     assert rig.put(make_message("T")).queue_offset == 0
@@ -195,8 +197,8 @@ def test_a_batch_never_spans_two_files(rig):
     while rig.store.commit_log.end < 3500:
         rig.put(make_message(body=bytes(100)))
     results: list[PutResult] = []
-    rig.store.put_batch([make_message(body=bytes(200)) for _ in range(5)], results.append)
-    rig.store.commit()
+    rig.store.writer.put_batch([make_message(body=bytes(200)) for _ in range(5)], results.append)
+    rig.store.writer.commit()
     assert results[0].physical_offset == 4096
 
 
@@ -215,9 +217,9 @@ def test_a_batch_never_spans_two_files(rig):
 )
 def test_what_cannot_be_stored_is_refused_and_leaves_no_trace(rig, message):
     results: list[PutResult] = []
-    rig.store.put(message, results.append)
-    rig.store.put_batch([message, message], results.append)
-    rig.store.commit()
+    rig.store.writer.put(message, results.append)
+    rig.store.writer.put_batch([message, message], results.append)
+    rig.store.writer.commit()
     assert [result.status for result in results] == [PutStatus.MESSAGE_ILLEGAL] * 2
     assert rig.store.commit_log.end == 0
     assert rig.put(make_message()).queue_offset == 0
@@ -227,12 +229,12 @@ def test_a_field_that_only_the_encoder_can_judge_costs_no_other_message_its_plac
     results: list[PutResult] = []
     bad = make_message()
     bad.flag = 1 << 40
-    rig.store.put(make_message(body=b"0"), results.append)
-    rig.store.put(bad, results.append)
-    rig.store.put_batch([make_message(body=b"1"), make_message(queue_id=1)], results.append)
-    rig.store.put_batch([make_message(), bad], results.append)
-    rig.store.put(make_message("a/b"), results.append)
-    rig.store.commit()
+    rig.store.writer.put(make_message(body=b"0"), results.append)
+    rig.store.writer.put(bad, results.append)
+    rig.store.writer.put_batch([make_message(body=b"1"), make_message(queue_id=1)], results.append)
+    rig.store.writer.put_batch([make_message(), bad], results.append)
+    rig.store.writer.put(make_message("a/b"), results.append)
+    rig.store.writer.commit()
     statuses = [result.status for result in results]
     assert statuses.count(PutStatus.MESSAGE_ILLEGAL) == 3
     stored = [result for result in results if result.status is PutStatus.PUT_OK]
@@ -245,11 +247,13 @@ def test_a_field_that_only_the_encoder_can_judge_costs_no_other_message_its_plac
 
 def test_the_confirm_offset_follows_every_commit_before_listeners_hear_of_it(rig):
     seen = []
-    rig.store.add_arrival_listener(lambda *_: seen.append(rig.store.confirm_offset))
+    rig.store.publisher.listeners.append(
+        lambda *_: seen.append(rig.store.commit_log.confirm_offset)
+    )
     first = rig.put(make_message())
     second = rig.put(make_message())
     assert seen == [first.size, first.size + second.size]
-    assert rig.store.confirm_offset == rig.store.commit_log.end
+    assert rig.store.commit_log.confirm_offset == rig.store.commit_log.end
 
 
 def test_properties_beyond_the_length_field_are_refused(rig):
@@ -283,12 +287,12 @@ def test_listeners_hear_of_each_queue_after_the_answers(rig):
             heard.append((queue.topic, queue.queue_id, queue.max_offset, tag_code))
 
     rig.put(make_message(queue_id=1, tags="B"))
-    rig.store.add_arrival_listener(arrived)
+    rig.store.publisher.listeners.append(arrived)
     tag = make_message(tags="A").tag_code
-    rig.store.put(make_message(queue_id=1, tags="A"), lambda _: heard.append("answered"))
-    rig.store.put(make_message(queue_id=2, tags="A"), lambda _: None)
-    rig.store.put(make_message(queue_id=2, tags="B"), lambda _: None)
-    rig.store.commit()
+    rig.store.writer.put(make_message(queue_id=1, tags="A"), lambda _: heard.append("answered"))
+    rig.store.writer.put(make_message(queue_id=2, tags="A"), lambda _: None)
+    rig.store.writer.put(make_message(queue_id=2, tags="B"), lambda _: None)
+    rig.store.writer.commit()
     assert heard == ["answered", ("T", 1, 2, tag), ("T", 2, 2, None)]
 
 
@@ -296,9 +300,9 @@ def test_a_failing_answer_hides_no_message(rig):
     def fail(_):
         raise ValueError("a bug")
 
-    rig.store.put(make_message(), fail)
+    rig.store.writer.put(make_message(), fail)
     with pytest.raises(ValueError, match="a bug"):
-        rig.store.commit()
+        rig.store.writer.commit()
     assert rig.store.reader.max_offset("T", 0) == 1
     rig.put(make_message())
     assert rig.store.reader.max_offset("T", 0) == 2
@@ -306,8 +310,8 @@ def test_a_failing_answer_hides_no_message(rig):
 
 def test_one_commit_is_one_write(disk, rig):
     for _ in range(10):
-        rig.store.put(make_message(), lambda _: None)
-    rig.store.commit()
+        rig.store.writer.put(make_message(), lambda _: None)
+    rig.store.writer.commit()
     path, offset, size = disk.last_write
     assert path.endswith("commitlog/00000000000000000000")
     assert (offset, size) == (0, rig.store.commit_log.end)
@@ -338,8 +342,8 @@ def test_a_clean_stop_leaves_no_abort_file_and_no_spare_file(disk):
     last = disk.names("/store/commitlog")[-1]
     assert int(last) < rig.store.commit_log.end
     again = StoreRig(disk)
-    assert again.store.recovered.was_clean
-    assert again.store.recovered.record_count == 0
+    assert again.store.upkeep.recovered.was_clean
+    assert again.store.upkeep.recovered.record_count == 0
     assert len(bodies(again)) == 30
     assert again.put(make_message()).queue_offset == 30
 
@@ -441,8 +445,8 @@ def test_a_store_keeps_nothing_of_a_commit_alive(rig):
     message = make_message(body=bytes(1000))
     answer = type("Answer", (), {"__call__": lambda self, result: None})()
     alive = weakref.ref(answer)
-    rig.store.put(message, answer)
-    rig.store.commit()
+    rig.store.writer.put(message, answer)
+    rig.store.writer.commit()
     del answer
     gc.collect()
     assert alive() is None

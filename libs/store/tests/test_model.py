@@ -55,19 +55,19 @@ class StoreMachine(RuleBasedStateMachine):
     def put(self, place, sizes):
         for size in sizes:
             message, body = self.message(place, size)
-            self.rig.store.put(message, partial(self.note, place, body))
-        self.rig.store.commit()
+            self.rig.store.writer.put(message, partial(self.note, place, body))
+        self.rig.store.writer.commit()
 
     @rule(
         place=st.sampled_from(QUEUES), sizes=st.lists(st.integers(0, 100), min_size=1, max_size=4)
     )
     def put_batch(self, place, sizes):
         made = [self.message(place, size) for size in sizes]
-        self.rig.store.put_batch(
+        self.rig.store.writer.put_batch(
             [message for message, _ in made],
             lambda result: self.remember(place, result.status, [body for _, body in made]),
         )
-        self.rig.store.commit()
+        self.rig.store.writer.commit()
 
     @rule(rounds=st.integers(1, 4))
     def work(self, rounds):
@@ -81,7 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
     def restart(self):
         self.rig.store.close()
         self.open()
-        assert self.rig.store.recovered.record_count == 0
+        assert self.rig.store.upkeep.recovered.record_count == 0
 
     @rule()
     def kill(self):
@@ -104,13 +104,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.disk.fault = lambda operation, _: 28 if operation in {"write", "create"} else 0
         message, _ = self.message(QUEUES[0], 10)
         statuses = []
-        self.rig.store.put(message, lambda result: statuses.append(result.status))
-        self.rig.store.commit()
+        self.rig.store.writer.put(message, lambda result: statuses.append(result.status))
+        self.rig.store.writer.commit()
         assert statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
         self.rig.work(2)
         self.disk.fault = None
         self.rig.work(6)
-        assert self.rig.store.is_writable
+        assert self.rig.store.write_state.is_writable
 
     @invariant()
     def every_queue_is_what_was_sent(self):

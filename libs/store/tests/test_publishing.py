@@ -40,21 +40,21 @@ def visible(store):
 def test_commits_above_the_bound_are_stored_but_not_visible():
     rig = StoreRig(MemoryDisk())
     heard: list[tuple[str, int, int]] = []
-    rig.store.add_arrival_listener(lambda queues, _: heard.extend(map(facts_of, queues)))
-    rig.store.confirm(0)
+    rig.store.publisher.listeners.append(lambda queues, _: heard.extend(map(facts_of, queues)))
+    rig.store.publisher.confirm(0)
     ends = []
     for number in range(4):
         assert send(rig, number).queue_offset == number // 2
         ends.append(rig.store.commit_log.end)
     assert visible(rig.store) == heard == []
-    assert rig.store.confirm_offset == 0
+    assert rig.store.commit_log.confirm_offset == 0
     assert finish(rig.store.reader.query("T", "k0", 9, 0, 1 << 62)).records == []
-    rig.store.confirm(ends[1] + 1)
+    rig.store.publisher.confirm(ends[1] + 1)
     assert visible(rig.store) == [0, 1]
     assert heard == [("T", 0, 1), ("T", 1, 1)]
-    assert rig.store.confirm_offset == ends[1]
+    assert rig.store.commit_log.confirm_offset == ends[1]
     assert len(finish(rig.store.reader.query("T", "k1", 9, 0, 1 << 62)).records) == 1
-    rig.store.confirm(None)
+    rig.store.publisher.confirm(None)
     assert visible(rig.store) == [0, 1, 2, 3]
     send(rig, 4)
     assert visible(rig.store) == [0, 1, 2, 3, 4]
@@ -63,7 +63,7 @@ def test_commits_above_the_bound_are_stored_but_not_visible():
 def test_a_lower_bound_hides_nothing():
     rig = StoreRig(MemoryDisk())
     send(rig, 0)
-    rig.store.confirm(0)
+    rig.store.publisher.confirm(0)
     assert visible(rig.store) == [0]
     send(rig, 1)
     assert visible(rig.store) == [0]
@@ -72,14 +72,14 @@ def test_a_lower_bound_hides_nothing():
 def test_a_failed_write_returns_its_queue_offsets_only():
     disk = MemoryDisk()
     rig = StoreRig(disk)
-    rig.store.confirm(0)
+    rig.store.publisher.confirm(0)
     send(rig, 0, queue_id=0)
     disk.fault = lambda operation, _path: 28 if operation == "write" else 0
     assert send(rig, 1, queue_id=0).status is PutStatus.SERVICE_NOT_AVAILABLE
     disk.fault = None
     rig.work(3)
     assert send(rig, 2, queue_id=0).queue_offset == 1
-    rig.store.confirm(None)
+    rig.store.publisher.confirm(None)
     assert visible(rig.store) == [0, 2]
 
 
@@ -87,7 +87,7 @@ def test_a_checkpoint_does_not_cover_what_is_not_visible():
     disk = MemoryDisk()
     rig = StoreRig(disk)
     send(rig, 0)
-    rig.store.confirm(rig.store.commit_log.end)
+    rig.store.publisher.confirm(rig.store.commit_log.end)
     send(rig, 1)
     rig.work(5)
     disk.crash()
@@ -97,11 +97,11 @@ def test_a_checkpoint_does_not_cover_what_is_not_visible():
 
 def test_messages_of_a_deleted_topic_do_not_come_back():
     rig = StoreRig(MemoryDisk())
-    rig.store.confirm(0)
+    rig.store.publisher.confirm(0)
     send(rig, 0)
     rig.store.delete_topic("T")
     assert send(rig, 2, queue_id=0).queue_offset == 0
-    rig.store.confirm(None)
+    rig.store.publisher.confirm(None)
     assert visible(rig.store) == [2]
     rig.work(3)
     rig.store.close()
@@ -116,24 +116,24 @@ def test_a_replica_dispatches_what_is_confirmed():
         ends.append(master.store.commit_log.end)
     log = master.store.commit_log.read(0, ends[-1])
     rig = StoreRig(MemoryDisk())
-    rig.store.role_writable = False
-    rig.store.confirm(0)
-    rig.store.append_raw(0, log[: ends[40]])
+    rig.store.write_state.role_writable = False
+    rig.store.publisher.confirm(0)
+    rig.store.replica.append(0, log[: ends[40]])
     assert visible(rig.store) == []
     assert rig.store.commit_log.end == ends[40]
-    rig.store.confirm(ends[9])
+    rig.store.publisher.confirm(ends[9])
     assert visible(rig.store) == list(range(10))
-    rig.store.confirm(ends[-1])
+    rig.store.publisher.confirm(ends[-1])
     assert visible(rig.store) == list(range(41))
-    rig.store.append_raw(ends[40], log[ends[40] :])
+    rig.store.replica.append(ends[40], log[ends[40] :])
     assert visible(rig.store) == list(range(60))
-    assert rig.store.confirm_offset == ends[-1]
+    assert rig.store.commit_log.confirm_offset == ends[-1]
 
 
 def test_a_deposed_master_dispatches_its_own_tail_from_the_log():
     rig = StoreRig(MemoryDisk())
     send(rig, 0)
-    rig.store.confirm(rig.store.commit_log.end)
+    rig.store.publisher.confirm(rig.store.commit_log.end)
     for number in range(1, 4):
         send(rig, number)
     other = StoreRig(MemoryDisk())
@@ -141,34 +141,34 @@ def test_a_deposed_master_dispatches_its_own_tail_from_the_log():
         send(other, number)
     end = rig.store.commit_log.end
     assert rig.store.commit_log.read(0, end) == other.store.commit_log.read(0, end)
-    rig.store.role_writable = False
+    rig.store.write_state.role_writable = False
     rest = other.store.commit_log.end - end
-    rig.store.append_raw(end, other.store.commit_log.read(end, rest))
+    rig.store.replica.append(end, other.store.commit_log.read(end, rest))
     assert visible(rig.store) == [0]
-    rig.store.confirm(None)
+    rig.store.publisher.confirm(None)
     assert visible(rig.store) == [0, 1, 2, 3, 4]
 
 
 def test_a_deposed_master_refuses_its_pending_puts():
     rig = StoreRig(MemoryDisk())
-    rig.store.needs_replicas = True
+    rig.store.writer.needs_replicas = True
     results: list[PutResult] = []
-    rig.store.put(make_message("T", 0, b"0"), results.append)
-    rig.store.commit()
+    rig.store.writer.put(make_message("T", 0, b"0"), results.append)
+    rig.store.writer.commit()
     assert not results
-    rig.store.forget_unconfirmed()
+    rig.store.writer.forget_unconfirmed()
     assert [result.status for result in results] == [PutStatus.SERVICE_NOT_AVAILABLE]
 
 
 def test_replicas_cannot_confirm_messages_of_the_future():
     rig = StoreRig(MemoryDisk())
-    rig.store.needs_replicas = True
-    rig.store.note_replicated(1 << 40)
+    rig.store.writer.needs_replicas = True
+    rig.store.writer.note_replicated(1 << 40)
     results: list[PutResult] = []
-    rig.store.put(make_message("T", 0, b"0"), results.append)
-    rig.store.commit()
+    rig.store.writer.put(make_message("T", 0, b"0"), results.append)
+    rig.store.writer.commit()
     assert not results
-    rig.store.note_replicated(rig.store.commit_log.end)
+    rig.store.writer.note_replicated(rig.store.commit_log.end)
     assert [result.status for result in results] == [PutStatus.PUT_OK]
 
 
@@ -177,18 +177,18 @@ def test_truncation_takes_back_what_is_not_visible_too(confirmed):
     disk = MemoryDisk()
     rig = StoreRig(disk)
     ends = []
-    rig.store.confirm(0)
+    rig.store.publisher.confirm(0)
     for number in range(60):
         send(rig, number)
         ends.append(rig.store.commit_log.end)
     rig.work(2)
-    rig.store.confirm(ends[confirmed])
+    rig.store.publisher.confirm(ends[confirmed])
     rig.store.truncate(ends[19])
     assert rig.store.commit_log.end == ends[19]
     seen = list(range(min(confirmed + 1, 20))) if confirmed else [0]
     assert visible(rig.store) == seen
-    assert rig.store.confirm_offset == ends[len(seen) - 1]
-    rig.store.confirm(None)
+    assert rig.store.commit_log.confirm_offset == ends[len(seen) - 1]
+    rig.store.publisher.confirm(None)
     assert visible(rig.store) == list(range(20))
     assert send(rig, 20).queue_offset == 10
     assert visible(rig.store) == list(range(21))
@@ -212,19 +212,19 @@ def test_a_failed_truncation_is_final():
 def test_too_many_unconfirmed_bytes_stop_the_senders(monkeypatch):
     monkeypatch.setattr(publishing, "UNCONFIRMED_BYTES_MAX", 1_000)
     rig = StoreRig(MemoryDisk())
-    rig.store.confirm(0)
+    rig.store.publisher.confirm(0)
     number = 0
     while send(rig, number).status is PutStatus.PUT_OK:
         number += 1
     assert 1_000 < rig.store.commit_log.end < 1_400
     assert rig.store.write_state.refusals == {Refusal.UNCONFIRMED}
-    rig.store.confirm(rig.store.commit_log.end)
-    assert rig.store.is_writable
-    rig.store.confirm(0)
+    rig.store.publisher.confirm(rig.store.commit_log.end)
+    assert rig.store.write_state.is_writable
+    rig.store.publisher.confirm(0)
     while send(rig, number).status is PutStatus.PUT_OK:
         number += 1
-    rig.store.forget_unconfirmed()
-    assert rig.store.is_writable
+    rig.store.writer.forget_unconfirmed()
+    assert rig.store.write_state.is_writable
 
 
 STEPS = st.lists(
@@ -259,23 +259,25 @@ def test_readers_see_a_prefix_that_only_a_truncation_shortens(steps):
         target = commits[amount % len(commits)][0]
         if step == "put":
             if is_truncated:
-                rig.store.confirm(None)  # a member dispatches all records before it leads again
+                rig.store.publisher.confirm(
+                    None
+                )  # a member dispatches all records before it leads again
                 is_truncated = False
             for _ in range(amount):
                 message = make_message("T", count % 2, b"%d" % count)
-                rig.store.put(message, results.append)
+                rig.store.writer.put(message, results.append)
                 count += 1
-            rig.store.commit()
+            rig.store.writer.commit()
             commits.append((rig.store.commit_log.end, count))
         elif step == "confirm":
-            rig.store.confirm(target)
+            rig.store.publisher.confirm(target)
         elif step == "truncate":
             rig.store.truncate(target)
             count = step_back(commits, target)
             is_truncated = True
         elif step == "demote":
-            rig.store.forget_unconfirmed()
-            rig.store.confirm(None)  # a new master dispatches all records
+            rig.store.writer.forget_unconfirmed()
+            rig.store.publisher.confirm(None)  # a new master dispatches all records
         else:
             rig.work(2)
         if step == "crash":
@@ -285,6 +287,6 @@ def test_readers_see_a_prefix_that_only_a_truncation_shortens(steps):
         seen = visible(rig.store)
         assert seen == list(range(len(seen)))
         assert len(seen) >= min(len(before), count)
-        assert rig.store.confirm_offset in [end for end, _ in commits]
-    rig.store.confirm(None)
+        assert rig.store.commit_log.confirm_offset in [end for end, _ in commits]
+    rig.store.publisher.confirm(None)
     assert visible(rig.store) == list(range(count))

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.elector.elector import ACCEPTANCE_MS
+from cometmq.elector.restoration import ACCEPTANCE_MS
 from cometmq.ha.actions import Blocked
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.places.memory import Fault
+from cometmq.ha.port import RecordUnreachable
 from cometmq.ha.record import Copy
 from cometmq.ha.state import Standing
 
@@ -21,7 +22,7 @@ from .conftest import FakeGroup, Log
 async def rounds(elector, count=6):
     for _ in range(count):
         await elector.round()
-        await elector._long_orders.drain(1)
+        await elector._orders._handovers.drain(1)
 
 
 async def started(group, **options):
@@ -184,6 +185,7 @@ async def test_the_record_of_another_group_is_not_touched(pair):
     await rounds(elector)
     assert pair.record.holder == pair.copy(0)
     assert elector.stats.waiting.reason is Blocked.WRONG_GROUP
+    assert not elector.stats.has_master
 
 
 # ---- accepted losses -------------------------------------------------------------------------
@@ -213,13 +215,13 @@ def copies(group):
 async def test_an_accepted_loss_creates_the_record_once(trio):
     elector = await after_a_crash_of_all_hosts(trio)
     promised = max(member.now.status.promised for member in trio.members)
-    elector.accept_loss(promised, copies(trio))
-    assert elector.is_accepting_loss
+    elector.restoration.accept_loss(promised, copies(trio))
+    assert elector.restoration.is_accepting_loss
     await rounds(elector)
     assert trio.record.holder == Copy(1, "new")
     assert trio.record.epoch > promised
     assert trio.roles() == ["slave", "master", "slave"]
-    assert not elector.is_accepting_loss
+    assert not elector.restoration.is_accepting_loss
     for member in trio.members:
         member.becomes(standing=Standing.SUSPECT)
     trio.place.delete()
@@ -230,7 +232,7 @@ async def test_an_accepted_loss_creates_the_record_once(trio):
 async def test_an_accepted_loss_is_used_up_before_the_record_is_read(trio):
     """The record may be deleted again between its creation and the next read."""
     elector = await after_a_crash_of_all_hosts(trio)
-    elector.accept_loss(40, copies(trio))
+    elector.restoration.accept_loss(40, copies(trio))
     while trio.place.current is None:
         await elector.round()
     trio.place.delete()
@@ -241,14 +243,14 @@ async def test_an_accepted_loss_is_used_up_before_the_record_is_read(trio):
 
 async def test_the_epoch_after_an_accepted_loss_is_above_that_of_the_lost_record(trio):
     elector = await after_a_crash_of_all_hosts(trio)
-    elector.accept_loss(40, copies(trio))
+    elector.restoration.accept_loss(40, copies(trio))
     await rounds(elector)
     assert trio.record.epoch > 41  # R10: above the fence, which is above the lost record
 
 
 async def test_an_accepted_loss_is_not_used_for_other_stores(trio):
     elector = await after_a_crash_of_all_hosts(trio)
-    elector.accept_loss(40, copies(trio))
+    elector.restoration.accept_loss(40, copies(trio))
     trio.members[1].becomes(copy=Copy(1, "newer"))
     await rounds(elector)
     assert trio.place.current is None
@@ -258,11 +260,11 @@ async def test_an_accepted_loss_is_not_used_for_other_stores(trio):
 async def test_an_accepted_loss_expires(trio):
     elector = await after_a_crash_of_all_hosts(trio)
     trio.members[2].is_silent = True
-    elector.accept_loss(40, copies(trio))
+    elector.restoration.accept_loss(40, copies(trio))
     await rounds(elector)
     assert reason(elector) is Blocked.MEMBERS_MISSING
     trio.clock.advance(ACCEPTANCE_MS)
-    assert not elector.is_accepting_loss
+    assert not elector.restoration.is_accepting_loss
     trio.members[2].is_silent = False
     await rounds(elector)
     assert trio.place.current is None
@@ -272,7 +274,7 @@ async def test_an_accepted_loss_expires(trio):
 @pytest.mark.parametrize("fault", Fault)
 async def test_an_accepted_loss_outlasts_a_creation_without_an_answer(trio, fault):
     elector = await after_a_crash_of_all_hosts(trio)
-    elector.accept_loss(40, copies(trio))
+    elector.restoration.accept_loss(40, copies(trio))
     trio.port.faults.extend([None, None, fault])  # a read and fences, a read and the creation
     await rounds(elector, 2)
     assert not trio.port.faults
@@ -287,12 +289,12 @@ async def test_an_accepted_loss_outlasts_a_creation_without_an_answer(trio, faul
 async def test_a_read_that_began_before_the_deletion_does_not_end_an_acceptance(trio):
     elector = await started(trio)
     old = trio.found
-    elector.accept_loss(old.record.epoch, copies(trio))
+    elector.restoration.accept_loss(old.record.epoch, copies(trio))
     elector._record_read(old)
-    assert elector.is_accepting_loss
+    assert elector.restoration.is_accepting_loss
     later = old.record.elected(trio.copy(0), old.record.epoch + 1)
     elector._record_read(msgspec.structs.replace(old, record=later))
-    assert not elector.is_accepting_loss
+    assert not elector.restoration.is_accepting_loss
 
 
 async def test_the_log_names_the_command_that_accepts_a_loss(trio):
@@ -342,7 +344,7 @@ async def test_a_silent_master_is_replaced_when_its_slaves_have_lost_it_too(trio
 async def test_rounds_do_not_wait_for_a_silent_member(trio, monkeypatch):
     """News from the slaves must not be delayed until requests to the lost master time out."""
     elector = await started(trio)
-    link, is_asked = elector.members[0].link, asyncio.Event()
+    link, is_asked = elector.members.by_ordinal[0].link, asyncio.Event()
     answered = link.status
 
     async def hang(*, timeout_ms):
@@ -469,6 +471,100 @@ async def test_without_the_record_nothing_is_done_and_the_fault_says_why(pair):
     assert elector.fault == ""
     assert len(pair.log.named("record.reachable")) == 1
     assert pair.record.holder == pair.copy(1)
+
+
+async def test_figures_are_current_without_the_record(trio):
+    elector = await started(trio)
+    stats = elector.stats
+    trio.port.is_cut_off = True
+    await rounds(elector, 1)
+    assert (stats.has_master, stats.answering_count) == (True, 3)  # only the record is lost
+    trio.members[0].is_silent = True
+    await rounds(elector, 1)
+    assert (stats.has_master, stats.answering_count) == (False, 2)
+    # An elector that reaches the record elects.
+    other = trio.elector(trio.place.port(), Log())
+    trio.members[0].is_refusing_connections = True
+    await rounds(other, 4)
+    assert trio.record.holder == trio.copy(1)
+    await rounds(elector, 1)
+    assert stats.has_master
+    opened = len(trio.log.named("master.open"))
+    trio.port.is_cut_off = False
+    await rounds(elector, 1)
+    assert stats.has_master
+    assert len(trio.log.named("master.open")) == opened
+
+
+async def test_a_master_that_led_an_earlier_epoch_is_none_without_the_record(trio):
+    elector = await started(trio)
+    trio.members[0].becomes(epoch=trio.record.epoch - 1)
+    trio.port.is_cut_off = True
+    await rounds(elector, 1)
+    assert not elector.stats.has_master
+
+
+async def test_an_elector_that_starts_without_the_record_sees_the_master(trio):
+    await started(trio)
+    log = Log()
+    elector = trio.elector(log=log)
+    trio.port.is_cut_off = True
+    await rounds(elector, 2)
+    assert elector.stats.has_master
+    assert not log.named("master.open")
+    trio.port.is_cut_off = False
+    await rounds(elector, 2)
+    assert len(log.named("master.open")) == 1
+
+
+async def test_an_outage_of_the_record_ends_no_reign_of_a_sole_copy_that_leads(pair):
+    elector = await started(pair)
+    pair.in_sync(0)
+    await rounds(elector, 1)
+    record = pair.record
+    pair.port.is_cut_off = True
+    await rounds(elector, 1)
+    pair.clock.advance(60_000)
+    pair.port.is_cut_off = False
+    await rounds(elector, 2)  # before the master renews the record
+    assert pair.record == record
+    pair.renew()
+    await rounds(elector, 1)
+    assert elector.stats.waiting is None
+
+
+async def test_an_outage_is_counted_from_its_own_loss(pair):
+    """A master that renews the record late has not been replaced."""
+    elector = await started(pair)
+    pair.in_sync(0)
+    await rounds(elector, 1)
+    pair.clock.advance(60_000)
+    await rounds(elector, 1)
+    (lost,) = pair.log.named("master.lost")
+    assert lost["cause"] == "LeaseExpired"
+    pair.in_sync(0, 1)  # the master renews the record
+    await rounds(elector, 1)
+    pair.clock.advance(86_400_000)
+    pair.renew()
+    await rounds(elector, 1)
+    pair.members[0].is_refusing_connections = True
+    await rounds(elector, 1)
+    pair.clock.advance(700)
+    await rounds(elector)
+    assert pair.record.holder == pair.copy(1)
+    assert elector.stats.last_outage_ms == 700
+
+
+async def test_a_record_that_fails_without_a_reason_is_not_a_missing_one(pair, monkeypatch):
+    async def fail():
+        raise RecordUnreachable
+
+    elector = await started(pair)
+    orders = [list(member.orders) for member in pair.members]
+    monkeypatch.setattr(elector._record, "read", fail)
+    await elector.round()
+    assert elector.fault
+    assert [member.orders for member in pair.members] == orders
 
 
 async def test_a_record_that_never_answers_counts_as_unreachable(pair, monkeypatch):

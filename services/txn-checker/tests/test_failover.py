@@ -32,11 +32,11 @@ async def follows(checker: TxnCheckerApp, group: BrokerGroup, until: Any, open_c
 
     def is_done() -> bool:
         master = group.master
-        if master is None or checker.fault() is not None:
+        if master is None or checker.brokers.fault() is not None:
             return False
-        (one,) = checker.followers
-        is_there = checker._addresses["broker-a"] == group.address(master)
-        return is_there and one.ledger is not None and one.ledger.open_count == open_count
+        (one,) = checker.brokers.followers.values()
+        is_there = checker.brokers.routes["broker-a"].address == group.address(master)
+        return is_there and one.ledger is not None and one.ledger.halves.open_count == open_count
 
     await until(is_done)
 
@@ -56,14 +56,14 @@ async def test_the_checker_follows_the_masters_through_failovers(
             await follows(checker, group, until, number + 1)
             await group.until_in_sync(0, 1)
             await group.kill(master)
-            await until(lambda: checker.fault() is not None)
+            await until(lambda: checker.brokers.fault() is not None)
             await group.until_master(master)
             await follows(checker, group, until, number + 1)
             await group.start(master)
             await group.until_in_sync(0, 1)
-        (one,) = checker.followers
+        (one,) = checker.brokers.followers.values()
         assert one.ledger is not None
-        assert one.ledger.half_next == 3
+        assert one.ledger.halves.next == 3
 
 
 async def test_the_checker_follows_the_master_through_a_switchover(
@@ -100,7 +100,7 @@ async def test_a_group_without_a_master_is_a_fault(
         master = group.master
         assert master is not None
         await group.kill(master)
-        await until(lambda: checker.fault() == "broker-a: no master of it is registered")
+        await until(lambda: checker.brokers.fault() == "broker-a: no master of it is registered")
         assert await group.until_master(master) == 1 - master
         await follows(checker, group, until, 0)
 
@@ -110,10 +110,15 @@ async def test_a_request_without_an_answer_drops_the_connection(suite: Any, unti
     producer = await suite.producer()
     await producer.prepare("a")
     checker = await suite.checker(**HOUR)
-    await until(lambda: checker.fault() is None and checker.followers[0].ledger.open_count == 1)
+    await until(
+        lambda: (
+            checker.brokers.fault() is None
+            and checker.brokers.followers["broker-a"].ledger.halves.open_count == 1
+        )
+    )
 
     async def invoke(code: Any, header: Any = None, *, ok: Any = (), timeout_ms: Any = None) -> Any:
-        return await checker.invoke("broker-a", code, header, ok=ok, timeout_ms=50)
+        return await checker.brokers.routes["broker-a"](code, header, ok=ok, timeout_ms=50)
 
     held = BrokerLink(invoke, TxnCheckerSettings())
 
@@ -123,7 +128,7 @@ async def test_a_request_without_an_answer_drops_the_connection(suite: Any, unti
         """
         with pytest.raises(RequestTimeout):
             await held.pull(HALF_TOPIC, 1)
-        return bool(checker.followers[0].stats.failed_count)
+        return bool(checker.brokers.followers["broker-a"].stats.failed_count)
 
     await until(has_failed)
-    await until(lambda: checker.fault() is None)
+    await until(lambda: checker.brokers.fault() is None)

@@ -127,7 +127,7 @@ class BusyBroker(Broker):
         return Pulled([], min(end, offset + self.PER_PULL), 0, end)
 
 
-def follower_of(broker: Any) -> Follower:
+def follower_of(broker: Any, lost: Callable[[], None] = lambda: None) -> Follower:
     async def open_ledger() -> Ledger:
         return Ledger(MemoryDisk(), "/ledger")
 
@@ -136,6 +136,7 @@ def follower_of(broker: Any) -> Follower:
         broker,
         TxnCheckerSettings(back_off_max=round(BACK_OFF_MAX_S * 1_000)),
         open_ledger=open_ledger,
+        lost=lost,
         saver=None,  # type: ignore[arg-type]  # nothing changes, so nothing is saved
         clock=FakeClock(),
         log=NO_LOG,
@@ -253,9 +254,8 @@ def test_a_follower_notices_that_its_broker_is_no_longer_the_master() -> None:
 
     async def test() -> None:
         broker = Broker()
-        follower = follower_of(broker)
         losses_s: list[float] = []
-        follower.lost = lambda: losses_s.append(now_s())
+        follower = follower_of(broker, lambda: losses_s.append(now_s()))
         async with asyncio.TaskGroup() as group:
             task = group.create_task(follower.run())
             await asyncio.sleep(60)
@@ -279,7 +279,7 @@ def test_what_arrives_while_queues_are_read_waits_for_the_pause() -> None:
             task = group.create_task(follower.run())
             await asyncio.sleep(3)
             assert follower.ledger is not None
-            assert follower.ledger.half_next == follower.ledger.op_next == broker.PER_S
+            assert follower.ledger.halves.next == follower.ledger.ops.next == broker.PER_S
             assert (follower.stats.half_behind, follower.stats.op_behind) == (0, 0)
             task.cancel()
         for times in broker.pulled_s.values():

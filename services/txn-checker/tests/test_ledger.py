@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cometmq.store.errors import DiskError
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.txn_checker.entry import NO_HALF, Half, State
-from cometmq.txn_checker.ledger import CHUNK, Ledger
+from cometmq.txn_checker.ledger import Ledger
+from cometmq.txn_checker.tables import CHUNK
 
 FOLDER = "/txn/broker-a"
 
@@ -36,12 +37,13 @@ def half(number: int, **fields: Any) -> Half:
 
 
 def is_open(ledger: Ledger) -> list[int]:
-    return [one.offset for chunk in ledger.open_halves() for one in chunk]
+    return [one.offset for chunk in ledger.halves.open_chunks() for one in chunk]
 
 
 def ask(ledger: Ledger, offsets: set[int], now_s: int) -> None:
     ledger.note_asked(
-        [one for chunk in ledger.open_halves() for one in chunk if one.offset in offsets], now_s
+        [one for chunk in ledger.halves.open_chunks() for one in chunk if one.offset in offsets],
+        now_s,
     )
 
 
@@ -55,21 +57,21 @@ def test_a_half_message_is_open_until_its_op_message_is_read(disk: MemoryDisk) -
     ledger.add_halves([half(number) for number in range(10, 15)])
     assert ledger.read_ops([[11], [10], []]) == 3
     assert is_open(ledger) == [12, 13, 14]
-    assert (ledger.half_next, ledger.op_next, ledger.open_count) == (15, 6, 3)
-    assert (ledger.low_water, ledger.op_mark(12)) == (12, 6)
-    entry = ledger.entry(11)
+    assert (ledger.halves.next, ledger.ops.next, ledger.halves.open_count) == (15, 6, 3)
+    assert (ledger.halves.low_water, ledger.ops.mark(12)) == (12, 6)
+    entry = ledger.halves.entry(11)
     assert entry is not None
     assert entry.state == State.COMMITTED
     assert (entry.physical_offset, entry.size, entry.group_hash) == (1100, 99, 7)
-    assert ledger.entry(9) is None
-    assert ledger.entry(15) is None
+    assert ledger.halves.entry(9) is None
+    assert ledger.halves.entry(15) is None
 
 
 def test_an_op_message_waits_for_its_half_message(disk: MemoryDisk) -> None:
     ledger = begun(disk)
     ledger.add_halves([half(0)])
     assert ledger.read_ops([[0], [1], [0]]) == 1
-    assert ledger.op_next == 1
+    assert ledger.ops.next == 1
     ledger.add_halves([half(1)])
     assert ledger.read_ops([[1], [0]]) == 2
     assert is_open(ledger) == []
@@ -80,11 +82,11 @@ def test_the_op_mark_waits_for_ops_above_the_low_water(disk: MemoryDisk) -> None
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(5)])
     ledger.read_ops([[0], [3], [1]])
-    assert ledger.low_water == 2
-    assert ledger.op_mark(2) == 1
+    assert ledger.halves.low_water == 2
+    assert ledger.ops.mark(2) == 1
     ledger.read_ops([[2]])
-    assert ledger.low_water == 4
-    assert ledger.op_mark(4) == 4
+    assert ledger.halves.low_water == 4
+    assert ledger.ops.mark(4) == 4
 
 
 def test_one_op_message_may_end_several(disk: MemoryDisk) -> None:
@@ -92,7 +94,7 @@ def test_one_op_message_may_end_several(disk: MemoryDisk) -> None:
     ledger.add_halves([half(number) for number in range(4)])
     assert ledger.read_ops([[0, 2, 3], [1, 1]]) == 2
     assert is_open(ledger) == []
-    assert ledger.op_mark(ledger.low_water) == 2
+    assert ledger.ops.mark(ledger.halves.low_water) == 2
 
 
 def test_an_op_message_may_be_longer_than_a_record_of_the_log(disk: MemoryDisk) -> None:
@@ -102,7 +104,7 @@ def test_an_op_message_may_be_longer_than_a_record_of_the_log(disk: MemoryDisk) 
     expected = [0, *range(3, 10), *range(290, 300)]
     assert is_open(ledger) == expected
     assert is_open(open_ledger(disk)) == expected
-    assert ledger.op_next == 3
+    assert ledger.ops.next == 3
 
 
 def test_questions_are_counted_and_survive(disk: MemoryDisk) -> None:
@@ -111,7 +113,7 @@ def test_questions_are_counted_and_survive(disk: MemoryDisk) -> None:
     ask(ledger, {0, 1}, 111)
     ask(ledger, {1}, 222)
     for known in (ledger, open_ledger(disk)):
-        checks = [one.check for chunk in known.open_halves() for one in chunk]
+        checks = [one.check for chunk in known.halves.open_chunks() for one in chunk]
         assert checks == [(111, 1, 30), (222, 6, 0xFFFF)]
 
 
@@ -120,7 +122,7 @@ def test_transactions_set_aside_are_closed(disk: MemoryDisk) -> None:
     ledger.add_halves([half(number) for number in range(3)])
     ledger.close([0, 2, 2, 99])
     assert is_open(ledger) == [1]
-    entry = ledger.entry(2)
+    entry = ledger.halves.entry(2)
     assert entry is not None
     assert entry.state == State.ROLLED_BACK
 
@@ -131,13 +133,13 @@ def test_deleted_half_messages_are_dropped(disk: MemoryDisk) -> None:
     ledger.halves_gone(60)
     assert is_open(ledger) == list(range(60, 120))
     ledger.halves_gone(500)
-    assert (is_open(ledger), ledger.half_next, ledger.open_count) == ([], 500, 0)
+    assert (is_open(ledger), ledger.halves.next, ledger.halves.open_count) == ([], 500, 0)
     ledger.add_halves([half(500)])
     ledger.ops_gone(70)
-    assert (ledger.op_next, ledger.op_mark(500)) == (70, 70)
+    assert (ledger.ops.next, ledger.ops.mark(500)) == (70, 70)
     known = open_ledger(disk)
     assert not known.is_new
-    assert (is_open(known), known.op_next) == ([500], 70)
+    assert (is_open(known), known.ops.next) == ([500], 70)
 
 
 def test_many_chunks(disk: MemoryDisk) -> None:
@@ -146,11 +148,13 @@ def test_many_chunks(disk: MemoryDisk) -> None:
     count = 3 * CHUNK + 100
     ledger.add_halves([half(number) for number in range(count)])
     ledger.read_ops([[number] for number in range(2 * CHUNK)])
-    assert ledger.open_count == count - 2 * CHUNK
-    assert ledger.low_water == 2 * CHUNK
-    assert [len(chunk) for chunk in ledger.open_halves()] == [CHUNK, 100]
-    assert [len(chunk) for chunk in ledger.open_halves(3 * CHUNK - 1)] == [1, 100]
-    assert Ledger(disk, FOLDER, entries_per_file=10_000).open_count == ledger.open_count
+    assert ledger.halves.open_count == count - 2 * CHUNK
+    assert ledger.halves.low_water == 2 * CHUNK
+    assert [len(chunk) for chunk in ledger.halves.open_chunks()] == [CHUNK, 100]
+    assert [len(chunk) for chunk in ledger.halves.open_chunks(3 * CHUNK - 1)] == [1, 100]
+    assert (
+        Ledger(disk, FOLDER, entries_per_file=10_000).halves.open_count == ledger.halves.open_count
+    )
 
 
 def test_a_checkpoint_deletes_unneeded_files(disk: MemoryDisk) -> None:
@@ -163,7 +167,7 @@ def test_a_checkpoint_deletes_unneeded_files(disk: MemoryDisk) -> None:
         synced(ledger)
     assert len(disk.contents) <= 4
     known = open_ledger(disk)
-    assert (known.half_next, known.op_next, known.open_count) == (1000, 1000, 0)
+    assert (known.halves.next, known.ops.next, known.halves.open_count) == (1000, 1000, 0)
 
 
 def synced(ledger: Ledger) -> None:
@@ -182,7 +186,7 @@ def test_a_checkpoint_syncs_what_a_failed_one_left(disk: MemoryDisk) -> None:
     synced(ledger)
     disk.lose_power()
     known = open_ledger(disk)
-    assert (is_open(known), known.low_water, known.op_mark(1)) == ([1], 1, 0)
+    assert (is_open(known), known.halves.low_water, known.ops.mark(1)) == ([1], 1, 0)
 
 
 def test_a_lost_table_is_rebuilt_from_the_redo_log(disk: MemoryDisk) -> None:
@@ -237,21 +241,21 @@ def test_partly_written_ends_are_complete_after_recovery(disk: MemoryDisk, folde
         ledger.read_ops([[1]])
     disk.fault = None
     known = open_ledger(disk)
-    assert (is_open(known), known.op_next) == ([2], 2)
+    assert (is_open(known), known.ops.next) == ([2], 2)
 
 
 def test_the_newest_half_message_is_known_when_it_is_ended(disk: MemoryDisk) -> None:
     ledger = begun(disk)
-    assert ledger.newest is None
+    assert ledger.halves.newest is None
     ledger.add_halves([half(0), half(1)])
     ledger.read_ops([[0], [1]])
     synced(ledger)
     for known in (ledger, open_ledger(disk)):
-        newest = known.newest
+        newest = known.halves.newest
         assert newest is not None
         assert newest.physical_offset == 100
     ledger.halves_gone(9)
-    assert ledger.newest is None
+    assert ledger.halves.newest is None
 
 
 def test_a_failed_write_changes_nothing(disk: MemoryDisk) -> None:
@@ -263,7 +267,7 @@ def test_a_failed_write_changes_nothing(disk: MemoryDisk) -> None:
     with pytest.raises(DiskError):
         ledger.add_halves([half(1)])
     disk.fault = None
-    assert (ledger.half_next, is_open(ledger)) == (1, [0])
+    assert (ledger.halves.next, is_open(ledger)) == (1, [0])
     ledger.add_halves([half(1)])
     assert is_open(open_ledger(disk)) == [0, 1]
 
@@ -285,8 +289,8 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = self.ledger
         if ledger.is_new:
             ledger.begin(*self.marks)
-        ledger.add_halves([half(number) for number in range(ledger.half_next, self.halves)])
-        ops = [[one] for one in self.ops[ledger.op_next :]]
+        ledger.add_halves([half(number) for number in range(ledger.halves.next, self.halves)])
+        ops = [[one] for one in self.ops[ledger.ops.next :]]
         assert ledger.read_ops(ops) == len(ops)
 
     @rule(count=st.integers(1, 40))
@@ -302,7 +306,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def read(self) -> None:
         self.read_everything()
 
-    @precondition(lambda self: not self.ledger.is_new and self.ledger.open_count)
+    @precondition(lambda self: not self.ledger.is_new and self.ledger.halves.open_count)
     @rule(data=st.data())
     def set_aside(self, data: st.DataObject) -> None:
         """Set transactions aside; the broker writes op messages for them, too."""
@@ -310,7 +314,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ops.append(chosen)
         self.ledger.close([chosen])
 
-    @precondition(lambda self: not self.ledger.is_new and self.ledger.open_count)
+    @precondition(lambda self: not self.ledger.is_new and self.ledger.halves.open_count)
     @rule(data=st.data(), now_s=st.integers(1, 1000))
     def ask(self, data: st.DataObject, now_s: int) -> None:
         ask(self.ledger, {data.draw(st.sampled_from(is_open(self.ledger)))}, now_s)
@@ -318,8 +322,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.ledger.is_new)
     @rule()
     def commit(self) -> None:
-        low = self.ledger.low_water
-        self.marks = (low, self.ledger.op_mark(low))
+        low = self.ledger.halves.low_water
+        self.marks = (low, self.ledger.ops.mark(low))
 
     @precondition(lambda self: not self.ledger.is_new)
     @rule(is_synced=st.booleans(), is_noted=st.booleans())
@@ -349,17 +353,17 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def positions_are_not_ahead_of_the_queues(self) -> None:
-        assert self.ledger.half_next <= self.halves
-        assert self.ledger.op_next <= len(self.ops)
+        assert self.ledger.halves.next <= self.halves
+        assert self.ledger.ops.next <= len(self.ops)
 
     def teardown(self) -> None:
         """Check that reading the queues makes the ledger correct again."""
         self.read_everything()
         ledger = self.ledger
         assert is_open(ledger) == sorted(set(range(self.halves)) - set(self.ops))
-        assert ledger.open_count == len(is_open(ledger))
-        low = ledger.low_water
-        mark = ledger.op_mark(low)
+        assert ledger.halves.open_count == len(is_open(ledger))
+        low = ledger.halves.low_water
+        mark = ledger.ops.mark(low)
         again = begun(MemoryDisk(), low, mark)
         again.add_halves([half(number) for number in range(low, self.halves)])
         again.read_ops([[one] for one in self.ops[mark:]])

@@ -2,9 +2,9 @@
 import pytest
 
 from cometmq.txn_checker.entry import NO_IMMUNITY, Check, Entry, State
-from cometmq.txn_checker.ledger import OpenHalf
 from cometmq.txn_checker.rounds import Due, due
 from cometmq.txn_checker.settings import TxnCheckerSettings
+from cometmq.txn_checker.tables import OpenHalf
 
 STORED_S = 1_000
 SETTINGS = TxnCheckerSettings(

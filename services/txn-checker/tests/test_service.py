@@ -25,16 +25,16 @@ ASIDE = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 
 def follower(checker: TxnCheckerApp) -> Follower:
-    (one,) = checker.followers
+    (one,) = checker.brokers.followers.values()
     return one
 
 
 def open_count(checker: TxnCheckerApp) -> int:
-    if not checker.followers or follower(checker).ledger is None:
+    if not checker.brokers.followers or follower(checker).ledger is None:
         return -1
     ledger = follower(checker).ledger
     assert ledger is not None
-    return ledger.open_count
+    return ledger.halves.open_count
 
 
 def all_ended(checker: TxnCheckerApp, count: int) -> bool:
@@ -42,7 +42,7 @@ def all_ended(checker: TxnCheckerApp, count: int) -> bool:
     if open_count(checker) != 0:
         return False
     ledger = follower(checker).ledger
-    return ledger is not None and ledger.half_next == count
+    return ledger is not None and ledger.halves.next == count
 
 
 async def committed(producer: Any, topic: str) -> int:
@@ -100,7 +100,7 @@ async def test_without_a_producer_a_transaction_stays_open(suite: Any, until: An
     await producer.prepare("x")
     await producer.close()
     checker = await suite.checker()
-    await until(lambda: checker.followers and follower(checker).stats.unasked_count > 10)
+    await until(lambda: checker.brokers.followers and follower(checker).stats.unasked_count > 10)
     assert open_count(checker) == 1
 
     other = await suite.producer()
@@ -328,8 +328,8 @@ async def test_a_broker_named_like_a_path_is_not_followed(
 
     monkeypatch.setattr(AdminClient, "masters", with_others)
     checker = await suite.checker()
-    await until(lambda: checker.followers)
-    assert [one.name for one in checker.followers] == ["broker-a"]
+    await until(lambda: checker.brokers.followers)
+    assert list(checker.brokers.followers) == ["broker-a"]
     assert not (suite.folder / "escaped").exists()
 
 
@@ -359,12 +359,14 @@ async def test_name_servers_are_needed(suite: Any) -> None:
 async def test_readiness_follows_the_brokers(suite: Any, until: Any) -> None:
     checker = await suite.checker()
     await checker.wait_for_first_round(20_000)
-    assert checker.fault() is None
+    assert checker.brokers.fault() is None
 
     await suite.stop_broker()
-    await until(lambda: checker.fault() == f"{suite.namesrv}: no broker is registered there")
+    await until(
+        lambda: checker.brokers.fault() == f"{suite.namesrv}: no broker is registered there"
+    )
     await suite.start_broker()
-    await until(lambda: checker.fault() is None)
+    await until(lambda: checker.brokers.fault() is None)
 
 
 async def test_a_broker_that_refuses_pulls_is_named_with_the_reason(
@@ -379,17 +381,17 @@ async def test_a_broker_that_refuses_pulls_is_named_with_the_reason(
     monkeypatch.setattr(BrokerLink, "check_rights", refuse)
     checker = await suite.checker()
     await checker.wait_for_first_round(20_000)
-    fault = checker.fault() or ""
+    fault = checker.brokers.fault() or ""
     assert fault.startswith(f"broker-a ({suite.broker}): access denied: No default permission")
     assert fault.endswith("; set accessKey and secretKey to the account of an administrator")
     monkeypatch.undo()
-    await until(lambda: checker.fault() is None)
+    await until(lambda: checker.brokers.fault() is None)
 
 
 async def test_a_name_server_that_does_not_answer_is_named(suite: Any) -> None:
     checker = await suite.checker(namesrvAddr="127.0.0.1:1")
     await checker.wait_for_first_round(20_000)
-    assert checker.fault().startswith("127.0.0.1:1: ")
+    assert checker.brokers.fault().startswith("127.0.0.1:1: ")
 
 
 async def test_an_account_needs_both_keys(suite: Any) -> None:

@@ -255,7 +255,9 @@ def test_native_code_gets_the_checksums_of_what_it_reads(tmp_path):
         count = min(BLOCK_BYTES, FILE_BYTES - start % FILE_BYTES, view.end - start)
         place = read_log(view, start, 10, count)
         assert isinstance(place, tuple)
-        _, number, position, sealed = place
+        file, descriptor, number, position, sealed = place
+        assert file.descriptor() is descriptor
+        assert descriptor.number == number
         assert position == start % FILE_BYTES + 10
         if sealed is None:
             continue

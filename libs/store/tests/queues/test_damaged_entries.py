@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from cometmq.remoting.message.record import decode_record
-from cometmq.store.queues.consume_queue import ENTRY
+from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.record_check import has_topic, topic_field
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus

@@ -11,8 +11,8 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
-from cometmq.store.queues.consume_queue import ENTRY
 from cometmq.store.queues.matching_reader import BLOCK_COUNT_MAX, BlockSize, read_matching
+from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.queue_reader import SCAN_COUNT_MIN, ReadLimits, read_queue
 from cometmq.store.reads import PAUSE, Exhausted, Read, finish
 from cometmq.store.results import GetStatus
@@ -145,8 +145,8 @@ def test_the_extended_queue_files_of_a_java_broker_survive(tmp_path):
     settings = small_settings(store_path_root_dir=str(tmp_path))
 
     store = MessageStore.open(settings, disk=OsDisk(), clock_ms=lambda: 1_000)
-    store.put(make_message(tags="a"), lambda _: None)
-    store.commit()
+    store.writer.put(make_message(tags="a"), lambda _: None)
+    store.writer.commit()
     address = -(2**63)
     queue: Any = store.reader.queue("T", 0)
     tail = queue._tail

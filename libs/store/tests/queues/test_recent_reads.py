@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.store.queues import recent_reads
-from cometmq.store.queues.consume_queue import ENTRY
+from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.queue_reader import ReadLimits
 from cometmq.store.queues.recent_reads import RecentReads
 from cometmq.store.results import GetStatus
@@ -97,7 +97,7 @@ def test_a_full_place_stays_good_when_the_queue_has_grown(rig, disk):
 def test_what_retention_took_is_gone(rig):
     for _ in range(3):
         read(rig)
-    rig.queue("T", 0).trim(4)
+    rig.queue("T", 0).trim(4, 0)
     assert read(rig).status is GetStatus.OFFSET_TOO_SMALL
 
 
@@ -178,7 +178,7 @@ def apply(rig, name, number):
     if name == "fill":
         fill(rig, number)
     elif name == "trim" and (queue := rig.store.reader.queue("T", 0)) is not None:
-        queue.trim(min(queue.min_offset + number, queue.max_offset))
+        queue.trim(min(queue.min_offset + number, queue.max_offset), 0)
     elif name == "near":
         rig.store.pulls._memory_bytes = number * 300
         rig.store.apply(rig.store._parts.settings)

@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.reads import finish
-from cometmq.store.recovery.recovery import StartReason
+from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
@@ -73,7 +73,7 @@ def test_a_deletion_alone_is_worth_a_checkpoint(disk):
     rig.work(5)
     disk.crash()
     again = StoreRig(disk)
-    assert again.store.recovered.record_count == 0
+    assert again.store.upkeep.recovered.record_count == 0
     assert again.store.reader.topics() == set()
 
 
@@ -128,8 +128,8 @@ def test_a_file_that_waits_for_its_sync_is_not_deleted(disk):
     disk.used_percent = 86
     results: list[Any] = []
     for _ in range(6):
-        rig.store.put(make_message(body=bytes(900)), results.append)
-    rig.store.commit()
+        rig.store.writer.put(make_message(body=bytes(900)), results.append)
+    rig.store.writer.commit()
     flush = rig.store.upkeep.flusher.job(rig.clock.now_ms)
     assert flush is not None
     for _ in range(5):
@@ -138,7 +138,7 @@ def test_a_file_that_waits_for_its_sync_is_not_deleted(disk):
             job.done(None)
     flush.run()
     rig.store.upkeep.flusher.done(flush)
-    assert rig.store.is_writable
+    assert rig.store.write_state.is_writable
     assert {result.status for result in results} == {PutStatus.PUT_OK}
     rig.work(5, elapsed_ms=20_000)
     assert rig.store.commit_log.min_offset > 0  # the file is no longer needed
@@ -154,18 +154,18 @@ def test_a_clock_that_is_set_back_stops_neither_syncs_nor_checkpoints(disk):
     rig.clock.advance(-3_600_000)
     rig.put(make_message(body=b"after"))
     rig.work(12)
-    assert rig.store.flushed_offset == rig.store.commit_log.end
+    assert rig.store.upkeep.flusher.flushed_offset == rig.store.commit_log.end
     disk.crash()
     again = StoreRig(disk)
-    assert again.store.recovered.record_count == 0
+    assert again.store.upkeep.recovered.record_count == 0
     assert bodies(again) == [b"before", b"after"]
 
 
 def test_a_put_that_waits_is_answered_although_the_clock_is_set_back(disk):
     rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     results: list[Any] = []
-    rig.store.put(make_message(), results.append)
-    rig.store.commit()
+    rig.store.writer.put(make_message(), results.append)
+    rig.store.writer.commit()
     assert rig.store.upkeep.flusher.job(rig.clock.now_ms) is not None  # this sync never ends
     rig.store.upkeep.flusher.job(rig.clock.advance(-3_600_000))
     assert [result.status for result in results] == [PutStatus.FLUSH_DISK_TIMEOUT]
@@ -197,13 +197,13 @@ def test_the_last_message_is_found_by_its_key_and_its_very_time_after_a_recovery
 
 def test_files_that_cannot_be_deleted_do_not_keep_the_end_from_syncing(disk):
     rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
-    rig.store.put(make_message("Gone"), lambda _: None)
-    rig.store.commit()
+    rig.store.writer.put(make_message("Gone"), lambda _: None)
+    rig.store.writer.commit()
     rig.work(3)
     rig.store.delete_topic("Gone")
     results: list[Any] = []
-    rig.store.put(make_message(body=b"last"), results.append)
-    rig.store.commit()
+    rig.store.writer.put(make_message(body=b"last"), results.append)
+    rig.store.writer.commit()
     disk.fault = lambda operation, path: (
         errno.EIO if operation == "delete" and "consumequeue" in path else 0
     )
@@ -217,8 +217,8 @@ def test_files_that_cannot_be_deleted_do_not_keep_the_end_from_syncing(disk):
 def test_nothing_counts_as_synced_after_a_sync_has_failed(disk):
     """The kernel reports a lost page only once; a later success proves nothing."""
     rig = StoreRig(disk)
-    rig.store.put(make_message(), lambda _: None)
-    rig.store.commit()
+    rig.store.writer.put(make_message(), lambda _: None)
+    rig.store.writer.commit()
     running = rig.store.upkeep.flusher.job(rig.clock.advance(20_000))
     assert running is not None
     disk.fault = lambda operation, path: (
@@ -230,7 +230,7 @@ def test_nothing_counts_as_synced_after_a_sync_has_failed(disk):
     running.run()
     rig.store.upkeep.flusher.done(running)
     rig.work(20)
-    assert rig.store.flushed_offset == 0
+    assert rig.store.upkeep.flusher.flushed_offset == 0
     assert rig.store.upkeep.flusher.job(rig.clock.now_ms, is_forced=True) is None
 
 
@@ -244,7 +244,7 @@ def test_a_sync_can_be_had_before_it_is_due(disk):
     assert job is not None
     job.run()
     rig.store.upkeep.flusher.done(job)
-    assert rig.store.flushed_offset == rig.store.commit_log.end
+    assert rig.store.upkeep.flusher.flushed_offset == rig.store.commit_log.end
 
 
 @pytest.mark.parametrize("write_count", range(1, 5))
@@ -292,8 +292,8 @@ def test_a_crash_between_progress_and_checkpoint_starts_at_the_progress(disk, st
     disk.crash()
     disk.contents["/store/checkpoint"][:] = before
     again = StoreRig(disk)
-    assert again.store.recovered.start.reason is StartReason.PROGRESS
-    assert again.store.recovered.record_count == 0
+    assert again.store.upkeep.recovered.start.reason is StartReason.PROGRESS
+    assert again.store.upkeep.recovered.record_count == 0
     assert len(bodies(again)) == 6
     for number in range(6):
         assert len(finish(again.store.reader.query("T", f"k{number}", 9, 0, 1 << 62)).records) == 1

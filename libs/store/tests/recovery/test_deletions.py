@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.queues.deletions import FILE_BYTES, Deletion, decode
-from cometmq.store.recovery.recovery import StartReason
+from cometmq.store.recovery.start import StartReason
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 
@@ -67,7 +67,7 @@ def test_only_the_messages_of_the_new_topic_survive_a_kill(disk, is_saved, old_c
     for has_copies in (True, False):
         rig, events = opened(copy.deepcopy(disk), has_copies=has_copies)
         check_start(events)
-        assert not rig.store.recovered.has_cut_records
+        assert not rig.store.upkeep.recovered.has_cut_records
         assert bodies(rig) == new
         assert bodies(rig, "U") == [b"other"]
         assert put(rig, b"next") == [new_count]
@@ -84,7 +84,7 @@ def test_a_topic_that_is_not_created_again_stays_deleted(disk):
     check_start(events)
     assert rig.store.reader.topics() == set()
     assert not disk.exists("/store/consumequeue/T")
-    assert rig.store.recovered.start.reason is StartReason.PROGRESS
+    assert rig.store.upkeep.recovered.start.reason is StartReason.PROGRESS
     assert put(rig, b"new") == [0]
 
 
@@ -229,7 +229,7 @@ def test_a_truncation_that_cuts_off_a_deletion_brings_the_topic_back(disk):
     rig.work(3)
     rig.store.delete_topic("T")
     rig.store.truncate(border)
-    rig.store.confirm(None)
+    rig.store.publisher.confirm(None)
     assert bodies(rig) == olds(5)
     assert put(rig, b"new") == [5]
     disk.crash()

@@ -9,7 +9,8 @@ from cometmq.remoting.message.new_message import encode_record
 from cometmq.remoting.message.record import Scan, ScanStatus, decode_record
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.reads import finish
-from cometmq.store.recovery.recovery import StartReason, StopVerdict, judge_stop
+from cometmq.store.recovery.log_end import StopVerdict, judge_stop
+from cometmq.store.recovery.start import StartReason
 from cometmq.store.results import GetStatus, PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
@@ -76,7 +77,7 @@ def all_files(disk, folder):
 
 def test_an_empty_folder_starts_at_zero(disk):
     rig = StoreRig(disk)
-    assert rig.store.recovered.start == (0, StartReason.EMPTY_LOG)
+    assert rig.store.upkeep.recovered.start == (0, StartReason.EMPTY_LOG)
 
 
 def test_a_clean_stop_scans_nothing(disk):
@@ -84,8 +85,8 @@ def test_a_clean_stop_scans_nothing(disk):
     fill(rig, 50)
     rig.store.close()
     rig = StoreRig(disk)
-    assert rig.store.recovered.start == (rig.store.commit_log.end, StartReason.PROGRESS)
-    assert rig.store.recovered.record_count == 0
+    assert rig.store.upkeep.recovered.start == (rig.store.commit_log.end, StartReason.PROGRESS)
+    assert rig.store.upkeep.recovered.record_count == 0
     assert bodies(rig) == sent(50)
 
 
@@ -97,8 +98,8 @@ def test_a_crash_scans_what_came_after_the_checkpoint(disk):
     fill(rig, 10, start=40)
     disk.crash()
     rig = StoreRig(disk)
-    assert rig.store.recovered.start == (checkpoint, StartReason.PROGRESS)
-    assert rig.store.recovered.record_count == 10
+    assert rig.store.upkeep.recovered.start == (checkpoint, StartReason.PROGRESS)
+    assert rig.store.upkeep.recovered.record_count == 10
     assert bodies(rig) == sent(50)
     assert found_by_key(rig, "k5") == [b"body-5"]
     assert found_by_key(rig, "k45") == [b"body-45"]
@@ -110,7 +111,7 @@ def test_a_crash_before_the_first_checkpoint_scans_everything(disk):
     fill(rig, 50)
     disk.crash()
     rig = StoreRig(disk)
-    assert rig.store.recovered.record_count == 50
+    assert rig.store.upkeep.recovered.record_count == 50
     assert bodies(rig) == sent(50)
 
 
@@ -119,7 +120,7 @@ def test_deleted_queues_are_built_again(disk, stop):
     stopped_store(disk, stop)
     disk.remove_tree("/store/consumequeue/T/1")
     rig = StoreRig(disk)
-    assert rig.store.recovered.start.reason is StartReason.QUEUES_LOST
+    assert rig.store.upkeep.recovered.start.reason is StartReason.QUEUES_LOST
     assert bodies(rig) == sent(50)
 
 
@@ -128,12 +129,12 @@ def test_a_deleted_index_is_built_again(disk, stop):
     stopped_store(disk, stop)
     disk.remove_tree("/store/index")
     rig = StoreRig(disk)
-    assert rig.store.recovered.start.reason is StartReason.INDEX_LOST
+    assert rig.store.upkeep.recovered.start.reason is StartReason.INDEX_LOST
     assert bodies(rig) == sent(50)
     assert found_by_key(rig, "k5") == [b"body-5"]
     rig.store.close()
     rig = StoreRig(disk)
-    assert rig.store.recovered.start.reason is StartReason.PROGRESS
+    assert rig.store.upkeep.recovered.start.reason is StartReason.PROGRESS
     assert found_by_key(rig, "k5") == [b"body-5"]
 
 
@@ -157,7 +158,7 @@ def test_without_progress_a_clean_stop_starts_at_the_end_of_the_queues(disk):
     rig.store.close()
     disk.remove("/store/progress")
     rig = StoreRig(disk)
-    assert rig.store.recovered.start == (rig.store.commit_log.end, StartReason.QUEUE_END)
+    assert rig.store.upkeep.recovered.start == (rig.store.commit_log.end, StartReason.QUEUE_END)
     assert bodies(rig) == sent(50)
 
 
@@ -171,7 +172,7 @@ def test_without_progress_a_crash_starts_at_the_last_checkpointed_file(disk):
     disk.crash()
     disk.remove("/store/progress")
     rig = StoreRig(disk)
-    start = rig.store.recovered.start
+    start = rig.store.upkeep.recovered.start
     assert start.reason is StartReason.CHECKPOINT
     assert 0 < start.offset < rig.store.commit_log.end
     assert start.offset % 4096 == 0
@@ -186,7 +187,7 @@ def test_progress_of_another_programs_checkpoint_is_not_believed(disk):
     rig.store.close()
     disk.contents["/store/checkpoint"][0:8] = (1 << 60).to_bytes(8, "big")
     rig = StoreRig(disk)
-    assert rig.store.recovered.start.reason is StartReason.QUEUE_END
+    assert rig.store.upkeep.recovered.start.reason is StartReason.QUEUE_END
     assert bodies(rig) == sent(50)
 
 
@@ -196,7 +197,7 @@ def test_a_damaged_progress_file_is_not_believed(disk):
     rig.store.close()
     disk.contents["/store/progress"][10] ^= 1
     rig = StoreRig(disk)
-    assert rig.store.recovered.start.reason is StartReason.QUEUE_END
+    assert rig.store.upkeep.recovered.start.reason is StartReason.QUEUE_END
     assert bodies(rig) == sent(50)
 
 
@@ -239,7 +240,7 @@ def test_a_torn_tail_costs_exactly_the_torn_record(lost_bytes):
     disk.crash(lost_bytes=lost_bytes)
     rig = StoreRig(disk)
     assert rig.store.commit_log.end == kept
-    assert not rig.store.recovered.has_cut_records
+    assert not rig.store.upkeep.recovered.has_cut_records
     assert bodies(rig) == sent(10)
     assert not any(disk.contents[LOG + "0" * 20][kept:])
     assert rig.put(make_message("T", 0, b"body-10")).queue_offset == 5
@@ -250,7 +251,8 @@ def test_a_torn_tail_and_another_crash_revive_nothing(disk):
     """A later end may coincide with an old record boundary; the cut records must not reappear."""
     rig = StoreRig(disk)
     fill(rig, 12)
-    last: Any = rig.queue("T", 1).last_entry()
+    queue = rig.queue("T", 1)
+    last: Any = queue.entry(queue.max_offset - 1)
     cut = rig.entry("T", 0, 4)
     data = disk.contents[LOG + "0" * 20]
     data[cut.physical_offset + 4 : cut.physical_offset + 8] = b"torn"
@@ -302,7 +304,7 @@ def test_damage_behind_the_checkpoint_ends_the_log(disk):
     disk.crash()
     rig = StoreRig(disk)
     assert bodies(rig) == sent(24)
-    assert rig.store.recovered.has_cut_records
+    assert rig.store.upkeep.recovered.has_cut_records
 
 
 LOSSES = ["zeroed tail", "last file", "all files"]
@@ -337,12 +339,12 @@ def test_a_copy_starts_without_its_last_messages_and_reports_it(disk, loss):
     end = rig.store.commit_log.end
     assert end < synced_end
     assert events.of("log.shortened") == [{"end": end, "synced_end": synced_end}]
-    assert rig.store.recovered.has_cut_records
+    assert rig.store.upkeep.recovered.has_cut_records
     count = len(bodies(rig))
     assert bodies(rig) == sent(count)
     assert count == 0 if loss == "all files" else 30 < count < 60
     rig.store.close()
-    assert not StoreRig(disk).store.recovered.has_cut_records
+    assert not StoreRig(disk).store.upkeep.recovered.has_cut_records
 
 
 @pytest.mark.parametrize(
@@ -396,7 +398,7 @@ def test_a_refused_start_changes_nothing_so_that_all_but_the_damage_can_still_be
     assert all_files(disk, "/store/") == before
     disk.remove("/store/abort")
     rig = StoreRig(disk)
-    assert rig.store.recovered.start.reason is StartReason.PROGRESS
+    assert rig.store.upkeep.recovered.start.reason is StartReason.PROGRESS
     assert rig.store.reader.get_messages("T", 0, 0, 32).damaged_count  # the block of the damage
     assert rig.store.reader.get_messages("T", 0, 30, 32).count == 20  # all messages of later files
     assert rig.store.reader.max_offset("T", 1) == 50
@@ -464,8 +466,8 @@ def test_what_was_acknowledged_after_a_sync_survives_a_power_loss(disk):
     acknowledged: list[Any] = []
     for number in range(40):
         message = make_message("T", number % 2, b"body-%d" % number, keys=f"k{number}")
-        rig.store.put(message, acknowledged.append)
-        rig.store.commit()
+        rig.store.writer.put(message, acknowledged.append)
+        rig.store.writer.commit()
         rig.flush()
     assert len(acknowledged) == 40
     disk.lose_power()  # queues and index were never synced: their files are zeros
@@ -535,7 +537,7 @@ def test_a_queue_that_lost_entries_is_built_again_when_a_record_shows_it(disk):
     disk.remove("/store/progress")  # no other file records the number of entries
     disk.remove("/store/abort")
     rig = StoreRig(disk)
-    assert rig.store.recovered.start.reason is StartReason.QUEUE_END
+    assert rig.store.upkeep.recovered.start.reason is StartReason.QUEUE_END
     assert bodies(rig) == sent(61)
 
 

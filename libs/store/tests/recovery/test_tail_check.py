@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from cometmq.remoting.message.record import decode_record
-from cometmq.store.recovery.recovery import StartReason
+from cometmq.store.recovery.start import StartReason
 from cometmq.store.recovery.tail_check import is_sound
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import Events, StoreRig, make_message, small_settings
@@ -46,7 +46,7 @@ def overwrite(disk, place, at, data):
 def opened(disk, *, has_copies=False):
     events = Events()
     rig = StoreRig(disk, SETTINGS, log=events, boot_id="boot", has_copies=has_copies)
-    assert rig.store.recovered.start.reason is StartReason.PROGRESS
+    assert rig.store.upkeep.recovered.start.reason is StartReason.PROGRESS
     return rig, events
 
 
@@ -152,9 +152,9 @@ def test_a_store_with_copies_is_cut_off_before_the_damage(disk, victim, kind):
     overwrite(disk, places[victim], at + (len(str(victim[2])) if kind == "topic" else 0), data)
     rig, events = opened(disk, has_copies=True)
     end = rig.store.commit_log.end
-    assert end == rig.store.recovered.end <= places[victim].physical_offset
-    assert rig.store.recovered.has_cut_records
-    assert rig.store.recovered.damaged == ()
+    assert end == rig.store.upkeep.recovered.end <= places[victim].physical_offset
+    assert rig.store.upkeep.recovered.has_cut_records
+    assert rig.store.upkeep.recovered.damaged == ()
     (told,) = events.of("log.truncated")
     assert told["physical_offset"] == end
     assert rig.store.stats().damaged_bytes == rig.store.stats().damaged_message_count == 0
@@ -162,10 +162,12 @@ def test_a_store_with_copies_is_cut_off_before_the_damage(disk, victim, kind):
     for queue in QUEUES:
         assert len(read(rig, *queue)) == sum(place[:2] == queue for place in kept)
     last = max(places.values(), key=lambda it: it.physical_offset)
-    rig.store.role_writable = False
-    rig.store.append_raw(end, intact[end : last.physical_offset + last.size])  # from another copy
-    rig.store.confirm(None)
-    rig.store.role_writable = True
+    rig.store.write_state.role_writable = False
+    rig.store.replica.append(
+        end, intact[end : last.physical_offset + last.size]
+    )  # from another copy
+    rig.store.publisher.confirm(None)
+    rig.store.write_state.role_writable = True
     check(rig, ("none", 0, 0))
 
 
@@ -181,7 +183,7 @@ def test_records_of_a_store_without_a_checkpoint_are_checked_too(disk, kind):
     overwrite(disk, place, at + (1 if kind == "topic" else 0), data)
     events = Events()
     rig = StoreRig(disk, SETTINGS, log=events, boot_id="boot")
-    assert rig.store.recovered.start.reason is StartReason.CHECKPOINT
+    assert rig.store.upkeep.recovered.start.reason is StartReason.CHECKPOINT
     (told,) = events.of("log.damaged")
     assert told["physical_offset"] == place.physical_offset
     assert sorted(read(rig, "T", 0)) == [at for at in range(PER_QUEUE) if at != 4]
@@ -194,11 +196,11 @@ def test_a_start_that_dies_after_the_cut_is_remembered(disk):
     for _ in range(2):
         disk.crash()
         rig, _ = opened(disk, has_copies=True)
-        assert rig.store.recovered.has_cut_records
+        assert rig.store.upkeep.recovered.has_cut_records
     rig.work(5)
     rig.store.close()
     rig, _ = opened(disk, has_copies=True)
-    assert not rig.store.recovered.has_cut_records
+    assert not rig.store.upkeep.recovered.has_cut_records
 
 
 def test_a_last_record_that_is_cut_off_does_not_come_back(disk):

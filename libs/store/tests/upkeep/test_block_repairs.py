@@ -66,12 +66,14 @@ def log_of(rig):
 
 def give(rig, block, data, outcome=None):
     done = [] if outcome is None else outcome
-    return rig.store.block_repairs.offer(Offer(block, bytes(data), "peer:10912", done.append))
+    return rig.store.upkeep.scrubber.repairs.offer(
+        Offer(block, bytes(data), "peer:10912", done.append)
+    )
 
 
 def blocks(rig, end=1 << 62):
     found, after = [], 0
-    while (block := rig.store.block_repairs.next_block(after, end)) is not None:
+    while (block := rig.store.upkeep.scrubber.repairs.next_block(after, end)) is not None:
         found.append(block)
         after = block.end
     return found
@@ -196,7 +198,7 @@ def test_a_truncation_drops_the_offer(disk, opened):
     hurt(disk, rig, 70_000)
     (block,) = blocks(rig)
     give(rig, block, log[block.start : block.end], outcome)
-    rig.store.role_writable = False
+    rig.store.write_state.role_writable = False
     rig.store.truncate(rig.entry("T", 0, 2).physical_offset)
     rig.scrub(1)
     assert outcome == [False]
@@ -212,7 +214,7 @@ def test_a_truncation_during_the_job_discards_it(disk, opened):
     (block,) = blocks(rig)
     give(rig, block, log[block.start : block.end], outcome)
     job = rig.store.upkeep.scrubber.job(rig.clock.advance(1000))
-    rig.store.role_writable = False
+    rig.store.write_state.role_writable = False
     rig.store.truncate(rig.entry("T", 0, 2).physical_offset)
     job.run()
     job.done(None)

@@ -48,19 +48,19 @@ def test_a_failed_append_is_answered_invisible_and_mended(disk, rig, number, ope
     disk.fault = failing(number, operation, "commitlog")
     results: list[Any] = []
     for _ in range(20):  # reaches the next file
-        rig.store.put(make_message(body=body), results.append)
-    rig.store.commit()
+        rig.store.writer.put(make_message(body=body), results.append)
+    rig.store.writer.commit()
     assert {result.status for result in results} == {PutStatus.SERVICE_NOT_AVAILABLE}
     assert rig.store.reader.max_offset("T", 0) == 1
     assert bodies(rig) == [b"before"]
-    assert not rig.store.is_writable
+    assert not rig.store.write_state.is_writable
     assert rig.store.stats().refusals == ("log-write-failed",)
     assert rig.put(make_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
     rig.work(3)
-    assert not rig.store.is_writable
+    assert not rig.store.write_state.is_writable
     disk.fault = None
     rig.work(3)
-    assert rig.store.is_writable
+    assert rig.store.write_state.is_writable
     assert rig.put(make_message(body=b"after")).queue_offset == 1
     disk.crash()
     assert bodies(StoreRig(disk)) == [b"before", b"after"]
@@ -89,13 +89,13 @@ def test_no_room_for_queues_or_index_stops_the_puts_and_is_mended(disk, rig, fol
     assert bodies(rig) == [b"%d" % number for number in range(stored)]  # reads still work
     disk.fault = None
     rig.work(4)
-    assert rig.store.is_writable
+    assert rig.store.write_state.is_writable
     assert rig.put(make_message(keys="again")).status is PutStatus.PUT_OK
     for key in [*(f"k{number}" for number in range(stored)), "again"]:
         assert len(finish(rig.store.reader.query("T", key, 9, 0, 1 << 62)).records) == 1
     rig.store.close()
     again = StoreRig(disk)
-    assert again.store.recovered.was_clean
+    assert again.store.upkeep.recovered.was_clean
     assert len(bodies(again)) == stored + 1
     assert len(finish(again.store.reader.query("T", "k0", 9, 0, 1 << 62)).records) == 1
 
@@ -106,8 +106,8 @@ def test_a_failed_sync_is_for_good(disk, kind):
     rig = StoreRig(disk, small_settings(flush_disk_type=kind))
     disk.fault = failing(errno.EIO, "sync", "commitlog")
     results: list[Any] = []
-    rig.store.put(make_message(), results.append)
-    rig.store.commit()
+    rig.store.writer.put(make_message(), results.append)
+    rig.store.writer.commit()
     is_sync = kind is FlushDiskType.SYNC_FLUSH
     rig.flush(rig.clock.advance(100 if is_sync else 20_000))
     expected = PutStatus.SERVICE_NOT_AVAILABLE if is_sync else PutStatus.PUT_OK
@@ -127,8 +127,8 @@ def test_a_file_that_cannot_be_opened_is_synced_later(disk, kind, number):
     rig = StoreRig(disk, small_settings(flush_disk_type=kind))
     disk.fault = failing(number, "sync", "commitlog")
     results: list[Any] = []
-    rig.store.put(make_message(), results.append)
-    rig.store.commit()
+    rig.store.writer.put(make_message(), results.append)
+    rig.store.writer.commit()
     is_sync = kind is FlushDiskType.SYNC_FLUSH
     rig.flush(rig.clock.advance(100 if is_sync else 20_000))
     assert bool(results) is not is_sync
@@ -137,9 +137,9 @@ def test_a_file_that_cannot_be_opened_is_synced_later(disk, kind, number):
     assert rig.store.upkeep.flusher.job(rig.clock.now_ms) is None  # not at once
     rig.flush(rig.clock.advance(100))
     assert [result.status for result in results] == [PutStatus.PUT_OK]
-    assert rig.store.is_writable
+    assert rig.store.write_state.is_writable
     rig.store.close()
-    assert StoreRig(disk).store.recovered.was_clean
+    assert StoreRig(disk).store.upkeep.recovered.was_clean
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
@@ -162,9 +162,9 @@ def test_a_failed_sync_of_a_checkpoint_is_for_good(disk, rig):
 
 def test_messages_staged_while_writes_are_refused_are_answered(disk, rig):
     results: list[Any] = []
-    rig.store.put(make_message(), results.append)
-    rig.store.role_writable = False
-    rig.store.commit()
+    rig.store.writer.put(make_message(), results.append)
+    rig.store.write_state.role_writable = False
+    rig.store.writer.commit()
     assert [result.status for result in results] == [PutStatus.SERVICE_NOT_AVAILABLE]
     assert rig.store.commit_log.end == 0
 
@@ -186,8 +186,8 @@ def test_a_refusal_tells_how_full_the_disk_is_now(disk, rig):
     seen = []
     disk.used_percent = 100
     disk.fault = failing(errno.ENOSPC, "write", "commitlog")
-    rig.store.put(make_message(), lambda _: seen.append(rig.store.stats().disk_used_percent))
-    rig.store.commit()
+    rig.store.writer.put(make_message(), lambda _: seen.append(rig.store.stats().disk_used_percent))
+    rig.store.writer.commit()
     assert seen == [100]
     disk.used_percent = 97
     rig.work(2)
@@ -195,21 +195,21 @@ def test_a_refusal_tells_how_full_the_disk_is_now(disk, rig):
     disk.used_percent = 40
     disk.fault = None
     rig.work(2)
-    assert rig.store.is_writable
+    assert rig.store.write_state.is_writable
     assert rig.store.stats().disk_used_percent == 40
 
 
 def test_several_reasons_must_all_go(disk):
     rig = StoreRig(disk, small_settings(disk_space_warning_level_ratio=90))
-    rig.store.role_writable = False
+    rig.store.write_state.role_writable = False
     disk.used_percent = 95
     rig.work(12)
     assert rig.store.stats().refusals == ("disk-full", "role")
-    rig.store.role_writable = True
-    assert not rig.store.is_writable
+    rig.store.write_state.role_writable = True
+    assert not rig.store.write_state.is_writable
     disk.used_percent = 50
     rig.work(12)
-    assert rig.store.is_writable
+    assert rig.store.write_state.is_writable
 
 
 def test_a_store_that_cannot_save_at_the_end_says_so_by_its_abort_file(disk, rig):
@@ -227,7 +227,7 @@ def test_a_spare_file_that_cannot_be_made_is_tried_again(disk, rig):
         rig.put(make_message(body=bytes(50)))
     rig.work(4)
     assert rig.store.stats().commit_log_file_count == 1
-    assert rig.store.is_writable
+    assert rig.store.write_state.is_writable
     disk.fault = None
     rig.work(4)
     assert rig.store.stats().commit_log_file_count == 2
@@ -249,7 +249,7 @@ def test_a_checkpoint_from_before_the_failure_does_not_end_it(disk, rig):
     assert rig.store.stats().refusals == ("queue-write-failed",)
     disk.fault = None
     rig.work(4)
-    assert rig.store.is_writable
+    assert rig.store.write_state.is_writable
 
 
 @pytest.mark.parametrize("folder", ["consumequeue", "index/", "store/"])
@@ -267,7 +267,7 @@ def test_a_store_opens_for_reading_on_a_full_disk(disk, rig, folder):
     assert bodies(rig) == [b"%d" % number for number in range(10)]
     assert len(finish(rig.store.reader.query("T", "k7", 9, 0, 1 << 62)).records) == 1
     rig.work(3)
-    assert not rig.store.is_writable
+    assert not rig.store.write_state.is_writable
     disk.fault = None
     rig.work(5)
     assert rig.put(make_message(body=b"10")).status is PutStatus.PUT_OK

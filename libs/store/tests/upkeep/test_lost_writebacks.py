@@ -30,8 +30,8 @@ class Run:
         self.lost_from: int | None = None
 
     def put(self) -> None:
-        self.rig.store.put(make_message(body=bytes(600)), self.results.append)
-        self.rig.store.commit()
+        self.rig.store.writer.put(make_message(body=bytes(600)), self.results.append)
+        self.rig.store.writer.commit()
 
     def plan_flush(self) -> None:
         if self.flush is None:
@@ -143,4 +143,4 @@ def test_a_file_that_cannot_be_opened_apart_is_synced_later():
     run.disk.fault = None
     run.rig.work(3)
     assert [it.status for it in run.results] == [PutStatus.PUT_OK]
-    assert run.rig.store.is_writable
+    assert run.rig.store.write_state.is_writable

@@ -55,7 +55,7 @@ def test_everything_below_the_progress_has_a_checksum(disk):
     assert unknown_count(rig, disk) == 0
     disk.crash()
     again = StoreRig(disk, SETTINGS)
-    assert again.store.recovered.start.offset == again.store.recovered.end
+    assert again.store.upkeep.recovered.start.offset == again.store.upkeep.recovered.end
     assert unknown_count(again, disk) == 0
 
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_does_not_need_its_checksums(disk):
     assert unknown_count(rig, disk) >= 8
     disk.crash()
     again = StoreRig(disk, SETTINGS)
-    assert again.store.recovered.start.offset == again.store.recovered.end
+    assert again.store.upkeep.recovered.start.offset == again.store.upkeep.recovered.end
     again.scrub(40)
     assert unknown_count(again, disk) <= 1  # the scrubber skips the block that still grows
 

@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import finish
-from cometmq.store.recovery.recovery import StartReason
+from cometmq.store.recovery.start import StartReason
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep import checkpointer
@@ -83,7 +83,7 @@ def test_nothing_is_lost_after_a_spill(disk, rig, loss, has_checkpoint):
     getattr(disk, loss)()
     rig = StoreRig(disk, SETTINGS)
     if has_checkpoint:  # it has synced what the spill wrote
-        assert rig.store.recovered.start.reason is StartReason.PROGRESS
+        assert rig.store.upkeep.recovered.start.reason is StartReason.PROGRESS
     count = 52 if has_checkpoint else 50
     assert rig.store.reader.max_offset("T", 0) == count + 1
     assert [found(rig, number) for number in range(count)] == [[b"%d" % n] for n in range(count)]
@@ -109,7 +109,7 @@ def test_a_topic_may_be_deleted_while_its_entries_are_written(disk, rig):
     job.done(None)
     put(rig, range(5))
     rig.work(5)
-    assert rig.store.is_writable
+    assert rig.store.write_state.is_writable
     assert rig.store.stats().checkpoint_offset == rig.store.commit_log.end
 
 
@@ -119,7 +119,7 @@ def test_a_topic_may_be_deleted_after_its_entries_were_written(disk, rig):
     rig.store.delete_topic("Other")
     put(rig, range(5))
     rig.work(5)
-    assert rig.store.is_writable
+    assert rig.store.write_state.is_writable
     assert rig.store.stats().checkpoint_offset == rig.store.commit_log.end
 
 
@@ -129,11 +129,11 @@ def test_a_failing_spill_stops_puts_until_a_checkpoint_succeeds(disk, rig):
         errno.ENOSPC if operation in {"write", "create"} and "consumequeue" in path else 0
     )
     rig.work(1, elapsed_ms=BETWEEN_CHECKPOINTS_MS)
-    assert not rig.store.is_writable
+    assert not rig.store.write_state.is_writable
     assert rig.queue("T", 0).tail_bytes == 40 * 20
     disk.fault = None
     rig.work(8)
-    assert rig.store.is_writable
+    assert rig.store.write_state.is_writable
     put(rig, range(40, 45))
     assert rig.store.reader.max_offset("T", 0) == 46
     assert [found(rig, number) for number in range(45)] == [[b"%d" % n] for n in range(45)]

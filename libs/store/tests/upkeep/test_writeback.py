@@ -92,9 +92,9 @@ def test_a_new_file_without_a_whole_page_is_left_to_the_sync(rig):
 def test_a_truncated_log_is_written_back_again(disk, rig):
     put_bytes(rig, PIECE)
     write_back(rig)
-    rig.store.role_writable = False
+    rig.store.write_state.role_writable = False
     rig.store.truncate(0)
-    rig.store.role_writable = True
+    rig.store.write_state.role_writable = True
     put_bytes(rig, PIECE)
     write_back(rig)
     assert [offset for _, offset, _ in disk.writebacks] == [0, 0]

@@ -31,8 +31,8 @@ def put(rig, count=1, size=100):
     """Store messages in one batch, and sync it."""
     results: list[PutResult] = []
     for _ in range(count):
-        rig.store.put(make_message(body=bytes([1]) * size), results.append)
-    rig.store.commit()
+        rig.store.writer.put(make_message(body=bytes([1]) * size), results.append)
+    rig.store.writer.commit()
     rig.flush()
     assert [one.status for one in results] == [PutStatus.PUT_OK] * count
 
@@ -142,10 +142,10 @@ def test_zeros_are_never_written_over_a_unit_that_is_being_placed(
     rig = opened(tmp_path)
     done: list[PutResult] = []
     put(rig)
-    rig.store.put(make_message(), done.append)
-    rig.store.commit()  # its sync is planned while the unit is being placed
+    rig.store.writer.put(make_message(), done.append)
+    rig.store.writer.commit()  # its sync is planned while the unit is being placed
     bodies = [bytes([number]) * 3_000 for number in range(1, 31)]
-    unit = rig.store.put_large([make_message(body=body) for body in bodies], done.append)
+    unit = rig.store.writer.put_large([make_message(body=body) for body in bodies], done.append)
     for _ in range(step_count):
         if not unit.is_done:
             unit.step()

@@ -46,16 +46,16 @@ def stored(
     for number, put in enumerate(every):
         done = partial(results.__setitem__, number)
         if isinstance(put, list) and step_count is not None:
-            placing = rig.store.put_large(put, done)
+            placing = rig.store.writer.put_large(put, done)
             for _ in range(step_count):
                 placing.step()
         elif isinstance(put, list):
-            rig.store.put_batch(put, done)
+            rig.store.writer.put_batch(put, done)
         else:
-            rig.store.put(put, done)
+            rig.store.writer.put(put, done)
         if not at_once:
-            rig.store.commit()
-    rig.store.commit()
+            rig.store.writer.commit()
+    rig.store.writer.commit()
     rig.work()
     rig.store.close()
     return results, {path: bytes(data) for path, data in disk.contents.items()}
@@ -73,7 +73,7 @@ def test_puts_of_one_commit_are_stored_as_if_each_had_its_own(every):
 @given(puts, st.integers(0, 12), st.integers(1, 3))
 def test_a_unit_that_is_placed_in_steps_is_stored_as_at_once(every, step_count, part_count):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(append, "UNIT_STEP_COUNT", part_count)
+        patch.setattr(append, "UNIT_STEP_WEIGHT", part_count)
         patch.setattr(placing, "WRITE_BYTES", 300)
         results, files = stored(every, at_once=True, step_count=step_count)
     assert (results, files) == stored(every, at_once=False)
@@ -83,26 +83,45 @@ def test_a_unit_that_is_placed_in_steps_is_stored_as_at_once(every, step_count, 
 def test_other_puts_wait_until_a_unit_is_placed():
     rig = StoreRig(MemoryDisk(), small_settings(mapped_file_size_commit_log=1 << 20))
     results: list[PutResult] = []
-    unit = rig.store.put_large([make_message(body=b"%d" % n) for n in range(5_000)], results.append)
+    unit = rig.store.writer.put_large(
+        [make_message(body=b"%d" % n) for n in range(5_000)], results.append
+    )
     step_count = 0
     while not unit.is_done:
-        rig.store.put(make_message(body=b"x"), lambda _: None)
+        rig.store.writer.put(make_message(body=b"x"), lambda _: None)
         unit.step()
         step_count += 1
         assert rig.store.reader.max_offset("T", 0) == (5_000 if unit.is_done else 0)
     assert step_count > 9  # three each to check, to encode and to place the messages
     assert results[0].queue_offset == 0
-    rig.store.commit()
+    rig.store.writer.commit()
     assert rig.store.reader.max_offset("T", 0) == 5_000 + step_count
 
 
+def test_messages_with_many_keys_are_placed_in_more_steps():
+    rig = StoreRig(MemoryDisk(), small_settings(mapped_file_size_commit_log=1 << 20))
+    message = make_message(body=b"x", keys=" ".join(f"{key:04x}" for key in range(3_000)))
+    unit = rig.store.writer.put_large([message] * 50, lambda _: None)
+    step_count = 0
+    while not unit.is_done:
+        unit.step()
+        step_count += 1
+    assert step_count > 3 * 50 * len(message.properties) // 64 // append.UNIT_STEP_WEIGHT
+    assert rig.store.reader.max_offset("T", 0) == 50
+
+
+def test_keys_count_for_the_size_of_a_commit():
+    appender = StoreRig(MemoryDisk(), small_settings()).store.writer.appender
+    assert appender.put(make_message(body=b"x", keys="a b"), lambda _: None) > 2 * append.KEY_BYTES
+
+
 def test_a_unit_whose_last_write_fails_leaves_nothing_behind(monkeypatch):
-    monkeypatch.setattr(append, "UNIT_STEP_COUNT", 300)
+    monkeypatch.setattr(append, "UNIT_STEP_WEIGHT", 300)
     monkeypatch.setattr(placing, "WRITE_BYTES", 1)
     disk, settings = MemoryDisk(), small_settings(mapped_file_size_commit_log=1 << 20)
     rig = StoreRig(disk, settings)
     results: list[PutResult] = []
-    unit = rig.store.put_large([make_message(body=bytes(100))] * 2_000, results.append)
+    unit = rig.store.writer.put_large([make_message(body=bytes(100))] * 2_000, results.append)
     while "commitlog" not in disk.last_write[0]:
         unit.step()
     disk.fault = lambda *_: errno.EIO

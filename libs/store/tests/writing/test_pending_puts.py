@@ -9,7 +9,7 @@ from cometmq.store.writing.pending_puts import Condition, Conditions, PendingPut
 FLUSHED = (Condition.FLUSHED,)
 REPLICATED = (Condition.REPLICATED,)
 BOTH = FLUSHED + REPLICATED
-EQUAL_TIMEOUTS = {Condition.FLUSHED: 5_000, Condition.REPLICATED: 5_000}
+EQUAL_TIMEOUTS = (5_000, 5_000)
 
 
 class Puts:
@@ -90,7 +90,7 @@ def test_a_put_that_times_out_names_the_last_unmet_condition(
 def test_each_condition_has_its_own_timeout(
     puts: Puts, needs: Conditions, at_ms: int, status: PutStatus
 ) -> None:
-    timeouts = {Condition.FLUSHED: 5_000, Condition.REPLICATED: 3_000}
+    timeouts = (5_000, 3_000)
     puts.add(10, needs, now_ms=1_000)
     puts.pending.expire(at_ms - 2, timeouts)
     assert puts.answered == []

@@ -109,16 +109,16 @@ def test_messages_of_runs_are_stored_like_single_ones(commits):
             rig.clock.advance(1_500)
             for message, kind in puts:
                 if kind == "unit":
-                    rig.store.put_batch([message, message], done)
+                    rig.store.writer.put_batch([message, message], done)
                 elif kind == "long":  # only the encoder detects this
-                    rig.store.put(make_message(sys_flag=1 << 40), done)
+                    rig.store.writer.put(make_message(sys_flag=1 << 40), done)
                 elif kind in sources and has_runs:
                     source = sources[kind]
                     source.messages.append(message)
-                    rig.store.put_run(source, len(source.messages) - 1, 1, len(message.body))
+                    rig.store.writer.put_run(source, len(source.messages) - 1, 1, len(message.body))
                 else:
-                    rig.store.put(message, done)
-            rig.store.commit()
+                    rig.store.writer.put(message, done)
+            rig.store.writer.commit()
             assert not any(source.messages for source in sources.values())
         rig.work()
         stored[has_runs] = contents(rig, disk)
@@ -130,8 +130,8 @@ def test_requests_that_follow_one_another_are_placed_at_once():
     source, rig = Source(), StoreRig(MemoryDisk())
     for number in range(5):
         source.messages.append(make_message())
-        rig.store.put_run(source, number, 1, 5)
-    rig.store.commit()
+        rig.store.writer.put_run(source, number, 1, 5)
+    rig.store.writer.commit()
     assert source.place_count == 1
     assert source.results == [(number, PutStatus.PUT_OK) for number in range(5)]
     assert rig.store.reader.max_offset("T", 0) == 5
@@ -142,15 +142,15 @@ def test_a_run_is_refused_and_taken_back_when_the_disk_fails():
     rig = StoreRig(disk)
     disk.fault = lambda operation, _: errno.ENOSPC if operation == "write" else 0
     source.messages += [make_message(), make_message()]
-    rig.store.put_run(source, 0, 2, 10)
-    rig.store.commit()
+    rig.store.writer.put_run(source, 0, 2, 10)
+    rig.store.writer.commit()
     assert source.results == [(n, PutStatus.SERVICE_NOT_AVAILABLE) for n in range(2)]
     assert rig.store.reader.max_offset("T", 0) == 0
     disk.fault = None
     rig.work()
     source.messages.append(make_message())
-    rig.store.put_run(source, 0, 1, 5)
-    rig.store.commit()
+    rig.store.writer.put_run(source, 0, 1, 5)
+    rig.store.writer.commit()
     assert source.results[2:] == [(0, PutStatus.PUT_OK)]
     assert rig.entry("T", 0, 0).physical_offset == 0
 
@@ -158,12 +158,12 @@ def test_a_run_is_refused_and_taken_back_when_the_disk_fails():
 def test_pending_requests_of_a_run_are_counted_one_by_one():
     disk, source = MemoryDisk(), Source()
     rig = StoreRig(disk)
-    rig.store.needs_replicas = True
+    rig.store.writer.needs_replicas = True
     source.messages += [make_message(), make_message(wait=False), make_message()]
-    rig.store.put_run(source, 0, 3, 15)
-    rig.store.commit()
+    rig.store.writer.put_run(source, 0, 3, 15)
+    rig.store.writer.commit()
     assert source.results == [(1, PutStatus.PUT_OK)]
-    assert rig.store.waiting_put_count == 2
-    rig.store.note_replicated(rig.store.commit_log.end)
+    assert len(rig.store.upkeep.pending) == 2
+    rig.store.writer.note_replicated(rig.store.commit_log.end)
     assert sorted(source.results) == [(number, PutStatus.PUT_OK) for number in range(3)]
-    assert rig.store.waiting_put_count == 0
+    assert len(rig.store.upkeep.pending) == 0

@@ -147,8 +147,15 @@ Action = Elect | Create | Fence | Promote | Follow | HandOver | Drop | Resize | 
 Actions = tuple[Action, ...]
 Statuses = tuple[Status, ...]
 
-LIVE_ROLES: Final = frozenset({Role.PROMOTING, Role.MASTER, Role.PARKING})
+LIVE_ROLES: Final = frozenset({Role.PROMOTING, Role.MASTER, Role.HANDING_OVER})
+LEADING_ROLES: Final = frozenset({Role.MASTER, Role.HANDING_OVER})
 CANDIDATE_ROLES: Final = frozenset({Role.SLAVE, Role.FENCED})
+
+
+def leads(status: Status, record: Record) -> bool:
+    """Return whether a member is the master that the record names: this copy, in this epoch."""
+    is_named = (status.copy, status.epoch) == (record.holder, record.epoch)
+    return is_named and status.role in LEADING_ROLES
 
 
 def status_of(statuses: Statuses, ordinal: int) -> Status | None:

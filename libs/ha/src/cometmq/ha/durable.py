@@ -31,7 +31,7 @@ class Files(Protocol):
 
 
 class SharedFiles(Files, Protocol):
-    """Files that several processes create and remove. Names are durable only after `sync`."""
+    """A folder of files shared by processes; call `sync` to make creations and removals durable."""
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder; a short list is an atomic snapshot."""

@@ -18,22 +18,6 @@ from typing import Final
 
 import msgspec
 
-from cometmq.ha.events import (
-    EpochSeen,
-    Event,
-    FenceOrder,
-    FollowOrder,
-    HandedOver,
-    LeaseLapsed,
-    Opened,
-    Order,
-    ParkOrder,
-    PromoteOrder,
-    RecordRead,
-    Recovered,
-    StoreFailed,
-    Unparked,
-)
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.remoting.errors import CometError
@@ -50,7 +34,7 @@ class Role(StrEnum):
     """The member has promised its own epoch and is preparing to open."""
     MASTER = "master"
     """The member stores and acknowledges messages."""
-    PARKING = "parking"
+    HANDING_OVER = "handing_over"
     """The member is a master that holds back new messages until its successor has caught up."""
     FENCED = "fenced"
     """The member was fenced, by an order or by itself; it follows once it knows the master."""
@@ -87,11 +71,88 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     master: int | None = None
     """The ordinal of the master that the member follows."""
     successor: int | None = None
-    """The ordinal of the member to which a parking master hands over."""
+    """The ordinal of the member to which this master hands over."""
     found: Versioned | None = None
     """The version of the record that made the member master."""
     is_held: bool = False
     """Whether an order fenced the member, which therefore may not elect itself."""
+
+
+# ---- events: orders of an elector, and the member's own observations --------------------------
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """Recovery at startup or from a full disk is complete; history and state are saved (R2, R5)."""
+
+
+class RecordRead(msgspec.Struct, frozen=True):
+    """The member has read the record; `found` is None if there is none."""
+
+    found: Versioned | None
+
+
+class PromoteOrder(msgspec.Struct, frozen=True):
+    """According to an elector, the record names this member as the master of `epoch`."""
+
+    epoch: int
+
+
+class FollowOrder(msgspec.Struct, frozen=True):
+    """An elector, or a handshake, names the master of `epoch`."""
+
+    epoch: int
+    master: int
+
+
+class FenceOrder(msgspec.Struct, frozen=True):
+    """Promise `epoch` and stop being master; the answer contains the state after the promise."""
+
+    epoch: int
+
+
+class EpochSeen(msgspec.Struct, frozen=True):
+    """A replica, a name server, a watch or a call mentioned this epoch."""
+
+    epoch: int
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """The epoch's entry is saved, and everything before its start is dispatched."""
+
+    epoch: int
+
+
+class LeaseLapsed(msgspec.Struct, frozen=True):
+    """The master may no longer acknowledge (`cometmq.ha.fencing.is_lapsed`)."""
+
+
+class HandOverOrder(msgspec.Struct, frozen=True):
+    """Prepare to hand over to another member."""
+
+    target: int
+
+
+class Abandoned(msgspec.Struct, frozen=True):
+    """The hand-over was abandoned before its write was sent."""
+
+
+class HandedOver(msgspec.Struct, frozen=True):
+    """The answer to the write that makes `target` the master of `epoch`."""
+
+    answer: Answer
+    target: int
+    epoch: int
+
+
+class StoreFailed(msgspec.Struct, frozen=True):
+    """An append or an fsync failed permanently."""
+
+
+Order = PromoteOrder | FollowOrder | FenceOrder | HandOverOrder
+Observation = (
+    Recovered | RecordRead | EpochSeen | Opened | LeaseLapsed | Abandoned | HandedOver | StoreFailed
+)
+Event = Order | Observation
 
 
 # ---- actions ---------------------------------------------------------------------------------
@@ -137,18 +198,22 @@ class CloseToClients(msgspec.Struct, frozen=True):
     """Drop pending answers, refuse requests, and close the connections of clients and slaves."""
 
 
-class Park(msgspec.Struct, frozen=True):
+class Serving(msgspec.Struct, frozen=True):
+    """An action that only changes which requests are served: the exhaustive check skips it."""
+
+
+class HoldRequests(Serving, frozen=True):
     """Hold back new requests instead of appending them; hand over once the target has caught up."""
 
     target: int
 
 
-class Unpark(msgspec.Struct, frozen=True):
+class ServeHeld(Serving, frozen=True):
     """Append the requests that were held back; none of them has been forwarded."""
 
 
-class ForwardParked(msgspec.Struct, frozen=True):
-    """End the leadership; forward the parked sends, and later ones, to the new master."""
+class ForwardHeld(msgspec.Struct, frozen=True):
+    """End the leadership; forward the held requests, and later ones, to the new master."""
 
     target: int
 
@@ -163,19 +228,18 @@ class Claim(msgspec.Struct, frozen=True):
     record: Record
 
 
-Action = (
-    ReadRecord
-    | SavePromise
-    | StopFollowing
+Duty = (
+    StopFollowing
     | StartFollowing
     | BeginEpoch
     | Lead
     | CloseToClients
-    | Park
-    | Unpark
-    | ForwardParked
-    | Claim
+    | HoldRequests
+    | ServeHeld
+    | ForwardHeld
 )
+"""The actions that the broker performs; the driver performs all others."""
+Action = ReadRecord | SavePromise | Claim | Duty
 Reaction = tuple[Member, tuple[Action, ...]]
 
 
@@ -231,10 +295,9 @@ def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
         return member, ()
     record = found.record
     if may_open(member, record):
-        after = _changed(
-            member, Role.PROMOTING, epoch=record.epoch, promised=record.epoch, found=found
-        )
-        return after, (StopFollowing(), SavePromise(record.epoch), BeginEpoch(record.epoch))
+        epoch = record.epoch
+        after = _changed(member, Role.PROMOTING, epoch=epoch, promised=epoch, found=found)
+        return after, (StopFollowing(), SavePromise(epoch), BeginEpoch(epoch))
     if is_named(member, record) and not member.is_held:
         epoch = max(member.promised, record.epoch) + 1
         return member, (Claim(found, record.elected(member.me, epoch)),)
@@ -260,7 +323,7 @@ def _record_while_master(member: Member, event: RecordRead) -> Reaction:
     return _fenced(member)
 
 
-def _record_while_parking(member: Member, event: RecordRead) -> Reaction:
+def _record_while_handing_over(member: Member, event: RecordRead) -> Reaction:
     """Follow the successor if the record names it: a read may show the effect of the write before
     the answer to the write arrives.
     """
@@ -276,19 +339,14 @@ def _follow(member: Member, event: FollowOrder) -> Reaction:
     if not accepts(member, event.epoch):
         raise _stale(member, event.epoch)
     if event.master == member.me.ordinal:
-        raise OrderRefused(
-            Refusal.NOT_IN_SYNC, f"broker {event.master} cannot follow itself: epoch {event.epoch}"
-        )
+        text = f"broker {event.master} cannot follow itself: epoch {event.epoch}"
+        raise OrderRefused(Refusal.NOT_IN_SYNC, text)
     if (member.role, member.epoch, member.master) == (Role.SLAVE, event.epoch, event.master):
         return member, ()
     promised = promise_of_follower(member, event.epoch)
     after = _changed(member, Role.SLAVE, epoch=event.epoch, master=event.master, promised=promised)
-    actions: tuple[Action, ...] = (
-        StopFollowing(),
-        *_save(member, after),
-        StartFollowing(event.master, event.epoch),
-    )
-    return after, actions
+    start = StartFollowing(event.master, event.epoch)
+    return after, (StopFollowing(), *_save(member, after), start)
 
 
 def _follow_as_master(member: Member, event: FollowOrder) -> Reaction:
@@ -298,16 +356,16 @@ def _follow_as_master(member: Member, event: FollowOrder) -> Reaction:
     return after, (CloseToClients(), *actions)
 
 
-def _follow_while_parking(member: Member, event: FollowOrder) -> Reaction:
+def _follow_while_handing_over(member: Member, event: FollowOrder) -> Reaction:
     if event.master == member.successor and event.epoch > member.epoch:
         return _follow_successor(member, event)
     return _follow_as_master(member, event)
 
 
 def _follow_successor(member: Member, event: FollowOrder) -> Reaction:
-    """Follow the successor without failing any request: the parked ones are forwarded to it."""
+    """Follow the successor without failing any request: the held ones are forwarded to it."""
     after, actions = _follow(member, event)
-    return after, (ForwardParked(event.master), *actions)
+    return after, (ForwardHeld(event.master), *actions)
 
 
 def _promote(member: Member, event: PromoteOrder) -> Reaction:
@@ -346,22 +404,22 @@ def _opened(member: Member, event: Opened) -> Reaction:
     return after, (Lead(member.found),)
 
 
-def _park(member: Member, event: ParkOrder) -> Reaction:
+def _hand_over(member: Member, event: HandOverOrder) -> Reaction:
     if event.target == member.me.ordinal:
         raise OrderRefused(Refusal.NOT_IN_SYNC, f"broker {event.target} is the master already")
-    after = msgspec.structs.replace(member, role=Role.PARKING, successor=event.target)
-    return after, (Park(event.target),)
+    after = msgspec.structs.replace(member, role=Role.HANDING_OVER, successor=event.target)
+    return after, (HoldRequests(event.target),)
 
 
-def _unparked(member: Member, event: Unparked) -> Reaction:
-    return msgspec.structs.replace(member, role=Role.MASTER, successor=None), (Unpark(),)
+def _abandoned(member: Member, event: Abandoned) -> Reaction:
+    return msgspec.structs.replace(member, role=Role.MASTER, successor=None), (ServeHeld(),)
 
 
 def _handed_over(member: Member, event: HandedOver) -> Reaction:
     """Follow the target, or remain master, which is safe after an unanswered write (decision 6)."""
     if event.answer is not Answer.APPLIED:
         after = msgspec.structs.replace(member, role=Role.MASTER, successor=None)
-        return after, (Unpark(), ReadRecord())
+        return after, (ServeHeld(), ReadRecord())
     return _follow_successor(member, FollowOrder(event.epoch, event.target))
 
 
@@ -373,25 +431,10 @@ def _fenced(member: Member, event: LeaseLapsed | None = None) -> Reaction:
     return _changed(member, Role.FENCED), (CloseToClients(), ReadRecord())
 
 
-def _changed(
-    member: Member,
-    role: Role,
-    *,
-    epoch: int = 0,
-    promised: int | None = None,
-    master: int | None = None,
-    found: Versioned | None = None,
-    is_held: bool = False,
-) -> Member:
-    return Member(
-        me=member.me,
-        promised=member.promised if promised is None else promised,
-        role=role,
-        epoch=epoch,
-        master=master,
-        found=found,
-        is_held=is_held,
-    )
+def _changed(member: Member, role: Role, **changes: object) -> Member:
+    """Return the member in another role; what belonged to the old one is gone unless changed."""
+    fresh = Member(me=member.me, promised=member.promised, role=role)
+    return msgspec.structs.replace(fresh, **changes)
 
 
 def _save(member: Member, after: Member) -> tuple[SavePromise, ...]:
@@ -399,19 +442,18 @@ def _save(member: Member, after: Member) -> tuple[SavePromise, ...]:
 
 
 def _stale(member: Member, epoch: int) -> OrderRefused:
-    return OrderRefused(
-        Refusal.STALE_EPOCH,
+    text = (
         f"broker {member.me.ordinal} has promised epoch {member.promised} and is {member.role} in"
-        f" epoch {member.epoch}: an order for epoch {epoch} is too old",
+        f" epoch {member.epoch}: an order for epoch {epoch} is too old"
     )
+    return OrderRefused(Refusal.STALE_EPOCH, text)
 
 
 def _refusal_of_role(member: Member, order: Order) -> OrderRefused:
     reasons = {Role.RECOVERING: Refusal.RECOVERING, Role.FAILED: Refusal.STORE_FAILED}
     reason = reasons.get(member.role, Refusal.NOT_MASTER)
-    return OrderRefused(
-        reason, f"a broker that is {member.role} cannot obey {type(order).__name__}"
-    )
+    text = f"a broker that is {member.role} cannot obey {type(order).__name__}"
+    return OrderRefused(reason, text)
 
 
 TRANSITIONS: Final[Mapping[tuple[Role, type], Callable[..., Reaction]]] = {
@@ -434,19 +476,19 @@ TRANSITIONS: Final[Mapping[tuple[Role, type], Callable[..., Reaction]]] = {
     (Role.MASTER, PromoteOrder): _promote_as_master,
     (Role.MASTER, FollowOrder): _follow_as_master,
     (Role.MASTER, FenceOrder): _fence_as_master,
-    (Role.MASTER, ParkOrder): _park,
+    (Role.MASTER, HandOverOrder): _hand_over,
     (Role.MASTER, EpochSeen): _epoch_seen,
     (Role.MASTER, LeaseLapsed): _fenced,
     (Role.MASTER, StoreFailed): _failed,
-    (Role.PARKING, RecordRead): _record_while_parking,
-    (Role.PARKING, PromoteOrder): _promote_as_master,
-    (Role.PARKING, FollowOrder): _follow_while_parking,
-    (Role.PARKING, FenceOrder): _fence_as_master,
-    (Role.PARKING, EpochSeen): _epoch_seen,
-    (Role.PARKING, LeaseLapsed): _fenced,
-    (Role.PARKING, Unparked): _unparked,
-    (Role.PARKING, HandedOver): _handed_over,
-    (Role.PARKING, StoreFailed): _failed,
+    (Role.HANDING_OVER, RecordRead): _record_while_handing_over,
+    (Role.HANDING_OVER, PromoteOrder): _promote_as_master,
+    (Role.HANDING_OVER, FollowOrder): _follow_while_handing_over,
+    (Role.HANDING_OVER, FenceOrder): _fence_as_master,
+    (Role.HANDING_OVER, EpochSeen): _epoch_seen,
+    (Role.HANDING_OVER, LeaseLapsed): _fenced,
+    (Role.HANDING_OVER, Abandoned): _abandoned,
+    (Role.HANDING_OVER, HandedOver): _handed_over,
+    (Role.HANDING_OVER, StoreFailed): _failed,
     (Role.FENCED, RecordRead): _record_while_no_master,
     (Role.FENCED, PromoteOrder): _promote,
     (Role.FENCED, FollowOrder): _follow,

@@ -23,6 +23,29 @@ class DelayLevels(NamedTuple):
         """The highest level."""
         return len(self.delays_ms)
 
+    @property
+    def numbers(self) -> range:
+        """The numbers of the levels."""
+        return range(1, self.level_max + 1)
+
+    def clamp(self, level: int) -> int:
+        """Return the requested level, but at most the highest one."""
+        return min(level, self.level_max)
+
+    def hop(self, left_ms: int) -> int | None:
+        """Return the level for a message that is due in `left_ms`: the longest one that is not
+        longer, else the shortest one; None if no level has a delay.
+        """
+        found: int | None = None
+        for level, delay_ms in enumerate(self.delays_ms, 1):
+            if delay_ms <= 0:
+                continue
+            best_ms = 0 if found is None else self.delays_ms[found - 1]
+            is_better = delay_ms < best_ms if best_ms > left_ms else best_ms < delay_ms <= left_ms
+            if found is None or is_better:
+                found = level
+        return found
+
     def delay_ms(self, level: int) -> int:
         """Return the delay of a level; unknown levels get one second, as in RocketMQ."""
         if 1 <= level <= len(self.delays_ms):

@@ -31,23 +31,6 @@ def is_storable(topic: str) -> bool:
 class Layout:
     """The paths of one store."""
 
-    __slots__ = (
-        "_log_temporary",
-        "abort",
-        "checkpoint",
-        "checksums",
-        "commit_log",
-        "config",
-        "consume_queue",
-        "deletions",
-        "index",
-        "journal",
-        "lock",
-        "progress",
-        "root",
-        "scrub",
-    )
-
     def __init__(self, settings: StoreSettings) -> None:
         root = os.path.expanduser(settings.store_path_root_dir)
         self.root = root
@@ -61,6 +44,7 @@ class Layout:
         self.checkpoint = f"{root}/checkpoint"
         self.progress = f"{root}/progress"
         self.deletions = f"{root}/deletions"
+        self.floors = f"{root}/floors"
         self.abort = f"{root}/abort"
         self.lock = f"{root}/lock"
         self.checksums = f"{root}/checksums"  # RocketMQ accepts no foreign file in `commitlog/`

@@ -5,6 +5,7 @@ Sends and pulls do not use this module. Its reads may have to wait for the disk,
 `Lookup` (`reads.py`).
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -15,7 +16,8 @@ from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
 from cometmq.remoting.types import Buffer
 from cometmq.store.log.commit_log import LogRead, LogView
 from cometmq.store.parts import Parts
-from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.reads import Lookup
 from cometmq.store.results import BoundaryType, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES
@@ -46,17 +48,24 @@ class Lookups:
         """Find the record that begins exactly at this offset, which may come from a client; None if
         there is none.
         """
-        data = yield from self.record_bytes(physical_offset)
-        if data is None:
-            return None
-        try:
-            record = decode_record(data)
-        except CorruptRecord:
-            return None
-        return record if record.physical_offset == physical_offset else None
+        record = yield from self.stored_record(physical_offset)
+        return None if record is None or self._queues.floors.hides_record(record) else record
+
+    def stored_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
+        """Find a record even if its message has been deleted."""
+        data = yield from self._stored_bytes(physical_offset)
+        return None if data is None else _decoded(data, physical_offset)
 
     def record_bytes(self, physical_offset: int) -> Lookup[bytes | None]:
         """Find the bytes from this offset on that are a record if one begins there."""
+        data = yield from self._stored_bytes(physical_offset)
+        if data is None or not self._queues.floors:
+            return data
+        record = _decoded(data, physical_offset)
+        is_hidden = record is not None and self._queues.floors.hides_record(record)
+        return None if is_hidden else data
+
+    def _stored_bytes(self, physical_offset: int) -> Lookup[bytes | None]:
         log = self._commit_log.view()
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return None
@@ -148,7 +157,7 @@ class Lookups:
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == queue.min_offset:
-            return 0
+            return 0 if queue is None else queue.min_offset
         runs = yield from self._runs(queue)
         if boundary is BoundaryType.UPPER:
             return (yield from self._last_at_or_before(queue, timestamp, runs))
@@ -293,31 +302,80 @@ class Lookups:
     def query(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> Lookup[QueryResult]:
-        """Find the newest messages with this key; return them oldest first.
-
-        The index holds only hashes, so each candidate's key is compared.
-        """
+        """Find the newest messages with this key; return them oldest first."""
         count_max = min(count_max, self._parts.settings.max_msgs_num_batch)
         found: dict[int, MessageRecord] = {}
-        checked_count = 0
 
-        def check(offset: int) -> Lookup[bool]:
-            nonlocal checked_count
-            checked_count += 1
-            record = yield from self.read_record(offset)
-            if record is not None and record.topic == topic:
-                has_key = key == record.unique_key or key in record.keys
-                if has_key and begin_ms <= record.store_timestamp <= end_ms:
-                    found[offset] = record
-            return len(found) < count_max and checked_count < CANDIDATES_COUNT_MAX
+        def take(record: MessageRecord) -> bool:
+            found[record.physical_offset] = record
+            return len(found) < count_max
 
         if count_max > 0:
-            yield from self._index.visit(topic, key, begin_ms, end_ms, check)
+            yield from self.visit(topic, key, begin_ms, end_ms, take)
         return QueryResult(
             [found[offset] for offset in sorted(found)],
             self._index.end_timestamp,
             self._index.end_offset,
         )
+
+    def visit(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        take: Callable[[MessageRecord], bool],
+        *,
+        has_time: Callable[[], bool] = lambda: True,
+    ) -> Lookup[bool]:
+        """Pass the messages with this key to `take`, newest first, until it returns False.
+
+        The index holds only hashes, so each candidate's key is compared. Return False if `take`
+        may lack messages: there were too many candidates, the time ran out, or one is damaged. A
+        message may be passed twice.
+        """
+        is_whole = True
+        checked_count = 0
+
+        def is_wanted(record: MessageRecord) -> bool:
+            has_key = key == record.unique_key or key in record.keys
+            return (
+                has_key and record.topic == topic and begin_ms <= record.store_timestamp <= end_ms
+            )
+
+        def check(offset: int) -> Lookup[bool]:
+            nonlocal is_whole, checked_count
+            checked_count += 1
+            record = yield from self.read_record(offset)
+            if record is None:
+                is_damaged = yield from self.is_damaged(offset)
+                is_whole = is_whole and not is_damaged
+            elif is_wanted(record) and not take(record):
+                return False
+            if checked_count < CANDIDATES_COUNT_MAX and has_time():
+                return True
+            is_whole = False
+            return False
+
+        yield from self._index.visit(topic, key, begin_ms, end_ms, check)
+        return is_whole
+
+    def is_damaged(self, physical_offset: int) -> Lookup[bool]:
+        """Find out whether a record would begin here if part of it were not damaged."""
+        log = self._commit_log.view()
+        if not log.has_damage or not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
+            return False
+        data = yield _log_read(log, physical_offset, _SIZE_BYTES)
+        size = int.from_bytes(data, "big", signed=True)
+        return log.is_damaged(physical_offset, max(size, _SIZE_BYTES))
+
+
+def _decoded(data: bytes, physical_offset: int) -> MessageRecord | None:
+    try:
+        record = decode_record(data)
+    except CorruptRecord:
+        return None
+    return record if record.physical_offset == physical_offset else None
 
 
 def _log_read(log: LogView, offset: int, count: int) -> LogRead:

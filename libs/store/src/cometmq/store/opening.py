@@ -10,14 +10,19 @@ from cometmq.store.parts import Parts
 from cometmq.store.publishing import Publisher
 from cometmq.store.recovery.checkpoint import CheckpointFiles
 from cometmq.store.recovery.checksum_trust import load_checksums
-from cometmq.store.recovery.recovery import LastRun, Recovered, Recovery
+from cometmq.store.recovery.known_floors import load_floors
+from cometmq.store.recovery.log_end import LogEnd
+from cometmq.store.recovery.recovery import Recovered, recover
+from cometmq.store.recovery.start import LastRun
 from cometmq.store.replica import Replica
+from cometmq.store.upkeep.catch_up import CatchUp
 from cometmq.store.upkeep.checkpointer import Checkpointer
 from cometmq.store.upkeep.cleaner import Cleaner
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.upkeep.housekeeping import Housekeeping
 from cometmq.store.upkeep.scrubber import Scrubber
 from cometmq.store.upkeep.sealer import Sealer
+from cometmq.store.writing.indexing import Indexing
 from cometmq.store.writing.pending_puts import Condition, PendingPuts
 
 
@@ -30,12 +35,14 @@ class Upkeep:
     flusher: Flusher
     sealer: Sealer
     checkpointer: Checkpointer
+    catch_up: CatchUp
     housekeeping: Housekeeping
     scrubber: Scrubber
     replica: Replica
     publisher: Publisher
     cleaner: Cleaner
     index: Index
+    indexing: Indexing
 
 
 def start(
@@ -56,14 +63,15 @@ def start(
     checkpoint, progress = checkpoints.load()
     files = parts.commit_log.files
     files.load()
+    last_run, own = LastRun(checkpoint, progress, was_clean), checkpoints.last_progress()
+    marks_begin = load_floors(parts, last_run, own)
     parts.queues.load()
     parts.index.load()
-    last_run = LastRun(checkpoint, progress, was_clean)
     parts.deletions.load(last_run.own_offset)
-    recovery = Recovery(parts, last_run, has_copies=has_copies)
-    recovery.check_files()
-    trusted_end = load_checksums(parts, checkpoint, checkpoints.last_progress())
-    recovered = recovery.run()
+    log_end = LogEnd(parts, last_run, has_copies=has_copies)
+    log_end.check_files()  # before anything is changed
+    trusted_end = load_checksums(parts, checkpoint, own)
+    recovered = recover(parts, last_run, log_end, marks_begin)
     parts.checksums.truncate(files, recovered.end)
     if not has_copies:
         parts.deletions.clip(recovered.end)
@@ -73,7 +81,7 @@ def start(
     lost = running.scrubber.begin(trusted_end, recovered.damaged, host_crashed=host_crashed)
     if has_copies and (recovered.damaged or lost):
         running = _without_damage(parts, running)
-    if has_copies:
+    if has_copies or parts.queues.floors.beyond(recovered.end):
         running.replica.restore_topics(parts.clock_ms())
     return running
 
@@ -90,8 +98,6 @@ def _without_damage(parts: Parts, running: Upkeep) -> Upkeep:
     if recovered.damaged:
         offset = recovered.damaged[0].start
         running.replica.truncate(offset, parts.clock_ms())
-        running.sealer.note_truncated(offset)
-        running.scrubber.note_truncated(offset)
         parts.log.warning(
             "log.truncated", physical_offset=offset, discarded_from=recovered.damaged[0].end
         )
@@ -114,17 +120,29 @@ def _running(
     checkpointer = Checkpointer(parts, files=checkpoints, flusher=flusher, sealer=sealer)
     checkpointer.begin(start=safe, end=recovered.end, last_timestamp=last_timestamp)
     housekeeping = Housekeeping(parts, flusher=flusher, checkpointer=checkpointer)
-    replica = Replica(parts, flusher=flusher, checkpointer=checkpointer, housekeeping=housekeeping)
+    publisher = Publisher(parts, checkpointer, housekeeping)
+    scrubber = Scrubber(parts, sealer, on_damage)
+    replica = Replica(
+        parts,
+        flusher=flusher,
+        checkpointer=checkpointer,
+        housekeeping=housekeeping,
+        publisher=publisher,
+        sealer=sealer,
+        scrubber=scrubber,
+    )
     return Upkeep(
         recovered=recovered,
         pending=pending,
         flusher=flusher,
         sealer=sealer,
         checkpointer=checkpointer,
+        catch_up=checkpointer.catch_up,
         housekeeping=housekeeping,
-        scrubber=Scrubber(parts, sealer, on_damage),
+        scrubber=scrubber,
         replica=replica,
-        publisher=Publisher(parts, checkpointer, housekeeping, replica),
+        publisher=publisher,
         cleaner=housekeeping.cleaner,
         index=parts.index,
+        indexing=housekeeping.indexing,
     )

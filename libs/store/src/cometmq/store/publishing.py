@@ -6,15 +6,18 @@ acknowledge (docs/concepts/replication.md). A master keeps the commits above the
 replica leaves the records above the bound in the log and dispatches them later.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
 
+from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
-from cometmq.store.replica import Replica
+from cometmq.store.queues.floors import Floor, TrimmedQueue
 from cometmq.store.upkeep.checkpointer import Checkpointer
 from cometmq.store.upkeep.housekeeping import Housekeeping
 from cometmq.store.writing.append import Batch
+from cometmq.store.writing.dispatcher import Dispatcher
 from cometmq.store.writing.unconfirmed import Unconfirmed
 from cometmq.store.writing.write_state import Refusal
 
@@ -32,39 +35,38 @@ take 50 MB if the messages are small.
 class Publisher:
     """Makes the contents of one log visible in its queues and in the index."""
 
-    __slots__ = (
-        "_checkpointer",
-        "_commit_log",
-        "_housekeeping",
-        "_limit",
-        "_log",
-        "_queues",
-        "_replica",
-        "_unconfirmed",
-        "_write_state",
-        "listeners",
-    )
-
     def __init__(
         self,
         parts: Parts,
         checkpointer: Checkpointer,
         housekeeping: Housekeeping,
-        replica: Replica,
     ) -> None:
         self._commit_log = parts.commit_log
         self._queues = parts.queues
         self._write_state = parts.write_state
         self._log = parts.log
         self._checkpointer = checkpointer
-        self._housekeeping = housekeeping
-        self._replica = replica
+        self._indexing = housekeeping.indexing
+        self._index = parts.index
+        self._dispatcher = Dispatcher(
+            parts.queues,
+            is_indexing=parts.settings.message_index_enable,
+            on_deletion=housekeeping.delete_topic,
+            read_range=parts.read_range,
+        )
         self._unconfirmed = Unconfirmed()
         self._limit: int | None = None
+        self.trimming: tuple[str, int, int] | None = None
+        """The queue and offset of the mark in the next commit, which has no other message."""
+        self._trims: deque[tuple[int, TrimmedQueue]] = deque()
         self.listeners: list[ArrivalListener] = []
 
     def publish(self, batch: Batch) -> None:
         """Make a commit visible, now or once it is confirmed."""
+        if self.trimming is not None:
+            topic, queue_id, queue_offset = self.trimming
+            floor = Floor(queue_offset, batch.results[-1][2].physical_offset)
+            self._trims.append((batch.end, TrimmedQueue(topic, queue_id, floor)))
         if self._limit is None or batch.end <= self._limit:
             for queue in batch.touched:
                 queue.publish()
@@ -75,8 +77,10 @@ class Publisher:
 
     def _show(self, batch: Batch) -> None:
         self._commit_log.confirm(batch.end)
+        while self._trims and self._trims[0][0] <= batch.end:
+            self._queues.trim(*self._trims.popleft()[1])
         self._checkpointer.note_commit(batch)
-        self._housekeeping.put_index(batch)
+        self._indexing.add(batch)
         for listener in self.listeners:
             listener(batch.touched, batch.start)
 
@@ -102,13 +106,41 @@ class Publisher:
 
     def dispatch(self) -> None:
         """Make confirmed replicated records visible."""
-        touched = self._replica.dispatch(self._limit)
+        touched = self._dispatch()
         for listener in self.listeners:
             listener(touched, None)
+
+    def _dispatch(self) -> set[ConsumeQueue]:
+        """Return the queues that got messages."""
+        log, dispatcher = self._commit_log, self._dispatcher
+        dispatcher.keyed = []  # a failed dispatch is repeated, with its keys
+        count = dispatcher.record_count
+        start = self._checkpointer.dispatched_offset
+        end = log.end if self._limit is None else min(self._limit, log.end)
+        if start >= end:
+            return set()
+        # Only zeros follow the end; reading them would take as long as everything else.
+        scanner = LogScanner(log.files, start, check_crc=False, end=end, take=dispatcher.taker)
+        for scan in scanner:
+            # All earlier records were dispatched. If a queue still lacks entries, their records
+            # were never in this log, which may begin later than its queues.
+            dispatcher.dispatch(scan, is_from_head=True)
+        reached = scanner.offset
+        touched = set(dispatcher.touched)
+        log.confirm(reached)
+        dispatcher.publish()
+        keyed, dispatcher.keyed = dispatcher.keyed, []
+        timestamp = dispatcher.store_timestamp
+        self._checkpointer.note_dispatched(
+            touched, reached, timestamp, dispatcher.record_count - count
+        )
+        self._index.remember(keyed)
+        return touched
 
     def drop(self) -> None:
         """Forget the invisible commits, whose records are later dispatched or truncated."""
         self._unconfirmed.drop()
+        self._trims.clear()
         self._check_backlog()
 
     def forget_topic(self, topic: str) -> None:

@@ -96,8 +96,9 @@ class RedoLog:
             while (record := _record(data, start, self._position)) is not None:
                 yield record
                 self._position += _HEAD.size + len(record.payload)
-            end = len(data.rstrip(b"\0"))
-            if end > self._position:
+            unused = data[self._position :]
+            if unused != bytes(len(unused)):  # `rstrip` looks at each byte: 17 ms a file
+                end = len(data.rstrip(b"\0"))
                 is_damage = self._has_later_records(start) or _follows(
                     data[:end], start, self._position
                 )

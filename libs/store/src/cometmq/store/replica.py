@@ -6,29 +6,30 @@ remains at the end of the last whole record, and a restart truncates the rest. I
 the master announces the offset up to which records are confirmed; later records remain in the log
 without being dispatched.
 
-A truncation may cut off the mark of a deleted topic (`writing/deletion_mark.py`), for example if
-this broker was the master and no other copy got the mark. The topic then lives on, and its queues
-are rebuilt from the whole log.
+A truncation may cut off the mark of a deleted topic (`writing/deletion_mark.py`) or of a trimmed
+queue, for example if this broker was the master and no other copy got the mark. The messages then
+live on, and the topic's queues are rebuilt from the whole log.
 """
 
+import errno
 from collections.abc import Collection
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.errors import StoreError
+from cometmq.store.errors import DiskError, StoreError
 from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
-from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.publishing import Publisher
 from cometmq.store.upkeep.checkpointer import Checkpointer
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.upkeep.housekeeping import Housekeeping
+from cometmq.store.upkeep.scrubber import Scrubber
+from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.writing.dispatcher import Dispatcher
+from cometmq.store.writing.write_state import Refusal
 
 
 class Replica:
     """Appends and truncates replicated bytes."""
-
-    __slots__ = ("_checkpointer", "_checksums", "_commit_log", "_deletions", "_dispatcher",
-                 "_flusher", "_housekeeping", "_index", "_parts", "_queues")  # fmt: skip
 
     def __init__(
         self,
@@ -37,6 +38,9 @@ class Replica:
         flusher: Flusher,
         checkpointer: Checkpointer,
         housekeeping: Housekeeping,
+        publisher: Publisher,
+        sealer: Sealer,
+        scrubber: Scrubber,
     ) -> None:
         self._parts = parts
         self._housekeeping = housekeeping
@@ -47,16 +51,27 @@ class Replica:
         self._index = parts.index
         self._flusher = flusher
         self._checkpointer = checkpointer
-        is_indexing = parts.settings.message_index_enable
-        self._dispatcher = Dispatcher(
-            parts.queues,
-            is_indexing=is_indexing,
-            on_deletion=housekeeping.delete_topic,
-            read_range=parts.read_range,
-        )
+        self._publisher = publisher
+        self._sealer = sealer
+        self._scrubber = scrubber
 
     def append(self, offset: int, data: Buffer) -> None:
-        """Append bytes without making them visible."""
+        """Append bytes of the master's log exactly at the end of this log.
+
+        Whole records become visible once they are confirmed. If a write fails, raise DiskError; the
+        bytes written before it, which end at a file boundary, remain in the log.
+        """
+        if self._parts.write_state.has(Refusal.LOG_WRITE_FAILED):  # the probe would overwrite them
+            raise DiskError("write", self._parts.layout.commit_log, errno.EAGAIN)
+        self._publisher.drop()
+        try:
+            self._write(offset, data)
+        finally:
+            # If the bytes span two files and the second cannot be created, only the first part is
+            # written. A slave follows its master only while all records in its log are visible.
+            self._publisher.dispatch()
+
+    def _write(self, offset: int, data: Buffer) -> None:
         log = self._commit_log
         # An empty slave may start in the middle of the master's log, whose head has expired.
         if not log.files.files and not log.end:
@@ -73,38 +88,12 @@ class Replica:
             log.advance(log.end + len(part))
             view = view[len(part) :]
 
-    def dispatch(self, limit: int | None) -> set[ConsumeQueue]:
-        """Make whole records up to `limit` visible; return the queues that got messages."""
-        log, dispatcher = self._commit_log, self._dispatcher
-        dispatcher.keyed = []  # a failed dispatch is repeated, with its keys
-        count = dispatcher.record_count
-        start = self._checkpointer.dispatched_offset
-        end = log.end if limit is None else min(limit, log.end)
-        if start >= end:
-            return set()
-        # Only zeros follow the end; reading them would take as long as everything else.
-        scanner = LogScanner(log.files, start, check_crc=False, end=end, take=dispatcher.taker)
-        for scan in scanner:
-            # All earlier records were dispatched. If a queue still lacks entries, their records
-            # were never in this log, which may begin later than its queues.
-            dispatcher.dispatch(scan, is_from_head=True)
-        reached = scanner.offset
-        touched = set(dispatcher.touched)
-        log.confirm(reached)
-        dispatcher.publish()
-        keyed, dispatcher.keyed = dispatcher.keyed, []
-        timestamp = dispatcher.store_timestamp
-        self._checkpointer.note_dispatched(
-            touched, reached, timestamp, dispatcher.record_count - count
-        )
-        self._index.remember(keyed)
-        return touched
-
     def truncate(self, offset: int, now_ms: int) -> None:
         """Truncate log, queues and index at a record boundary."""
         log = self._commit_log
         visible = min(log.confirm_offset, offset)
-        restored = self._deletions.beyond(offset)
+        floors = self._queues.floors
+        restored = self._deletions.beyond(offset) | floors.beyond(offset)
         self._housekeeping.cleaner.remove_at_end()  # a checkpoint may create the same files
         self._checkpointer.save_all(now_ms)
         for queue in self._queues.queues.values():
@@ -114,18 +103,22 @@ class Replica:
         # The progress moves back before the log does, because a log that ends before its progress
         # counts as having lost synced records.
         self._checkpointer.note_truncated(min(self._checkpointer.dispatched_offset, offset))
+        floors.undo(offset)
         self._rebuild(restored)
         self._checkpointer.save_all(now_ms)
         log.truncate(offset)
         self._deletions.undo(offset)
         log.confirm_offset = visible
         self._flusher.note_truncated(offset)
+        self._sealer.note_truncated(offset)
+        self._scrubber.note_truncated(offset)
 
     def restore_topics(self, now_ms: int) -> None:
-        """At the start of a copy, rebuild the queues of topics whose mark the log has lost."""
-        end = self._commit_log.end
-        topics = self._deletions.beyond(end)
+        """At the start, rebuild the queues of topics whose mark the log has lost."""
+        end, floors = self._commit_log.end, self._queues.floors
+        topics = self._deletions.beyond(end) | floors.beyond(end)
         if topics:
+            floors.undo(end)
             self._rebuild(topics)
             self._checkpointer.save_all(now_ms)
             self._deletions.undo(end)

@@ -7,17 +7,6 @@ from typing import NamedTuple
 class Counters:
     """Counters that the hot path increments."""
 
-    __slots__ = (
-        "cold_get_count",
-        "commit_count",
-        "damaged_count",
-        "failed_put_count",
-        "get_count",
-        "get_message_count",
-        "put_bytes",
-        "put_count",
-    )
-
     def __init__(self) -> None:
         self.put_count = 0
         self.put_bytes = 0

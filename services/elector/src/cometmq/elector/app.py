@@ -133,7 +133,7 @@ class ElectorApp:
             stack.push_async_callback(background.close)
             background.keep(self._run, name="elector-rounds")
             background.keep(lambda: self._watch_record(record), name="elector-record")
-            for member in self.elector.members.values():
+            for member in self.elector.members.by_ordinal.values():
                 background.keep(
                     lambda member=member: self._watch_member(member),  # type: ignore[misc]
                     name=f"elector-member-{member.ordinal}",

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One group member as the elector sees it: its last status, and how long it has been silent."""
+"""The members of a group as the elector sees them: last status, and for how long silent."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
 from cometmq.control.controlled import Report
-from cometmq.ha.actions import Status
+from cometmq.ha.actions import Status, Statuses
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet
 
 
 class Link(Protocol):
@@ -85,3 +87,65 @@ class Member:
             self.is_silent = False
             self._log.info("member.answers", ordinal=self.ordinal, role=str(report.status.role))
         return report
+
+
+class Members:
+    """All members, each asked once in a round."""
+
+    def __init__(
+        self,
+        links: Mapping[int, Link],
+        *,
+        timeout_ms: int,
+        now_ms: Callable[[], int],
+        wake: asyncio.Event,
+        log: Log,
+    ) -> None:
+        """`wake` is set when a silent member's state has changed between rounds."""
+        self.by_ordinal: Mapping[int, Member] = {
+            ordinal: Member(ordinal, link, log=log) for ordinal, link in sorted(links.items())
+        }
+        self._timeout_ms = timeout_ms
+        self._now_ms = now_ms
+        self._wake = wake
+        self._probes = TaskSet(log)
+        self._probed: set[int] = set()
+
+    @property
+    def statuses(self) -> Statuses:
+        found = (member.status for member in self.by_ordinal.values())
+        return tuple(one for one in found if one is not None)
+
+    async def ask_all(self) -> None:
+        """Ask each member for its status, except members that did not answer the last time.
+
+        Those are only probed, so that a round does not wait until they time out. Otherwise, the
+        election that replaces a silent master would be late by up to two timeouts.
+        """
+        now_ms = self._now_ms()
+        async with asyncio.TaskGroup() as group:
+            for member in self.by_ordinal.values():
+                if member.is_silent:
+                    member.report = None
+                    self._start_probe(member)
+                else:
+                    group.create_task(member.ask(timeout_ms=self._timeout_ms, now_ms=now_ms))
+
+    async def close(self) -> None:
+        """Stop waiting for the answers to probes."""
+        await self._probes.close()
+
+    def _start_probe(self, member: Member) -> None:
+        if member.ordinal not in self._probed:
+            self._probed.add(member.ordinal)
+            self._probes.spawn(self._probe(member), name=f"elector-probe-{member.ordinal}")
+
+    async def _probe(self, member: Member) -> None:
+        """Probe a silent member once; start a round if its state has changed."""
+        was_gone = member.is_gone
+        try:
+            await member.probe(timeout_ms=self._timeout_ms, now_ms=self._now_ms())
+        finally:
+            self._probed.discard(member.ordinal)
+        if not member.is_silent or member.is_gone is not was_gone:
+            self._wake.set()

@@ -23,7 +23,9 @@ def families(*labels: str) -> tuple[Family[Electors], ...]:
             _one(lambda s: float(s.is_record_reachable)),
         ),
         labelled_gauge(
-            "cometmq_elector_has_master", "1 while the master named in the record is open.", names,
+            "cometmq_elector_has_master",
+            "1 while the master named in the record is open; without the record, while any is.",
+            names,
             _one(lambda s: float(s.has_master)),
         ),
         labelled_gauge(

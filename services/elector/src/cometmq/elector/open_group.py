@@ -11,9 +11,8 @@ from cometmq.control.client import MemberClient
 from cometmq.control.controlled import Report, Target
 from cometmq.elector.plan import Plan, plan_of, record_of
 from cometmq.elector.settings import ElectorSettings
-from cometmq.ha.actions import Statuses
+from cometmq.ha.actions import Statuses, leads
 from cometmq.ha.group_key import KeyFile
-from cometmq.ha.member import Role
 from cometmq.ha.port import RecordPort, RecordUnreachable
 from cometmq.ha.record import Record, RecordDamaged, Versioned
 from cometmq.remoting.errors import CometError
@@ -47,7 +46,7 @@ class OpenGroup:
 
     @property
     def statuses(self) -> Statuses:
-        """Return the answers of the last `ask`."""
+        """Return the last answers of the members that answered when they were last asked."""
         return tuple(report.status for report in self.reports.values())
 
     async def read(self) -> Versioned | None:
@@ -96,17 +95,16 @@ class OpenGroup:
     def has_master(self, record: Record) -> bool:
         """Return whether the master named in the record reports itself as the master."""
         report = self.reports.get(record.holder.ordinal)
-        return report is not None and (report.status.role, report.status.epoch) in (
-            (Role.MASTER, record.epoch),
-            (Role.PARKING, record.epoch),
-        )
+        return report is not None and leads(report.status, record)
 
     async def _ask(self, ordinal: int) -> None:
         try:
             report = await self.clients[ordinal].status(timeout_ms=STATUS_TIMEOUT_MS)
         except CometError as error:
+            self.reports.pop(ordinal, None)
             self.faults[ordinal] = str(error)
         else:
+            self.faults.pop(ordinal, None)
             self.reports[ordinal] = report
 
 

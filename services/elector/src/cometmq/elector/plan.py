@@ -11,7 +11,7 @@ from cometmq.ha.fencing import Timing
 from cometmq.ha.places.choice import open_record
 from cometmq.ha.port import RecordPort
 from cometmq.remoting.errors import SettingsError
-from cometmq.remoting.transport.addresses import parse_address
+from cometmq.remoting.transport.addresses import is_address
 from cometmq.runtime.settings.faults import Faults
 from cometmq.runtime.tls_keys import Label, client_tls
 
@@ -77,7 +77,7 @@ def parse_members(text: str) -> dict[int, str]:
     members: dict[int, str] = {}
     for item in filter(None, map(str.strip, text.split(";"))):
         number, _, address = item.partition("=")
-        if not number.strip().isdecimal() or not _is_address(address):
+        if not number.strip().isdecimal() or not is_address(address):
             raise SettingsError(
                 f"controlMembers: {item!r} is not brokerId=HOST:CONTROLPORT, for example {EXAMPLE}"
             )
@@ -87,14 +87,6 @@ def parse_members(text: str) -> dict[int, str]:
     if not members:
         raise SettingsError(f"controlMembers must be set: all brokers, for example {EXAMPLE}")
     return members
-
-
-def _is_address(text: str) -> bool:
-    try:
-        parse_address(text)
-    except SettingsError:
-        return False
-    return True
 
 
 def _parse_leaving(text: str) -> frozenset[int]:

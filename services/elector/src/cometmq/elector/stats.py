@@ -32,7 +32,9 @@ class ElectorStats(msgspec.Struct):
     is_record_reachable: bool = False
     answering_count: int = 0
     has_master: bool = False
-    """The holder of the record is master in its epoch."""
+    """The holder of the record is master in its epoch; while the record cannot be read, any member
+    is master in the epoch that was last read, or in a later one.
+    """
     waiting: Wait | None = None
     elections: Counter[str] = msgspec.field(default_factory=_no_elections)
     """Elections by cause."""

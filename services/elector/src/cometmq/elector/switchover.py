@@ -5,6 +5,7 @@ import asyncio
 import time
 from typing import Final, NamedTuple
 
+from cometmq.control.controlled import MemberUnreachable
 from cometmq.elector.open_group import GroupFailed, OpenGroup
 from cometmq.ha import planned
 from cometmq.ha.actions import HandOver, Wait, status_of
@@ -49,18 +50,30 @@ async def plan_switchover(group: OpenGroup, to: int | None) -> Planned:
 
 
 async def carry_out(group: OpenGroup, plan: Planned) -> tuple[Record, int]:
-    """Switch over; return the record of the next master once it is open, and the milliseconds."""
+    """Switch over; return the record of the next master once it is open, and the milliseconds.
+
+    If the order is not answered, the record decides, because the master may have received it. Raise
+    GroupFailed unless the planned target becomes the master.
+    """
     begun_s = time.monotonic()
     master, target = plan.order.master, plan.order.target
+    doubt = ""
     try:
         await group.clients[master].hand_over(target, leaves=False)
     except OrderRefused as error:
         raise GroupFailed(f"broker {master} did not hand over: {error}") from error
+    except MemberUnreachable as error:
+        doubt = f"the order was not answered ({error}), and "
     after = await until_open(group, plan.record.epoch, timeout_s=TIMEOUT_MS / 1000)
     if after is None:
         raise GroupFailed(
-            f"the next master was not open after {TIMEOUT_MS} ms: see cometmq ha status and the"
-            " brokers' logs"
+            f"{doubt}the next master was not open after {TIMEOUT_MS} ms: see cometmq ha status and"
+            " the brokers' logs"
+        )
+    if after.holder.ordinal != target:
+        raise GroupFailed(
+            f"{doubt}broker {after.holder.ordinal} was elected in epoch {after.epoch} instead of"
+            f" broker {target}: see cometmq ha status and the brokers' logs"
         )
     return after, round((time.monotonic() - begun_s) * 1000)
 

@@ -13,12 +13,18 @@ from typing import Final
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
 from cometmq.txn_checker.broker_link import BrokerLink
-from cometmq.txn_checker.ledger import Ledger, OpenHalf
+from cometmq.txn_checker.ledger import Ledger
 from cometmq.txn_checker.rounds import Due, due
 from cometmq.txn_checker.settings import TxnCheckerSettings
 from cometmq.txn_checker.stats import FollowerStats
+from cometmq.txn_checker.tables import OpenHalf
 
-_QUESTIONS_AT_ONCE: Final = 64
+QUESTIONS_AT_ONCE: Final = 64
+
+ABSENT_ROUNDS: Final = 8
+"""Rounds in which each transaction of an absent group is asked about once: groups are known by a
+hash, which a group with a producer may share.
+"""
 
 
 class Asker:
@@ -43,16 +49,17 @@ class Asker:
 
     async def round(self, ledger: Ledger) -> None:
         absent: set[int] = set()
-        for halves in ledger.open_halves():
+        for halves in ledger.halves.open_chunks():
             now_s = self._clock.now_ms() // 1_000
             wanted: dict[Due, list[OpenHalf]] = {one: [] for one in Due}
             for half in halves:
                 wanted[due(half, now_s, self._settings)].append(half)
-            for some in _batches(wanted[Due.SET_ASIDE], _QUESTIONS_AT_ONCE):
+            for some in _batches(wanted[Due.SET_ASIDE], QUESTIONS_AT_ONCE):
                 await self._set_aside(ledger, some)
-            for some in _batches(wanted[Due.ASK], _QUESTIONS_AT_ONCE):
-                await self._ask(ledger, some, absent, now_s)
+            for some in _batches(wanted[Due.ASK], QUESTIONS_AT_ONCE):
+                await self._ask(ledger, some, absent)
             await asyncio.sleep(0)
+        self._stats.round_count += 1
 
     async def _set_aside(self, ledger: Ledger, halves: Sequence[OpenHalf]) -> None:
         link = self._link
@@ -77,14 +84,13 @@ class Asker:
         ledger.close(half.offset for half in done)
         self._stats.aside_count += len(done)
 
-    async def _ask(
-        self, ledger: Ledger, halves: Sequence[OpenHalf], absent: set[int], now_s: int
-    ) -> None:
-        """Check these transactions, but skip producer groups without a connected member."""
+    async def _ask(self, ledger: Ledger, halves: Sequence[OpenHalf], absent: set[int]) -> None:
+        """Check these transactions; skip most of groups without a connected member."""
         stats, link = self._stats, self._link
-        wanted = [half for half in halves if half.entry.group_hash not in absent]
+        wanted = [half for half in halves if not self._is_skipped(half, absent)]
         stats.unasked_count += len(halves) - len(wanted)
         begin = self._clock.monotonic_ms()
+        now_s = self._clock.now_ms() // 1_000
         async with asyncio.TaskGroup() as group:
             answers = [
                 group.create_task(link.ask(half.offset, half.entry.physical_offset))
@@ -102,6 +108,7 @@ class Asker:
                 absent.add(half.entry.group_hash)
                 stats.unasked_count += 1
             elif answer.producer:
+                absent.discard(half.entry.group_hash)
                 asked.append(half)
         ledger.note_asked(asked, now_s)
         ledger.close(gone)
@@ -109,6 +116,10 @@ class Asker:
         stats.gone_count += len(gone)
         least_ms = len(wanted) * 1_000 / self._settings.questions_per_second
         await asyncio.sleep(max(0.0, begin + least_ms - self._clock.monotonic_ms()) / 1_000)
+
+    def _is_skipped(self, half: OpenHalf, absent: set[int]) -> bool:
+        is_turn = (half.offset + self._stats.round_count) % ABSENT_ROUNDS == 0
+        return half.entry.group_hash in absent and not is_turn
 
     def _note_refused(self, half: OpenHalf, reason: str) -> None:
         """Count and log the refusal; the next round tries the transaction again."""

@@ -23,7 +23,7 @@ def _of_ledger(value: Callable[[Ledger], float]) -> Callable[[Followers], Iterab
 
 
 def _oldest(ledger: Ledger) -> float:
-    oldest = ledger.oldest
+    oldest = ledger.halves.oldest
     return 0 if oldest is None else oldest.entry.stored_s
 
 
@@ -34,7 +34,7 @@ FAMILIES: Final[tuple[Family[Followers], ...]] = (
     ),
     labelled_gauge(
         "cometmq_txn_open", "Open transactions.", _LABELS,
-        _of_ledger(lambda ledger: ledger.open_count),
+        _of_ledger(lambda ledger: ledger.halves.open_count),
     ),
     labelled_gauge(
         "cometmq_txn_oldest_timestamp_seconds",

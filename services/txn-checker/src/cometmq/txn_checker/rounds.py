@@ -5,8 +5,8 @@ from enum import Enum
 from typing import Final
 
 from cometmq.txn_checker.entry import NO_IMMUNITY
-from cometmq.txn_checker.ledger import OpenHalf
 from cometmq.txn_checker.settings import TxnCheckerSettings
+from cometmq.txn_checker.tables import OpenHalf
 
 CLOCK_STEP_S: Final = 60
 """The clocks of broker and checker may differ by this much."""

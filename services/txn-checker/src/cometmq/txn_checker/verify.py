@@ -86,16 +86,16 @@ async def _verify(folder: Path, copy: Path, master: BrokerAdmin, found: Verifica
         await _verify_unfollowed(master, found)
         return
     now = await master.transaction_queues()
-    found.entry_count = ledger.half_next - ledger.half_begin
-    found.open_count = ledger.open_count
-    found.half_behind = max(0, now.halves.end - ledger.half_next)
-    found.op_behind = max(0, now.ops.end - ledger.op_next)
-    if ledger.half_next > now.halves.end or ledger.op_next > now.ops.end:
+    found.entry_count = ledger.halves.next - ledger.halves.begin
+    found.open_count = ledger.halves.open_count
+    found.half_behind = max(0, now.halves.end - ledger.halves.next)
+    found.op_behind = max(0, now.ops.end - ledger.ops.next)
+    if ledger.halves.next > now.halves.end or ledger.ops.next > now.ops.end:
         found.note("the tables are ahead of the queues: the broker lost messages")
-    if before.halves.begin > ledger.low_water:
+    if before.halves.begin > ledger.halves.low_water:
         found.note(
             f"progress was committed up to half {before.halves.begin}, "
-            f"but {ledger.low_water} is open"
+            f"but {ledger.halves.low_water} is open"
         )
     await _compare(ledger, master, Span(before.ops.begin, now.ops.end), before.halves.begin, found)
 
@@ -103,15 +103,15 @@ async def _verify(folder: Path, copy: Path, master: BrokerAdmin, found: Verifica
 async def _compare(
     ledger: Ledger, master: BrokerAdmin, ops: Span, examined: int, found: Verification
 ) -> None:
-    begin, end = max(examined, ledger.half_begin), ledger.half_next
+    begin, end = max(examined, ledger.halves.begin), ledger.halves.next
     is_ended, is_known = bytearray(max(0, end - begin)), bytearray(max(0, end - begin))
     async for op, half in master.read_ends(ops):
         if begin <= half < end:
             is_ended[half - begin] = True
-            is_known[half - begin] |= op < ledger.op_next
+            is_known[half - begin] |= op < ledger.ops.next
     async for message in master.read_halves(Span(begin, end)):
         index = message.offset - begin
-        entry = ledger.entry(message.offset)
+        entry = ledger.halves.entry(message.offset)
         difference = _difference(
             message, entry, is_ended=bool(is_ended[index]), is_known=bool(is_known[index])
         )

@@ -23,8 +23,8 @@ class Fault(Enum):
     """A write is answered with UNKNOWN and kept until `land_late`; a read fails."""
 
 
-async def _no_delay() -> None:
-    pass
+async def no_delay() -> None:
+    """Delay no call."""
 
 
 class MemoryPlace:
@@ -37,7 +37,7 @@ class MemoryPlace:
         self._writes = 0
         self._changed = asyncio.Event()
 
-    def port(self, *, delay: Delay = _no_delay) -> "MemoryRecord":
+    def port(self, *, delay: Delay = no_delay) -> "MemoryRecord":
         """Return a port with its own faults; `delay` is awaited before and after each call."""
         return MemoryRecord(self, delay)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from cometmq.ha import actions, epochs, events, in_sync
+from cometmq.ha import actions, epochs, in_sync
 from cometmq.ha import member as members
 from cometmq.ha import record as records
 from cometmq.ha import state as states
@@ -48,7 +48,7 @@ class Machinery:
         """Return the history of a follower that has copied the log up to `end`."""
         return epochs.reached(history, stream.history, end)
 
-    def react(self, world: World, ordinal: int, event: events.Event) -> World:
+    def react(self, world: World, ordinal: int, event: members.Event) -> World:
         """Pass an event to a member and perform its actions."""
         after, actions = members.react(world.nodes[ordinal].member, event)
         world = self._with_node(world, ordinal, member=after)
@@ -63,7 +63,7 @@ class Machinery:
                 return self.save_promise(world, ordinal, epoch)
             case members.StopFollowing():
                 return self._with_node(world, ordinal, is_connected=False)
-            case members.CloseToClients() | members.ForwardParked():
+            case members.CloseToClients() | members.ForwardHeld():
                 return self._with_node(world, ordinal, leading=None)
             case members.BeginEpoch(epoch=epoch):
                 return self._begun(world, ordinal, epoch)
@@ -71,7 +71,9 @@ class Machinery:
                 return self.open(world, ordinal, found)
             case members.Claim(base=base, record=record) if record.epoch <= world.left.epochs:
                 return self.swap(world, base, record)[0]
-            case _:
+            case members.Claim() | members.ReadRecord() | members.StartFollowing():
+                return world  # out of the model's epochs, or a step of its own
+            case members.Serving():
                 return world
 
     def _begun(self, world: World, ordinal: int, epoch: int) -> World:
@@ -83,7 +85,7 @@ class Machinery:
             tables_epoch=epoch,
             tables_start=len(node.tables),
         )
-        return self.react(world, ordinal, events.Opened(epoch))
+        return self.react(world, ordinal, members.Opened(epoch))
 
     def begin(self, history: epochs.History, epoch: int, end: int) -> epochs.History:
         """Return the history of a log after an epoch has begun in it."""
@@ -144,7 +146,7 @@ class Machinery:
         fresh = Member(me=node.state.copy, promised=node.state.promised)
         node = replace(node, member=fresh, leading=None, is_connected=False)
         world = self._with_node(world, ordinal, node)
-        return self.react(world, ordinal, events.Recovered())
+        return self.react(world, ordinal, members.Recovered())
 
     def write(
         self, world: World, base: Versioned | None, record: Record, *, is_counted: bool = True
@@ -198,7 +200,7 @@ class Machinery:
         name = "mxyz"[ordinal]
         state = states.created("g", ordinal, "b", lambda: name)
         fresh = Member(me=Copy(ordinal, name), promised=0)
-        return Node(state=state, member=members.react(fresh, events.Recovered())[0])
+        return Node(state=state, member=members.react(fresh, members.Recovered())[0])
 
     def _with_node(
         self, world: World, ordinal: int, node: Node | None = None, **changes: object

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from cometmq.ha import actions, election, events, in_sync, missing_record
+from cometmq.ha import actions, election, in_sync, missing_record
 from cometmq.ha import member as members
 from cometmq.ha import state as states
 from cometmq.ha.in_sync import Ack, AckRefused
@@ -87,7 +87,7 @@ class Model(Machinery):
             yield from self._set_changes(world, ordinal)
         if left.lapses:
             spent = replace(world, left=replace(left, lapses=left.lapses - 1))
-            yield f"{ordinal} fences itself", self.react(spent, ordinal, events.LeaseLapsed())
+            yield f"{ordinal} fences itself", self.react(spent, ordinal, members.LeaseLapsed())
         if left.hand_overs:
             yield from self._hand_overs(world, ordinal)
 
@@ -110,7 +110,7 @@ class Model(Machinery):
                 yield label, self.lead(after, ordinal, in_sync.answered(asking, outcome))
 
     def _hand_overs(self, world: World, ordinal: int) -> Iterator[Step]:
-        """Park, write, and unpark or follow in one step. Only one state in between adds anything:
+        """Hold, write, and serve or follow in one step. Only one state in between adds anything:
         the member may read the new record before it has the answer to its write.
         """
         node = world.nodes[ordinal]
@@ -121,18 +121,18 @@ class Model(Machinery):
             if record is None or record.epoch > world.left.epochs:
                 continue
             spent = replace(world, left=replace(world.left, hand_overs=world.left.hand_overs - 1))
-            spent = self.react(spent, ordinal, events.ParkOrder(target.ordinal))
+            spent = self.react(spent, ordinal, members.HandOverOrder(target.ordinal))
             spent = self.lead(spent, ordinal, in_sync.written(leading, record))
             for how, after, outcome in self.write(spent, leading.base, record, is_counted=False):
-                parked = after.nodes[ordinal].leading
-                assert parked is not None
-                event = events.HandedOver(outcome.answer, target.ordinal, record.epoch)
+                asking = after.nodes[ordinal].leading
+                assert asking is not None
+                event = members.HandedOver(outcome.answer, target.ordinal, record.epoch)
                 told = self.react(after, ordinal, event)
                 if outcome.answer is not Answer.APPLIED:
-                    told = self.lead(told, ordinal, in_sync.answered(parked, outcome))
+                    told = self.lead(told, ordinal, in_sync.answered(asking, outcome))
                 yield f"{ordinal} hands over to {target.ordinal}{how}", told
                 if after.cell is not None and after.cell.record == record:
-                    seen = self.react(after, ordinal, events.RecordRead(after.cell))
+                    seen = self.react(after, ordinal, members.RecordRead(after.cell))
                     seen = self.react(seen, ordinal, event)
                     yield f"{ordinal} hands over to {target.ordinal}{how}, after reading", seen
 
@@ -183,7 +183,7 @@ class Model(Machinery):
                     yield f"{ordinal} copies tables", self._acknowledge(after, ordinal, stream)
         for other in world.streams:  # orders to follow a former master may arrive at any time
             if other.epoch != follower.epoch and other.owner != ordinal:
-                order = events.FollowOrder(other.epoch, other.owner)
+                order = members.FollowOrder(other.epoch, other.owner)
                 yield from self._orders(world, ordinal, order, f"follows {other.epoch}")
 
     def connect(self, world: World, ordinal: int, stream: Stream) -> World:
@@ -232,7 +232,7 @@ class Model(Machinery):
         if node.leading is not None:
             leading = node.leading
             if found is not None and in_sync.is_deposed(leading, found):
-                return self.react(world, ordinal, events.RecordRead(found))
+                return self.react(world, ordinal, members.RecordRead(found))
             if leading.must_read or (found is not None and found.version != leading.base.version):
                 return self.lead(world, ordinal, in_sync.found(leading, found))
             return world
@@ -243,9 +243,11 @@ class Model(Machinery):
         is_named = found.record.holder == node.member.me
         if not is_named and world.stream(found.record.epoch) is None:
             return world
-        return self.react(world, ordinal, events.RecordRead(found))
+        return self.react(world, ordinal, members.RecordRead(found))
 
-    def _orders(self, world: World, ordinal: int, order: events.Order, name: str) -> Iterator[Step]:
+    def _orders(
+        self, world: World, ordinal: int, order: members.Order, name: str
+    ) -> Iterator[Step]:
         try:
             after = self.react(world, ordinal, order)
         except OrderRefused:
@@ -313,5 +315,5 @@ class Model(Machinery):
             case actions.Fence(ordinal=ordinal, epoch=epoch) if epoch <= limit:
                 if world.cell is None:
                     world = replace(world, fence_epoch=epoch)
-                order = events.FenceOrder(epoch)
+                order = members.FenceOrder(epoch)
                 yield from self._orders(world, ordinal, order, f"is fenced with {epoch}")

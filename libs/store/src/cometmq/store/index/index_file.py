@@ -1,65 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """One file of the hash index, which maps keys to physical offsets.
 
-Layout (docs/protocol/store.md#index): header of 40 bytes, then the slots (int32: number of the
-newest entry, 0 = none), then the entries (int32 hash, int64 physical offset, int32 seconds since
-the file's first message, int32 number of the previous entry in the same slot). Entry 0 is never
-used, so the header holds the next free number.
-
 Invariants: the file being filled keeps its slots in memory; new entries are kept in `_unwritten`
 until they are appended. Slots and header reach the disk after all entries they refer to, so
-recovery can repair the file after any crash. Recovery relinks the entries that the header does not
-count, and a slot that points at an uncounted entry leads through the chain to a counted one.
+recovery can repair the file after any crash (`relinking.py`).
 """
 
-import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.store.disk import DiskFile
 from cometmq.store.errors import CorruptStore
+from cometmq.store.index.index_format import HEADER, Entry, IndexHeader, IndexShape
 from cometmq.store.index.index_slots import PAGE_SLOTS, SLOT_BYTES, SlotPages, SlotTable
 from cometmq.store.index.keys import ENTRY, Keys
+from cometmq.store.index.relinking import relink
 from cometmq.store.reads import Lookup, Read
 
-HEADER: Final = struct.Struct(">qqqqii")
 CLOCK_JUMP_MS: Final = 24 * 3_600_000
 """Searches tolerate times out of order by this much, because the clock may have been set back."""
 
 Check: TypeAlias = Callable[[int], Lookup[bool]]
 """Examines the record at a physical offset; returns whether the search continues."""
-
-
-class IndexShape(NamedTuple):
-    """The number of slots and entries per file."""
-
-    slot_count: int
-    entry_count: int
-
-    @property
-    def file_size(self) -> int:
-        """The size of a complete file in bytes."""
-        return self.entry_position(self.entry_count)
-
-    def slot_position(self, slot: int) -> int:
-        """Return the position of a slot in the file."""
-        return HEADER.size + slot * SLOT_BYTES
-
-    def entry_position(self, number: int) -> int:
-        """Return the position of an entry in the file."""
-        return HEADER.size + self.slot_count * SLOT_BYTES + number * ENTRY.size
-
-
-class IndexHeader(NamedTuple):
-    """The fields of the 40-byte header."""
-
-    begin_timestamp: int = 0
-    end_timestamp: int = 0
-    begin_offset: int = 0
-    end_offset: int = 0
-    used_slot_count: int = 0
-    next_number: int = 1
 
 
 class IndexFlush(NamedTuple):
@@ -230,111 +193,30 @@ class IndexFile:
         self._slots = None
 
     def recover(self, *, written_count: int, offset_end: int, was_clean: bool) -> None:
-        """Resume growing, with only the entries of records before `offset_end`.
-
-        `written_count` is the number of entries known to be in the file. It may exceed the header's
-        count; such entries are relinked without reading the log. After a crash, slots may point at
-        entries that neither count includes.
-        """
-        old = self.header
-        known = max(old.next_number, min(written_count, self.shape.entry_count))
-        count = self._count_before(offset_end, known)
-        data = self.file.read(HEADER.size, self.shape.slot_count * SLOT_BYTES)
-        table: SlotTable[IndexHeader] = SlotTable(self.shape.slot_count, data)
-        self._slots = table
-        used = old.used_slot_count + self._link(table, min(old.next_number, count), count)
-        # Scanning five million slots takes time; after a clean stop no slot can be wrong.
-        if not was_clean or not count == old.next_number == written_count:
-            self._unlink(table, count)
-        if count < old.next_number:
+        """Resume growing, with only the entries of records before `offset_end`; see `relink`."""
+        self._slots, header = relink(
+            self.file, self.shape, self.header,
+            written_count=written_count, offset_end=offset_end, was_clean=was_clean,
+        )  # fmt: skip
+        if header.next_number < self.header.next_number:
             self._flushed_count = 0  # the header on the disk counts too many entries
-            used = sum(map(bool, table.values))
-        self._rewrite_header(count, used)
+        self.header = header
 
-    def _count_before(self, offset_end: int, known: int) -> int:
-        """Count the leading entries that are valid and refer to records before this offset."""
-        low, high = 1, known
-        while low < high:
-            middle = (low + high) // 2
-            _, offset, seconds, previous = self._file_entry(middle)
-            if offset < offset_end and seconds >= 0 and 0 <= previous < middle:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def _link(self, table: SlotTable[IndexHeader], start: int, count: int) -> int:
-        """Link entries that are in the file but not counted by its header.
-
-        Return how many of these entries were the first of their slot.
-        """
-        slots, dirty = table.values, table.dirty
-        slot_count = self.shape.slot_count
-        first_count = 0
-        for number, (hash_, _, _, previous) in self._entries(start, count):
-            slot = hash_ % slot_count
-            slots[slot] = number
-            dirty[slot // PAGE_SLOTS] = 1
-            first_count += not previous
-        return first_count
-
-    def _unlink(self, table: SlotTable[IndexHeader], count: int) -> None:
-        """Reset each slot that points at or beyond `count` to an earlier entry of its chain."""
-        slots, entry_count = table.values, self.shape.entry_count
-        if max(slots) < count:
-            return
-        for slot, newest in enumerate(slots):
-            if newest < count:
-                continue
-            number = newest
-            # The bound ends a chain that damage has turned into a cycle.
-            for _ in range(entry_count):
-                if number < count:
-                    break
-                number = self._file_entry(number)[3] if number < entry_count else 0
-            slots[slot] = number
-            table.dirty[slot // PAGE_SLOTS] = 1
-
-    def _rewrite_header(self, count: int, used: int) -> None:
-        old = self.header
-        if count == old.next_number:
-            return
-        if count <= 1:
-            self.header = old._replace(next_number=1, used_slot_count=0)
-            return
-        _, begin_offset, _, _ = self._file_entry(1)
-        _, end_offset, seconds, _ = self._file_entry(count - 1)
-        end_timestamp = old.begin_timestamp + seconds * 1000
-        self.header = IndexHeader(
-            old.begin_timestamp, end_timestamp, begin_offset, end_offset, used, count
-        )
-
-    def _entry(self, number: int) -> Lookup[tuple[int, int, int, int]]:
+    def _entry(self, number: int) -> Lookup[Entry]:
         written = self.written_count
         if number >= written:
             return ENTRY.unpack_from(self._unwritten, (number - written) * ENTRY.size)
         data = yield Read(self.file, self.shape.entry_position(number), ENTRY.size)
         return ENTRY.unpack(data)
 
-    def _file_entry(self, number: int) -> tuple[int, int, int, int]:
-        data = self.file.read(self.shape.entry_position(number), ENTRY.size)
-        return ENTRY.unpack(data)
-
-    def _entries(self, start: int, end: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-        """Yield written entries with their numbers, reading a few thousand at a time."""
-        step = 16384
-        for first in range(start, end, step):
-            last = min(first + step, end)
-            data = self.file.read(self.shape.entry_position(first), (last - first) * ENTRY.size)
-            yield from enumerate(ENTRY.iter_unpack(data), first)
-
-    def all_entries(self, known: int = 0) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+    def all_entries(self, known: int = 0) -> Iterator[tuple[int, Entry]]:
         """Yield the number and fields of every entry of a file that does not grow.
 
         `known` is the next entry number according to the checkpoint, which may be ahead of the
         header.
         """
-        return self._entries(1, max(self.header.next_number, min(known, self.shape.entry_count)))
+        end = max(self.header.next_number, min(known, self.shape.entry_count))
+        return self.shape.entries(self.file, 1, end)
 
     def visit(self, hash_: int, begin_ms: int, end_ms: int, check: Check) -> Lookup[bool]:
         """Check the records of the entries with this hash, newest first.

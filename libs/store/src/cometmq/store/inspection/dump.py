@@ -12,7 +12,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.inspection.inspect import Damage, StoreView, open_view
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.settings import StoreSettings
-from cometmq.store.writing.deletion_mark import is_deletion
+from cometmq.store.writing.trim_mark import is_mark
 
 
 class DamagedEntry(NamedTuple):
@@ -60,7 +60,7 @@ def dump_log(  # noqa: PLR0913  # what to yield, what to report, and the store
         report()
         view.parts.commit_log.set_end(view.files.end)
         record = view.read(scan.physical_offset)
-        if record is None or is_deletion(scan) or topic not in (None, record.topic):
+        if record is None or is_mark(scan) or topic not in (None, record.topic):
             continue
         if queues is not None and on_gone is not None and queues.lack(record):
             on_gone(record)

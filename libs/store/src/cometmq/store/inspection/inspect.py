@@ -19,7 +19,7 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import MessageRecord, Scan
 from cometmq.store.disk import Disk, DiskFile, OsDisk
 from cometmq.store.errors import CorruptStore, DiskError
-from cometmq.store.index.index_file import HEADER, IndexHeader, IndexShape
+from cometmq.store.index.index_format import HEADER, IndexHeader, IndexShape
 from cometmq.store.index.keys import ENTRY
 from cometmq.store.journal import JournalContent, read_journal
 from cometmq.store.json_config import content_digest
@@ -30,6 +30,7 @@ from cometmq.store.parts import Parts, build_parts
 from cometmq.store.queues.deletions import ends_of, read_notes
 from cometmq.store.reads import finish
 from cometmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, Progress
+from cometmq.store.recovery.known_floors import find_floors
 from cometmq.store.settings import StoreSettings
 
 OPEN_ATTEMPTS: Final = 5
@@ -120,11 +121,13 @@ class StoreView:
             self.files.load()
         except CorruptStore as error:
             self.faults.append(error)
+        self.parts.queues.floors.load(disk, layout, lambda _: True)
         self.parts.queues.load(self.faults.append)
         progress = self.progress
         is_known = progress is not None and progress.is_newest(self.checkpoint)
         self.known_end = progress.offset if progress is not None and is_known else 0
         self.safe_end = self._safe_end()
+        find_floors(self.parts, max(self.files.first, self.safe_end), self.files.end)
 
     def deletion_ends(self) -> Mapping[str, int]:
         """Return the offset before which the records of each noted topic may have no queue."""

@@ -33,8 +33,10 @@ from cometmq.store.inspection.overlay import OverlayDisk
 from cometmq.store.inspection.record_keys import RecordKeys
 from cometmq.store.journal import read_journal
 from cometmq.store.message_store import MessageStore
-from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
-from cometmq.store.recovery.recovery import Recovered, StartReason
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
+from cometmq.store.recovery.recovery import Recovered
+from cometmq.store.recovery.start import StartReason
 from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
 from cometmq.store.writing.deletion_mark import is_deletion
@@ -201,7 +203,7 @@ def _rehearsed(
             found.add(Finding(FindingKind.START_REFUSED, "start", str(error)))
         found.state = StoreState.DAMAGED
         return found
-    recovered = store.recovered
+    recovered = store.upkeep.recovered
     store.close()
     after = look(overlay, is_complete=recovered.start.reason is StartReason.PROGRESS)
     if recovered.end < view.known_end:
@@ -375,6 +377,9 @@ class _Verifier:
     def _check_entry(self, scan: Scan, code: int) -> None:
         cursor = self._cursor(scan)
         if cursor is None or cursor.is_gone or scan.physical_offset < cursor.begin:
+            return
+        at = scan.queue_offset, scan.physical_offset
+        if self._parts.queues.floors.hides(scan.topic, scan.queue_id, *at):
             return
         place = f"{scan.topic}/{scan.queue_id}/{scan.queue_offset}"
         try:

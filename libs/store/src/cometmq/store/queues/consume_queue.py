@@ -15,23 +15,19 @@ Hot path: `stage` runs once per message (budget 0.3 us), `publish` once per queu
 once per pull (bench/micro/bench_consume_queue.py).
 """
 
-import struct
 from bisect import bisect_left
 from typing import Final, NamedTuple
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import DiskFile, Piece, write_in_turn
-from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.disk import DiskFile, write_in_turn
+from cometmq.store.queues.floors import Floor
+from cometmq.store.queues.queue_files import ENTRY, FILLER, FILLER_SIZE, QueueFiles
 from cometmq.store.queues.record_check import topic_field
 from cometmq.store.reads import Lookup, Read
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
-ENTRY: Final = struct.Struct(">qiq")
-FILLER_SIZE: Final = 0x7FFFFFFF
-FILLER: Final = ENTRY.pack(0, FILLER_SIZE, 0)
-_BLOCK_COUNT: Final = 200  # below this, reading all is cheaper than further bisection
-
 _pack = ENTRY.pack
+_TAG_CODE_MAX: Final = (1 << 31) - 1
 
 
 class QueueEntry(NamedTuple):
@@ -78,27 +74,6 @@ class QueuePlan(NamedTuple):
         return data[: len(data) - len(data) % CQ_ENTRY_BYTES]
 
 
-def _counts(entry: tuple[int, int, int], log_end: int) -> bool:
-    return entry[1] > 0 and 0 <= entry[0] < log_end
-
-
-def _count_in(file: DiskFile, per_file: int, log_end: int) -> int:
-    low, high = 0, min(per_file, -(-file.data_end() // CQ_ENTRY_BYTES))
-    while high - low > _BLOCK_COUNT:
-        middle = (low + high) // 2
-        data = file.read(middle * CQ_ENTRY_BYTES, CQ_ENTRY_BYTES).ljust(CQ_ENTRY_BYTES, b"\0")
-        if _counts(ENTRY.unpack(data), log_end):
-            low = middle + 1
-        else:
-            high = middle
-    data = file.read(low * CQ_ENTRY_BYTES, (high - low) * CQ_ENTRY_BYTES)
-    for entry in ENTRY.iter_unpack(data[: len(data) - len(data) % CQ_ENTRY_BYTES]):
-        if not _counts(entry, log_end):
-            break
-        low += 1
-    return low
-
-
 class ConsumeQueue:
     """The consume queue of one topic and queue id."""
 
@@ -108,6 +83,7 @@ class ConsumeQueue:
         "_tail",
         "delay_ms",
         "files",
+        "floors",
         "life",
         "loaded_end",
         "max_offset",
@@ -119,13 +95,15 @@ class ConsumeQueue:
     )
 
     def __init__(
-        self, topic: str, queue_id: int, files: FileSequence, delay_ms: int | None = None
+        self, topic: str, queue_id: int, files: QueueFiles, delay_ms: int | None = None
     ) -> None:
         self.topic = topic
         self.topic_field = topic_field(topic)
         self.queue_id = queue_id
         self.files = files
         self.delay_ms = delay_ms
+        self.floors: tuple[Floor, ...] = ()
+        """The offsets below which messages were deleted; entries of their records may remain."""
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
@@ -151,7 +129,8 @@ class ConsumeQueue:
         """Assign the next offset to a record that is about to be written.
 
         Return whether this is the first entry staged since the last publish. Entries of delayed
-        messages hold the delivery time instead of the tag code.
+        messages hold the delivery time instead of the tag code: the end of the queue's delay, or
+        the tag code, if that is a time and earlier.
         """
         staged = self._staged
         is_first = not staged
@@ -159,7 +138,8 @@ class ConsumeQueue:
             staged = self._staged = bytearray(staged)
         # RocketMQ delivers by this time and keeps the tag code in the record's properties.
         if self.delay_ms is not None:
-            tag_code = store_timestamp + self.delay_ms
+            due_ms = store_timestamp + self.delay_ms
+            tag_code = min(due_ms, tag_code) if tag_code > _TAG_CODE_MAX else due_ms
         staged += _pack(physical_offset, size, tag_code)
         self.next_offset += 1
         return is_first
@@ -231,12 +211,6 @@ class ConsumeQueue:
         self._staged = b""
         self.next_offset = self.max_offset + len(self._held) // CQ_ENTRY_BYTES
 
-    def last_entry(self) -> QueueEntry | None:
-        """Return the newest entry; None if the queue is empty."""
-        if self.max_offset <= self.min_offset:
-            return None
-        return self.entry(self.max_offset - 1)
-
     def entry(self, queue_offset: int) -> QueueEntry | None:
         """Return one entry; None for a filler entry or an offset outside the queue."""
         if not self.min_offset <= queue_offset < self.max_offset:
@@ -263,52 +237,11 @@ class ConsumeQueue:
             start = (queue_offset - written) * CQ_ENTRY_BYTES
             return QueuePlan((), bytes(self._tail[start : (end - written) * CQ_ENTRY_BYTES]))
         tail = bytes(self._tail[: max(0, end - written) * CQ_ENTRY_BYTES])
-        return QueuePlan(self._pieces(queue_offset, min(end, written)), tail)
-
-    def _pieces(self, start: int, end: int) -> tuple[tuple[DiskFile, int, int], ...]:
-        files, file_size = self.files, self.files.file_size
-        position = max(start * CQ_ENTRY_BYTES, files.first) - files.first
-        stop = end * CQ_ENTRY_BYTES - files.first
-        index, in_file = divmod(position, file_size)
-        if index < len(files.files) and position < stop <= position - in_file + file_size:
-            return ((files.files[index], in_file, stop - position),)  # the usual case
-        stop = min(stop, len(files.files) * file_size)
-        pieces = []
-        while position < stop:
-            index, in_file = divmod(position, file_size)
-            count = min(stop - position, file_size - in_file)
-            pieces.append((files.files[index], in_file, count))
-            position += count
-        return tuple(pieces)
-
-    def place_in_files(self, queue_offset: int) -> tuple[DiskFile, int]:
-        """Return the file of a written entry, and the entry's position in it."""
-        ((file, position, _),) = self._pieces(queue_offset, queue_offset + 1)
-        return file, position
+        return QueuePlan(self.files.pieces(queue_offset, min(end, written)), tail)
 
     def unwritten(self) -> bytes:
-        """Return a copy of the entries that exist only in memory, for `pieces`."""
+        """Return a copy of the entries that exist only in memory."""
         return bytes(self._tail)
-
-    def pieces(self, queue_offset: int, entries: bytes) -> list[Piece]:
-        """Return where to write entries, creating the files they need; may run on a worker
-        thread.
-        """
-        files, position = self.files, queue_offset * CQ_ENTRY_BYTES
-        self._make_first_file(position)
-        in_file = (position - files.first) % files.file_size
-        if position < files.end and in_file + len(entries) <= files.file_size:
-            return [(files.file_at(position), in_file, entries)]  # the usual case
-        found, start = [], 0
-        while start < len(entries):
-            if position >= files.end:
-                files.create_next()
-            in_file = (position - files.first) % files.file_size
-            part = entries[start : start + files.file_size - in_file]
-            found.append((files.file_at(position), in_file, part))
-            position += len(part)
-            start += len(part)
-        return found
 
     def mark_written(self, queue_offset: int) -> None:
         """Release the entries before this offset, which are now in the files."""
@@ -319,22 +252,8 @@ class ConsumeQueue:
     def write_tail(self) -> None:
         """Write the entries that exist only in memory; blocks."""
         if self._tail:
-            write_in_turn(self.pieces(self.written_offset, bytes(self._tail)))
+            write_in_turn(self.files.pieces_to_write(self.written_offset, bytes(self._tail)))
             self._tail = bytearray()
-
-    def _make_first_file(self, position: int) -> None:
-        """Create the first file when the first entry arrives, with fillers before that entry.
-
-        Compatibility: RocketMQ fills the start of such a file with the same fillers.
-        """
-        files = self.files
-        if files.files:
-            return
-        files.begin_at(position - position % files.file_size)
-        file = files.create_next()
-        missing = (position - files.first) // CQ_ENTRY_BYTES
-        if missing:
-            file.write(0, [FILLER * missing])
 
     def skip_to(self, queue_offset: int) -> None:
         """Continue an empty queue at this offset after the start of the log was lost."""
@@ -370,7 +289,7 @@ class ConsumeQueue:
         self.measure(log_first, log_end)
         if not keeps_fillers:
             end = self.max_offset
-            while end > self.min_offset and self._file_entry(end - 1)[1] == FILLER_SIZE:
+            while end > self.min_offset and self.files.entry(end - 1)[1] == FILLER_SIZE:
                 end -= 1
             self.max_offset = self.next_offset = self.loaded_end = end
         position = self.max_offset * CQ_ENTRY_BYTES
@@ -378,36 +297,36 @@ class ConsumeQueue:
             files.clear_from(position)
 
     def measure(self, log_first: int, log_end: int) -> None:
-        """Find the entries that point into the given range of the log; change no file.
-
-        Valid entries come first, in log order; all entries after them are zero or point past the
-        log's end. Bisection therefore finds the last valid entry in every state that a crash can
-        leave.
-        """
-        files = self.files
-        per_file = files.file_size // CQ_ENTRY_BYTES
-        first = end = files.first // CQ_ENTRY_BYTES
-        low, high = 0, len(files.files)  # number of files whose first entry is valid
-        while low < high:
-            middle = (low + high) // 2
-            if _counts(self._file_entry(first + middle * per_file), log_end):
-                low = middle + 1
-            else:
-                high = middle
-        if low:
-            end = first + (low - 1) * per_file + _count_in(files.files[low - 1], per_file, log_end)
+        """Find the entries that point into the given range of the log; change no file."""
+        end = self.files.count(log_end)
         self._held = b""
         self._tail.clear()
         self.max_offset = self.next_offset = self.loaded_end = end
-        self.min_offset = first
+        self.min_offset = self.files.first // CQ_ENTRY_BYTES
         self.min_offset = self.first_at(log_first)
+        for floor in self.floors:
+            self.raise_to(floor)
+
+    def raise_to(self, floor: Floor) -> None:
+        """Begin at a floor; entries of records behind its mark are of a later topic and remain."""
+        first, end = self.min_offset, min(floor.queue_offset, self.max_offset)
+        if first < end:
+            # Usually the last one precedes the mark, and so do all.
+            if self._is_behind(end - 1, floor):
+                below = range(first, end)
+                end = first + bisect_left(below, True, key=lambda at: self._is_behind(at, floor))
+            self.min_offset = end
+
+    def _is_behind(self, queue_offset: int, floor: Floor) -> bool:
+        ((offset, size, _),) = self.read_entries(queue_offset, 1)
+        return bool(size != FILLER_SIZE and offset >= floor.place)
 
     def first_at(self, log_first: int) -> int:
         """Return the first offset whose record is still in the log, looking only at the files."""
         low, high = self.min_offset, self.written_offset
         middle = low  # usually nothing has expired
         while low < high:
-            offset, size, _ = self._file_entry(middle)
+            offset, size, _ = self.files.entry(middle)
             if size == FILLER_SIZE or offset < log_first:
                 low = middle + 1
             else:
@@ -415,62 +334,28 @@ class ConsumeQueue:
             middle = (low + high) // 2
         return low
 
-    def offsets_between(self, start: int, end: int) -> range:
-        """Return the offsets whose records overlap a range of the log.
-
-        Like `first_at`, this reads only files, so it may run on a worker thread.
-        """
-        low, stop = self.first_at(start), self.written_offset
-        if low > self.min_offset:
-            offset, size, _ = self._file_entry(low - 1)
-            if size != FILLER_SIZE and offset + size > start:
-                low -= 1
-        high = low
-        while high < stop and self._file_entry(high)[0] < end:
-            high += 1
-        return range(low, high)
-
-    def unwritten_between(self, start: int, end: int) -> range:
-        """Return the offsets of entries in memory whose records overlap a range of the log."""
-        found = [
-            queue_offset
-            for queue_offset, (offset, size, _) in enumerate(
-                ENTRY.iter_unpack(bytes(self._tail)), self.written_offset
-            )
-            if offset < end and offset + size > start and size != FILLER_SIZE
-        ]
-        return range(found[0], found[-1] + 1) if found else range(0)
-
-    def trim(self, queue_offset: int) -> list[str]:
-        """Set the first offset; return the paths of the files before it."""
-        self.min_offset = max(self.min_offset, queue_offset)
-        files = self.files
-        return files.forget_first(
-            (self.min_offset * CQ_ENTRY_BYTES - files.first) // files.file_size
-        )
-
-    def trim_tail(self, log_first: int) -> None:
-        """Skip the entries in memory whose records are no longer in the log.
+    def trim(self, queue_offset: int, log_first: int) -> list[str]:
+        """Set the first offset; return the paths of the files before it.
 
         Files of the log may be deleted before a checkpoint writes the entries that point into
-        them, and `first_at` looks only at files.
+        them, and `first_at` looks only at files. So entries in memory whose records are before
+        `log_first` are skipped, too.
         """
+        self.min_offset = max(self.min_offset, queue_offset)
+        files = self.files
+        paths = files.forget_first(
+            (self.min_offset * CQ_ENTRY_BYTES - files.first) // files.file_size
+        )
         tail, written = self._tail, self.written_offset
-        if self.min_offset < written:
-            return
 
         def is_in_log(queue_offset: int) -> bool:
             entry = ENTRY.unpack_from(tail, (queue_offset - written) * CQ_ENTRY_BYTES)
             return bool(entry[1] != FILLER_SIZE and entry[0] >= log_first)
 
-        self.min_offset += bisect_left(range(self.min_offset, self.max_offset), True, key=is_in_log)
-
-    def _file_entry(self, queue_offset: int) -> tuple[int, int, int]:
-        files = self.files
-        position = queue_offset * CQ_ENTRY_BYTES
-        file = files.file_at(position)
-        data = file.read((position - files.first) % files.file_size, CQ_ENTRY_BYTES)
-        return ENTRY.unpack(data.ljust(CQ_ENTRY_BYTES, b"\0"))  # a short last file ends in zeros
+        if self.min_offset >= written:
+            in_memory = range(self.min_offset, self.max_offset)
+            self.min_offset += bisect_left(in_memory, True, key=is_in_log)
+        return paths
 
     def truncate(self, queue_offset: int) -> None:
         """Truncate the queue at this offset; zero the rest of its file."""

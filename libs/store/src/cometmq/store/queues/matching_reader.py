@@ -14,7 +14,8 @@ from typing import Final, NamedTuple, TypeAlias
 from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
 from cometmq.remoting.types import Buffer
 from cometmq.store.log.commit_log import LogRead, LogView
-from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.queues.queue_reader import SCAN_COUNT_MIN, QueueRow, ReadLimits, locate
 from cometmq.store.queues.record_check import HEAD_BYTES, is_at, matching
 from cometmq.store.reads import PAUSE, Exhausted, Lookup, SomeRead

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from cometmq.remoting.log import Log
 from cometmq.remoting.types import Buffer
-from cometmq.store.disk import Descriptor
+from cometmq.store.disk import Descriptor, DiskFile
 from cometmq.store.log.commit_log import CommitLog, LogView
 from cometmq.store.log.verified import ChecksumPlace
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -24,26 +24,14 @@ from cometmq.store.stats import Counters
 TOLD_COUNT_MAX: Final = 10_000
 """Number of damaged places that are remembered, so that each is logged once."""
 
-LogPlace: TypeAlias = tuple[Descriptor, int, int, ChecksumPlace | None]
-"""An open file, its number, a position in it, and where the checksums of its block are."""
+LogPlace: TypeAlias = tuple[DiskFile, Descriptor, int, int, ChecksumPlace | None]
+"""A file, its open descriptor, the descriptor's number, a position, and where the checksums of the
+block are.
+"""
 
 
 class Pulls:
     """Serves and counts the pulls of one store."""
-
-    __slots__ = (
-        "_commit_log",
-        "_counters",
-        "_limits",
-        "_limits_by_count",
-        "_log",
-        "_memory_bytes",
-        "_queues",
-        "_recent",
-        "_told",
-        "suspects",
-        "version",
-    )
 
     def __init__(
         self,
@@ -187,9 +175,9 @@ def read_log(view: LogView, start: int, known: int, count: int) -> LogPlace | Bu
     """Return the log's bytes from `start` + `known` to `start` + `count`, all from one file; None
     if they are not in memory or are damaged.
 
-    `start` begins a block that has a checksum. If native code can read the bytes, return the open
-    file, the descriptor's number, the position, and where the checksums are that native code has to
-    compare; None if there are none.
+    `start` begins a block that has a checksum. If native code can read the bytes, return the file,
+    its descriptor, the descriptor's number, the position, and where the checksums are that native
+    code has to compare; None if there are none.
     """
     file, position = view.locate(start)
     descriptor = file.descriptor()
@@ -197,7 +185,7 @@ def read_log(view: LogView, start: int, known: int, count: int) -> LogPlace | Bu
         return view.read(start + known, count - known, may_block=False)
     verified = view.verified
     sealed = None if verified is None else verified.place(start, position, count)
-    return descriptor, descriptor.number, position + known, sealed
+    return file, descriptor, descriptor.number, position + known, sealed
 
 
 def read_entries(queue: ConsumeQueue, queue_offset: int, count: int) -> Buffer | None:

@@ -18,7 +18,8 @@ from typing import Final, NamedTuple, TypeAlias
 from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
 from cometmq.remoting.types import Buffer
 from cometmq.store.log.commit_log import LogView
-from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue, QueuePlan
+from cometmq.store.queues.consume_queue import ConsumeQueue, QueuePlan
+from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.queues.record_check import HEAD_BYTES, Place, is_at, matching, matching_places
 from cometmq.store.results import GetResult, GetStatus, TagFilter
 from cometmq.store.settings import StoreSettings

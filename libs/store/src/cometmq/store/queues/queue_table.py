@@ -12,15 +12,25 @@ from cometmq.store.delay_levels import UNKNOWN_LEVEL_DELAY_MS, DelayLevels
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore
 from cometmq.store.layout import Layout, is_topic
-from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.floors import Floor, Floors
+from cometmq.store.queues.queue_files import QueueFiles
 from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
 
 
 class QueueTable:
     """The consume queues of a store."""
 
-    __slots__ = ("_delays", "_disk", "_file_size", "_layout", "counts", "queues")
+    __slots__ = (
+        "_delays",
+        "_disk",
+        "_file_size",
+        "_layout",
+        "counts",
+        "floors",
+        "nowhere",
+        "queues",
+    )
 
     def __init__(self, disk: Disk, layout: Layout, settings: StoreSettings) -> None:
         self._disk = disk
@@ -29,8 +39,14 @@ class QueueTable:
         size = settings.mapped_file_size_consume_queue
         self._file_size = -(-size // CQ_ENTRY_BYTES) * CQ_ENTRY_BYTES
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.nowhere = ConsumeQueue("", -1, self._files(""))
+        """Stands for the queue of records that are in no queue; never gets an entry."""
+        self.floors = Floors()
         self.counts: dict[str, int] = {}
         """The number behind the highest queue id of each topic."""
+
+    def _files(self, folder: str) -> QueueFiles:
+        return QueueFiles(self._disk, folder, self._file_size, self._layout.temporary)
 
     def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
         """Find the queues in the store's folder; recovery determines their ends.
@@ -68,12 +84,21 @@ class QueueTable:
         if not is_topic(topic):
             raise ValueError(f"a topic cannot be named {topic!r}")
         folder = self._layout.queue_folder(topic, queue_id)
-        files = FileSequence(self._disk, folder, self._file_size, self._layout.temporary)
+        files = self._files(folder)
         delay_ms = self._delays.delay_ms(queue_id + 1) if topic == SCHEDULE_TOPIC else None
         queue = ConsumeQueue(topic, queue_id, files, delay_ms)
+        queue.floors = self.floors.of(topic, queue_id)
         self.queues[topic, queue_id] = queue
         self.counts[topic] = max(queue_id + 1, self.counts.get(topic, 0))
         return queue
+
+    def trim(self, topic: str, queue_id: int, floor: Floor) -> None:
+        """Delete the messages of a queue before a floor, whose mark readers may see."""
+        self.floors.add(topic, queue_id, floor)
+        queue = self.queues.get((topic, queue_id))
+        if queue is not None:
+            queue.floors = self.floors.of(topic, queue_id)
+            queue.raise_to(floor)
 
     def of_topic(self, topic: str) -> Iterator[ConsumeQueue]:
         """Yield the queues of one topic."""

@@ -22,6 +22,7 @@ from cometmq.store.writing.append import UNQUEUED
 from cometmq.store.writing.deletion_mark import QUEUE_ID, is_deletion
 from cometmq.store.writing.dispatcher import Dispatcher, count_before
 from cometmq.store.writing.ranges import QueueRun
+from cometmq.store.writing.trim_mark import trimmed_by
 
 _REPLACED: Final = "\ufffd"
 
@@ -106,6 +107,9 @@ class TailCheck:
             self._held = {name: held for name, held in self._held.items() if name[0] != scan.topic}
             self._dispatcher.dispatch(scan)
             return
+        if trimmed_by(scan) is not None:
+            self._dispatcher.dispatch(scan)
+            return
         if not is_sound(scan.properties) or scan.queue_id == QUEUE_ID:
             self._note(scan)
         if _REPLACED in scan.topic:
@@ -169,7 +173,7 @@ class TailCheck:
         queue = self._table.get(scan.topic, scan.queue_id)
         if queue is not None and self._is_repeated(scan):
             queue.publish()
-            entry = queue.last_entry()
+            entry = queue.entry(queue.max_offset - 1)
             if entry is not None and entry.physical_offset >= self._start:
                 self._places[entry.physical_offset] = entry.size
 

@@ -131,8 +131,8 @@ class StoreRig:
     def put(self, message: NewMessage) -> PutResult:
         """Store one message and return its result, which may still be pending until a sync."""
         results: list[PutResult] = []
-        self.store.put(message, results.append)
-        self.store.commit()
+        self.store.writer.put(message, results.append)
+        self.store.writer.commit()
         return results[0] if results else PutResult.__new__(PutResult)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:

@@ -219,6 +219,8 @@ class MemoryDisk:
     def rename(self, path: str, target: str) -> None:
         """Rename a file."""
         self.contents[target] = self.contents.pop(path)
+        if path in self.durable:
+            self.durable[target] = self.durable.pop(path)
 
     def sync_folder(self, path: str) -> None:
         """Check for a fault; names are always durable here."""

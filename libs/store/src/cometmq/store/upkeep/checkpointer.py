@@ -5,8 +5,7 @@ A checkpoint writes the entries that queues and index hold only in memory, syncs
 records the offset up to which everything is on the disk. Recovery starts there.
 """
 
-from collections.abc import Callable, Iterable
-from operator import attrgetter
+from collections.abc import Callable
 from typing import Final
 
 from cometmq.store.errors import DiskError
@@ -14,32 +13,16 @@ from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.recovery.checkpoint import Checkpoint, CheckpointFiles, Progress
-from cometmq.store.settings import CQ_ENTRY_BYTES
+from cometmq.store.upkeep.catch_up import CatchUp
 from cometmq.store.upkeep.flush import Flusher
-from cometmq.store.upkeep.jobs import CheckpointJob, QueueWrite, SpillJob, Written
+from cometmq.store.upkeep.jobs import CheckpointJob, SpillJob
 from cometmq.store.upkeep.sealer import Sealer
+from cometmq.store.upkeep.unsaved_queues import UnsavedQueues
 from cometmq.store.writing.append import Batch
-
-FAR_BEHIND_BYTES: Final = 16 << 20
-"""A follower that is further than this behind its master is catching up. A copy that is in sync is
-never as far behind.
-"""
 
 PAUSE_FACTOR: Final = 4
 """Minimum pause after a checkpoint, as a multiple of its duration: the disk is busy with
 checkpoints for at most one fifth of the time."""
-
-UNSAVED_BYTES_MAX: Final = 64 << 20
-"""If the log of a follower that is catching up has grown by more than this since the last
-checkpoint, the next one does not wait.
-"""
-
-UNSAVED_COUNT_MAX: Final = 100_000
-"""A follower that is catching up pauses while more replicated records than this are waiting for a
-checkpoint; above half this number, the next checkpoint does not wait. A follower dispatches 500,000
-records a second. Their entries take 40 bytes each, and twice that while a checkpoint writes them:
-8 MB in all.
-"""
 
 SPILL_BYTES: Final = 8 << 20
 """How much of the log may have its entries in memory while no other job runs; a spill waits for
@@ -66,40 +49,15 @@ VERIFY_BYTES_MAX: Final = 64 << 20
 """Distance from the verify offset to the progress: how much of the log recovery checks for damage.
 """
 
-_NAME: Final = attrgetter("topic", "queue_id")
-
 
 class Checkpointer:
-    """Tracks changes since the last checkpoint and plans the next one."""
-
-    __slots__ = (
-        "_commit_log",
-        "_deletions",
-        "_dirty",
-        "_disk",
-        "_elapsed_ms",
-        "_files",
-        "_flusher",
-        "_index",
-        "_is_pressed",
-        "_last_ms",
-        "_queues",
-        "_sealer",
-        "_spill_offset",
-        "_spilled",
-        "_spilled_folders",
-        "_timestamp",
-        "_unsaved_count",
-        "_verify_offset",
-        "dispatched_offset",
-        "is_catching_up",
-        "offset",
-    )
+    """Plans checkpoints and spills."""
 
     def __init__(
         self, parts: Parts, *, files: CheckpointFiles, flusher: Flusher, sealer: Sealer
     ) -> None:
         self._disk = parts.disk
+        self._layout = parts.layout
         self._files = files
         self._commit_log = parts.commit_log
         self._queues = parts.queues
@@ -107,65 +65,44 @@ class Checkpointer:
         self._index = parts.index
         self._flusher = flusher
         self._sealer = sealer
-        self._dirty: set[ConsumeQueue] = set()
-        # Queue -> the first of its entries that a spill has written since the checkpoint.
-        self._spilled: dict[ConsumeQueue, int] = {}
-        self._spilled_folders: set[str] = set()
+        self.unsaved = UnsavedQueues()
+        self.catch_up = CatchUp()
         self._spill_offset = 0
-        self._is_pressed = False
-        self._unsaved_count = 0  # records dispatched since the checkpoint
         self._last_ms = 0
         self._elapsed_ms = 0
         self._timestamp = 0
         self._verify_offset = 0
-        self.is_catching_up = False
         self.offset = -1  # no checkpoint written yet
         self.dispatched_offset = 0
 
     def begin(self, *, start: int, end: int, last_timestamp: int) -> None:
         """Adopt the result of recovery: every queue with entries in memory is dirty."""
-        self._dirty = {queue for queue in self._queues.queues.values() if queue.tail_bytes}
+        self.unsaved.queues.update(
+            queue for queue in self._queues.queues.values() if queue.tail_bytes
+        )
         self._timestamp = last_timestamp
         self._verify_offset = start
         self.dispatched_offset = self._spill_offset = end
 
     def note_commit(self, batch: Batch) -> None:
         """Record which queues a commit has changed."""
-        self._dirty.update(batch.touched)
+        self.unsaved.queues.update(batch.touched)
         self._timestamp = max(self._timestamp, batch.store_timestamp)
-        self._is_pressed = False  # checkpoints must not compete with senders for the disk
+        self.catch_up.is_pressed = False  # checkpoints must not delay senders
         self.dispatched_offset = batch.end
 
     def note_dispatched(
         self, queues: set[ConsumeQueue], offset: int, timestamp: int, count: int
     ) -> None:
         """Record which queues `count` replicated records have changed."""
-        self._dirty |= queues
+        self.unsaved.queues |= queues
         self._timestamp = max(self._timestamp, timestamp)
-        self._unsaved_count += count
-        self._is_pressed = self.is_catching_up and (
-            offset - self.offset > UNSAVED_BYTES_MAX or self._unsaved_count > UNSAVED_COUNT_MAX // 2
-        )
+        self.catch_up.note_dispatched(count, unsaved_bytes=offset - self.offset)
         self.dispatched_offset = offset
-
-    def note_distance(self, behind_bytes: int) -> None:
-        """Record how far this follower's log is behind its master's.
-
-        Sends to the master wait for a follower that is in sync, so its checkpoints must not compete
-        with them for the disk.
-        """
-        self.is_catching_up = behind_bytes > FAR_BEHIND_BYTES
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether a follower should pause because checkpoints lag behind replication."""
-        return self.is_catching_up and self._unsaved_count > UNSAVED_COUNT_MAX
 
     def forget(self, queue: ConsumeQueue) -> None:
         """Drop a deleted queue, so that the next checkpoint no longer counts it."""
-        self._dirty.discard(queue)
-        self._spilled.pop(queue, None)
-        self._spilled_folders.discard(queue.files.folder)
+        self.unsaved.forget(queue)
         self.offset = -1  # makes a checkpoint due even if no message was stored
 
     def note_truncated(self, offset: int) -> None:
@@ -183,9 +120,9 @@ class Checkpointer:
         pause_ms = max(interval_ms, self._elapsed_ms * PAUSE_FACTOR)
         if self.offset == self.dispatched_offset:
             return False
-        if self._is_pressed:
-            return True
-        return has_passed(pause_ms, since_ms=self._last_ms, now_ms=now_ms)
+        return self.catch_up.is_pressed or has_passed(
+            pause_ms, since_ms=self._last_ms, now_ms=now_ms
+        )
 
     def plan(
         self,
@@ -214,44 +151,25 @@ class Checkpointer:
             files=self._files,
             flush=self._flusher.plan(is_checkpoint=True),
             seal=self._sealer.plan(progress.offset),
-            writes=self._queue_writes(),
-            written=self._spilled_files(),
+            writes=self.unsaved.writes(),
+            written=self.unsaved.spilled_files(),
             index_flushes=index_flushes,
             progress=progress,
             deletion_count=self._deletions.count,
-            dispatched_count=self._unsaved_count,
+            floors=self._queues.floors.plan(self._disk, self._layout, self._commit_log.min_offset),
+            dispatched_count=self.catch_up.unsaved_count,
             on_done=on_done,
         )
-
-    def _queue_writes(self) -> list[QueueWrite]:
-        return [
-            QueueWrite(queue, queue.written_offset, queue.unwritten())
-            for queue in sorted(self._dirty, key=_NAME)  # a simulated run repeats this order
-            if queue.tail_bytes
-        ]
-
-    def _spilled_files(self) -> Written:
-        # Retention may have removed files since the spill, so the files are looked up again.
-        files = {}
-        for queue, first in self._spilled.items():
-            for file in queue.files.files_from(first * CQ_ENTRY_BYTES):
-                files[file.path] = file
-        return Written(files, set(self._spilled_folders))
 
     @property
     def must_spill(self) -> bool:
         """Whether entries should leave memory before the next checkpoint is due."""
-        bytes_max = SPILL_BYTES + SPILL_QUEUE_BYTES * len(self._dirty)
+        bytes_max = SPILL_BYTES + SPILL_QUEUE_BYTES * len(self.unsaved.queues)
         return self.dispatched_offset - self._spill_offset > bytes_max
-
-    @property
-    def new_queue_count(self) -> int:
-        """The number of queues that have no file yet."""
-        return sum(not queue.files.files for queue in self._dirty)
 
     def plan_spill(self, on_done: Callable[[SpillJob, Exception | None], None]) -> SpillJob:
         """Copy the entries that exist only in memory; of queues without a file, only some."""
-        writes = self._queue_writes()
+        writes = self.unsaved.writes()
         new = [write for write in writes if not write.queue.files.files]
         if len(new) > NEW_QUEUES_MAX:
             writes = new[:NEW_QUEUES_MAX]
@@ -267,19 +185,7 @@ class Checkpointer:
     def take_over_spill(self, job: SpillJob) -> None:
         """Release the entries that a finished spill has written."""
         self._index.mark_flushed(job.index_flushes)
-        for queue, queue_offset, _ in job.writes:
-            if queue not in self._dirty:
-                continue  # its topic was deleted meanwhile
-            self._spilled.setdefault(queue, queue_offset)
-            if queue.files.folder in job.written.folders:
-                self._spilled_folders.add(queue.files.folder)
-        self._release(job.writes)
-
-    def _release(self, writes: Iterable[QueueWrite]) -> None:
-        for queue, queue_offset, entries in writes:
-            queue.mark_written(queue_offset + len(entries) // CQ_ENTRY_BYTES)
-            if not queue.tail_bytes:
-                self._dirty.discard(queue)
+        self.unsaved.note_spilled(job.writes, job.written.folders)
 
     def _next_verify_offset(self) -> int:
         if self.dispatched_offset - self._verify_offset > VERIFY_BYTES_MAX and self.offset >= 0:
@@ -289,16 +195,14 @@ class Checkpointer:
     def take_over(self, job: CheckpointJob, now_ms: int) -> None:
         """Release the entries that a finished job has written to the disk."""
         self._elapsed_ms = max(0, now_ms - self._last_ms)
-        self._release(job.writes)
-        self._spilled.clear()
-        self._spilled_folders.clear()
+        self.unsaved.note_saved(job.writes)
         self._index.mark_flushed(job.index_flushes)
         self._flusher.note_flushed(job.flush)
         job.seal.done()
         self.offset = job.progress.offset
         self._deletions.forget(job.deletion_count, job.progress.offset)
-        self._unsaved_count -= job.dispatched_count
-        self._is_pressed = False
+        self._queues.floors.note_saved(job.floors)
+        self.catch_up.note_saved(job.dispatched_count)
 
     def give_back(self, job: CheckpointJob) -> None:
         """Keep the entries that a failed job could not write."""

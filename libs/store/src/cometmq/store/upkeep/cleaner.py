@@ -9,6 +9,7 @@ and consumers learn that its messages have expired. Readers that have a file ope
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, NamedTuple
 
 from cometmq.store.errors import DiskError
@@ -17,7 +18,7 @@ from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.upkeep.flush import Flusher
-from cometmq.store.upkeep.jobs import Job, RemoveJob
+from cometmq.store.upkeep.jobs import Job, Step, remove
 from cometmq.store.upkeep.retention import FILES_PER_ROUND_MAX, DiskState, FileAges, decide
 from cometmq.store.writing.write_state import Refusal
 
@@ -85,9 +86,9 @@ class Cleaner:
             return _TrimJob(self, self._plan)
         return None
 
-    def _removal(self) -> RemoveJob:
+    def _removal(self) -> Step:
         paths, self._doomed = self._doomed, []
-        return RemoveJob(self._disk, paths, self._note_removed)
+        return Step("remove", partial(remove, self._disk, paths), self._note_removed)
 
     def remove_at_end(self) -> None:
         """Delete all queued files and ignore failures; blocks."""
@@ -225,8 +226,7 @@ class Cleaner:
             self._forget_files(plan)
         log_first = self._commit_log.min_offset
         for queue, queue_offset in minimums:
-            self._doomed += queue.trim(queue_offset)
-            queue.trim_tail(log_first)
+            self._doomed += queue.trim(queue_offset, log_first)
         self._doomed += self._parts.index.remove_before(log_first)
 
     def note_failed(self, name: str, error: Exception) -> None:

@@ -16,7 +16,8 @@ from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import LogScanner, find_record
-from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.writing.append import UNQUEUED
 from cometmq.store.writing.dispatcher import tag_and_keys

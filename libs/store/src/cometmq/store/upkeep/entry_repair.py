@@ -14,8 +14,9 @@ from cometmq.remoting.message.record import ScanStatus, scan_record
 from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
 from cometmq.store.log.commit_log import LogView
 from cometmq.store.parts import Parts
-from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.pulls import Pulls
+from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.queues.queue_reader import QueueRow
 from cometmq.store.queues.record_check import matching
 from cometmq.store.upkeep.entry_check import Suspects, fits_tags
@@ -94,7 +95,7 @@ class _RepairJob:
         self._offsets = offsets
         self._life = queue.life
         self._entries = queue.plan(offsets.start, len(offsets))
-        self._places = {it: queue.place_in_files(it) for it in offsets}
+        self._places = {it: queue.files.place(it) for it in offsets}
         self._has_intact = False
         self._count = 0
 

@@ -135,25 +135,6 @@ class WritebackJob:
 class Flusher:
     """Decides when to sync and completes the puts that are waiting for a sync."""
 
-    __slots__ = (
-        "_apart",
-        "_deletions_version",
-        "_last_flush_ms",
-        "_last_thorough_ms",
-        "_log",
-        "_named_end",
-        "_outstanding",
-        "_parts",
-        "_pending",
-        "_refused_ms",
-        "_writeback_offset",
-        "flush_count",
-        "flushed_offset",
-        "has_failed",
-        "is_writing_back",
-        "zeros_ahead",
-    )
-
     def __init__(
         self,
         parts: Parts,
@@ -170,6 +151,7 @@ class Flusher:
         self._pending = pending
         self._apart: dict[DiskFile, tuple[DiskFile, DiskFile]] = {}
         """The descriptions of the flusher and of the checkpoint for each file to sync."""
+        self._wanted: Sequence[DiskFile] = ()  # the keys of `_apart`, unless a file is missing
         self._outstanding: deque[FlushJob] = deque()  # the running sync and the next one
         self._last_flush_ms = 0
         self._last_thorough_ms = 0
@@ -211,12 +193,8 @@ class Flusher:
         if now_ms is None:
             now_ms = self._parts.monotonic_ms()
         settings = self._parts.settings
-        timeouts_ms = {
-            Condition.FLUSHED: settings.sync_flush_timeout,
-            Condition.REPLICATED: settings.slave_timeout,
-        }
         # First, because puts must time out even while a sync hangs or after one has failed.
-        self._pending.expire(now_ms, timeouts_ms)
+        self._pending.expire(now_ms, (settings.sync_flush_timeout, settings.slave_timeout))
         if self.has_failed or not self._is_wanted(now_ms, is_forced=is_forced):
             return None
         self._last_flush_ms = now_ms
@@ -289,10 +267,10 @@ class Flusher:
 
         Return the error if a file cannot be opened; neither of its descriptions is kept then.
         """
-        apart, disk = self._apart, self._parts.disk
-        if apart.keys() == set(wanted):
+        if wanted == self._wanted:
             return None
-        self._apart = {file: pair for file, pair in apart.items() if file in wanted}
+        disk, self._wanted = self._parts.disk, ()
+        self._apart = {file: pair for file, pair in self._apart.items() if file in wanted}
         try:
             for file in wanted:
                 if file not in self._apart:
@@ -300,6 +278,7 @@ class Flusher:
                     self._apart[file] = pair
         except DiskError as error:
             return error
+        self._wanted = wanted
         return None
 
     def _is_due(self, now_ms: int) -> bool:

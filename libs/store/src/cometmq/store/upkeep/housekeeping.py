@@ -7,12 +7,11 @@ runs at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from cometmq.store.errors import DiskError
-from cometmq.store.index.index import ROWS_MAX
+from cometmq.store.layout import TEMPORARY_SUFFIX
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.upkeep.checkpointer import (
@@ -23,8 +22,9 @@ from cometmq.store.upkeep.checkpointer import (
 )
 from cometmq.store.upkeep.cleaner import Cleaner
 from cometmq.store.upkeep.flush import Flusher
-from cometmq.store.upkeep.jobs import CheckpointJob, CreateJob, Job, ProbeJob, SpillJob
+from cometmq.store.upkeep.jobs import CheckpointJob, Job, SpillJob, Step, probe
 from cometmq.store.writing.append import Batch
+from cometmq.store.writing.indexing import Indexing
 from cometmq.store.writing.write_state import Refusal
 
 RETRY_INTERVAL_MS: Final = 1_000
@@ -36,7 +36,6 @@ class Housekeeping:
     def __init__(self, parts: Parts, *, flusher: Flusher, checkpointer: Checkpointer) -> None:
         self._parts = parts
         self._commit_log = parts.commit_log
-        self._index = parts.index
         self._write_state = parts.write_state
         self._log = parts.log
         self._flusher = flusher
@@ -46,7 +45,7 @@ class Housekeeping:
         self._last_try_ms = 0
         self._create_failed_ms = -RETRY_INTERVAL_MS
         self._now_ms = 0
-        self._is_index_behind = False  # keys could not be written: the disk was full
+        self.indexing = Indexing(parts.index, self._note_derived_failed)
         self.cleaner = Cleaner(parts, flusher)
 
     def jobs(self, now_ms: int) -> list[Job]:
@@ -57,7 +56,7 @@ class Housekeeping:
         job = self._next_job(now_ms)
         if job is None:
             return []
-        self._running = _Running(job, self._note_done)
+        self._running = Step(job.name, job.run, partial(self._note_done, job))
         return [self._running]
 
     def _next_job(self, now_ms: int) -> Job | None:
@@ -69,20 +68,22 @@ class Housekeeping:
             if not has_passed(RETRY_INTERVAL_MS, since_ms=self._last_try_ms, now_ms=now_ms):
                 return self.cleaner.job(now_ms)
             self._last_try_ms = now_ms
-            return ProbeJob(self._commit_log.files, self._failed_segments, self._note_probed)
+            run = partial(probe, self._commit_log.files, self._failed_segments)
+            return Step("probe", run, self._note_probed)
         if self._must_create(now_ms):
             return self._create_job()
         interval_ms = self._parts.settings.flush_interval_consume_queue
-        if self._checkpointer.is_due(now_ms, interval_ms) and self._put_index_backlog():
-            if self._checkpointer.new_queue_count > NEW_QUEUES_MAX:
+        if self._checkpointer.is_due(now_ms, interval_ms) and self.indexing.retry():
+            if self._checkpointer.unsaved.new_count > NEW_QUEUES_MAX:
                 return self._checkpointer.plan_spill(self._note_spilled)
             return self._checkpointer.plan(now_ms, self._note_checkpoint)
         if self._checkpointer.must_spill:
             return self._checkpointer.plan_spill(self._note_spilled)
         return self.cleaner.job(now_ms)
 
-    def _note_done(self) -> None:
+    def _note_done(self, job: Job, error: Exception | None) -> None:
         self._running = None
+        job.done(error)
 
     # Failing writes
 
@@ -111,35 +112,6 @@ class Housekeeping:
     def _fail_for_good(self, error: Exception | None) -> None:
         self._flusher.fail(error if error is not None else RuntimeError("sync failed"))
 
-    def put_index(self, batch: Batch) -> None:
-        """Add a batch's keys to the index; after a DiskError the store refuses further puts."""
-        try:
-            self._index.remember(batch.keys, is_large=batch.is_large)
-        except DiskError as error:
-            self._is_index_behind = True
-            self._note_derived_failed(error)
-
-    def put_more_index(self) -> bool:
-        """Add some of the queued keys; return whether more can be added."""
-        try:
-            return not self._index.catch_up(ROWS_MAX)
-        except DiskError as error:
-            self._is_index_behind = True
-            self._note_derived_failed(error)
-            return False
-
-    def _put_index_backlog(self) -> bool:
-        """Retry writing the queued keys; no checkpoint may be written without them."""
-        try:
-            if not self._index.catch_up(ROWS_MAX):
-                return False  # the next job adds more
-        except DiskError as error:
-            self._is_index_behind = True
-            self._note_derived_failed(error)
-            return False
-        self._is_index_behind = False
-        return True
-
     def _note_derived_failed(self, error: Exception) -> None:
         self.cleaner.measure()
         if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=True):
@@ -150,7 +122,7 @@ class Housekeeping:
     def _note_checkpoint(self, job: CheckpointJob, error: Exception | None) -> None:
         if error is None:
             self._checkpointer.take_over(job, self._parts.clock_ms())
-            if self._is_index_behind:
+            if self.indexing.has_failed:
                 return  # the checkpoint was planned before the disk refused the keys
             if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=False):
                 self._log.info("queues.write_recovered")
@@ -182,8 +154,11 @@ class Housekeeping:
         files = self._commit_log.files
         path = files.path(files.end)
         prepared = self._parts.layout.temporary(f"{path}.next")
-        on_done = partial(self._note_created, path, prepared)
-        return CreateJob(self._parts.disk, prepared, files.file_size, on_done)
+        temporary = f"{prepared}{TEMPORARY_SUFFIX}"
+        # The loop may create the file itself meanwhile and write messages to it, so the new one has
+        # another name until the loop renames it.
+        run = partial(self._parts.disk.create, prepared, files.file_size, temporary=temporary)
+        return Step("create-file", run, partial(self._note_created, path, prepared))
 
     def _note_created(self, path: str, prepared: str, error: Exception | None) -> None:
         """Adopt the prepared file, unless a put could not wait and has created the file itself."""
@@ -245,7 +220,7 @@ class Housekeeping:
         return True
 
     def _is_stop_long(self) -> bool:
-        new_count, doomed_count = self._checkpointer.new_queue_count, self.cleaner.doomed_count
+        new_count, doomed_count = self._checkpointer.unsaved.new_count, self.cleaner.doomed_count
         is_long = max(new_count, doomed_count) > STOP_QUEUES_MAX
         if is_long:
             self._log.info("stop.shortened", new_queues=new_count, deleted_paths=doomed_count)
@@ -257,20 +232,3 @@ class Housekeeping:
         last_start = files.end - files.file_size
         if len(files.files) > 1 and last_start >= self._commit_log.end:
             files.remove_from(last_start)
-
-
-class _Running:
-    def __init__(self, job: Job, on_end: Callable[[], None]) -> None:
-        self._job = job
-        self._on_end = on_end
-
-    @property
-    def name(self) -> str:
-        return self._job.name
-
-    def run(self) -> None:
-        self._job.run()
-
-    def done(self, error: Exception | None) -> None:
-        self._on_end()
-        self._job.done(error)

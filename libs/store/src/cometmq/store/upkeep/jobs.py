@@ -10,9 +10,9 @@ from typing import Final, NamedTuple, Protocol
 
 from cometmq.store.disk import Disk, DiskFile, Piece
 from cometmq.store.index.index_file import IndexFlush
-from cometmq.store.layout import TEMPORARY_SUFFIX
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.floors import FloorsFile
 from cometmq.store.recovery.checkpoint import CheckpointFiles, Progress
 from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.sealer import SealStep
@@ -32,11 +32,19 @@ class Job(Protocol):
     def name(self) -> str:
         """The job's name in metrics and logs."""
 
-    def run(self) -> None:
+    def run(self) -> object:
         """Do the work; may block and may raise DiskError."""
 
     def done(self, error: Exception | None) -> None:
         """Apply the outcome on the loop."""
+
+
+class Step(NamedTuple):
+    """A job that is one call."""
+
+    name: str
+    run: Callable[[], object]
+    done: Callable[[Exception | None], None]
 
 
 class QueueWrite(NamedTuple):
@@ -58,7 +66,7 @@ class Written(NamedTuple):
         pieces: list[Piece] = []
         for queue, queue_offset, entries in writes:
             file_count = len(queue.files.files)
-            pieces += queue.pieces(queue_offset, entries)
+            pieces += queue.files.pieces_to_write(queue_offset, entries)
             if len(queue.files.files) != file_count:
                 self.folders.add(queue.files.folder)
         self.files.update((file.path, file) for file, _, _ in pieces)
@@ -124,14 +132,15 @@ class CheckpointJob:
         index_flushes: Sequence[IndexFlush],
         progress: Progress,
         deletion_count: int,
+        floors: FloorsFile | None,
         dispatched_count: int,
         on_done: Callable[["CheckpointJob", Exception | None], None],
     ) -> None:
         """Take copies of the data that is missing from the files.
 
         `written` are files that spills have written; the job syncs them, too. `deletion_count` is
-        the number of notes of deleted topics that the job makes outdated. `dispatched_count` is the
-        number of replicated records that it saves.
+        the number of notes of deleted topics that the job makes outdated; `floors` have changed
+        since the last job. `dispatched_count` is the number of replicated records that it saves.
         """
         self._disk = disk
         self._files = files
@@ -143,6 +152,7 @@ class CheckpointJob:
         self.index_flushes = index_flushes
         self.progress = progress
         self.deletion_count = deletion_count
+        self.floors = floors
         self.dispatched_count = dispatched_count
 
     def run(self) -> None:
@@ -153,6 +163,8 @@ class CheckpointJob:
         self._written.sync(self._disk)
         for index_flush in self.index_flushes:
             index_flush.run()
+        if self.floors is not None:
+            self.floors.save()
         self._files.save(self.progress)
 
     def done(self, error: Exception | None) -> None:
@@ -160,95 +172,25 @@ class CheckpointJob:
         self._on_done(self, error)
 
 
-class ProbeJob:
-    """Tests whether the log is writable again by overwriting the ranges of a failed write."""
+def probe(files: FileSequence, segments: Sequence[tuple[int, int]]) -> None:
+    """Test whether the log is writable: overwrite the ranges of a failed write with zeros; sync.
 
-    name = "probe"
-
-    def __init__(
-        self,
-        files: FileSequence,
-        segments: Sequence[tuple[int, int]],
-        on_done: Callable[[Exception | None], None],
-    ) -> None:
-        """Take the offset and length of each range that the failed write may have touched."""
-        self._files = files
-        self._segments = segments
-        self._on_done = on_done
-
-    def run(self) -> None:
-        """Overwrite the ranges with zeros and sync."""
-        files = self._files
-        for offset, count in self._segments:
-            if offset >= files.end:
-                files.create_next()
-            position = (offset - files.first) % files.file_size
-            count = min(max(count, PROBE_BYTES), files.file_size - position)  # noqa: PLW2901
-            file = files.file_at(offset)
-            file.write(position, [bytes(count)])
-            file.sync()
-
-    def done(self, error: Exception | None) -> None:
-        """Report the outcome to the store."""
-        self._on_done(error)
-
-
-class CreateJob:
-    """Creates the next file of the log, under a temporary name, before it is needed.
-
-    Meanwhile the loop may create that file itself and write messages to it, so only the loop may
-    rename the new file.
+    A segment is the offset and the length of a range.
     """
-
-    name = "create-file"
-
-    def __init__(
-        self, disk: Disk, prepared: str, size: int, on_done: Callable[[Exception | None], None]
-    ) -> None:
-        self._disk = disk
-        self._prepared = prepared
-        self._size = size
-        self._on_done = on_done
-
-    def run(self) -> None:
-        """Create the file."""
-        temporary = f"{self._prepared}{TEMPORARY_SUFFIX}"
-        self._disk.create(self._prepared, self._size, temporary=temporary)
-
-    def done(self, error: Exception | None) -> None:
-        """Report the outcome to the store."""
-        self._on_done(error)
+    for offset, count in segments:
+        if offset >= files.end:
+            files.create_next()
+        position = (offset - files.first) % files.file_size
+        count = min(max(count, PROBE_BYTES), files.file_size - position)  # noqa: PLW2901
+        file = files.file_at(offset)
+        file.write(position, [bytes(count)])
+        file.sync()
 
 
-class RemoveJob:
-    """Deletes files and folders."""
-
-    name = "remove"
-
-    def __init__(
-        self,
-        disk: Disk,
-        paths: Sequence[str],
-        on_done: Callable[[Exception | None], None],
-        *,
-        pause: Callable[[], None] | None = None,
-    ) -> None:
-        """Take the paths; `pause` is called between two files, to leave the disk to other work."""
-        self._disk = disk
-        self._paths = paths
-        self._on_done = on_done
-        self._pause = pause
-
-    def run(self) -> None:
-        """Delete the files and folders one after the other."""
-        for path in self._paths:
-            if self._disk.is_folder(path):
-                self._disk.remove_tree(path)
-            else:
-                self._disk.remove(path)
-            if self._pause is not None:
-                self._pause()
-
-    def done(self, error: Exception | None) -> None:
-        """Report the outcome to the store."""
-        self._on_done(error)
+def remove(disk: Disk, paths: Iterable[str]) -> None:
+    """Delete files and folders one after the other."""
+    for path in paths:
+        if disk.is_folder(path):
+            disk.remove_tree(path)
+        else:
+            disk.remove(path)

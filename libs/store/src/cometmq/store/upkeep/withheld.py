@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 
 QUEUES_NAMED_MAX: Final = 20
 
@@ -37,15 +38,40 @@ def messages_in(
     """
     found = []
     for queue in queues:
-        parts = [queue.offsets_between(*damage)]
+        parts = [_offsets_between(queue, *damage)]
         if is_starting:
-            parts.append(queue.unwritten_between(*damage))
+            parts.append(_unwritten_between(queue, *damage))
         found += [
             DamagedMessages(queue.topic, queue.queue_id, offsets[0], offsets[-1])
             for offsets in parts
             if offsets
         ]
     return sorted(found)
+
+
+def _offsets_between(queue: ConsumeQueue, start: int, end: int) -> range:
+    """Return the offsets of entries in the files whose records overlap a range of the log."""
+    files = queue.files
+    low, stop = queue.first_at(start), queue.written_offset
+    if low > queue.min_offset:
+        offset, size, _ = files.entry(low - 1)
+        if size != FILLER_SIZE and offset + size > start:
+            low -= 1
+    high = low
+    while high < stop and files.entry(high)[0] < end:
+        high += 1
+    return range(low, high)
+
+
+def _unwritten_between(queue: ConsumeQueue, start: int, end: int) -> range:
+    """Return the offsets of entries in memory whose records overlap a range of the log."""
+    entries = enumerate(ENTRY.iter_unpack(queue.unwritten()), queue.written_offset)
+    found = [
+        queue_offset
+        for queue_offset, (offset, size, _) in entries
+        if offset < end and offset + size > start and size != FILLER_SIZE
+    ]
+    return range(found[0], found[-1] + 1) if found else range(0)
 
 
 def message_count(messages: list[DamagedMessages]) -> int:

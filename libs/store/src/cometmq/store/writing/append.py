@@ -20,6 +20,7 @@ from cometmq.remoting.message.new_message import (
     NewMessage,
     encode_blank,
     encode_record,
+    weight_of,
 )
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, QUEUE_ID_MAX
 from cometmq.store.index.keys import KeyedRecord, KeyedRows, Keys
@@ -29,7 +30,7 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.results import PutDone, PutResult, PutStatus
 from cometmq.store.settings import StoreSettings
-from cometmq.store.writing.deletion_mark import DeletionMark
+from cometmq.store.writing.deletion_mark import Mark
 from cometmq.store.writing.runs import Run, RunSource
 
 PROPERTIES_CHARS_MAX: Final = 32767
@@ -42,8 +43,11 @@ After a larger step, store times follow the clock, because delays and retries ar
 store time.
 """
 
-UNIT_STEP_COUNT: Final = 2_000
-"""Number of messages of a unit that are checked, encoded or placed in one step: 2 to 5 ms."""
+UNIT_STEP_WEIGHT: Final = 2_000
+"""Weight of the messages of a unit that are checked, encoded or placed in one step: 2 to 5 ms."""
+
+KEY_BYTES: Final = 128
+"""Placing and indexing a key takes at least as long as writing this number of bytes."""
 
 _PUT_OK: Final = PutStatus.PUT_OK  # an enum's attribute costs 40 ns: bench_append.py
 
@@ -95,23 +99,6 @@ class Batch:
 class Appender:
     """Stages messages; only this class assigns physical and queue offsets."""
 
-    __slots__ = (
-        "_body_bytes_max",
-        "_clock_ms",
-        "_file_size",
-        "_is_indexing",
-        "_log",
-        "_now_ms",
-        "_nowhere",
-        "_pending",
-        "_queues",
-        "_sources",
-        "_table",
-        "refusal",
-        "staged_bytes",
-        "staged_count",
-    )
-
     def __init__(
         self,
         settings: StoreSettings,
@@ -127,10 +114,10 @@ class Appender:
         self._file_size = log.files.file_size
         self._is_indexing = settings.message_index_enable
         self._now_ms = 0
-        self._nowhere = ConsumeQueue("", -1, log.files)  # never gets an entry
+        self._nowhere = table.nowhere
         self._pending: list[_Put] = []
         self._sources: list[RunSource] = []  # sources of the pending runs
-        self.staged_bytes = 0  # bodies and properties only
+        self.staged_bytes = 0  # bodies, properties and KEY_BYTES for each key
         self.staged_count = 0  # requests
         self.refusal: PutStatus | None = None
         self.apply(settings)
@@ -143,7 +130,9 @@ class Appender:
         """Stage one message for the next commit; return `staged_bytes`."""
         self._pending.append((message, done))
         self.staged_count += 1
-        self.staged_bytes += len(message.body) + len(message.properties)
+        self.staged_bytes += (
+            len(message.body) + len(message.properties) + KEY_BYTES * len(message.keys)
+        )
         return self.staged_bytes
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
@@ -151,7 +140,9 @@ class Appender:
         assert messages
         self._pending.append((tuple(messages), done))
         self.staged_count += 1
-        self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)
+        self.staged_bytes += sum(
+            len(m.body) + len(m.properties) + KEY_BYTES * len(m.keys) for m in messages
+        )
 
     def place_alone(
         self, messages: Sequence[NewMessage], done: PutDone
@@ -390,7 +381,7 @@ class Appender:
 
     def _new_queue(self, message: NewMessage) -> ConsumeQueue | None:
         """Create a queue for its first message; return None if the name or id is illegal."""
-        if type(message) is DeletionMark:
+        if type(message) is Mark:
             return self._nowhere
         if not 0 <= message.queue_id <= QUEUE_ID_MAX or not is_storable(message.topic):
             return None
@@ -412,8 +403,14 @@ class Appender:
 
 def _parts(messages: tuple[NewMessage, ...]) -> Iterator[tuple[NewMessage, ...]]:
     """Return the messages of each step."""
-    for start in range(0, len(messages), UNIT_STEP_COUNT):
-        yield messages[start : start + UNIT_STEP_COUNT]
+    start = weight = 0
+    for end, message in enumerate(messages, 1):
+        weight += weight_of(message)
+        if weight >= UNIT_STEP_WEIGHT:
+            yield messages[start:end]
+            start, weight = end, 0
+    if start < len(messages):
+        yield messages[start:]
 
 
 def _status_of_unencodable(message: NewMessage) -> PutStatus:

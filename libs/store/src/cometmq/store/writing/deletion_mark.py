@@ -18,17 +18,17 @@ from cometmq.remoting.message.record import Scan
 
 QUEUE_ID: Final = -1
 _PROPERTY: Final = "DELETED\x01"
-_NO_HOST: Final = bytes(8)
+NO_HOST: Final = bytes(8)
 
 
-class DeletionMark(NewMessage, gc=False):
-    """A mark that is about to be stored."""
+class Mark(NewMessage, gc=False):
+    """A mark that is about to be stored, here or in `trim_mark.py`."""
 
 
-def deletion_mark(topic: str, now_ms: int) -> DeletionMark:
+def deletion_mark(topic: str, now_ms: int) -> Mark:
     """Return the mark that ends a topic."""
-    return DeletionMark(
-        topic, QUEUE_ID, 0, TRANSACTION_ROLLBACK, now_ms, _NO_HOST, _NO_HOST, b"", _PROPERTY + topic
+    return Mark(
+        topic, QUEUE_ID, 0, TRANSACTION_ROLLBACK, now_ms, NO_HOST, NO_HOST, b"", _PROPERTY + topic
     )
 
 

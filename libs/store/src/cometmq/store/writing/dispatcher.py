@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dispatch: derive queue entries and index entries from records that are in the log.
+"""Dispatch: write the queue entries and index keys of records that are in the log already.
 
 Puts bypass this module, because `append.py` creates the entries together with the record. Recovery
 and replication use it. They may dispatch a record twice, so dispatch is idempotent: it skips
@@ -16,12 +16,15 @@ from cometmq.remoting.message.properties import index_keys
 from cometmq.remoting.message.record import Scan
 from cometmq.store.index.keys import KeyedRecord, KeyedRows, Keys
 from cometmq.store.log.log_scanner import Take
-from cometmq.store.queues.consume_queue import ENTRY, ConsumeQueue
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.floors import TrimmedQueue
+from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
 from cometmq.store.writing.deletion_mark import is_deletion
 from cometmq.store.writing.ranges import ReadRange, RecordRange
+from cometmq.store.writing.trim_mark import trimmed_by
 
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -44,21 +47,6 @@ def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
 
 class Dispatcher:
     """Adds scanned records to the queues and collects their keys for the index."""
-
-    __slots__ = (
-        "_behind",
-        "_deleted",
-        "_is_indexing",
-        "_on_deletion",
-        "_only",
-        "_read_range",
-        "_table",
-        "gaps",
-        "keyed",
-        "record_count",
-        "store_timestamp",
-        "touched",
-    )
 
     def __init__(
         self,
@@ -105,6 +93,10 @@ class Dispatcher:
         if is_deletion(scan):
             self._delete(scan)
             return
+        trimmed = trimmed_by(scan)
+        if trimmed is not None:
+            self._trim(trimmed)
+            return
         code, keys = tag_and_keys(scan.properties)
         if not scan.sys_flag & UNQUEUED:
             self._enqueue(scan, code, is_from_head=is_from_head)
@@ -118,6 +110,12 @@ class Dispatcher:
         self.touched = {queue for queue in self.touched if queue.topic != topic}
         self.gaps = {queue for queue in self.gaps if queue.topic != topic}
         self._on_deletion(topic, mark.physical_offset + mark.size)
+
+    def _trim(self, trimmed: TrimmedQueue) -> None:
+        queue = self._table.get(trimmed.topic, trimmed.queue_id)
+        if queue is not None and queue in self.touched:
+            queue.publish()  # the mark follows all messages that it deletes
+        self._table.trim(*trimmed)
 
     def _rows(self) -> list[KeyedRecord]:
         keyed = self.keyed

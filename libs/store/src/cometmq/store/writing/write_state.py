@@ -39,6 +39,15 @@ class WriteState:
         """Whether puts are accepted."""
         return not self._refusals
 
+    @property
+    def role_writable(self) -> bool:
+        """Whether the broker's role allows it to accept messages."""
+        return Refusal.ROLE not in self._refusals
+
+    @role_writable.setter
+    def role_writable(self, value: bool) -> None:
+        self.set(Refusal.ROLE, holds=not value)
+
     def has(self, refusal: Refusal) -> bool:
         """Return whether this reason currently applies."""
         return refusal in self._refusals

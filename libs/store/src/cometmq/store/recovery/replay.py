@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dispatches the records of the log again, into the queues and the index that recovery has cut."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cometmq.remoting.message.record import Scan
+from cometmq.store.errors import DiskError
+from cometmq.store.log.log_scanner import LogScanner
+from cometmq.store.parts import Parts
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.recovery.tail_check import TailCheck
+from cometmq.store.writing.dispatcher import Dispatcher
+
+PUBLISH_COUNT: Final = 20_000  # records between two updates of the index
+
+
+class Replay:
+    """Dispatches the records behind the start of a recovery."""
+
+    def __init__(self, parts: Parts, deleted: Mapping[str, int], timestamp: int) -> None:
+        """No record before the end of a topic's deletion gets an entry. The checkpoint has the
+        records up to `timestamp`.
+        """
+        self._commit_log = parts.commit_log
+        self._files = parts.commit_log.files
+        self._queues = parts.queues
+        self._index = parts.index
+        self._disk = parts.disk
+        self._log = parts.log
+        self._check_crc = parts.settings.check_crc_on_recover
+        self._deleted = deleted
+        self._read_range = parts.read_range
+        self.dispatcher = Dispatcher(
+            parts.queues,
+            is_indexing=parts.settings.message_index_enable,
+            deleted=deleted,
+            on_deletion=self.drop_topic,
+            read_range=parts.read_range,
+        )
+        self.dispatcher.store_timestamp = timestamp
+        self.check: TailCheck | None = None
+        self._published_count = 0
+        self._is_from_head = False
+        self._last: Scan | None = None  # read, but not dispatched yet
+        self._odd_end = 0  # of the last range that native code could not dispatch
+
+    def drop_topic(self, topic: str, _log_end: int) -> None:
+        """Drop the queues of a topic, and their files."""
+        for path in self._queues.remove_topic(topic):
+            self._disk.remove_tree(path)
+
+    def run(self, start: int) -> int:
+        """Dispatch every record from `start` on; return the end of the log.
+
+        Each record is dispatched once the next one proves it complete. The last one is checked for
+        torn properties first, because a record's CRC does not cover its properties.
+        """
+        self._is_from_head = start == self._files.first
+        take = None if self._read_range is None else self._take
+        scanner = LogScanner(self._files, start, check_crc=self._check_crc, take=take)
+        for scan in scanner:
+            self._dispatch_last()
+            self._last = scan
+        end, last = scanner.offset, self._last
+        if last is not None and _is_torn(last):
+            end = last.physical_offset
+            self._log.warning("record.dropped", physical_offset=end, reason="torn properties")
+        else:
+            self._dispatch_last()
+        if self.check is not None:
+            self.check.finish()
+        self._publish()
+        return end
+
+    def _take(self, data: bytes, position: int, base: int) -> int:
+        """Dispatch plain records that are not torn; return their total size."""
+        if base + position < self._odd_end:
+            return 0
+        found = self.dispatcher.read(data, position, base, check_crc=self._check_crc)
+        if found is None:
+            return 0
+        self._dispatch_last()
+        if self.check is not None and not self.check.is_plain(found.runs):
+            self._odd_end = base + position + found.size
+            return 0
+        self.dispatcher.dispatch_range(found, is_from_head=self._is_from_head)
+        self._publish_in_parts()
+        return found.size
+
+    def _dispatch_last(self) -> None:
+        last, self._last = self._last, None
+        if last is None:
+            return
+        if self.check is not None:
+            self.check.dispatch(last)
+        else:
+            self.dispatcher.dispatch(last, is_from_head=self._is_from_head)
+        self._publish_in_parts()
+
+    def _publish_in_parts(self) -> None:
+        if self.dispatcher.record_count - self._published_count >= PUBLISH_COUNT:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Publish the dispatched entries; keys remain queued if the disk is full."""
+        self._published_count = self.dispatcher.record_count
+        self.dispatcher.publish()
+        keyed, self.dispatcher.keyed = self.dispatcher.keyed, []
+        try:
+            self._index.remember(keyed)
+            self._index.catch_up()
+        except DiskError as error:
+            if not error.is_space_missing:
+                raise
+            self._log.error("queues.write_failed", error=str(error))
+
+    def fill_gaps(self) -> None:
+        """Scan from the head of the log to rebuild queues that lack entries in the middle."""
+        gaps = self.dispatcher.gaps
+        if not gaps:
+            return
+        names = sorted(f"{queue.topic}/{queue.queue_id}" for queue in gaps)
+        self._log.warning("queues.rebuilt", count=len(names), first=names[0])
+        # The other queues are complete; dispatching to them again would only cost time.
+        behind = {queue: _known_end(queue) for queue in gaps}
+        gaps.clear()
+
+        def delete(topic: str, log_end: int) -> None:
+            for queue, known_end in behind.items():
+                if queue.topic == topic and known_end <= log_end:
+                    queue.begin_again()
+
+        dispatcher = Dispatcher(
+            self._queues,
+            is_indexing=False,
+            behind=behind,
+            deleted=self._deleted,
+            on_deletion=delete,
+            read_range=self._read_range,
+        )
+        scanner = LogScanner(
+            self._files,
+            self._files.first,
+            check_crc=False,
+            end=self._commit_log.end,
+            take=dispatcher.taker,
+        )
+        for scan in scanner:
+            dispatcher.dispatch(scan, is_from_head=True)
+        dispatcher.publish()
+
+
+def _known_end(queue: ConsumeQueue) -> int:
+    entry = queue.entry(queue.max_offset - 1)
+    return 0 if entry is None else entry.physical_offset + entry.size
+
+
+def _is_torn(scan: Scan) -> bool:
+    """Return whether the last record's properties end in bytes that were never written."""
+    return scan.properties.endswith(b"\0")

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writing half of a store.
+
+The path of a message: `put` stages it (`writing/append.py`). `commit` writes all staged messages
+with one write, answers the puts, lets the caller begin a sync, makes the messages visible in their
+queues, adds their keys to the index and calls the listeners. Puts whose conditions are not met are
+answered later: after the next sync (SYNC_FLUSH), and when the replicas have the messages
+(`note_replicated`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from cometmq.remoting.message.new_message import NewMessage
+from cometmq.store.errors import DiskError
+from cometmq.store.opening import Upkeep
+from cometmq.store.parts import Parts
+from cometmq.store.results import PutDone, PutStatus
+from cometmq.store.stats import Counters
+from cometmq.store.writing.append import Batch
+from cometmq.store.writing.pending_puts import Condition, Conditions
+from cometmq.store.writing.placing import Placing, StoreSteps, parts_to_write
+
+_NO_CONDITION: Final[Conditions] = ()
+_FLUSHED: Final = (Condition.FLUSHED,)
+_REPLICATED: Final = (Condition.REPLICATED,)
+
+
+class Writer:
+    """Stores messages and answers their puts."""
+
+    def __init__(self, parts: Parts, upkeep: Upkeep, counters: Counters) -> None:
+        self._commit_log = parts.commit_log
+        self._write_state = parts.write_state
+        self._monotonic_ms = parts.monotonic_ms
+        self._upkeep = upkeep
+        self._counters = counters
+        self.appender = parts.appender
+        # Called for each message, so without a method in between
+        self.put = parts.appender.put
+        self.put_batch = parts.appender.put_batch
+        self.put_run = parts.appender.put_run
+        self.placing: Placing | None = None
+        """The large unit that is being placed."""
+        # Replication sets both: whether puts wait for `note_replicated`, and whether a slave is
+        # close enough to a commit's end for its puts to wait.
+        self.needs_replicas = False
+        self.may_replicate: Callable[[int], bool] = lambda _end: True
+
+    def put_large(self, messages: Sequence[NewMessage], done: PutDone) -> Placing:
+        """Begin to store a unit in steps, which the caller runs; other puts are staged meanwhile.
+
+        `commit` first runs the steps that remain. Afterwards, the caller adds the keys
+        (`indexing`).
+        """
+        self.commit()
+        self.placing = Placing(self._storing(messages, done))
+        return self.placing
+
+    def _storing(self, messages: Sequence[NewMessage], done: PutDone) -> StoreSteps:
+        batch = yield from self.appender.place_alone(messages, done)
+        if batch is None or self._write_state.refusals:
+            self.placing = None
+            return self._store(batch)
+        # From here on, the batch counts as written: records may not be left behind the log's end.
+        try:
+            for offset, records in parts_to_write(batch):
+                self._commit_log.write(offset, records)
+                yield
+        except DiskError as error:
+            self._fail_write(error, batch)
+            return None
+        finally:
+            self.placing = None
+        return self._complete(batch)
+
+    def commit(self, written: Callable[[Batch], None] | None = None) -> Batch | None:
+        """Store all staged messages and answer their puts; return None if nothing was stored.
+
+        `written` is called before the messages become visible, so that a sync need not wait for
+        that. Neither it nor an answer may call this method, because their messages are not visible
+        yet; they may stage messages for the next commit.
+        """
+        if self.placing is not None:
+            self.placing.finish()
+        return self._store(self.appender.take(), written)
+
+    def _store(
+        self, batch: Batch | None, written: Callable[[Batch], None] | None = None
+    ) -> Batch | None:
+        if batch is None:
+            return None
+        if not self._write_state.is_writable:
+            self._fail(batch)
+            return None
+        try:
+            for offset, records in batch.segments:
+                if records:
+                    self._commit_log.write(offset, records)
+        except DiskError as error:
+            self._fail_write(error, batch)
+            return None
+        self._complete(batch, written)
+        if self._upkeep.flusher.is_sync:
+            # no large unit is being written behind the end
+            self._upkeep.flusher.zeros_ahead.write()
+        return batch
+
+    def _complete(self, batch: Batch, written: Callable[[Batch], None] | None = None) -> Batch:
+        """Make written messages part of the log, and answer their puts."""
+        self._commit_log.advance(batch.end)
+        counters = self._counters
+        counters.commit_count += 1
+        counters.put_count += batch.message_count
+        counters.put_bytes += batch.end - batch.start
+        # Senders wait for the answers. No consumer can ask for a message before this call returns.
+        try:
+            self._answer(batch)
+            if written is not None:
+                written(batch)
+        finally:
+            self._upkeep.publisher.publish(batch)
+        return batch
+
+    def _answer(self, batch: Batch) -> None:
+        needs = _FLUSHED if self._upkeep.flusher.is_sync else _NO_CONDITION
+        if self.needs_replicas:
+            if self.may_replicate(batch.end):
+                needs += _REPLICATED
+            else:
+                _mark_unreplicated(batch)
+        if not needs:
+            for done, _, result in batch.results:
+                done(result)
+            return
+        now_ms = self._monotonic_ms()
+        for done, is_waiting, result in batch.results:
+            if is_waiting:
+                self._upkeep.pending.add(batch.end, needs, now_ms, done, result)
+            else:
+                done(result)
+
+    def _fail_write(self, error: DiskError, batch: Batch) -> None:
+        self._upkeep.housekeeping.note_write_failed(error, batch)  # before the answers
+        self._fail(batch)
+
+    def _fail(self, batch: Batch) -> None:
+        batch.undo()
+        self._counters.failed_put_count += batch.message_count
+        for done, _, result in batch.results:
+            result.status = PutStatus.SERVICE_NOT_AVAILABLE
+            done(result)
+
+    def note_replicated(self, offset: int) -> None:
+        """Record that the replicas have the log up to `offset`, and answer the waiting puts."""
+        self._upkeep.pending.advance(Condition.REPLICATED, min(offset, self._commit_log.end))
+
+    def forget_unconfirmed(self) -> None:
+        """Refuse the pending puts, because this broker is no longer the master.
+
+        Before the next put, `publisher.confirm(None)` has to dispatch the unconfirmed records.
+        """
+        self.commit()
+        self._upkeep.publisher.drop()
+        self._upkeep.pending.fail()
+
+
+def _mark_unreplicated(batch: Batch) -> None:
+    """Mark the puts that need replication as SLAVE_NOT_AVAILABLE: no slave is close enough."""
+    for _, is_waiting, result in batch.results:
+        if is_waiting and result.status is PutStatus.PUT_OK:
+            result.status = PutStatus.SLAVE_NOT_AVAILABLE

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the master that the record names is open, and since when it has been lost."""
+
+from collections.abc import Callable
+
+from cometmq.elector.asked_member import Member
+from cometmq.elector.stats import RENEWED, ElectorStats
+from cometmq.ha import election
+from cometmq.ha.actions import LEADING_ROLES, Statuses, leads
+from cometmq.ha.election import Loss, Watched
+from cometmq.ha.fencing import Timing
+from cometmq.ha.record import Record, Versioned
+from cometmq.remoting.log import Log
+
+
+class MasterWatch:
+    def __init__(
+        self,
+        stats: ElectorStats,
+        *,
+        timing: Timing,
+        now_ms: Callable[[], int],
+        opened: Callable[[], None],
+        log: Log,
+    ) -> None:
+        """`opened` is called when a master opens."""
+        self._stats = stats
+        self._timing = timing
+        self._now_ms = now_ms
+        self._opened = opened
+        self._log = log
+        self._watched: Watched | None = None
+        self._is_open = False
+        """Whether the master was open when the record was last read."""
+        self._open: tuple[int, int] | None = None
+        self._loss: tuple[int, Loss] | None = None
+        self._lost_at_ms: int | None = None
+
+    @property
+    def cause(self) -> str:
+        """Why an election takes place now."""
+        return str(self._loss[1]) if self._loss else RENEWED
+
+    def record_read(self, found: Versioned | None) -> None:
+        if found is None:
+            self._watched, self._is_open, self._stats.has_master = None, False, False
+        else:
+            self._watched = election.watched(self._watched, found, self._now_ms())
+
+    def note_without_record(self, statuses: Statuses) -> None:
+        """Note whether a member leads in the epoch that was last read, or in a later one.
+
+        Other programs may reach the record, and have elected since.
+        """
+        record = self._stats.record
+        known = 0 if record is None else record.epoch
+        self._stats.has_master = any(
+            one.role in LEADING_ROLES and one.epoch >= known for one in statuses
+        )
+
+    def loss(self, found: Versioned, statuses: Statuses, holder: Member | None) -> Loss | None:
+        """Return why the master is lost; None if it is not."""
+        assert self._watched is not None
+        now_ms = self._now_ms()
+        return election.loss(
+            found,
+            statuses,
+            self._watched,
+            now_ms,
+            timing=self._timing,
+            is_gone=holder is not None and holder.is_gone,
+            unheard_ms=holder.unheard_ms(now_ms) if holder is not None else 0,
+        )
+
+    def note(self, record: Record, holder: Member | None, loss: Loss | None) -> None:
+        """Note whether the master is open and whether it is lost; log what has changed."""
+        status = None if holder is None else holder.status
+        has_master = status is not None and leads(status, record)
+        facts = {"group": record.group, "ordinal": record.holder.ordinal, "epoch": record.epoch}
+        if has_master and not self._is_open:
+            outage_ms = 0
+            if self._lost_at_ms is not None:
+                outage_ms = self._stats.last_outage_ms = self._now_ms() - self._lost_at_ms
+            self._log.info("master.open", **facts, outage_ms=outage_ms)
+            self._lost_at_ms = None
+        self._is_open = self._stats.has_master = has_master
+        opened = (record.epoch, record.holder.ordinal)
+        if has_master and opened != self._open:
+            self._open = opened
+            self._opened()
+        if loss is None:
+            self._loss = None
+            if has_master:  # it was considered lost, but has renewed the record in time
+                self._lost_at_ms = None
+        elif self._loss != (record.epoch, loss):
+            self._loss = (record.epoch, loss)
+            if self._lost_at_ms is None:
+                self._lost_at_ms = self._now_ms()
+            self._log.warning("master.lost", **facts, cause=str(loss))

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Creates the record of a group that has none, once no member can still be master (R10)."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Final
+
+import msgspec
+
+from cometmq.elector.asked_member import Members
+from cometmq.elector.plan import Plan
+from cometmq.ha import missing_record
+from cometmq.ha.actions import Actions, Blocked, Statuses, Wait
+from cometmq.ha.record import Copy
+from cometmq.remoting.log import Log
+
+ACCEPTANCE_MS: Final = 60_000
+"""A longer wait means that the state differs from the one that the person judged."""
+
+
+class Acceptance(msgspec.Struct):
+    """A person's consent to create the record once, although messages may be lost.
+
+    It is kept in memory only: an elector that stops forgets it, and the person is asked again.
+    """
+
+    epoch: int
+    """A record with a later epoch ends the acceptance."""
+    copies: frozenset[Copy]
+    """The stores that the person accepted: if one of them is replaced, the loss may be larger."""
+    until_ms: int
+    is_used: bool = False
+
+
+class Restoration:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        now_ms: Callable[[], int],
+        new_uid: Callable[[], str],
+        wake: asyncio.Event,
+        log: Log,
+    ) -> None:
+        self._plan = plan
+        self._now_ms = now_ms
+        self._new_uid = new_uid
+        self._wake = wake
+        self._log = log
+        self._acceptance: Acceptance | None = None
+        self._fence_epoch: int | None = None
+
+    def accept_loss(self, epoch: int, copies: Collection[Copy]) -> None:
+        """Allow one creation of the record that may lose messages, within `ACCEPTANCE_MS`.
+
+        `epoch` is at least that of the last record and every promise that the caller knows of: the
+        new record gets a later one. `copies` are the stores of all members. The acceptance has no
+        effect while the stores that answer are not exactly these.
+        """
+        until_ms = self._now_ms() + ACCEPTANCE_MS
+        self._acceptance = Acceptance(epoch, frozenset(copies), until_ms)
+        self._log.warning("loss.accepted", group=self._plan.group.name, epoch=epoch)
+        self._wake.set()
+
+    @property
+    def is_accepting_loss(self) -> bool:
+        """Whether an acceptance has neither led to a record nor expired yet."""
+        accepted = self._acceptance
+        return accepted is not None and self._now_ms() < accepted.until_ms
+
+    def record_exists(self, epoch: int) -> None:
+        """End the restoration: there is a record, in this epoch."""
+        self._fence_epoch = None
+        if self._acceptance is not None and epoch > self._acceptance.epoch:
+            self._acceptance = None  # an earlier epoch: the read began before the record's deletion
+
+    def created(self) -> None:
+        """Use the acceptance up: the answer to a creation has arrived."""
+        if self._acceptance is not None:
+            self._acceptance.is_used = True
+
+    def choose_epoch_again(self) -> None:
+        """Fence in another epoch: a member has promised another elector a later one."""
+        self._fence_epoch = None
+
+    def decide(self, members: Members) -> Actions:
+        """Decide what to do in a round that found no record."""
+        readers = [
+            ordinal
+            for ordinal, member in members.by_ordinal.items()
+            if member.report is not None and member.report.record_uid
+        ]
+        if readers:
+            text = (
+                f"brokers {readers} read a record where this elector finds none: give all of them"
+                " the same groupRecord; if the record was deleted, wait until they notice it"
+            )
+            return (Wait(Blocked.RECORD_ELSEWHERE, text),)
+        statuses = members.statuses
+        if self._fence_epoch is None:
+            self._fence_epoch = missing_record.restore_epoch(statuses)
+        accepted = self._accepted(statuses)
+        if accepted is not None:
+            # The stores that knew the epoch of the deleted record may all be lost.
+            self._fence_epoch = max(self._fence_epoch, accepted.epoch + 1)
+        return missing_record.restore(
+            self._plan.whole,
+            statuses,
+            self._fence_epoch,
+            self._new_uid(),
+            accept_loss=accepted is not None,
+        )
+
+    def _accepted(self, statuses: Statuses) -> Acceptance | None:
+        """Return the acceptance if it applies to the stores that answer now."""
+        accepted = self._acceptance
+        if accepted is None or accepted.is_used or not self.is_accepting_loss:
+            return None
+        return accepted if accepted.copies == {one.copy for one in statuses} else None

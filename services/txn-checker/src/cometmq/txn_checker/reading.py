@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the half and op queues of one broker into its ledger."""
+
+import asyncio
+from typing import Final
+
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.log import Log
+from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.txn_checker.broker_link import BrokerLink, Pulled, ended_by, half_of
+from cometmq.txn_checker.entry import NO_HALF
+from cometmq.txn_checker.ledger import Ledger
+from cometmq.txn_checker.settings import TxnCheckerSettings
+from cometmq.txn_checker.stats import FollowerStats
+
+TOPIC_WAIT_S: Final = 1.0
+
+
+class QueueReader:
+    """Begin with `adjust`; then `read_halves` and `read_ops` run side by side until one fails."""
+
+    def __init__(
+        self,
+        name: str,
+        link: BrokerLink,
+        settings: TxnCheckerSettings,
+        ledger: Ledger,
+        *,
+        log: Log,
+        stats: FollowerStats,
+    ) -> None:
+        self._name = name
+        self._link = link
+        self._settings = settings
+        self._ledger = ledger
+        self._log = log
+        self._stats = stats
+        self._halves_moved = asyncio.Event()
+        self._ops_moved = asyncio.Event()
+
+    async def adjust(self) -> None:
+        """Update the ledger for changes made to the queues while they were not being followed."""
+        link, ledger = self._link, self._ledger
+        if ledger.is_new:
+            ledger.begin(await link.examined(HALF_TOPIC), await link.examined(OP_HALF_TOPIC))
+        elif await self._is_replaced():
+            self._log.error(
+                "queues.replaced", broker=self._name, half=ledger.halves.next, op=ledger.ops.next
+            )
+            oldest = await link.oldest(HALF_TOPIC), await link.oldest(OP_HALF_TOPIC)
+            ledger.reset()
+            ledger.begin(*oldest)
+        else:
+            # Meanwhile, another checker may have continued, or a RocketMQ broker, which writes no
+            # op messages.
+            examined = await link.examined(HALF_TOPIC)
+            if examined > ledger.halves.low_water:
+                ledger.halves_gone(examined)
+
+    async def _is_replaced(self) -> bool:
+        """Return whether the broker has lost messages that are already in the ledger.
+
+        A broker loses either the tail of its log or everything, so it is enough to compare the
+        newest half message.
+        """
+        link, ledger = self._link, self._ledger
+        known = ledger.halves.newest
+        if ledger.halves.next > await link.end(HALF_TOPIC) or ledger.ops.next > await link.end(
+            OP_HALF_TOPIC
+        ):
+            return True
+        pulled = None if known is None else await link.pull(HALF_TOPIC, ledger.halves.next - 1)
+        record = None if pulled is None else next(pulled.in_order(ledger.halves.next - 1), None)
+        if known is None or record is None:
+            return False
+        half = half_of(record)
+        return (half.physical_offset, half.stored_s) != (known.physical_offset, known.stored_s)
+
+    async def read_halves(self) -> None:
+        ledger = self._ledger
+        sweep_end = 0
+        while True:
+            pulled = await self._link.pull(HALF_TOPIC, ledger.halves.next)
+            if pulled is None:
+                await asyncio.sleep(TOPIC_WAIT_S)
+                continue
+            _check_end(HALF_TOPIC, ledger.halves.next, pulled)
+            ledger.halves_gone(pulled.min_offset)
+            records = pulled.in_order(ledger.halves.next)
+            ledger.add_halves(
+                [NO_HALF if record is None else half_of(record) for record in records]
+            )
+            self._stats.half_behind = max(0, pulled.max_offset - ledger.halves.next)
+            self._halves_moved.set()
+            sweep_end = await self._rest(ledger.halves.next, sweep_end or pulled.max_offset)
+
+    async def _rest(self, offset: int, sweep_end: int) -> int:
+        """Pause after a sweep; return where it ends, or 0 if the next pull begins another.
+
+        A sweep ends where the queue ended at its first pull. What arrives meanwhile waits for the
+        next one: checks are due only seconds later, and for the broker, single reads are more work
+        than writes.
+        """
+        if offset < sweep_end:
+            return sweep_end
+        await asyncio.sleep(self._settings.pull_pause / 1_000)
+        return 0
+
+    async def read_ops(self) -> None:
+        ledger = self._ledger
+        sweep_end = 0
+        while True:
+            pulled = await self._link.pull(OP_HALF_TOPIC, ledger.ops.next)
+            if pulled is None:
+                await asyncio.sleep(TOPIC_WAIT_S)
+                continue
+            _check_end(OP_HALF_TOPIC, ledger.ops.next, pulled)
+            ledger.ops_gone(pulled.min_offset)
+            records = pulled.in_order(ledger.ops.next)
+            await self._take_ops([[] if record is None else ended_by(record) for record in records])
+            self._stats.op_behind = max(0, pulled.max_offset - ledger.ops.next)
+            self._ops_moved.set()
+            sweep_end = await self._rest(ledger.ops.next, sweep_end or pulled.max_offset)
+
+    async def _take_ops(self, ops: list[list[int]]) -> None:
+        """Apply op messages; wait if they refer to half messages that have not been read yet."""
+        ledger = self._ledger
+        taken = ledger.read_ops(ops)
+        while taken < len(ops):
+            end = await self._link.end(HALF_TOPIC)
+            ops = [[half for half in halves if half < end] for halves in ops[taken:]]
+            self._halves_moved.clear()
+            taken = ledger.read_ops(ops)
+            if taken < len(ops):
+                await self._halves_moved.wait()
+
+    async def ops_read(self) -> None:
+        """Wait until all current op messages are applied."""
+        op_end = await self._link.end(OP_HALF_TOPIC)
+        while self._ledger.ops.next < op_end:
+            self._ops_moved.clear()
+            await self._ops_moved.wait()
+
+
+def _check_end(topic: str, known: int, pulled: Pulled) -> None:
+    """Raise an error if a queue is shorter than the part already read.
+
+    The next start compares the messages themselves.
+    """
+    if pulled.max_offset < known:
+        raise RemoteProtocolError(
+            f"{topic} ends at {pulled.max_offset}, but was read up to {known}"
+        )

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a ledger: one entry for each half message, and one for each op message.
+
+`begin` and `next` bound the entries of a table; `next` is also the next offset to read from the
+broker's queue. The tables know nothing of the redo log: the ledger logs a change before it calls
+them.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from cometmq.remoting.types import Buffer
+from cometmq.store.disk import Disk
+from cometmq.txn_checker.entry import CHECK, ENTRY, Check, Entry, State
+from cometmq.txn_checker.entry_files import EntryFiles
+
+CHUNK: Final = 4_096
+"""Open entries are counted per chunk of this many entries; rounds skip chunks without open entries.
+"""
+
+GAP_MAX: Final = 64
+"""Entries this close together are read and written together, with those between them: that costs
+less than more system calls.
+"""
+
+OP: Final = Struct(">Q")
+"""An entry of the op table: the highest half message that the op message ends, plus 1, or 0."""
+
+_STATES: Final = frozenset(State)
+_STATE_BYTES: Final = 4
+_OPEN_STATE: Final = State.PREPARED.to_bytes(_STATE_BYTES, "big")
+
+
+class OpenHalf(NamedTuple):
+    """A transaction that is neither committed nor rolled back."""
+
+    offset: int
+    entry: Entry
+    check: Check
+
+
+class HalfTable:
+    """The states and check counters of half messages.
+
+    `open_count` and the counts per chunk agree with the states.
+    """
+
+    def __init__(self, disk: Disk, folder: str, entries_per_file: int) -> None:
+        self._states = EntryFiles(
+            disk,
+            f"{folder}/statetable",
+            entry_bytes=ENTRY.size,
+            entries_per_file=entries_per_file,
+        )
+        self._checks = EntryFiles(
+            disk, f"{folder}/checks", entry_bytes=CHECK.size, entries_per_file=entries_per_file
+        )
+        self.files: Final = (self._states, self._checks)
+        self.begin = self.next = 0
+        self.open_count = 0
+        self._chunks: dict[int, int] = {}
+
+    def start(self, offset: int) -> None:
+        """Become an empty table whose first entry is at this offset; keep the files."""
+        self.begin = self.next = offset
+        self.open_count = 0
+        self._chunks.clear()
+
+    def advance(self, begin: int, next_: int) -> None:
+        """Move the bounds forwards, for recovery; `recount` counts the entries later."""
+        self.begin = max(self.begin, begin)
+        self.next = max(self.next, next_)
+
+    def recount(self) -> bool:
+        """Count the open entries; return False if an entry was never written."""
+        self._chunks.clear()
+        self.open_count = 0
+        index = self.begin
+        while index < self.next:
+            count = min(CHUNK - index % CHUNK, self.next - index)
+            data = self._states.read(index, count)
+            states = [entry[4] for entry in ENTRY.iter_unpack(data)]
+            if not _STATES.issuperset(states):
+                return False
+            self._count(index, states.count(State.PREPARED))
+            index += count
+        return True
+
+    # Changes: replay may repeat them
+
+    def put(self, start: int, entries: bytes, checks: bytes) -> None:
+        self._states.write(start, entries)
+        self._checks.write(start, checks)
+        self.next = max(self.next, start + len(entries) // ENTRY.size)
+        self._count_each(
+            [
+                index
+                for index, entry in enumerate(ENTRY.iter_unpack(entries), start)
+                if entry[4] == State.PREPARED
+            ],
+            1,
+        )
+
+    def put_check(self, index: int, check: bytes) -> None:
+        self._checks.write(index, check)
+
+    def end(self, indices: Iterable[int], state: State) -> int:
+        """Change the state of the given entries that are still open; return their number.
+
+        Others were changed before, because replay may repeat a record.
+        """
+        new_state = state.to_bytes(_STATE_BYTES, "big")
+        ended_count = 0
+        for run in _runs({index for index in indices if index >= self.begin}):
+            first = run[0]
+            data = bytearray(self._states.read(first, run[-1] + 1 - first))
+            changed = _open_in(run, data)
+            for index in changed:
+                end = (index + 1 - first) * ENTRY.size
+                data[end - _STATE_BYTES : end] = new_state
+            if changed:
+                self._count_each(changed, -1)
+                self._states.write(first, bytes(data))
+            ended_count += len(changed)
+        return ended_count
+
+    def drop_below(self, below: int) -> None:
+        """Begin at this offset; entries below it no longer count."""
+        self.begin = below
+        self.next = max(self.next, below)
+        for chunk in [one for one in self._chunks if one * CHUNK < below]:
+            self.open_count -= self._chunks.pop(chunk)
+            end = min((chunk + 1) * CHUNK, self.next)
+            if end > below:
+                rest = ENTRY.iter_unpack(self._states.read(below, end - below))
+                self._count(below, sum(entry[4] == State.PREPARED for entry in rest))
+
+    def _count_each(self, indices: Iterable[int], change: int) -> None:
+        for chunk, count in Counter([index // CHUNK for index in indices]).items():
+            self._count(chunk * CHUNK, change * count)
+
+    def _count(self, index: int, change: int) -> None:
+        chunk = index // CHUNK
+        count = self._chunks.get(chunk, 0) + change
+        self.open_count += change
+        if count:
+            self._chunks[chunk] = count
+        else:
+            self._chunks.pop(chunk, None)
+
+    # Queries
+
+    def open_among(self, indices: Iterable[int]) -> set[int]:
+        """Return which of the given entries are open."""
+        known = {
+            index
+            for index in indices
+            if self.begin <= index < self.next and index // CHUNK in self._chunks
+        }
+        found: set[int] = set()
+        for run in _runs(known):
+            found.update(_open_in(run, self._states.read(run[0], run[-1] + 1 - run[0])))
+        return found
+
+    def entry(self, index: int) -> Entry | None:
+        """Return an entry; None if it is not in the table."""
+        return self._entry(index) if self.begin <= index < self.next else None
+
+    def _entry(self, index: int) -> Entry:
+        return Entry._make(ENTRY.unpack(self._states.read(index, 1)))
+
+    @property
+    def newest(self) -> Entry | None:
+        """Return the half message read last; None if its entry no longer exists."""
+        if not self.next:
+            return None
+        entry = self._entry(self.next - 1)
+        return entry if entry.size else None
+
+    def open_chunks(self, begin: int = 0) -> Iterator[list[OpenHalf]]:
+        """Yield the open transactions at or after an index, in queue order, one list per chunk."""
+        for chunk in sorted(self._chunks):
+            first = max(chunk * CHUNK, self.begin, begin)
+            count = min((chunk + 1) * CHUNK, self.next) - first
+            if count <= 0 or chunk not in self._chunks:
+                continue
+            entries = ENTRY.iter_unpack(self._states.read(first, count))
+            checks = CHECK.iter_unpack(self._checks.read(first, count))
+            yield [
+                OpenHalf(index, Entry._make(entry), Check._make(check))
+                for index, (entry, check) in enumerate(zip(entries, checks, strict=True), first)
+                if entry[4] == State.PREPARED
+            ]
+
+    @property
+    def oldest(self) -> OpenHalf | None:
+        return next((halves[0] for halves in self.open_chunks() if halves), None)
+
+    @property
+    def low_water(self) -> int:
+        """Return the offset of the oldest open half message, or the next offset if none is open."""
+        oldest = self.oldest
+        return self.next if oldest is None else oldest.offset
+
+
+class OpTable:
+    """For each op message, the highest half message that it ends."""
+
+    def __init__(self, disk: Disk, folder: str, entries_per_file: int) -> None:
+        self.files: Final = EntryFiles(
+            disk, f"{folder}/ops", entry_bytes=OP.size, entries_per_file=entries_per_file
+        )
+        self.begin = self.next = self._mark = 0
+
+    def start(self, offset: int) -> None:
+        """Become an empty table whose first entry is at this offset; keep the files."""
+        self.begin = self.next = self._mark = offset
+
+    def advance(self, begin: int, next_: int) -> None:
+        """Move the bounds forwards, for recovery."""
+        self.begin = self._mark = max(self.begin, begin)
+        self.next = max(self.next, next_)
+
+    def put(self, start: int, entries: bytes) -> None:
+        self.files.write(start, entries)
+        self.next = start + len(entries) // OP.size
+
+    def mark(self, low_water: int) -> int:
+        """Return the op offset before which every op message refers to a half message that is
+        already below the low-water mark.
+        """
+        while self._mark < self.next:
+            count = min(CHUNK, self.next - self._mark)
+            for (after,) in OP.iter_unpack(self.files.read(self._mark, count)):
+                if after > low_water:
+                    return self._mark
+                self._mark += 1
+        return self._mark
+
+
+def _runs(indices: Collection[int]) -> Iterator[list[int]]:
+    """Yield the indices in order, in runs whose entries are read and written together."""
+    run: list[int] = []
+    for index in sorted(indices):
+        if run and (index - run[-1] > GAP_MAX or index - run[0] >= CHUNK):
+            yield run
+            run = []
+        run.append(index)
+    if run:
+        yield run
+
+
+def _open_in(run: Sequence[int], data: Buffer) -> list[int]:
+    """Return which entries of a run are open; `data` holds them and all entries between them."""
+    first_end = (1 - run[0]) * ENTRY.size
+    return [
+        index
+        for index in run
+        if data[(end := first_end + index * ENTRY.size) - _STATE_BYTES : end] == _OPEN_STATE
+    ]
