@@ -29,7 +29,8 @@ from cometmq.broker.registration.addresses import (
 )
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_settings
-from cometmq.broker.storing.store_driver import StoreDriver, Workers
+from cometmq.broker.storing.disk_jobs import Workers
+from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import UpdateConsumerOffset
@@ -176,9 +177,9 @@ async def test_a_broker_registers_its_advertised_address(tmp_path: Path) -> None
     app = BrokerApp(loaded, log=NO_LOG, clock=SystemClock())
     await app.start()
     try:
-        identity = app.broker.registration.identity
-        assert identity.broker_addr == app.broker.address == "127.0.0.9:30911"
-        assert app.broker.store_host == packed_host("127.0.0.9", 30911)
+        identity = app.broker.registration.registrant.identity
+        assert identity.broker_addr == app.broker.process.address == "127.0.0.9:30911"
+        assert app.broker.process.store_host == packed_host("127.0.0.9", 30911)
         main = int(app.addresses[0].rpartition(":")[2])
         assert identity.ha_server_addr == f"127.0.0.1:{main + 1}"
     finally:
@@ -217,7 +218,7 @@ async def test_the_id_of_a_master_is_ignored_with_a_warning(
     log = RecordingLog()
     app = BrokerApp(settings(**given), log=log, clock=SystemClock())
     await app.start()
-    assert app.broker.registration.identity.broker_id == 0
+    assert app.broker.registration.registrant.identity.broker_id == 0
     await app.stop()
     assert [facts["broker_id"] for facts in log.named("broker.id_ignored")] == warned
 
@@ -293,7 +294,7 @@ async def test_a_commit_is_journaled_before_its_answer_or_with_the_turn(
     )
     app = BrokerApp(loaded, log=NO_LOG, clock=SystemClock())
     await app.start()
-    journal = app.broker.journal
+    journal = app.broker.tables.journal
     assert journal is not None
     if not is_oneway:
         app.broker.driver.turn.noted.calls.pop(0)  # only the write of the answer is left
@@ -356,7 +357,7 @@ async def test_a_stop_answers_pending_sends(
             for number in range(20)
         ]
         async with asyncio.timeout(60):
-            while app.broker.driver.waiting_count < len(sends):  # noqa: ASYNC110  # no event
+            while app.broker.driver.sends.waiting_count < len(sends):  # noqa: ASYNC110  # no event
                 await asyncio.sleep(0)
         asyncio.get_running_loop().call_later(0.1, is_disk_ready.set)
         await app.stop()

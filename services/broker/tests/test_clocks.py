@@ -15,20 +15,20 @@ from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.messages import delay
 from cometmq.broker.statistics.daily_totals import History, Totals
 from cometmq.broker.storing.disk_figures import DiskFigures
-from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.stored import clock_of, stored_broker
 from cometmq.broker.timers import sample_totals
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record import decode_record
+from cometmq.remoting.testing.peer import FakePeer
 from cometmq.store.reads import finish
 from cometmq.store.results import BoundaryType, PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import START_MS, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.txn_checker.entry import NO_IMMUNITY, Check, Entry, State
-from cometmq.txn_checker.ledger import OpenHalf
 from cometmq.txn_checker.rounds import Due, due
 from cometmq.txn_checker.settings import TxnCheckerSettings
+from cometmq.txn_checker.tables import OpenHalf
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "concepts" / "clocks.md"
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -127,7 +127,7 @@ async def keep_files(_: Path, jump_ms: int) -> None:
 
 async def deliver(folder: Path, jump_ms: int) -> None:
     async with stored_broker(folder, messageDelayLevel="1s 2h") as broker:
-        broker.topics.create("T", queue_nums=1)
+        broker.tables.topics.create("T", queue_nums=1)
         clock = clock_of(broker)
         for number, moment_ms in enumerate((0, jump_ms, 0)):
             clock.jump(clock.now_ms() + moment_ms - (jump_ms if number == 2 else 0))
@@ -147,7 +147,7 @@ async def deliver(folder: Path, jump_ms: int) -> None:
 
 def step(broker: Broker) -> None:
     for _ in range(4):
-        broker.delay.step(broker.clock.now_ms())
+        broker.deferred.delays.step(broker.clock.now_ms())
         broker.driver.commit()
 
 
@@ -190,7 +190,7 @@ async def measure_rates(folder: Path, jump_ms: int) -> None:
             if second % 50 == 40:
                 clock.jump(clock.now_ms() + jump_ms)
             sample_totals(broker)
-        assert broker.stats.rate("get_count", 60) == 10.0
+        assert broker.measured.rates.rate("get_count", 60) == 10.0
         assert get_runtime(broker) == "[ 0 days, 0 hours, 2 minutes, 0 seconds ]"
 
 
@@ -202,8 +202,8 @@ def get_runtime(broker: Broker) -> str:
 async def wait_for_the_disk(_: Path, jump_ms: int) -> None:
     store = Jumping(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     results: list[PutResult] = []
-    store.rig.store.put(make_message(), results.append)
-    store.rig.store.commit()
+    store.rig.store.writer.put(make_message(), results.append)
+    store.rig.store.writer.commit()
     assert store.rig.store.upkeep.flusher.job() is not None  # this sync never ends
     store.jump(jump_ms)
     assert store.rig.store.upkeep.flusher.job() is None
@@ -217,13 +217,13 @@ async def keep_clients(folder: Path, jump_ms: int) -> None:
     async with stored_broker(folder) as broker:
         clock = clock_of(broker)
         client = Client(FakePeer(), "c", 0, 401, clock.monotonic_ms())
-        broker.producers.register("P", client)
+        broker.clients.producers.register("P", client)
         clock.jump(clock.now_ms() + jump_ms)
         expire_clients(broker)
-        assert broker.producers.clients("P")
+        assert broker.clients.producers.clients("P")
         clock.advance(121_000)
         expire_clients(broker)
-        assert not broker.producers.clients("P")
+        assert not broker.clients.producers.clients("P")
 
 
 LINES: Final[dict[str, Callable[[Path, int], Any]]] = {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
+from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Reply
 from cometmq.remoting.commands.pull import PullMessage
@@ -57,7 +57,7 @@ def test_sends_and_batches(broker: Broker) -> None:
     topic = broker.stats.topics["T"]
     assert (topic.put_count, topic.request_count) == (4, 2)
     assert topic.put_bytes == broker.store.stats().put_bytes
-    assert sum(broker.driver.put_times.classes().values()) == 4
+    assert sum(broker.driver.sends.put_times.classes().values()) == 4
 
 
 def test_a_delayed_message_counts_in_its_level_then_in_its_topic(broker: Broker) -> None:
@@ -67,7 +67,7 @@ def test_a_delayed_message_counts_in_its_level_then_in_its_topic(broker: Broker)
     assert (stats.levels[2].put_count, stats.levels[2].get_count) == (1, 0)
 
     broker.clock.advance(11_000)  # type: ignore[attr-defined]  # a FakeClock
-    broker.delay.step(broker.clock.now_ms())
+    broker.deferred.delays.step(broker.clock.now_ms())
     broker.driver.commit()
 
     assert len(records(broker, "T", 1)) == 1
@@ -90,10 +90,10 @@ def test_messages_sent_back_count_for_their_original_topic(broker: Broker) -> No
 
 
 def test_a_held_pull_counts_as_missed_and_then_found(broker: Broker) -> None:
-    broker.topics.create("T", queue_nums=4)
+    broker.tables.topics.create("T", queue_nums=4)
     call = call_with(Code.PULL_MESSAGE, PULL)
     assert ask(broker, call) is None
-    assert (broker.stats.miss_count, broker.hold.count) == (1, 1)
+    assert (broker.stats.miss_count, broker.pending.hold.count) == (1, 1)
 
     send(broker)
 
@@ -103,8 +103,8 @@ def test_a_held_pull_counts_as_missed_and_then_found(broker: Broker) -> None:
 
 
 def test_messages_of_a_multi_tag_topic_carry_the_flag(broker: Broker) -> None:
-    config = broker.topics.create("T", queue_nums=4)
-    broker.topics.put(msgspec.structs.replace(config, topic_filter_type="MULTI_TAG"))
+    config = broker.tables.topics.create("T", queue_nums=4)
+    broker.tables.topics.put(msgspec.structs.replace(config, topic_filter_type="MULTI_TAG"))
 
     send(broker, sys_flag=1)
     send_batch(broker)
@@ -114,15 +114,15 @@ def test_messages_of_a_multi_tag_topic_carry_the_flag(broker: Broker) -> None:
 
 def test_a_broker_without_write_permission_refuses_ordered_topics_only(broker: Broker) -> None:
     for topic in ("T", "Ordered"):
-        broker.topics.create(topic, queue_nums=4)
-    broker.topics.set_ordered({"Ordered"})
-    broker.apply(broker.loaded.updated({"brokerPermission": "4"}))
+        broker.tables.topics.create(topic, queue_nums=4)
+    broker.tables.topics.set_ordered({"Ordered"})
+    broker.apply(broker.config.loaded.updated({"brokerPermission": "4"}))
 
     assert send(broker).code == 0
     refused = send(broker, topic="Ordered")
     assert (refused.code, refused.remark) == (
         NO_PERMISSION,
-        f"the broker[{broker.host}] sending message is forbidden",
+        f"the broker[{broker.process.host}] sending message is forbidden",
     )
 
 
@@ -131,7 +131,10 @@ def test_the_unit_flags_of_topics_that_sends_create(broker: Broker) -> None:
     send(broker, topic="%RETRY%G", unit_mode=True)
     send(broker, topic="Plain")
 
-    flags = {topic: broker.topics.table[topic].topic_sys_flag for topic in broker.topics.table}
+    flags = {
+        topic: broker.tables.topics.table[topic].topic_sys_flag
+        for topic in broker.tables.topics.table
+    }
     assert (flags["Unit"], flags["%RETRY%G"], flags["Plain"]) == (1, 2, 0)
 
 
@@ -141,7 +144,7 @@ def test_the_retry_topic_of_a_group_in_unit_mode(broker: Broker) -> None:
 
     assert ask(broker, call_with(Code.CONSUMER_SEND_MSG_BACK, header)) == Reply()
 
-    assert broker.topics.table["%RETRY%G"].topic_sys_flag == 2
+    assert broker.tables.topics.table["%RETRY%G"].topic_sys_flag == 2
 
 
 async def test_sends_that_wait_for_the_disk_count_when_they_are_answered(tmp_path: Path) -> None:
@@ -150,13 +153,53 @@ async def test_sends_that_wait_for_the_disk_count_when_they_are_answered(tmp_pat
         call = call_with(310, HEADER, b"body")
         assert ask(broker, call) is None
         broker.clock.advance(70)  # type: ignore[attr-defined]
-        assert (broker.driver.waiting_count, broker.driver.head_wait_ms()) == (1, 70)
+        assert (broker.driver.sends.waiting_count, broker.driver.sends.head_wait_ms()) == (1, 70)
 
         await broker.driver.drain()
 
         assert last_answer(call) is not None
-        assert (broker.driver.waiting_count, broker.driver.head_wait_ms()) == (0, 0)
+        assert (broker.driver.sends.waiting_count, broker.driver.sends.head_wait_ms()) == (0, 0)
         counted = {
-            name: count for name, count in broker.driver.put_times.classes().items() if count
+            name: count for name, count in broker.driver.sends.put_times.classes().items() if count
         }
         assert counted == {"50~100ms": 1}
+
+
+async def _waited(broker: Broker, answer: Callable[[], object]) -> Mapping[str, int]:
+    """Let a send wait 70 ms for its sync, and 200 ms more for its answer; return its class."""
+    clock = clock_of(broker)
+    clock.advance(1_000)
+    call = call_with(310, HEADER, b"body")
+    assert ask(broker, call) is None
+    clock.advance(70)
+    await broker.driver.drain()
+    assert broker.driver.sends.waiting_count == 1
+    clock.advance(200)
+
+    answer()
+
+    assert last_answer(call) is not None
+    sends = broker.driver.sends
+    assert sum(sends.put_seconds.counts) == 1
+    assert sends.put_seconds.sum == pytest.approx(0.27)
+    return {name: count for name, count in sends.put_times.classes().items() if count}
+
+
+@pytest.mark.parametrize("disk", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+async def test_sends_that_wait_for_a_replica_count_with_their_whole_wait(
+    tmp_path: Path, disk: str
+) -> None:
+    async with stored_broker(tmp_path, flushDiskType=disk) as broker:
+        writer = broker.store.writer
+        writer.needs_replicas, writer.may_replicate = True, lambda _end: True
+        sends, end = broker.driver.sends, broker.store.commit_log
+
+        assert await _waited(broker, lambda: sends.note_replicated(end.end)) == {"200~500ms": 1}
+
+
+async def test_sends_that_time_out_count_with_their_whole_wait(tmp_path: Path) -> None:
+    async with stored_broker(tmp_path, syncFlushTimeout="250", slaveTimeout="250") as broker:
+        writer = broker.store.writer
+        writer.needs_replicas, writer.may_replicate = True, lambda _end: True
+
+        assert await _waited(broker, broker.driver.tick) == {"200~500ms": 1}

@@ -17,9 +17,10 @@ import pytest
 
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
+from cometmq.broker.delays.level import DelayFile
 from cometmq.broker.registration.addresses import Ports
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.storing.store_driver import Workers
+from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -38,6 +39,7 @@ from cometmq.store.testing.builders import make_message
 BOOT_ID: Final = "0" * 36
 OTHER_BOOT_ID: Final = "1" * 36
 QUEUES: Final = [(topic, queue_id) for topic in ("Orders", "Events") for queue_id in (0, 1)]
+JOURNAL_BYTES: Final = 256 << 10  # each case copies it twice
 SEALED_COUNT: Final = 40  # messages of each queue before the last checkpoint
 TAIL_COUNT: Final = 5
 STOPS: Final = ("stop", "kill", "crash")
@@ -99,7 +101,7 @@ def started(folder: Path, boot_id: str = BOOT_ID) -> Node:
     workers: Any = [worker] * len(Workers._fields)
     jobs: Any = worker
     journal = Journal(disk, store.layout.journal, worker=jobs, log=log,
-                      log_end=lambda: store.commit_log.end)  # fmt: skip
+                      file_bytes=JOURNAL_BYTES, log_end=lambda: store.commit_log.end)  # fmt: skip
     inputs = Inputs(
         loaded, clock, log, Workers(*workers), store,
         RemotingClient(ClientSettings(), log=log, clock_ms=clock.monotonic_ms),
@@ -130,11 +132,11 @@ def put(node: Node, numbers: range) -> None:
     for number in numbers:
         for topic, queue_id in QUEUES:
             text = f"{topic}-{queue_id}-{number}"
-            node.store.put(
+            node.store.writer.put(
                 make_message(topic, queue_id, body(topic, queue_id, number), tags="t", keys=text),
                 lambda _: None,
             )
-        node.store.commit()
+        node.store.writer.commit()
 
 
 async def leave(folder: Path) -> dict[str, Path]:
@@ -142,19 +144,24 @@ async def leave(folder: Path) -> dict[str, Path]:
     node = started(folder / "live")
     broker = node.broker
     for topic in ("Orders", "Events"):
-        broker.topics.create(topic, queue_nums=4)
-    broker.groups.put(SubscriptionGroupConfig(group_name="group"))
+        broker.tables.topics.create(topic, queue_nums=4)
+    broker.tables.groups.put(SubscriptionGroupConfig(group_name="group"))
     put(node, range(SEALED_COUNT))
     work(node)
-    broker.delay.adopt({1: 3})
-    tables = (broker.topics, broker.groups, broker.offsets, broker.delay)
+    broker.deferred.delays.positions.adopt(DelayFile({1: 3}))
+    tables = (
+        broker.tables.topics,
+        broker.tables.groups,
+        broker.tables.offsets,
+        broker.deferred.delays.positions,
+    )
     for number, (topic, queue_id) in enumerate(QUEUES):
-        broker.offsets.commit("group", topic, queue_id, number + 1)
+        broker.tables.offsets.commit("group", topic, queue_id, number + 1)
     for table in tables:
-        await broker.saver.save(table)
+        await broker.tables.saver.save(table)
     for number, (topic, queue_id) in enumerate(QUEUES):
-        broker.offsets.commit("group", topic, queue_id, number + 11)
-    broker.topics.create("Late", queue_nums=2)
+        broker.tables.offsets.commit("group", topic, queue_id, number + 11)
+    broker.tables.topics.create("Late", queue_nums=2)
     node.journal.write()
     job = node.store.upkeep.scrubber.job(node.clock.now_ms())
     if job is not None:
@@ -166,7 +173,7 @@ async def leave(folder: Path) -> dict[str, Path]:
         left[stop] = folder / stop
         shutil.copytree(folder / "live", left[stop])
     for table in tables:
-        await broker.saver.save(table)
+        await broker.tables.saver.save(table)
     await node.journal.close()
     node.store.close()
     left["stop"] = folder / "live"
@@ -223,15 +230,15 @@ def check_messages(node: Node) -> bool:
 
 def check_tables(node: Node) -> bool:
     broker = node.broker
-    topics = {name: broker.topics.get(name) for name in ("Orders", "Events", "Late")}
+    topics = {name: broker.tables.topics.get(name) for name in ("Orders", "Events", "Late")}
     return (
         all(
             topic is not None and topic.write_queue_nums == (2 if name == "Late" else 4)
             for name, topic in topics.items()
         )
-        and broker.groups.get("group") is not None
+        and broker.tables.groups.get("group") is not None
         and all(
-            broker.offsets.committed("group", topic, queue_id) == number + 11
+            broker.tables.offsets.committed("group", topic, queue_id) == number + 11
             for number, (topic, queue_id) in enumerate(QUEUES)
         )
     )
@@ -264,8 +271,8 @@ async def test_changed_bytes_are_noticed_or_harmless(
         return  # an operator decides
     is_whole = check_messages(node)
     work(node, 2)
-    node.store.put(make_message("Orders", 0, b"after"), lambda _: None)
-    node.store.commit()
+    node.store.writer.put(make_message("Orders", 0, b"after"), lambda _: None)
+    node.store.writer.commit()
     is_whole &= check_tables(node)
     if not is_whole:
         assert node.log.alarms, "nothing says what is wrong"

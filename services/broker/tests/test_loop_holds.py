@@ -57,7 +57,7 @@ def store(broker: ScriptedBroker, texts: list[str]) -> None:
             sys_flag=0,
             born_timestamp=1,
             born_host=bytes(8),
-            store_host=broker.broker.store_host,
+            store_host=broker.broker.process.store_host,
             body=b"x",
             properties=text,
         )
@@ -119,7 +119,7 @@ def run_broker(lane: bool, work: Any) -> None:
             maxHashSlotNum="100000",
             maxIndexNum="400000",
         )
-        broker.broker.topics.create("T", queue_nums=4)
+        broker.broker.tables.topics.create("T", queue_nums=4)
         await work(broker)
 
     with tempfile.TemporaryDirectory() as root:
@@ -228,10 +228,10 @@ def fill(broker: ScriptedBroker) -> None:
     """Fill the tables that answers contain."""
     whole = broker.broker
     for number in range(TABLE_SIZE):
-        whole.topics.create(f"topic-{number}", queue_nums=8)
-        whole.groups.put(SubscriptionGroupConfig(group_name=f"group-{number}"))
+        whole.tables.topics.create(f"topic-{number}", queue_nums=8)
+        whole.tables.groups.put(SubscriptionGroupConfig(group_name=f"group-{number}"))
         if number < TABLE_SIZE // 4:
-            whole.offsets.commit(f"group-{number}", f"topic-{number}", 0, 1)
+            whole.tables.offsets.commit(f"group-{number}", f"topic-{number}", 0, 1)
 
 
 def value_of(field: msgspec.structs.FieldInfo) -> str:
@@ -256,7 +256,7 @@ def test_no_request_holds_the_loop_whatever_the_tables_contain() -> None:
         holds.measure(lambda: connected.peer.data_received(data))
         for _ in range(200):  # some requests have no answer
             await asyncio.sleep(0)
-        while broker.broker.incremental.is_running:  # noqa: ASYNC110  # no event
+        while broker.broker.pending.incremental.is_running:  # noqa: ASYNC110  # no event
             await asyncio.sleep(0)
         connected.peer.connection_lost(None)
         return holds.longest_s
@@ -264,10 +264,10 @@ def test_no_request_holds_the_loop_whatever_the_tables_contain() -> None:
     async def work(broker: ScriptedBroker) -> None:
         whole = broker.broker
         for number in range(MANY):
-            whole.topics.create(f"topic-{number}", queue_nums=4)
-            whole.groups.put(SubscriptionGroupConfig(group_name=f"group-{number}"))
-            whole.offsets.commit("group-1", f"topic-{number}", 0, 1)
-            whole.offsets.commit(f"group-{number}", "topic-1", 0, 1)
+            whole.tables.topics.create(f"topic-{number}", queue_nums=4)
+            whole.tables.groups.put(SubscriptionGroupConfig(group_name=f"group-{number}"))
+            whole.tables.offsets.commit("group-1", f"topic-{number}", 0, 1)
+            whole.tables.offsets.commit(f"group-{number}", "topic-1", 0, 1)
         with longest_hold() as holds:
             for code in sorted(HANDLERS, key=lambda code: code in DELETING):
                 await check(partial(ask, broker, code, holds))
@@ -284,10 +284,10 @@ def items(count: int) -> bytes:
     return b"".join(parts)
 
 
-def send(topic: str, body: bytes, opaque: int, *, batch: bool = False) -> bytes:
+def send(topic: str, body: bytes, opaque: int, *, batch: bool = False, text: str = "") -> bytes:
     ext = {
         "a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
-        "i": "", "j": "0", "k": "false", "l": "0", "m": str(batch).lower(),
+        "i": text, "j": "0", "k": "false", "l": "0", "m": str(batch).lower(),
     }  # fmt: skip
     code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
     return frame(code, ext, body, opaque=opaque)
@@ -348,7 +348,7 @@ def test_requests_behind_a_large_batch_keep_their_order(lane: bool) -> None:
             for answer in (decode_header(*one[:2]) for one in frames_of(bytes(connected.wire.sent)))
         }
         assert found == {1: (0, "0"), 2: (0, "1"), 3: (0, "5001"), 4: (1, None), 5: (0, "5002")}
-        assert broker.broker.large_batches.size_bytes == 0
+        assert broker.broker.pending.large_batches.size_bytes == 0
 
     run_broker(lane, work)
 
@@ -357,7 +357,7 @@ def test_a_broker_that_stops_stores_a_large_batch_whole() -> None:
     async def work(broker: ScriptedBroker) -> None:
         connected = broker.connect()
         connected.peer.data_received(send("T", items(30_000), 1, batch=True))
-        while broker.broker.store.placing is None:  # noqa: ASYNC110  # no event
+        while broker.broker.store.writer.placing is None:  # noqa: ASYNC110  # no event
             await asyncio.sleep(0)
         assert broker.broker.store.reader.max_offset("T", 0) == 0
         await broker.broker.driver.drain()
@@ -370,3 +370,89 @@ def test_a_batch_above_the_limit_is_not_split_whole() -> None:
     item = struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"x" + bytes(2)
     items = split_batch(item * 100_000, 11)
     assert len(items) == 11
+
+
+def texts(kind: str) -> list[bytes]:
+    """Return the properties of a batch of about 4 MB that take as much time as possible."""
+    if kind == "keys":
+        return [b"KEYS\x01" + b" ".join([b"%x" % key for key in range(6_000)])] * 40
+    if kind == "separators":
+        return [b"\x02" * 32_000] * 128
+    return [b"b\x01c\x02" * 2_000] * 500
+
+
+@lanes
+@pytest.mark.parametrize("kind", ["keys", "separators", "pairs"])
+def test_batches_of_costly_properties_hold_the_loop_for_a_bounded_time(
+    lane: bool, kind: str
+) -> None:
+    parts = [struct.pack(">iiiiih", 0, 0, 0, 0, 0, len(text)) + text for text in texts(kind)]
+    data = send("T", b"".join(parts), 1, batch=True)
+
+    async def send_batch(broker: ScriptedBroker) -> float:
+        connected = broker.connect()
+        with longest_hold() as holds:
+            for start in range(0, len(data), CHUNK_BYTES):
+                await answered_later(connected, holds, data[start : start + CHUNK_BYTES])
+            while not connected.wire.sent:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0)
+            await broker.settle()
+        ((serialization, head, _),) = frames_of(bytes(connected.wire.sent))
+        assert decode_header(serialization, head).code == 0
+        connected.peer.connection_lost(None)
+        return holds.longest_s
+
+    async def work(broker: ScriptedBroker) -> None:
+        await check(lambda: send_batch(broker))
+
+    run_broker(lane, work)
+
+
+@lanes
+def test_sends_with_thousands_of_keys_hold_the_loop_for_a_bounded_time(lane: bool) -> None:
+    keys = " ".join(f"{key:x}" for key in range(6_000))
+    data = b"".join(send("T", b"x", number, text=f"KEYS\x01{keys}") for number in range(100))
+
+    async def send_all(broker: ScriptedBroker) -> float:
+        connected = broker.connect()
+        with longest_hold() as holds:
+            for start in range(0, len(data), CHUNK_BYTES):
+                await answered_later(connected, holds, data[start : start + CHUNK_BYTES])
+            async with asyncio.timeout(30):
+                while len(frames_of(bytes(connected.wire.sent))) < 100:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            await broker.settle()
+        connected.peer.connection_lost(None)
+        return holds.longest_s
+
+    async def work(broker: ScriptedBroker) -> None:
+        await check(lambda: send_all(broker))
+
+    run_broker(lane, work)
+
+
+@lanes
+def test_a_batch_does_not_multiply_the_properties_of_its_request(lane: bool) -> None:
+    body = struct.pack(">iiiiih", 0, 0, 0, 0, 0, 0) * 8_000
+    data = send("T", body, 1, batch=True, text=f"a\x01{'b' * 30_000}")
+    assert len(data) < CHUNK_BYTES
+
+    async def send_batch(broker: ScriptedBroker) -> float:
+        connected = broker.connect()
+        connected.peer.data_received(send("T", b"x", 0))  # the lane knows the topic
+        await broker.settle()
+        connected.wire.sent.clear()
+        with longest_hold() as holds:
+            await answered_later(connected, holds, data)
+            while not connected.wire.sent:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0)
+        ((serialization, head, _),) = frames_of(bytes(connected.wire.sent))
+        answer = decode_header(serialization, head)
+        assert (answer.code, "33554432" in str(answer.remark)) == (13, True)
+        connected.peer.connection_lost(None)
+        return holds.longest_s
+
+    async def work(broker: ScriptedBroker) -> None:
+        await check(lambda: send_batch(broker))
+
+    run_broker(lane, work)

@@ -57,4 +57,4 @@ async def test_the_broker_says_how_to_repair_an_outdated_module(
     broker.log = log = RecordingLog()
     assert open_lane(broker) is None
     assert len(log.named("native.outdated")) == is_enabled
-    assert ("make setup" in broker.send_path) is is_enabled
+    assert ("make setup" in broker.process.send_path) is is_enabled

@@ -149,7 +149,13 @@ def contents(rig, disk):
         for key in sorted(store.reader.queue_ids())
     }
     found = finish(store.reader.query("T", "A1", 64, 0, 1 << 62)).records
-    state = store.confirm_offset, store.commit_log.end, store.recovered, queues, found
+    state = (
+        store.commit_log.confirm_offset,
+        store.commit_log.end,
+        store.upkeep.recovered,
+        queues,
+        found,
+    )
     store.close()
     return state, {path: bytes(data) for path, data in disk.contents.items()}
 
@@ -167,17 +173,19 @@ def replicate(log, pieces, limits, read_range):
     """Append a log in pieces of the given sizes; the confirm offset lags by the given bytes."""
     disk = MemoryDisk()
     rig = StoreRig(disk, native=NativeCode(read_range))
-    rig.store.role_writable = False
+    rig.store.write_state.role_writable = False
     seen, start, step = [], 0, 0
     while start < len(log):
         size = pieces[step % len(pieces)]
         lag = limits[step % len(limits)]
         if lag is not None:
-            rig.store.confirm(max(0, start - lag))
+            rig.store.publisher.confirm(max(0, start - lag))
         end = min(start + size, len(log))
-        seen.append(outcome(lambda at=start, part=log[start:end]: rig.store.append_raw(at, part)))
+        seen.append(
+            outcome(lambda at=start, part=log[start:end]: rig.store.replica.append(at, part))
+        )
         start, step = end, step + 1
-    seen.append(outcome(lambda: rig.store.confirm(None)))
+    seen.append(outcome(lambda: rig.store.publisher.confirm(None)))
     rig.work(2)
     return seen, contents(rig, disk)
 

@@ -18,44 +18,44 @@ def test_only_a_master_registers_as_a_master(ordinal):
 
 
 def test_a_broker_without_a_group_has_the_role_of_its_settings():
-    assert memory_broker().is_master
+    assert memory_broker().role.is_master
     slave = memory_broker(brokerRole="SLAVE", brokerId="2")
-    assert slave.is_slave
-    assert (slave.role.broker_id, slave.registration.identity.epoch) == (2, None)
+    assert slave.role.is_slave
+    assert (slave.role.state.broker_id, slave.registration.registrant.identity.epoch) == (2, None)
 
 
 def test_a_member_of_a_group_accepts_nothing_before_it_has_a_role():
     broker = memory_broker(**GROUP)
 
-    assert (broker.role.role, broker.role.broker_id) == (Role.FENCED, 1)
-    assert not broker.is_master
-    assert not broker.store.role_writable
-    assert not broker.store.needs_replicas
+    assert (broker.role.state.role, broker.role.state.broker_id) == (Role.FENCED, 1)
+    assert not broker.role.is_master
+    assert not broker.store.write_state.role_writable
+    assert not broker.store.writer.needs_replicas
 
 
 def test_a_role_that_changes_takes_effect_everywhere_at_once():
     broker = memory_broker(**GROUP)
 
-    broker.take_role(Role.MASTER, 7)
-    assert broker.is_master
-    assert broker.store.role_writable
-    assert broker.store.needs_replicas
-    identity = broker.registration.identity
+    broker.role.take(Role.MASTER, 7)
+    assert broker.role.is_master
+    assert broker.store.write_state.role_writable
+    assert broker.store.writer.needs_replicas
+    identity = broker.registration.registrant.identity
     assert (identity.broker_id, identity.epoch) == (0, 7)
 
-    broker.take_role(Role.SLAVE, 8)
-    assert broker.is_slave
-    assert not broker.store.role_writable
-    assert not broker.store.needs_replicas
-    identity = broker.registration.identity
+    broker.role.take(Role.SLAVE, 8)
+    assert broker.role.is_slave
+    assert not broker.store.write_state.role_writable
+    assert not broker.store.writer.needs_replicas
+    identity = broker.registration.registrant.identity
     assert (identity.broker_id, identity.epoch) == (1, 8)
 
 
 def test_the_same_role_again_changes_nothing():
     broker = memory_broker(**GROUP)
-    broker.take_role(Role.MASTER, 7)
-    identity = broker.registration.identity
+    broker.role.take(Role.MASTER, 7)
+    identity = broker.registration.registrant.identity
 
-    broker.take_role(Role.MASTER, 7)
+    broker.role.take(Role.MASTER, 7)
 
-    assert broker.registration.identity is identity
+    assert broker.registration.registrant.identity is identity

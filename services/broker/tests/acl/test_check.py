@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.broker.acl.check import (
@@ -16,7 +17,6 @@ from cometmq.broker.acl.check import (
     AccessControl,
     Rules,
 )
-from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.replay import call_of, expected_answer
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
@@ -25,8 +25,10 @@ from cometmq.remoting.command import Call, Request
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import ServerError
-from cometmq.remoting.signature import SessionCredentials, signing
+from cometmq.remoting.signature import FORWARDED, SessionCredentials, signing
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.testing.peer import FakePeer
+from cometmq.remoting.transport.bodies import BODY_BYTES_MAX
 from cometmq.runtime.acl.accounts import SHARED_TOPICS, Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
 
@@ -48,6 +50,7 @@ SEND = {
     "producerGroup": "P", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0",
     "sysFlag": "0", "bornTimestamp": "0", "flag": "0",
 }  # fmt: skip
+RECALL = {"topic": "T", "recallHandle": "none"}
 SEND_V2 = {"a": "P", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
 PULL = {
     "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "0", "commitOffset": "0",
@@ -183,6 +186,7 @@ def test_an_account_s_white_address_needs_no_signature() -> None:
         (Code.SEND_MESSAGE_V2, {**SEND_V2, "b": "AclReadOnly"}, b"m", "topic:AclReadOnly"),
         (Code.SEND_MESSAGE_V2, {**SEND_V2, "b": "%RETRY%AclDenied"}, b"m", "group:AclDenied"),
         (Code.SEND_BATCH_MESSAGE, {**SEND_V2, "b": "Other"}, b"m", "topic:Other"),
+        (Code.RECALL_MESSAGE, {**RECALL, "topic": "Other"}, b"", "topic:Other"),
         (Code.SEND_REPLY_MESSAGE, {**SEND, "topic": "Other"}, b"m", "topic:Other"),
         (Code.SEND_REPLY_MESSAGE_V2, {**SEND_V2, "b": "Other"}, b"m", "topic:Other"),
         (Code.CONSUMER_SEND_MSG_BACK, {**BACK, "group": "AclDenied"}, b"", "group:AclDenied"),
@@ -333,7 +337,7 @@ ACCOUNTS = {
 }
 SENDS = {
     Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE,
-    Code.SEND_REPLY_MESSAGE_V2,
+    Code.SEND_REPLY_MESSAGE_V2, Code.RECALL_MESSAGE,
 }  # fmt: skip
 CONSUMES = {*NEEDS, *NEEDS_OF_5} - SENDS
 ALLOWED = {
@@ -352,7 +356,7 @@ def test_each_account_may_change_what_its_rights_cover(name: str) -> None:
     access = control([account])
     changing = sorted(COMMANDS.keys() & {*NEEDS, *NEEDS_OF_5, *ADMIN_CODES, *ADMIN_CODES_OF_5})
     fields: dict[int, dict[str, str]] = {
-        code: (SEND_V2 if code in (310, 320, 325) else SEND) for code in SENDS
+        code: (SEND_V2 if code in (310, 320, 325) else SEND) | RECALL for code in SENDS
     }
     others = {**PULL, **QUERY, **BACK}
     allowed = {
@@ -421,3 +425,30 @@ def test_missing_and_denied_rights_have_different_remarks() -> None:
 
 def test_an_undecodable_heartbeat_is_answered() -> None:
     assert refusal(signed(Code.HEART_BEAT, {}, b"{")) is not None
+
+
+@pytest.mark.parametrize("white", ["127.0.0.1", ""])
+def test_the_address_of_a_forwarding_broker_grants_nothing(white: str) -> None:
+    """A follower checks what the header names; the master, the topic of a half message."""
+    user = msgspec.structs.replace(USER, white_remote_address="127.0.0.1")
+    access = control([user], white=white)
+    end = {"producerGroup": "P", "tranStateTableOffset": "0", "commitLogOffset": "0",
+           "commitOrRollback": "8"}  # fmt: skip
+    assert access.writer(signed(37, end)) is None, "the client itself has this address"
+
+    forwarded = signed(37, {**end, FORWARDED: "true"})
+    check = access.writer(forwarded)
+    assert check is not None
+    with pytest.raises(ServerError, match="No default permission for topic:Secret"):
+        check("Secret")
+
+    assert refusal(received(37, {**end, FORWARDED: "true"}), control([user], "127.0.0.1")) is None
+
+
+@pytest.mark.parametrize("code", [Code.HEART_BEAT, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ])
+def test_a_large_body_is_not_decoded_for_its_rights(code: Code) -> None:
+    """The handler refuses it, but this check comes first: 15 MB held the loop for half a second."""
+    body = b'{"consumerGroup":"g","clientId":"%b","mqSet":[]}' % bytes(b"c" * BODY_BYTES_MAX)
+    remark = refusal(signed(code, body=body))
+    assert remark is not None
+    assert "may have at most 1048576 bytes" in remark

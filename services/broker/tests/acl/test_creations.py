@@ -10,7 +10,6 @@ import pytest
 
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.broker import Broker
-from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.stored import ask, stored_broker
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.dialect import encode_json
@@ -22,6 +21,7 @@ from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.signature import SessionCredentials, signing
+from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
 
@@ -49,9 +49,9 @@ PULL = {
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     async with stored_broker(tmp_path) as broker:
-        broker.topics.put(TopicConfig(topic_name="T"))
+        broker.tables.topics.put(TopicConfig(topic_name="T"))
         accounts = Accounts([Account(READER)], [Addresses("")], version=DataVersion(), versions={})
-        broker.acl = SimpleNamespace(control=AccessControl(accounts, clock_ms=lambda: 0))  # type: ignore[assignment]
+        broker.admission.acl = SimpleNamespace(control=AccessControl(accounts, clock_ms=lambda: 0))  # type: ignore[assignment]
         yield broker
 
 
@@ -64,9 +64,9 @@ def serve(broker: Broker, code: int, ext: dict[str, str], body: bytes = b"") -> 
     sender.send(Request(code, None, body, fields))
     call: Call[Any] = receiver.receive(bytes(sender.take()), 0)[0]
     call.peer = FakePeer()
-    assert broker.acl is not None
+    assert broker.admission.acl is not None
     try:
-        broker.acl.control.check(broker, call)
+        broker.admission.acl.control.check(broker, call)
     except CommandError as error:
         return error
     return ask(broker, call)
@@ -79,7 +79,7 @@ def beat(group: str, topic: str = "T") -> bytes:
 
 
 async def test_a_reader_creates_only_what_is_its_own(broker: Broker) -> None:
-    topics, groups = set(broker.topics.table), set(broker.groups.table)
+    topics, groups = set(broker.tables.topics.table), set(broker.tables.groups.table)
     for group in ("Own", "Other"):
         serve(broker, Code.HEART_BEAT, {}, beat(group))
         for topic in ("T", "New"):
@@ -98,24 +98,26 @@ async def test_a_reader_creates_only_what_is_its_own(broker: Broker) -> None:
                     header = {V2.get(name, "b"): value for name, value in header.items()}
                 serve(broker, code, header, b"x")
 
-    assert set(broker.topics.table) - topics <= OWN
-    assert set(broker.groups.table) - groups == {"Own"}
-    assert {key.partition("@")[2] for key in broker.offsets.table} <= {"Own"}
+    assert set(broker.tables.topics.table) - topics <= OWN
+    assert set(broker.tables.groups.table) - groups == {"Own"}
+    assert {key.partition("@")[2] for key in broker.tables.offsets.table} <= {"Own"}
 
 
 @pytest.mark.parametrize("topic", ["New_REPLY_TOPIC", "New", "%RETRY%Other"])
 async def test_a_reply_creates_no_topic(broker: Broker, topic: str) -> None:
-    before = set(broker.topics.table)
+    before = set(broker.tables.topics.table)
     result = serve(broker, Code.SEND_REPLY_MESSAGE, SEND | {"topic": topic}, b"x")
     reply = result if isinstance(result, CommandError) else await result.header
     assert reply.code != 0
-    assert set(broker.topics.table) == before
+    assert set(broker.tables.topics.table) == before
 
 
 async def test_the_peer_of_a_signed_request_is_its_account(broker: Broker) -> None:
-    broker.settings = broker.settings.__class__(groups_max=len(broker.groups.table))
+    groups_max = str(len(broker.tables.groups.table))
+    broker.apply(broker.config.loaded.updated({"groupsMax": groups_max}))
     reply = serve(broker, Code.HEART_BEAT, {}, beat("Own"))
     assert reply.code == 26
-    broker.settings = broker.settings.__class__(groups_max=1000, peer_share_max=1, topics_max=50)
+    bounds = {"groupsMax": "1000", "peerShareMax": "1", "topicsMax": "50"}
+    broker.apply(broker.config.loaded.updated(bounds))
     reply = serve(broker, Code.HEART_BEAT, {}, beat("Own"))
     assert "the account readerKey has 0" in reply.remark

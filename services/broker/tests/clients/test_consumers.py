@@ -6,12 +6,13 @@ from cometmq.broker.clients.consumers import (
     MISMATCH_INTERVAL_MS,
     ConsumerGroup,
     Consumers,
-    notify_members,
 )
 from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client
-from cometmq.broker.testing import FakePeer, RecordingLog, Sent
+from cometmq.broker.testing import FakePeer, RecordingLog
+from cometmq.broker.testing.brokers import notify_members
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Request
 from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
 
 
@@ -166,7 +167,9 @@ def test_all_members_get_a_oneway_notice() -> None:
 
     consumers.register(data("T"), client(two, "c2"))
 
-    notice = Sent(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChanged("G"))
+    notice = Request(
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChanged("G"), is_oneway=True
+    )
     assert one.sent == [notice, notice]
     assert two.sent == [notice]
 
@@ -205,4 +208,8 @@ def test_a_hint_reaches_each_connection_once(consumers: Consumers) -> None:
     consumers.register(data("T"), client(other, "c2"))
     consumers.hint()
     header = NotifyConsumerIdsChanged(consumer_group="G")
-    assert one.sent == other.sent == [Sent(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)]
+    assert (
+        one.sent
+        == other.sent
+        == [Request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, is_oneway=True)]
+    )

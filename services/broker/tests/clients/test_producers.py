@@ -90,6 +90,19 @@ def test_the_newest_open_connection_of_a_client_counts() -> None:
     assert producers.find("c2") is None
 
 
+def test_an_inner_producer_does_not_stand_in_for_a_client() -> None:
+    """It needs no right to any topic, and would get the replies to the client with this id."""
+    producers, asker, thief = Producers(), FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
+    producers.register("CLIENT_INNER_PRODUCER", client(thief))
+    assert producers.find("c1") is None
+    assert producers.peers_of("c1") == {thief}
+
+    for peer in (asker, thief):
+        producers.register("CLIENT_INNER_PRODUCER", client(peer))
+    producers.register("G", client(asker))
+    assert producers.find("c1") is asker
+
+
 def test_a_client_that_changes_its_id_is_found_under_the_new_one_only() -> None:
     producers, peer = Producers(), FakePeer()
     producers.register("G", client(peer, "old"))

@@ -194,9 +194,11 @@ def test_a_commit_log_elsewhere_is_not_moved(tmp_path):
 async def test_the_record_that_a_member_reads_is_told_until_it_is_gone(controlled):
     group = controlled.group
     await group.until_master()
-    await group.until(lambda: all(group.member(n).record_uid for n in (0, 1)))
+    watches = [app.copies.watch for app in group.apps.values() if app.copies is not None]
+    assert len(watches) == 2
+    await group.until(lambda: all(watch.uid for watch in watches))
     group.place.delete()
-    await group.until(lambda: not any(group.member(n).record_uid for n in (0, 1)))
+    await group.until(lambda: not any(watch.uid for watch in watches))
 
 
 async def test_a_control_port_needs_a_group(tmp_path):

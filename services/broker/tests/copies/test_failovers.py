@@ -52,7 +52,7 @@ async def test_the_first_election_opens_one_master_that_all_others_follow(
         for ordinal in group.apps:
             role = Role.MASTER if ordinal == master else Role.SLAVE
             assert group.status(ordinal).role is role
-            identity = group.apps[ordinal].broker.registration.identity
+            identity = group.apps[ordinal].broker.registration.registrant.identity
             assert identity.broker_id == (0 if ordinal == master else ordinal + 1)
             assert identity.epoch == group.record.epoch
         async with group.client(master) as client:
@@ -158,7 +158,7 @@ async def test_messages_are_refused_while_too_few_copies_are_in_sync(tmp_path: P
             with pytest.raises(CommandError, match="minInSync=2") as caught:
                 await client.send(b"refused", topic="New")
             assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
-            assert "New" not in group.apps[master].broker.topics.table
+            assert "New" not in group.apps[master].broker.tables.topics.table
             await group.start(1 - master)
             await group.until_in_sync(0, 1)
             assert (await client.send(b"accepted")).code == 0
@@ -186,7 +186,7 @@ async def test_a_slave_forwards_what_changes_state_to_its_master(tmp_path: Path)
                 assert await client.committed() == 7
             forwarder = group.apps[1 - master].copies
             assert forwarder is not None
-            assert forwarder.gate.forwarded_count >= 21
+            assert forwarder.gate.diversion.forwarded_count >= 21
 
 
 async def test_a_send_to_a_broker_without_a_master_names_the_election(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ async def test_a_send_to_a_broker_without_a_master_names_the_election(tmp_path: 
                 await client.send(b"refused", topic="New")
         assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "disk" not in str(caught.value)
-        assert "New" not in group.apps[master].broker.topics.table
+        assert "New" not in group.apps[master].broker.tables.topics.table
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ async def test_a_deleted_topic_does_not_return_if_all_brokers_are_killed(tmp_pat
             await group.start(ordinal)
         await group.until_master()
         await group.until_in_sync(0, 1)
-        tables = [app.broker.topics.table for app in group.apps.values()]
+        tables = [app.broker.tables.topics.table for app in group.apps.values()]
         assert ["Old" in table for table in tables] == [False, False]
 
 
@@ -348,10 +348,11 @@ async def test_a_master_whose_copies_answer_goes_on_without_the_record(tmp_path:
         group.ports[master].is_cut_off = True
         membership = group.apps[master].copies
         assert membership is not None
-        leader = membership.roles.leader
-        assert leader is not None
-        leader._renewed_ms -= 60_000  # longer than the renew deadline
-        leader._adopt(leader.view)
+        leading = membership.current.leading
+        assert leading is not None
+        confirmation = leading.confirmation
+        confirmation.attendance.renewed_ms -= 60_000  # longer than the renew deadline
+        confirmation.adopt(confirmation.view)
         async with group.client(master) as client:
             for _ in range(20):
                 assert (await client.send(b"accepted")).code == 0
@@ -399,12 +400,13 @@ async def test_a_master_whose_lease_ended_while_it_slept_answers_nothing(tmp_pat
         group.ports[master].is_cut_off = True
         membership = group.apps[master].copies
         assert membership is not None
-        leader = membership.roles.leader
-        assert leader is not None
+        leading = membership.current.leading
+        assert leading is not None
+        confirmation = leading.confirmation
         async with group.client(master) as client:
             assert (await client.send(b"awake")).code == 0
-            leader._renewed_ms -= 60_000
-            leader._adopt(leader.view)
+            confirmation.attendance.renewed_ms -= 60_000
+            confirmation.adopt(confirmation.view)
             with pytest.raises(CometError):
                 await client.send(b"late")
         await group.until(lambda: group.status(master).role is Role.FENCED)

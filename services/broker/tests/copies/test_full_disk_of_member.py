@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.copies.roles import membership as member
+from cometmq.broker.copies.roles import member_driver
 from cometmq.broker.testing.member_rig import ME, Rig, X, record, running
-from cometmq.ha import events
+from cometmq.ha import member as rules
 from cometmq.ha.epochs import HistoryUnsaved
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.state import State
@@ -22,7 +22,7 @@ class FullDisk:
         self.number = errno.ENOSPC
         self.tries = 0
         self._save = rig.file.save
-        monkeypatch.setattr(member, "FULL_RETRY_MS", 1)
+        monkeypatch.setattr(member_driver, "FULL_RETRY_MS", 1)
         monkeypatch.setattr(rig.file, "save", self.save)
 
     def save(self, state: State) -> None:
@@ -65,7 +65,7 @@ async def test_a_member_whose_state_did_not_fit_on_the_disk_takes_part_again(
         assert rig.role is Role.FAILED
         disk.number = 0
         await rig.until(lambda: rig.role is Role.SLAVE and rig.member.status().epoch == 4)
-        assert rig.duties.calls[-1] == ("follow", 1, 4)
+        assert rig.duties.calls[-1] == ("start", 1, 4)
         rig.inbox.want_read()
         await rig.until(lambda: rig.saved.last_in_sync == (ME, X))
 
@@ -95,21 +95,22 @@ FULL = HistoryUnsaved(errno.ENOSPC, "No space left on device: epoch file")
 async def test_a_winner_whose_history_did_not_fit_on_the_disk_takes_part_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(member, "FULL_RETRY_MS", 1)
+    monkeypatch.setattr(member_driver, "FULL_RETRY_MS", 1)
     async with running(tmp_path) as rig:
-        begin = rig.duties.begin_epoch
+        perform = rig.duties.perform
 
-        async def begin_with_full_disk(epoch: int) -> None:
-            await begin(epoch)
-            raise FULL
+        async def begin_with_full_disk(action: rules.Duty) -> None:
+            await perform(action)
+            if isinstance(action, rules.BeginEpoch):
+                raise FULL
 
-        monkeypatch.setattr(rig.duties, "begin_epoch", begin_with_full_disk)
+        monkeypatch.setattr(rig.duties, "perform", begin_with_full_disk)
         rig.write(record(1))
         await rig.until(lambda: rig.role is Role.FAILED)
         rig.duties.error = FULL
         await rig.until(lambda: rig.duties.calls.count(("repair",)) >= 2)
         assert rig.role is Role.FAILED
-        monkeypatch.setattr(rig.duties, "begin_epoch", begin)
+        monkeypatch.setattr(rig.duties, "perform", perform)
         rig.duties.error = None
         await rig.until(lambda: rig.role is Role.MASTER)
         assert rig.member.status().epoch == 2  # its promise of epoch 1 is used up (R4)
@@ -119,13 +120,13 @@ async def test_a_winner_whose_history_did_not_fit_on_the_disk_takes_part_again(
 async def test_a_slave_whose_history_did_not_fit_on_the_disk_follows_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(member, "FULL_RETRY_MS", 1)
+    monkeypatch.setattr(member_driver, "FULL_RETRY_MS", 1)
     async with running(tmp_path) as rig:
         rig.write(record(4, holder=X))
         await rig.until(lambda: rig.member.status().epoch == 4)
         rig.duties.calls.clear()
         rig.inbox.store_failed(FULL)
-        await rig.until(lambda: rig.duties.calls[-1:] == [("follow", 1, 4)])
+        await rig.until(lambda: rig.duties.calls[-1:] == [("start", 1, 4)])
         assert rig.duties.calls[:3] == [("close",), ("stop",), ("repair",)]
         assert rig.log.named("member.failed")[0]["step"] == "SaveHistory"
 
@@ -139,7 +140,7 @@ async def test_a_store_that_fails_besides_a_full_disk_does_not_recover(
         disk = FullDisk(rig, monkeypatch)
         rig.write(record(4, holder=X, in_sync=(X,)))
         await rig.until(lambda: rig.role is Role.FAILED)
-        rig.inbox.observe(events.StoreFailed())
+        rig.inbox.observe(rules.StoreFailed())
         disk.number = 0
         with pytest.raises(OrderRefused):
             await rig.member.fence(9)

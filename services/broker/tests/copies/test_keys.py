@@ -95,7 +95,7 @@ async def test_a_changed_key_file_takes_effect_without_a_failed_send(
                 keys = [line.encode() for line in text.split() if len(line) > 32]
                 await group.until(
                     lambda keys=keys: all(  # type: ignore[misc]
-                        list(app.broker.member_keys.current()) == keys
+                        list(app.broker.admission.member_keys.current()) == keys
                         for app in group.apps.values()
                     )
                 )
@@ -118,7 +118,7 @@ async def test_a_half_written_key_file_changes_nothing(
             await group.until(
                 lambda number=number: len(log.named("group_key.unusable")) == number  # type: ignore[misc]
             )
-            assert group.apps[0].broker.member_keys.current() == (OLD.encode(),)
+            assert group.apps[0].broker.admission.member_keys.current() == (OLD.encode(),)
         assert str(key_file) in str(log.named("group_key.unusable")[0]["error"])
 
 

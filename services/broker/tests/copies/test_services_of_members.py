@@ -5,8 +5,10 @@ import asyncio
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from cometmq.broker.delays.level import DelayFile
 from cometmq.broker.testing.broker_groups import BrokerGroup, running_group
 from cometmq.broker.testing.clients import Client
 from cometmq.broker.testing.process import RecordingNamesrv
@@ -17,12 +19,14 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
-from cometmq.remoting.commands.send import SendMessageReply
+from cometmq.remoting.commands.send import RecallMessage, RecallMessageReply, SendMessageReply
 from cometmq.remoting.commands.topics import UpdateAndCreateTopic
 from cometmq.remoting.commands.transactions import EndTransaction
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT
 from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.remoting.message.recall_handle import RecallHandle
+from cometmq.store.log.damage import DamagedRange
 
 DELAYED = "DELAY\x011\x02UNIQ_KEY\x01{}\x02"  # delay level 1: one second
 HALF = "UNIQ_KEY\x01K\x02TRAN_MSG\x01true\x02PGROUP\x01P"
@@ -74,6 +78,22 @@ async def test_delayed_messages_are_delivered_once_by_whoever_is_master(tmp_path
             assert sorted(await bodies(client)) == sorted(sent)
 
 
+async def test_a_new_master_skips_recalled_messages_too(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2, messageDelayLevel="6s") as group:
+        old = group.master
+        assert old is not None
+        async with group.client(old) as client:
+            for number in range(2):
+                await client.send(b"%d" % number, properties=DELAYED.format(number))
+            handle = RecallHandle("T", "broker-a", 0, "0").encode()
+            recall = RecallMessage("T", handle)
+            answer = await client.invoke(RequestCode.RECALL_MESSAGE, recall)
+            assert answer.header == RecallMessageReply("0")
+        new = await fail_over(group)
+        async with group.client(new) as client:
+            assert await until_bodies(client, 1) == [b"1"]
+
+
 async def test_delayed_messages_are_delivered_once_across_a_switchover(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
         old = group.master
@@ -88,6 +108,36 @@ async def test_delayed_messages_are_delivered_once_across_a_switchover(tmp_path:
             await until_bodies(client, 20)
             await asyncio.sleep(0.5)
             assert sorted(await bodies(client)) == sorted(b"%d" % n for n in range(20))
+
+
+async def test_a_new_master_counts_no_message_below_an_old_position_as_delivered(
+    tmp_path: Path,
+) -> None:
+    async with running_group(tmp_path, 2) as group:
+        old = group.master
+        assert old is not None
+        positions = msgspec.Raw(encode_json(DelayFile({1: 17})))
+        group.apps[1 - old].broker.deferred.delays.positions.apply_changes(positions)
+        new = await fail_over(group)
+        async with group.client(new) as client:
+            await client.send(b"delayed", properties=DELAYED.format("K"))
+            assert await until_bodies(client, 1) == [b"delayed"]
+
+
+async def test_a_damaged_delayed_message_waits_for_its_repair(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2) as group:
+        master = group.master
+        assert master is not None
+        log = group.apps[master].broker.store.commit_log
+        async with group.client(master) as client:
+            answer = await client.send(b"damaged", properties=DELAYED.format("A"))
+            await client.send(b"intact", properties=DELAYED.format("B"))
+            assert isinstance(answer.header, SendMessageReply)
+            place = parse_offset_message_id(answer.header.msg_id).physical_offset
+            log.set_damage([DamagedRange(place, place + 1)])
+            assert await until_bodies(client, 1) == [b"intact"]
+            log.set_damage([])
+            assert await until_bodies(client, 2) == [b"intact", b"damaged"]
 
 
 def end_of(response: Response) -> EndTransaction:
@@ -221,11 +271,11 @@ async def test_a_topic_that_an_operator_created_just_before_a_failover_exists(
         assert old is not None
         async with group.client(1 - old) as slave:
             await slave.invoke(RequestCode.UPDATE_AND_CREATE_TOPIC, topic("Forwarded"))
-        assert group.apps[old].broker.topics.table["Forwarded"].write_queue_nums == 3
+        assert group.apps[old].broker.tables.topics.table["Forwarded"].write_queue_nums == 3
         async with group.client(old) as client:
             await client.invoke(RequestCode.UPDATE_AND_CREATE_TOPIC, topic("Created"))
         new = await fail_over(group)
-        topics = group.apps[new].broker.topics.table
+        topics = group.apps[new].broker.tables.topics.table
         assert topics["Created"].write_queue_nums == 3
         assert topics["Forwarded"].write_queue_nums == 3
 
@@ -246,12 +296,12 @@ async def test_topics_and_groups_are_not_created_while_too_few_copies_are_in_syn
                 await client.invoke(RequestCode.UPDATE_AND_CREATE_TOPIC, topic("New"))
             with pytest.raises(CommandError, match="nothing was changed: fewer copies"):
                 await client.invoke(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, payers)
-            assert "New" not in broker.topics.table
-            assert "payers" not in broker.groups.table
+            assert "New" not in broker.tables.topics.table
+            assert "payers" not in broker.tables.groups.table
             await group.start(1 - master)
             await group.until_in_sync(0, 1)
             await client.invoke(RequestCode.UPDATE_AND_CREATE_TOPIC, topic("New"))
-            assert "New" in broker.topics.table
+            assert "New" in broker.tables.topics.table
 
 
 async def test_a_change_that_cannot_be_journaled_is_not_confirmed(tmp_path: Path) -> None:
@@ -259,7 +309,7 @@ async def test_a_change_that_cannot_be_journaled_is_not_confirmed(tmp_path: Path
     async with running_group(tmp_path, 2) as group:
         master = group.master
         assert master is not None
-        journal = group.apps[master].broker.journal
+        journal = group.apps[master].broker.tables.journal
         assert journal is not None
         journal.fault = "no space"
         async with group.client(master) as client:

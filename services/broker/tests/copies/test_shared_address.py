@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.copies.roles import leading_away
+from cometmq.broker.copies.roles import stale_clients
 from cometmq.broker.registration.addresses import packed_host
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.start_checks import check_settings
@@ -39,7 +39,7 @@ async def test_the_master_registers_the_address_of_the_group_and_messages_carry_
         await group.start(old)
         await group.until_in_sync(0, 1)
         addresses = {
-            ordinal: app.broker.registration.identity.broker_addr
+            ordinal: app.broker.registration.registrant.identity.broker_addr
             for ordinal, app in group.apps.items()
         }
     assert addresses == {new: ADDRESS, old: group.address(old)}
@@ -51,7 +51,7 @@ async def test_a_slave_hints_its_consumers_once_when_the_master_falls_silent(
     async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
         old = group.master
         assert old is not None
-        consumers, hints = group.apps[1 - old].broker.consumers, []
+        consumers, hints = group.apps[1 - old].broker.clients.consumers, []
         consumers.hint = lambda: hints.append(group.master)  # type: ignore[method-assign]
         await group.kill(old)
         await group.until(lambda: hints)
@@ -67,8 +67,9 @@ async def test_a_master_that_is_cut_off_closes_the_connections_of_clients(tmp_pa
         async with group.client(old) as client:
             await client.send(b"before")
             assert app.copies is not None
-            assert app.copies.roles.leader is not None
-            app.copies.roles.leader.is_cut_off = lambda: True  # type: ignore[method-assign]
+            leading = app.copies.current.leading
+            assert leading is not None
+            leading.confirmation.is_cut_off = lambda: True  # type: ignore[method-assign]
             server = app._server
             assert server is not None
             await group.until(lambda: not tuple(server.peers))
@@ -98,7 +99,7 @@ async def test_a_client_that_knows_two_addresses_of_the_master_is_one_member(
 async def test_a_former_master_closes_the_connections_that_have_stayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leading_away, "AFTER_MS", (300, 600, 900))
+    monkeypatch.setattr(stale_clients, "AFTER_MS", (300, 600, 900))
     async with running_group(tmp_path, 2, groupAddress=ADDRESS) as group:
         old = group.master
         assert old is not None
@@ -126,8 +127,8 @@ def test_a_connection_is_closed_when_none_of_its_requests_is_under_way() -> None
         def reset(self) -> None:
             closed.append(self.name)
 
-    clients: list[leading_away.Client] = [Connection("a"), Connection("b")]
-    away = leading_away.LeadingAway(
+    clients: list[stale_clients.Client] = [Connection("a"), Connection("b")]
+    away = stale_clients.StaleClients(
         lambda: clients,
         lambda one: isinstance(one, Connection) and one.name in busy,
         lambda: now_ms,
@@ -135,7 +136,7 @@ def test_a_connection_is_closed_when_none_of_its_requests_is_under_way() -> None
     away.begin()
     away.tick()
     assert closed == []
-    now_ms = leading_away.AFTER_MS[0]
+    now_ms = stale_clients.AFTER_MS[0]
     away.tick()
     assert closed == ["a"]
     busy.clear()
@@ -143,7 +144,7 @@ def test_a_connection_is_closed_when_none_of_its_requests_is_under_way() -> None
     assert closed == ["a", "b"]
     clients.append(Connection("c"))
     away.end()
-    now_ms = leading_away.AFTER_MS[-1]
+    now_ms = stale_clients.AFTER_MS[-1]
     away.tick()
     assert closed == ["a", "b"]
 

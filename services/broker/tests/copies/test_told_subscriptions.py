@@ -83,8 +83,8 @@ async def test_a_member_asks_the_client_of_a_pull_what_it_subscribes_to(tmp_path
         assert [record.body for record in decode_records(first.body)] == [b"wanted"]
         assert subject.asked_count == 1
         broker = group.apps[0].broker
-        assert broker.registered.count == 1
-        assert broker.consumers.group("G") is None  # it is no member before its heartbeat
+        assert broker.clients.registered.count == 1
+        assert broker.clients.consumers.group("G") is None  # it is no member before its heartbeat
 
         data = ConsumerData(group_name="G", subscription_data_set=[TAGGED])
         beat = encode_json(Heartbeat(client_id="c", consumer_data_set=[data]))
@@ -93,7 +93,7 @@ async def test_a_member_asks_the_client_of_a_pull_what_it_subscribes_to(tmp_path
         assert subject.asked_count == 1
         left = UnregisterClient("c", consumer_group="G")
         await subject.invoke(RequestCode.UNREGISTER_CLIENT, left)
-        assert broker.registered.count == 0
+        assert broker.clients.registered.count == 0
 
 
 def refuses() -> Reply:
@@ -117,5 +117,5 @@ async def test_an_answer_counts_for_its_connection_only(tmp_path: Path) -> None:
             assert (await other.pull()).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
         broker = group.apps[0].broker
         await subject.remoting.close()
-        await group.until(lambda: not broker.registered.count)
-        assert not broker.told._groups
+        await group.until(lambda: not broker.clients.registered.count)
+        assert not broker.clients.told._groups

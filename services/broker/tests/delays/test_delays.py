@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
 
-from cometmq.broker.delays.delays import (
-    BATCH_COUNT_MAX,
-    IDLE_INTERVAL_MS,
-    STEP_INTERVAL_MS,
-    Delays,
-)
-from cometmq.broker.delays.level import DelayFile, delay_file
+from cometmq.broker.delays.delays import IDLE_INTERVAL_MS, STEP_INTERVAL_MS, Delays
+from cometmq.broker.delays.finder import BATCH_COUNT_MAX
+from cometmq.broker.delays.level import REPAIR_STEPS_MAX, DelayFile, delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
+from cometmq.broker.delays.positions import Positions
+from cometmq.broker.delays.recalled import Delayed
 from cometmq.broker.messages import delay
 from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
@@ -25,7 +23,8 @@ from cometmq.remoting.message.properties import PropertyKey, render_properties
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.errors import DiskError
-from cometmq.store.queues.consume_queue import ENTRY, FILLER, QueuePlan
+from cometmq.store.queues.consume_queue import QueuePlan
+from cometmq.store.queues.queue_files import ENTRY, FILLER
 from cometmq.store.reads import Lookup, finish
 from cometmq.store.results import PutDone, PutResult, PutStatus, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES
@@ -71,10 +70,11 @@ class FakeStore:
     """A store with one delay queue; stored messages are kept and found by their unique key."""
 
     def __init__(self) -> None:
-        self.reader = self
+        self.reader = self.upkeep = self.flusher = self.commit_log = self
         self.delayed = FakeQueue()
         self.reads = FakeReads()
         self.records: dict[int, MessageRecord] = {}
+        self.damaged: set[int] = set()
         self.copies: list[MessageRecord] = []
         self.status = PutStatus.PUT_OK
         self.end = 0
@@ -96,7 +96,11 @@ class FakeStore:
 
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
         yield from ()
-        return self.records.get(physical_offset)
+        return None if physical_offset in self.damaged else self.records.get(physical_offset)
+
+    def is_damaged(self, physical_offset: int) -> Lookup[bool]:
+        yield from ()
+        return physical_offset in self.damaged
 
     def query(self, topic: str, key: str, _count: int, begin: int, end: int):
         found = [
@@ -132,6 +136,10 @@ class ImmediateSaver:
     def request(self, table) -> None:
         table.file.write(table.encode_for_file())
 
+    def request_if_dirty(self, table) -> None:
+        if table.is_dirty:
+            self.request(table)
+
 
 @pytest.fixture
 def store() -> FakeStore:
@@ -143,17 +151,23 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "delayOffset.json")
 
 
-def service(store: Any, path: str, levels: DelayLevels = LEVELS) -> Delays:
+def service(
+    store: Any,
+    path: str,
+    levels: DelayLevels = LEVELS,
+    repaired_count: Callable[[], int] | None = None,
+) -> Delays:
     topics = Topics(clock_ms=int)
     topics.create("T", queue_nums=4)
     return Delays(
         store,
         levels,
-        delay_file(path),
+        Positions(delay_file(path), levels.numbers),
         driver=store,
         destinations=Destinations(topics, Groups(clock_ms=int)),
         parking=Parking(topics, store, host=HOST, monotonic_ms=int, log=NO_LOG),
         saver=cast("Any", ImmediateSaver()),
+        repaired_count=repaired_count,
         host=HOST,
         log=NO_LOG,
     )
@@ -179,7 +193,7 @@ def test_messages_move_when_due_and_not_before(store: FakeStore, path: str) -> N
     assert store.delivered == ["a", "b"]
 
     assert (store.copies[0].topic, store.copies[0].queue_id) == ("T", 3)
-    assert delays.offsets() == {LEVEL: 2}
+    assert delays.positions.offsets() == {LEVEL: 2}
 
 
 def test_steps_are_rare_while_no_message_waits(store: FakeStore, path: str) -> None:
@@ -211,12 +225,12 @@ def test_a_refused_copy_is_retried_before_later_messages(store: FakeStore, path:
 
     store.status = PutStatus.SERVICE_NOT_AVAILABLE
     step(delays, store, 10_000)
-    assert delays.offsets() == {}
+    assert delays.positions.offsets() == {}
     store.status = PutStatus.PUT_OK
     step(delays, store, 10_100)
 
     assert store.delivered == ["a", "b"]
-    assert delays.offsets() == {LEVEL: 2}
+    assert delays.positions.offsets() == {LEVEL: 2}
 
 
 def test_a_message_stored_while_an_earlier_one_failed_is_not_delivered_again(
@@ -235,10 +249,10 @@ def test_a_message_stored_while_an_earlier_one_failed_is_not_delivered_again(
 
     store.put = put_some  # type: ignore[method-assign]
     step(delays, store, 10_000)
-    assert (store.delivered, delays.offsets()) == (["a", "c", "d"], {LEVEL: 1})
+    assert (store.delivered, delays.positions.offsets()) == (["a", "c", "d"], {LEVEL: 1})
     failing.clear()
     step(delays, store, 10_100)
-    assert (sorted(store.delivered), delays.offsets()) == (list("abcd"), {LEVEL: 4})
+    assert (sorted(store.delivered), delays.positions.offsets()) == (list("abcd"), {LEVEL: 4})
 
 
 def test_the_positions_of_levels_that_the_settings_lack_are_kept(
@@ -253,7 +267,7 @@ def test_the_positions_of_levels_that_the_settings_lack_are_kept(
     assert store.delivered == []
     assert shorter.stranded() == {LEVEL: 1}
     assert delay_file(path).load() == DelayFile({2: 1, 7: 17})
-    pieces = [msgspec.Raw(piece) for piece in shorter.whole()]
+    pieces = [msgspec.Raw(piece) for piece in shorter.positions.whole()]
 
     again = service(store, path)
     step(again, store, 10_000)
@@ -261,8 +275,8 @@ def test_the_positions_of_levels_that_the_settings_lack_are_kept(
     assert again.stranded() == {}
 
     other = service(store, str(Path(path).with_name("other")), DelayLevels.parse("1s"))
-    other.become(pieces)
-    assert other.offsets() == {2: 1, 7: 17}
+    other.positions.become(pieces)
+    assert other.positions.offsets() == {2: 1, 7: 17}
 
 
 def test_fillers_and_lost_records_are_skipped(store: FakeStore, path: str) -> None:
@@ -275,7 +289,7 @@ def test_fillers_and_lost_records_are_skipped(store: FakeStore, path: str) -> No
     step(delays, store, 10_000)
 
     assert store.delivered == ["b"]
-    assert delays.offsets() == {LEVEL: 3}
+    assert delays.positions.offsets() == {LEVEL: 3}
 
 
 def test_trailing_lost_records_are_skipped_too(store: FakeStore, path: str) -> None:
@@ -287,7 +301,7 @@ def test_trailing_lost_records_are_skipped_too(store: FakeStore, path: str) -> N
     step(delays, store, 10_000)
 
     assert store.delivered == ["a"]
-    assert delays.offsets() == {LEVEL: 2}
+    assert delays.positions.offsets() == {LEVEL: 2}
 
 
 def test_positions_outside_the_queue_are_corrected(store: FakeStore, path: str) -> None:
@@ -313,6 +327,27 @@ def test_a_message_before_the_first_step_is_above_every_position(
     store.add("a", 0)
     step(delays, store, 10_000)
     assert store.delivered == ["a"]
+
+
+def test_a_position_above_the_queue_is_lowered_for_good(store: FakeStore, path: str) -> None:
+    """Otherwise a restart before the first delivery would bring the old position back."""
+    Path(path).write_bytes(b'{"offsetTable":{2:17}}')
+    delays = service(store, path)
+    delays.positions.noted = lambda: None
+    delays.fit()
+    assert [bytes(change) for change in delays.positions.noted_changes()] == [
+        b'{"offsetTable":{"2":0}}'
+    ]
+    keys = [str(number) for number in range(20)]
+    for key in keys:
+        store.add(key, 0)
+    again = service(store, path)
+    again.fit()
+    step(again, store, 10_000)
+    assert store.delivered == keys
+
+    delays.positions.restart()
+    assert delays.positions.offsets() == {}
 
 
 def test_a_position_is_saved_only_when_the_copy_is_on_the_disk(store: FakeStore, path: str) -> None:
@@ -353,8 +388,8 @@ def test_a_restart_goes_back_to_the_saved_positions(store: FakeStore, path: str)
     assert store.delivered == ["a"]
 
     store.copies.clear()  # lost with the end of the log
-    delays.restart()
-    assert delays.offsets() == {}
+    delays.positions.restart()
+    assert delays.positions.offsets() == {}
     step(delays, store, 10_100)
 
     assert store.delivered == ["a"]
@@ -367,7 +402,7 @@ def test_after_a_restart_copies_that_survived_are_not_delivered_again(
     delays = service(store, path)
     step(delays, store, 10_000)
 
-    delays.restart()
+    delays.positions.restart()
     delays.expect_copies(10_100)
     step(delays, store, 10_100)
 
@@ -389,7 +424,7 @@ def test_after_a_crash_copies_in_the_log_are_not_delivered_again(
 
     assert store.delivered == ["a", "b"]
     assert recovered.skipped_count == 1
-    assert recovered.offsets() == {LEVEL: 2}
+    assert recovered.positions.offsets() == {LEVEL: 2}
 
 
 def test_a_clean_stop_saves_every_position(store: FakeStore, path: str) -> None:
@@ -429,6 +464,79 @@ def test_an_unreadable_record_holds_up_its_own_level_only(store: FakeStore, path
     assert store.delivered == ["a"]
 
 
+def test_an_unreadable_record_holds_up_no_message_before_it(store: FakeStore, path: str) -> None:
+    for key in "abcd":
+        store.add(key, 0)
+    read, broken = store.read_record, list(store.records)[2]
+
+    def read_some(physical_offset: int) -> Lookup[MessageRecord | None]:
+        if physical_offset == broken:
+            raise DiskError("read", "commitlog", errno.EIO)
+        return read(physical_offset)
+
+    delays = service(store, path)
+    delays.recall([Delayed(LEVEL, 0, DELAY_MS)], "a", 10)
+    store.read_record = read_some  # type: ignore[method-assign]
+    for now_ms in (10_000, 10_100):
+        step(delays, store, now_ms)
+        assert (store.delivered, delays.positions.offsets()) == (["b"], {LEVEL: 2})
+    assert delays.recalled_count == 1, "a message is counted once"
+    store.read_record = read  # type: ignore[method-assign]
+    step(delays, store, 10_200)
+    assert store.delivered == ["b", "c", "d"]
+
+
+def test_a_damaged_message_waits_until_another_copy_has_repaired_it(
+    store: FakeStore, path: str
+) -> None:
+    keys = [str(number) for number in range(BATCH_COUNT_MAX + 1)]
+    for key in keys:
+        store.add(key, 0)
+    store.damaged = set(list(store.records)[:2])
+    delays = service(store, path, repaired_count=int)
+    step(delays, store, 10_000)
+    assert (store.delivered, delays.positions.offsets()) == (keys[2:-1], {})
+    store.damaged.clear()
+    step(delays, store, 10_100)
+    assert store.delivered == [*keys[2:-1], *keys[:2], keys[-1]]
+
+
+def test_a_damaged_message_holds_up_its_level_for_a_limited_time(
+    store: FakeStore, path: str
+) -> None:
+    for key in "abc":
+        store.add(key, 0)
+    a, _, c = store.records
+    store.damaged = {a, c}
+    repaired = 0
+    delays = service(store, path, repaired_count=lambda: repaired)
+    for _ in range(REPAIR_STEPS_MAX - 1):
+        step(delays, store, 10_000)
+    assert delays.positions.offsets() == {}
+    step(delays, store, 10_000)
+    assert (store.delivered, delays.positions.offsets()) == (["b"], {LEVEL: 3})
+
+    store.add("d", 0)
+    store.damaged.add(max(store.records))
+    step(delays, store, 10_000)
+    assert delays.positions.offsets() == {LEVEL: 4}, (
+        "no repair has succeeded, so no message waits again"
+    )
+    store.add("e", 0)
+    store.damaged.add(max(store.records))
+    repaired = 1
+    step(delays, store, 10_000)
+    assert delays.positions.offsets() == {LEVEL: 4}
+
+
+def test_a_damaged_message_without_another_copy_is_passed(store: FakeStore, path: str) -> None:
+    store.add("a", 0)
+    store.damaged = set(store.records)
+    delays = service(store, path)
+    step(delays, store, 10_000)
+    assert delays.positions.offsets() == {LEVEL: 1}
+
+
 def test_another_message_with_the_same_unique_key_is_no_copy(store: FakeStore, path: str) -> None:
     """Clients choose the key, so a copy must also match in its queue, retry count and body."""
     store.add("a", 0)
@@ -457,7 +565,7 @@ def test_a_backlog_with_lost_records_is_delivered_in_one_step(store: FakeStore, 
     step(delays, store, 10_000)
 
     assert store.delivered == keys
-    assert delays.offsets() == {LEVEL: 3 * BATCH_COUNT_MAX + 5}
+    assert delays.positions.offsets() == {LEVEL: 3 * BATCH_COUNT_MAX + 5}
 
 
 def test_a_refusal_ends_a_backlogs_step(store: FakeStore, path: str) -> None:
@@ -489,9 +597,8 @@ def test_a_backlog_does_not_hold_up_a_stop(store: FakeStore, path: str) -> None:
     step(delays, store, 10_100)
 
     assert len(store.delivered) == BATCH_COUNT_MAX
-    assert delays.offsets() == {LEVEL: BATCH_COUNT_MAX}
+    assert delays.positions.offsets() == {LEVEL: BATCH_COUNT_MAX}
 
 
-def test_levels_are_clamped(store: FakeStore, path: str) -> None:
-    delays = service(store, path)
-    assert [delays.clamp(level) for level in (1, 2, 3, 99)] == [1, 2, 2, 2]
+def test_levels_are_clamped() -> None:
+    assert [LEVELS.clamp(level) for level in (1, 2, 3, 99)] == [1, 2, 2, 2]

@@ -35,7 +35,7 @@ from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, PARKED_TOPIC, SCHEDULE_TOPIC
-from cometmq.store.queues.consume_queue import ENTRY
+from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.reads import finish
 from cometmq.store.results import PutResult
 
@@ -50,7 +50,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     async with stored_broker(
         tmp_path, messageDelayLevel="1s 5s", mappedFileSizeCommitLog=str(FILE_BYTES)
     ) as broker:
-        broker.topics.create("Orders", queue_nums=4)
+        broker.tables.topics.create("Orders", queue_nums=4)
         yield broker
 
 
@@ -96,7 +96,7 @@ def step(broker: Broker, *, advance_ms: int = DELAY_MS) -> None:
     broker.driver.commit()
     clock_of(broker).advance(advance_ms)
     for _ in range(6):
-        broker.delay.step(broker.clock.now_ms())
+        broker.deferred.delays.step(broker.clock.now_ms())
         broker.driver.commit()
 
 
@@ -118,7 +118,7 @@ def test_a_group_whose_retry_topic_has_no_legal_name_cannot_send_back(broker: Br
     reply = ask(broker, call_with(Code.CONSUMER_SEND_MSG_BACK, header, version=401))
     assert reply is not None
     assert (reply.code, "at most 120" in (reply.remark or "")) == (1, True)
-    assert broker.topics.get("%RETRY%" + group) is None
+    assert broker.tables.topics.get("%RETRY%" + group) is None
     put_delayed(broker, b"of somebody else")
     step(broker)
     assert bodies(broker, "Orders") == [b"one", b"of somebody else"]
@@ -127,8 +127,8 @@ def test_a_group_whose_retry_topic_has_no_legal_name_cannot_send_back(broker: Br
 @pytest.mark.parametrize("text", ["DELAY\x011", "TRAN_MSG\x01true\x02PGROUP\x01P"])
 def test_a_message_that_could_not_be_stored_again_is_refused(broker: Broker, text: str) -> None:
     long = "t" * 128  # such a topic may be in the file of another broker
-    broker.topics.table[long] = msgspec.structs.replace(
-        broker.topics.table["Orders"], topic_name=long
+    broker.tables.topics.table[long] = msgspec.structs.replace(
+        broker.tables.topics.table["Orders"], topic_name=long
     )
     assert send(broker, long, b"x", text).code == ResponseCode.MESSAGE_ILLEGAL
     full = bytes(FILE_BYTES - 300)
@@ -166,8 +166,8 @@ def test_a_delayed_message_without_a_place_is_parked(broker: Broker, name: str) 
     assert parked.body == b"bad"
     assert parked.properties[parking.REASON_KEY].startswith("delay: ")
     assert parked.properties[PropertyKey.UNIQUE_KEY] == b"bad".hex()
-    assert broker.parking.counts[reason] == 1
-    assert broker.delay.offsets() == {1: 3}
+    assert broker.deferred.parking.counts[reason] == 1
+    assert broker.deferred.delays.positions.offsets() == {1: 3}
 
 
 def test_the_queues_of_a_deleted_topic_get_no_messages(broker: Broker) -> None:
@@ -180,7 +180,7 @@ def test_the_queues_of_a_deleted_topic_get_no_messages(broker: Broker) -> None:
 
 def test_a_message_that_fits_into_no_file_is_parked_without_its_body(broker: Broker) -> None:
     body = bytes(FILE_BYTES - 400)
-    broker.topics.create("t" * 127, queue_nums=1)
+    broker.tables.topics.create("t" * 127, queue_nums=1)
     put_delayed(broker, body, topic="t" * 127)
     put_delayed(broker, b"behind")
     step(broker)
@@ -214,9 +214,9 @@ def test_a_lowered_limit_holds_back_no_message(broker: Broker) -> None:
 
 def test_a_message_whose_queue_was_removed_goes_to_another_one(broker: Broker) -> None:
     put_delayed(broker, b"a", queue_id=3)
-    broker.topics.put(
+    broker.tables.topics.put(
         msgspec.structs.replace(
-            broker.topics.table["Orders"], read_queue_nums=2, write_queue_nums=2
+            broker.tables.topics.table["Orders"], read_queue_nums=2, write_queue_nums=2
         )
     )
     step(broker)
@@ -250,11 +250,11 @@ def test_a_half_message_without_a_place_is_parked_when_it_is_committed(
     broker: Broker, *, is_recent: bool
 ) -> None:
     text = "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01H"
-    broker.topics.create("Later", queue_nums=1)
+    broker.tables.topics.create("Later", queue_nums=1)
     assert send(broker, "Later", b"bad", text).code == 0
-    broker.topics.remove("Later")
+    broker.tables.topics.remove("Later")
     if not is_recent:
-        broker.transactions.recent.clear()
+        broker.deferred.transactions.recent.clear()
     (half,) = records(broker, HALF_TOPIC)
     end = EndTransaction("P", 0, half.physical_offset, COMMIT, "H")
     for _ in range(2):
@@ -262,7 +262,7 @@ def test_a_half_message_without_a_place_is_parked_when_it_is_committed(
     (parked,) = records(broker, PARKED_TOPIC)
     assert (parked.body, parked.properties[parking.TOPIC_KEY]) == (b"bad", "Later")
     assert bodies(broker, OP_HALF_TOPIC) == [b"0"]
-    assert broker.parking.counts[Reason.TOPIC_MISSING] == 1
+    assert broker.deferred.parking.counts[Reason.TOPIC_MISSING] == 1
 
 
 def test_a_half_message_that_cannot_be_set_aside_is_parked(broker: Broker) -> None:
@@ -284,10 +284,10 @@ def test_a_store_that_accepts_nothing_parks_nothing(broker: Broker) -> None:
     put_delayed(broker, b"a")
     put_delayed(broker, b"bad", topic="Deleted")
     broker.driver.commit()
-    broker.store.role_writable = False
+    broker.store.write_state.role_writable = False
     step(broker)
-    assert not any(broker.parking.counts.values())
-    broker.store.role_writable = True
+    assert not any(broker.deferred.parking.counts.values())
+    broker.store.write_state.role_writable = True
     step(broker)
     assert (bodies(broker, "Orders"), bodies(broker, PARKED_TOPIC)) == ([b"a"], [b"bad"])
 
@@ -296,12 +296,12 @@ async def test_after_a_crash_parked_messages_are_not_parked_again(broker: Broker
     put_delayed(broker, b"a")
     put_delayed(broker, b"bad", topic="Deleted")
     step(broker)
-    broker.delay.restart()  # back to the saved positions
-    assert broker.delay.offsets() == {}
-    broker.delay.expect_copies(broker.clock.now_ms())
+    broker.deferred.delays.positions.restart()  # back to the saved positions
+    assert broker.deferred.delays.positions.offsets() == {}
+    broker.deferred.delays.expect_copies(broker.clock.now_ms())
     step(broker)
     assert (bodies(broker, "Orders"), bodies(broker, PARKED_TOPIC)) == ([b"a"], [b"bad"])
-    assert broker.delay.skipped_count == 2
+    assert broker.deferred.delays.skipped_count == 2
 
 
 def test_the_log_has_one_line_a_minute(broker: Broker) -> None:
@@ -311,7 +311,7 @@ def test_the_log_has_one_line_a_minute(broker: Broker) -> None:
         def warning(self, event: str, **details: Any) -> None:
             lines.append(details)
 
-    broker.parking._log = Recorder()  # type: ignore[assignment]
+    broker.deferred.parking._log = Recorder()  # type: ignore[assignment]
     for _ in range(3):
         put_delayed(broker, b"bad", topic="De\x02leted")
     step(broker)
@@ -393,14 +393,14 @@ class Mixture:
                     self.scripted.disk.fault = lambda operation, path: (
                         errno.ENOSPC if operation == "write" and "commitlog" in path else 0
                     )
-                self.broker.delay.step(self.scripted.clock.now_ms())
+                self.broker.deferred.delays.step(self.scripted.clock.now_ms())
                 await self.idle()
                 self.heal()
         await self.idle()
         for _ in range(4):
             self.end_all()
             self.scripted.clock.advance(DELAY_MS)
-            self.broker.delay.step(self.scripted.clock.now_ms())
+            self.broker.deferred.delays.step(self.scripted.clock.now_ms())
             await self.idle()
 
     def heal(self) -> None:
@@ -428,13 +428,13 @@ def test_everything_behind_a_bad_message_is_delivered_exactly_once(native, seed)
         )  # fmt: skip
         broker = scripted.broker
         for topic in ("Orders", "Consumed"):
-            broker.topics.create(topic, queue_nums=4)
+            broker.tables.topics.create(topic, queue_nums=4)
         mixture = Mixture(scripted, seed)
         await mixture.play(30)
         assert Counter(bodies(broker, "Orders")) == mixture.good
         assert Counter(bodies(broker, "%RETRY%G")) == mixture.retried
         assert Counter(bodies(broker, PARKED_TOPIC)) == mixture.bad
-        assert sum(broker.parking.counts.values()) == mixture.bad.total()
+        assert sum(broker.deferred.parking.counts.values()) == mixture.bad.total()
         broker.store.close()
 
     with tempfile.TemporaryDirectory() as root:

@@ -58,12 +58,12 @@ def value(found, name, **labels):
 
 async def test_a_lag_has_messages_and_an_age_under_all_names(tmp_path):
     async with stored_broker(tmp_path) as broker:
-        broker.is_observed = True
+        broker.measured.is_observed = True
         send(broker, count=3)
-        broker.offsets.commit("G", "T", 1, 1)
-        broker.offsets.commit("DONE", "T", 1, 3)
-        broker.topics.create("%RETRY%G", queue_nums=1)
-        broker.offsets.commit("G", "%RETRY%G", 0, 0)
+        broker.tables.offsets.commit("G", "T", 1, 1)
+        broker.tables.offsets.commit("DONE", "T", 1, 3)
+        broker.tables.topics.create("%RETRY%G", queue_nums=1)
+        broker.tables.offsets.commit("G", "%RETRY%G", 0, 0)
         clock = broker.clock
         assert isinstance(clock, FakeClock)
         clock.advance(2_500)
@@ -90,19 +90,19 @@ async def test_only_masters_show_lags_because_slaves_have_the_same_messages(
         "rocketmq_consumer_lag_messages",
     }  # fmt: skip
     async with stored_broker(tmp_path, brokerRole=role) as broker:
-        broker.topics.create("T", queue_nums=4)
-        broker.offsets.commit("G", "T", 1, 1)
+        broker.tables.topics.create("T", queue_nums=4)
+        broker.tables.offsets.commit("G", "T", 1, 1)
         found = await samples_of(broker)
     assert names & found.keys() == (names if is_shown else set())
 
 
 async def test_sends_and_clients_show_under_all_names(tmp_path):
     async with stored_broker(tmp_path) as broker:
-        broker.is_observed = True
+        broker.measured.is_observed = True
         send(broker, count=5)
-        broker.producers.register("P", Client(FakePeer(), "p", 0, 401, 0))
+        broker.clients.producers.register("P", Client(FakePeer(), "p", 0, 401, 0))
         data = ConsumerData(group_name="G", subscription_data_set=[SubscriptionData(topic="T")])
-        broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))
+        broker.clients.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))
         found = await samples_of(broker)
     assert value(found, "rocketmq_producer_offset", topic="T") == 5
     assert value(found, "rocketmq_producer_count", group="P") == 1
@@ -120,17 +120,17 @@ async def test_sends_and_clients_show_under_all_names(tmp_path):
 async def test_the_other_names_can_be_switched_off(tmp_path):
     off = {"metricsExporterNames": "false", "metricsNativeNames": "false"}
     async with stored_broker(tmp_path, **off) as broker:
-        broker.is_observed = True
+        broker.measured.is_observed = True
         found = await samples_of(broker)
     assert [name for name in found if name.startswith("rocketmq_")] == []
 
 
 async def test_a_metric_shows_a_bounded_number_of_topics_and_groups(tmp_path):
     async with stored_broker(tmp_path, metricsRowsMax="3") as broker:
-        broker.is_observed = True
-        broker.topics.create("T", queue_nums=4)
+        broker.measured.is_observed = True
+        broker.tables.topics.create("T", queue_nums=4)
         for number in range(5):
-            broker.offsets.commit(f"G{number}", "T", 0, 0)
+            broker.tables.offsets.commit(f"G{number}", "T", 0, 0)
         found = await samples_of(broker)
     shown = [labels["group"] for labels, _ in found["cometmq_group_lag_messages"]]
     assert shown == ["G0", "G1", "G2"]

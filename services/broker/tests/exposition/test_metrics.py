@@ -27,13 +27,13 @@ async def test_a_scrape_shows_messages_lag_and_refusals(tmp_path: Path) -> None:
             registry.add(source)
         for _ in range(3):
             ask(broker, call_with(310, SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0), b"x"))
-        broker.offsets.commit("G", "T", 1, 1)
+        broker.tables.offsets.commit("G", "T", 1, 1)
         for number, tags in enumerate("AB"):
             data = ConsumerData(
                 group_name="G",
                 subscription_data_set=[SubscriptionData(topic="T", sub_string=tags)],
             )
-            broker.consumers.register(data, Client(FakePeer(), f"c{number}", 0, 401, 0))
+            broker.clients.consumers.register(data, Client(FakePeer(), f"c{number}", 0, 401, 0))
         broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
         broker.driver.reads.expired_count = 7
 
@@ -59,10 +59,10 @@ async def test_a_scrape_shows_parked_and_stranded_messages(tmp_path: Path) -> No
             registry.add(source)
         for _ in range(3):
             ask(broker, call_with(310, SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0), b"x"))
-        broker.offsets.commit("G", "T", 1, 1)
-        config = broker.topics.table["T"]
-        broker.topics.put(structs.replace(config, read_queue_nums=1, write_queue_nums=1))
-        broker.parking.counts[Reason.TOO_LARGE] = 4
+        broker.tables.offsets.commit("G", "T", 1, 1)
+        config = broker.tables.topics.table["T"]
+        broker.tables.topics.put(structs.replace(config, read_queue_nums=1, write_queue_nums=1))
+        broker.deferred.parking.counts[Reason.TOO_LARGE] = 4
         text = render(finish(registry.collect())).decode()
     assert f'cometmq_stranded_messages{{{LABELS},group="G",topic="T"}} 2.0' in text
     assert f'cometmq_parked_messages_total{{{LABELS},reason="too_large"}} 4.0' in text

@@ -227,6 +227,6 @@ def test_the_newer_of_two_filters_being_compiled_wins() -> None:
 
 def test_a_filter_above_the_compilers_allowance_is_refused() -> None:
     filters = table()
-    spend_all(filters.compiler)
+    spend_all(filters.arriving.compiler)
     filters.register("G", [sql("refused = 1")])
     assert filters.count == 0

@@ -15,7 +15,6 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, admin
 from cometmq.broker.handlers.acl import MASK
 from cometmq.broker.testing import expected_answer, memory_broker, replay
-from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.replay import serve
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable
@@ -26,6 +25,7 @@ from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.worker import Worker
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
@@ -60,7 +60,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     path.write_text(ACCOUNTS)
     files = AclFiles(path, clock_ms=broker.clock.now_ms, log=NO_LOG)
     worker = Worker("test-acl")
-    broker.acl = AclKeeper(
+    broker.admission.acl = AclKeeper(
         files, AccessControl(files.load(), clock_ms=lambda: 0), worker=worker, log=NO_LOG
     )
     yield broker
@@ -68,8 +68,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 def accounts(broker: Broker) -> dict[str, object]:
-    assert broker.acl is not None
-    return dict(broker.acl.control.accounts.by_key)
+    assert broker.admission.acl is not None
+    return dict(broker.admission.acl.control.accounts.by_key)
 
 
 async def ask(broker: Broker, code: int, header: msgspec.Struct) -> tuple[int, str | None]:
@@ -108,8 +108,8 @@ async def test_captured_changes_of_white_addresses(broker: Broker, exchange: Exc
     answer = await replay(broker, exchange, HANDLERS[53])
 
     assert (answer.code, answer.remark) == (0, None)
-    assert broker.acl is not None
-    (white,) = broker.acl.control.accounts.white_addresses
+    assert broker.admission.acl is not None
+    (white,) = broker.admission.acl.control.accounts.white_addresses
     assert white.text == "10.9.9.*"
 
 
@@ -209,10 +209,10 @@ def test_every_code_of_access_control_is_served() -> None:
 
 
 async def test_the_figures_name_a_broken_account_file(broker: Broker, tmp_path: Path) -> None:
-    assert broker.acl is not None
+    assert broker.admission.acl is not None
     (tmp_path / "commitlog").mkdir()
     for broken in (None, tmp_path / "plain_acl.yml"):
-        broker.acl.broken = broken
+        broker.admission.acl.broken = broken
         call = Call(Code.GET_BROKER_RUNTIME_INFO, NoHeader(), peer=FakePeer())
         reply = await serve(broker, call, admin.get_broker_runtime_info)
         table = decode_json(KVTable, bytes(reply.body)).table  # type: ignore[arg-type]
@@ -221,12 +221,12 @@ async def test_the_figures_name_a_broken_account_file(broker: Broker, tmp_path: 
 
 
 async def test_the_figures_name_a_misspelt_account_file(broker: Broker, tmp_path: Path) -> None:
-    assert broker.acl is not None
+    assert broker.admission.acl is not None
     (tmp_path / "commitlog").mkdir()
     path = tmp_path / "plain_acl.yml"
     path.write_text(ACCOUNTS.replace("accounts:", "accountz: []\naccounts:"))
     files = AclFiles(path, clock_ms=broker.clock.now_ms, log=NO_LOG)
-    broker.acl.control.accounts = files.load()
+    broker.admission.acl.control.accounts = files.load()
     call = Call(Code.GET_BROKER_RUNTIME_INFO, NoHeader(), peer=FakePeer())
     reply = await serve(broker, call, admin.get_broker_runtime_info)
     table = decode_json(KVTable, bytes(reply.body)).table  # type: ignore[arg-type]

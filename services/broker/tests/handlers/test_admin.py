@@ -10,7 +10,7 @@ from cometmq.broker.clients.producers import Client
 from cometmq.broker.copies.state import Slave
 from cometmq.broker.handlers import admin
 from cometmq.broker.handlers.runtime_info import duration_text, size_text
-from cometmq.broker.settings_file import SettingsFile
+from cometmq.broker.settings.file import SettingsFile
 from cometmq.broker.testing import (
     FakePeer,
     MemoryStore,
@@ -60,7 +60,7 @@ async def test_captured_changes_of_settings(exchange: Exchange) -> None:
     answer = await replay(broker, exchange, admin.update_broker_config)
 
     assert answer == expected_answer(exchange)
-    now = properties.parse(broker.loaded.as_properties())
+    now = properties.parse(broker.config.loaded.as_properties())
     for name, value in properties.parse(exchange.request.body_text or "").items():
         assert now.get(name, value) == value
 
@@ -117,7 +117,9 @@ async def test_captured_runtime_figures(exchange: Exchange, store_folder: str) -
 async def test_captured_consumer_offsets(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
-    table = broker.offsets.table = decode_json(ConsumerOffsetTable, expected.body).offset_table
+    table = broker.tables.offsets.table = decode_json(
+        ConsumerOffsetTable, expected.body
+    ).offset_table
 
     answer = await replay(broker, exchange, admin.get_all_consumer_offset)
 
@@ -133,7 +135,7 @@ async def test_captured_delay_offsets(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
     for level, offset in decode_json(DelayOffsetTable, expected.body).offset_table.items():
-        broker.delay.offsets()[level] = offset  # type: ignore[index]  # a MemoryDelay
+        broker.deferred.delays.positions.offsets()[level] = offset  # type: ignore[index]  # MemoryPositions
 
     answer = await replay(broker, exchange, admin.get_all_delay_offset)
 
@@ -157,7 +159,7 @@ async def test_captured_members_of_groups(exchange: Exchange) -> None:
             subscription_data_set=list(wanted.subscription_table.values()),
         )
         for one in wanted.connection_set:
-            broker.consumers.register(data, client_of(one))
+            broker.clients.consumers.register(data, client_of(one))
 
     answer = await replay(broker, exchange, admin.get_consumer_connection_list)
 
@@ -170,7 +172,7 @@ async def test_captured_members_of_producer_groups(exchange: Exchange) -> None:
     expected = expected_answer(exchange)
     if expected.code == 0:
         for one in decode_json(ProducerConnections, expected.body).connection_set:
-            broker.producers.register(exchange.request.ext["producerGroup"], client_of(one))
+            broker.clients.producers.register(exchange.request.ext["producerGroup"], client_of(one))
 
     answer = await replay(broker, exchange, admin.get_producer_connection_list)
 
@@ -182,8 +184,8 @@ async def test_a_change_is_kept_in_the_file(tmp_path: Path) -> None:
     path.write_text("# mine\nbrokerPermission=6\n")
     store, worker = MemoryStore(), Worker("settings")
     broker = memory_broker(store)
-    broker.settings_file = SettingsFile(path, worker)
-    version = broker.topics.version
+    broker.config.file = SettingsFile(path, worker)
+    version = broker.tables.topics.version
 
     answer = await serve(
         broker, config_change("brokerPermission=4\nnoSuchKey=1\n"), admin.update_broker_config
@@ -194,19 +196,19 @@ async def test_a_change_is_kept_in_the_file(tmp_path: Path) -> None:
     assert path.read_text() == "# mine\nbrokerPermission=4\n"
     assert broker.settings.broker_permission == 4
     assert store.settings is broker.settings
-    assert broker.settings_version.counter == 1
-    assert broker.topics.version.counter == version.counter + 1
-    assert broker.topics.changes(version) == broker.topics.table
+    assert broker.config.version.counter == 1
+    assert broker.tables.topics.version.counter == version.counter + 1
+    assert broker.tables.topics.changes(version) == broker.tables.topics.table
 
 
 async def test_a_change_of_automatic_topics_is_registered_at_once() -> None:
     broker = memory_broker()
-    version = broker.topics.version
+    version = broker.tables.topics.version
 
     await serve(broker, config_change("autoCreateTopicEnable=false\n"), admin.update_broker_config)
 
     assert broker.settings.auto_create_topic_enable is False
-    assert broker.topics.changes(version) == broker.topics.table
+    assert broker.tables.topics.changes(version) == broker.tables.topics.table
 
 
 @pytest.mark.parametrize(
@@ -228,24 +230,24 @@ async def test_a_refused_change_changes_nothing(text: str, remark: str) -> None:
     assert answer.code == 1
     assert remark in (answer.remark or "")
     assert broker.settings is before
-    assert broker.settings_version.counter == 0
+    assert broker.config.version.counter == 0
 
 
 async def test_setting_equal_values_is_no_change() -> None:
     broker = memory_broker()
-    text = broker.loaded.as_properties()
+    text = broker.config.loaded.as_properties()
 
     answer = await serve(broker, config_change(text), admin.update_broker_config)
 
     assert answer.code == 0
-    assert broker.settings_version.counter == 0
+    assert broker.config.version.counter == 0
 
 
 async def test_a_file_that_cannot_be_written_is_an_answer(tmp_path: Path) -> None:
     broker, worker = memory_broker(), Worker("settings")
     folder = tmp_path / "broker.conf"
     folder.mkdir()
-    broker.settings_file = SettingsFile(folder, worker)
+    broker.config.file = SettingsFile(folder, worker)
 
     answer = await serve(broker, config_change("brokerPermission=4"), admin.update_broker_config)
     worker.close()
@@ -261,7 +263,7 @@ async def test_orders_of_the_operator_apply_although_a_pods_file_is_read_only(
     broker, worker = memory_broker(), Worker("settings")
     folder = tmp_path / "broker.conf"
     folder.mkdir()
-    broker.settings_file = SettingsFile(folder, worker)
+    broker.config.file = SettingsFile(folder, worker)
 
     changes = {"brokerPermission": "4"}
     changed = await admin.change_settings(broker, changes, peer="control", must_save=False)
@@ -282,7 +284,7 @@ async def test_figures_of_the_disk_and_of_delays(
     store = MemoryStore()
     broker = memory_broker(store, storePathRootDir=store_folder)
     store.set_queue("SCHEDULE_TOPIC_XXXX", 2, max_offset=9, stored_ms=1)
-    broker.delay.offsets()[3] = 7  # type: ignore[index]  # a MemoryDelay
+    broker.deferred.delays.positions.offsets()[3] = 7  # type: ignore[index]  # MemoryPositions
     call = Call(28, NoHeader(), peer=FakePeer())
 
     answer = await serve(broker, call, admin.get_broker_runtime_info)
@@ -347,9 +349,9 @@ async def test_the_figures_of_a_sync_master_tell_why_it_has_no_second_copy(
 
 async def test_figures_of_puts_and_their_latencies(store_folder: str) -> None:
     broker = memory_broker(storePathRootDir=store_folder)
-    broker.driver.put_times.add(20, 1)
+    broker.driver.sends.put_times.add(20, 1)
     broker.stats.get_time_max_ms = 7
-    broker.driver.waiting_count = 3
+    broker.driver.sends.waiting_count = 3
     call = Call(28, NoHeader(), peer=FakePeer())
 
     answer = await serve(broker, call, admin.get_broker_runtime_info)
@@ -372,7 +374,7 @@ async def test_captured_producers(exchange: Exchange) -> None:
             language, address = int(Language[one["language"]]), one["remoteIP"].removeprefix("/")
             one["lastUpdateTimestamp"] = now_ms - 10_000
             client = Client(FakePeer(address), one["clientId"], language, one["version"], 40_000)
-            broker.producers.register(group, client)
+            broker.clients.producers.register(group, client)
 
     answer = await replay(broker, exchange, admin.get_all_producer_info)
 
@@ -389,7 +391,7 @@ async def test_captured_statistics(exchange: Exchange) -> None:
         for _ in range(wanted["sum"]):
             broker.stats.count_put(exchange.request.ext["statsKey"], 1, 100)
         for at_ms in range(10_000, round(wanted["sum"] / wanted["tps"]) * 1000 + 1, 10_000):
-            broker.sampler.step(at_ms)
+            broker.measured.sampler.step(at_ms)
 
     answer = await replay(broker, exchange, admin.view_broker_stats_data)
 

@@ -41,7 +41,7 @@ async def test_captured_pulls(tmp_path: Path, exchange: Exchange) -> None:
         prepare(broker, call.header, expected)
         reply = ask(broker, call)
         if reply is None:
-            broker.hold.wake_all()
+            broker.pending.hold.wake_all()
             broker.driver.turn.wake()
             reply = last_answer(call)
 
@@ -61,13 +61,13 @@ def prepare(broker: Broker, header: PullMessage, expected: Any) -> None:
     remark = expected.remark or ""
     if expected.code != ResponseCode.TOPIC_NOT_EXIST:
         queue_nums = 2 if "readQueueNums:[2]" in remark else 8
-        broker.topics.create(header.topic, queue_nums=queue_nums)
-    config = broker.topics.get(header.topic)
+        broker.tables.topics.create(header.topic, queue_nums=queue_nums)
+    config = broker.tables.topics.get(header.topic)
     if "the topic[" in remark and config is not None:
-        broker.topics.put(msgspec.structs.replace(config, perm=2))
+        broker.tables.topics.put(msgspec.structs.replace(config, perm=2))
     if "no permission" in remark:
-        broker.groups.find(header.consumer_group, auto_create=True)
-        broker.groups.disable(header.consumer_group)
+        broker.tables.groups.find(header.consumer_group, auto_create=True)
+        broker.tables.groups.disable(header.consumer_group)
     if not header.sys_flag & SUBSCRIPTION and "group info" not in remark:
         register(broker, header, expected)
     count = int(expected.ext.get("maxOffset", 0))
@@ -98,7 +98,7 @@ def register(broker: Broker, header: PullMessage, expected: Any) -> None:
         subscription.expression_type = "SQL92"
         subscription.sub_string = "a > 5"
         older = msgspec.structs.replace(subscription, sub_version=version - is_older)
-        broker.filters.register(header.consumer_group, [older])
+        broker.tables.filters.register(header.consumer_group, [older])
     data = ConsumerData(
         group_name=header.consumer_group,
         consume_type="CONSUME_PASSIVELY",
@@ -106,4 +106,4 @@ def register(broker: Broker, header: PullMessage, expected: Any) -> None:
         consume_from_where="CONSUME_FROM_LAST_OFFSET",
         subscription_data_set=[subscription],
     )
-    broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))
+    broker.clients.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))

@@ -12,7 +12,6 @@ from cometmq.broker.handlers import client_calls
 from cometmq.broker.testing import (
     FakePeer,
     RecordingLog,
-    Sent,
     expected_answer,
     memory_broker,
     replay,
@@ -22,7 +21,7 @@ from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.offsets import ConsumerStatus
-from cometmq.remoting.command import Call, Reply, Response
+from cometmq.remoting.command import Call, Reply, Request, Response
 from cometmq.remoting.commands.admin import InvokeBrokerToGetConsumerStatus
 from cometmq.remoting.commands.callbacks import (
     ConsumeMessageDirectly,
@@ -52,7 +51,7 @@ def join(
 ) -> FakePeer:
     peer = FakePeer(f"127.0.0.1:{port}")
     client = Client(peer, client_id, language=0, version=version, seen_ms=0)
-    broker.consumers.register(ConsumerData(group_name=group), client, notify=False)
+    broker.clients.consumers.register(ConsumerData(group_name=group), client, notify=False)
     return peer
 
 
@@ -90,7 +89,7 @@ async def test_captured_queries_of_offsets(exchange: Exchange) -> None:
     table = decode_json(ConsumerStatus, told.body).consumer_table
     assert table == dict.fromkeys(wanted.consumer_table, said)
     assert peer.asked == [
-        Sent(221, GetConsumerStatusFromClient(topic=ext["topic"], group=ext["group"]))
+        Request(221, GetConsumerStatusFromClient(topic=ext["topic"], group=ext["group"]))
     ]
 
 
@@ -143,7 +142,7 @@ async def test_captured_queries_of_a_clients_state(exchange: Exchange) -> None:
 
     assert await replay(broker, exchange, client_calls.get_consumer_running_info) == expected
 
-    passed_on = [Sent(307, GetConsumerRunningInfo(ext["consumerGroup"], ext["clientId"]))]
+    passed_on = [Request(307, GetConsumerRunningInfo(ext["consumerGroup"], ext["clientId"]))]
     assert peer.asked == (passed_on if is_known else [])
 
 

@@ -64,7 +64,7 @@ async def test_captured_heartbeats(exchange: Exchange) -> None:
 
     said = json.loads(exchange.request.body_text or "")
     for group in said.get("producerDataSet", ()):
-        (known,) = broker.producers.clients(group["groupName"])
+        (known,) = broker.clients.producers.clients(group["groupName"])
         assert (known.client_id, known.peer) == (said["clientID"], peer)
 
 
@@ -80,7 +80,7 @@ async def test_captured_unregistrations(exchange: Exchange) -> None:
     answer = await replay(broker, exchange, clients.unregister_client, peer)
 
     assert answer == expected_answer(exchange)
-    assert broker.consumers.client_count == broker.producers.client_count == 0
+    assert broker.clients.consumers.client_count == broker.clients.producers.client_count == 0
 
 
 @pytest.mark.parametrize("exchange", exchanges("038-*"), ids=name_of)
@@ -91,7 +91,7 @@ async def test_captured_queries_of_members(exchange: Exchange) -> None:
     for number, client_id in enumerate(ids):
         peer = FakePeer(f"127.0.0.1:{number + 1}")
         client = Client(peer, client_id, language=0, version=401, seen_ms=0)
-        broker.consumers.register(consumer(exchange.request.ext["consumerGroup"]), client)
+        broker.clients.consumers.register(consumer(exchange.request.ext["consumerGroup"]), client)
 
     answer = await replay(broker, exchange, clients.get_consumer_list_by_group)
 
@@ -144,14 +144,14 @@ def test_a_heartbeat_creates_group_and_retry_topic() -> None:
 
     heartbeat(broker, peer, consumer("G"), consumer("U", unit_mode=True))
 
-    assert broker.groups.get("G") is not None
-    retry = broker.topics.get("%RETRY%G")
+    assert broker.tables.groups.get("G") is not None
+    retry = broker.tables.topics.get("%RETRY%G")
     assert retry is not None
     assert (retry.read_queue_nums, retry.perm, retry.topic_sys_flag) == (1, 6, 0)
-    unit = broker.topics.get("%RETRY%U")
+    unit = broker.tables.topics.get("%RETRY%U")
     assert unit is not None
     assert unit.topic_sys_flag == 2
-    subscription = broker.consumers.subscription("G", "T")
+    subscription = broker.clients.consumers.subscription("G", "T")
     assert subscription is not None
     assert subscription.sub_string == "*"
     assert [sent.code for sent in peer.sent] == [40, 40]
@@ -162,9 +162,9 @@ def test_without_auto_creation_an_unknown_group_consumes() -> None:
 
     heartbeat(broker, FakePeer(), consumer("G"))
 
-    assert broker.groups.get("G") is None
-    assert broker.topics.get("%RETRY%G") is None
-    assert broker.consumers.group("G") is not None
+    assert broker.tables.groups.get("G") is None
+    assert broker.tables.topics.get("%RETRY%G") is None
+    assert broker.clients.consumers.group("G") is not None
 
 
 def test_a_group_too_long_for_a_retry_topic_still_consumes() -> None:
@@ -172,8 +172,8 @@ def test_a_group_too_long_for_a_retry_topic_still_consumes() -> None:
 
     heartbeat(broker, FakePeer(), consumer(group))
 
-    assert broker.consumers.group(group) is not None
-    assert "%RETRY%" + group not in broker.topics.table
+    assert broker.clients.consumers.group(group) is not None
+    assert "%RETRY%" + group not in broker.tables.topics.table
 
 
 @pytest.mark.parametrize("group", ["../../x", "nul\0", ""])
@@ -183,8 +183,8 @@ def test_a_heartbeat_with_a_dangerous_name_changes_nothing(group: str) -> None:
     with pytest.raises(ServerError):
         heartbeat(broker, FakePeer(), consumer("fine"), consumer(group), producers=("P",))
 
-    assert broker.consumers.group("fine") is None
-    assert broker.producers.group_count == 0
+    assert broker.clients.consumers.group("fine") is None
+    assert broker.clients.producers.group_count == 0
 
 
 def test_the_number_of_groups_of_a_client_is_bounded() -> None:
@@ -194,7 +194,7 @@ def test_the_number_of_groups_of_a_client_is_bounded() -> None:
     with pytest.raises(LimitReached, match="heartbeatGroupsMax"):
         heartbeat(broker, FakePeer(), *many)
 
-    assert broker.groups.get("G0") is None
+    assert broker.tables.groups.get("G0") is None
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"clientID":5}', b"\xff"])
@@ -212,8 +212,8 @@ def test_a_closed_connection_leaves_and_the_others_are_notified() -> None:
     clients.connection_closed(broker, one)
 
     assert len(two.sent) == 1
-    assert broker.producers.group_count == 0
-    assert broker.consumers.client_count == 1
+    assert broker.clients.producers.group_count == 0
+    assert broker.clients.consumers.client_count == 1
 
 
 def test_notices_can_be_switched_off() -> None:
@@ -233,11 +233,11 @@ def test_silent_clients_are_closed() -> None:
     broker.clock.advance(CLIENT_SILENCE_MS)  # type: ignore[attr-defined]  # a FakeClock
     heartbeat(broker, two, consumer())
     clients.expire_clients(broker)
-    assert broker.consumers.client_count == 2
+    assert broker.clients.consumers.client_count == 2
     broker.clock.advance(1)  # type: ignore[attr-defined]  # a FakeClock
 
     clients.expire_clients(broker)
 
     assert (one.is_open, two.is_open) == (False, True)
-    assert broker.producers.group_count == 0
-    assert broker.consumers.client_count == 1
+    assert broker.clients.producers.group_count == 0
+    assert broker.clients.consumers.client_count == 1

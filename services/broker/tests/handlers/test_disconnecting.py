@@ -15,8 +15,8 @@ def test_all_connections_of_one_client_are_closed():
     peers = [FakePeer(f"127.0.0.1:{port}") for port in (40_001, 40_002, 40_003)]
     for peer, name in zip(peers, ("mine", "mine", "other"), strict=True):
         client = Client(peer, name, language=0, version=401, seen_ms=0)
-        broker.consumers.register(ConsumerData(group_name="G"), client)
-        broker.producers.register("P", client)
+        broker.clients.consumers.register(ConsumerData(group_name="G"), client)
+        broker.clients.producers.register("P", client)
 
     def disconnect(client_id) -> int:
         call: Any = Call(

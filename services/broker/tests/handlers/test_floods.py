@@ -33,9 +33,9 @@ async def test_a_flood_of_reports_delays_another_connection_by_one(tmp_path, nam
     served: list[Any] = []
     async with stored_broker(tmp_path) as broker:
         for number in range(300):  # so that an answer takes several steps
-            broker.topics.create(f"T{number}", queue_nums=2)
+            broker.tables.topics.create(f"T{number}", queue_nums=2)
             broker.group(f"G{number}")
-            broker.offsets.commit(f"G{number}", f"T{number}", 0, 1)
+            broker.tables.offsets.commit(f"G{number}", f"T{number}", 0, 1)
 
         async def ask(peer: FakePeer) -> None:
             await handle(broker, Call(0, header, peer=peer))
@@ -70,13 +70,13 @@ async def test_a_flood_of_filters_leaves_other_consumers_theirs(tmp_path):
     flood, honest = FakePeer("10.0.0.1:1"), FakePeer("10.0.0.2:1")
     turns: list[Callable[[], None]] = []
     async with stored_broker(tmp_path, enablePropertyFilter="true") as broker:
-        broker.filters.compiler = Compiler(broker.clock.now_ms, turns.append)
+        broker.tables.filters.arriving.compiler = Compiler(broker.clock.now_ms, turns.append)
         for version in range(1, 11):
             texts = [f"a = 'flood {version} {at}'".ljust(CHARS_MAX) for at in range(3)]
             clients.heart_beat(broker, heartbeat(flood, "Flood", texts, version))
         turns.pop(0)()
         wanted = "color = 'red'".ljust(CHARS_MAX)
         clients.heart_beat(broker, heartbeat(honest, "Honest", [wanted], 1))
-        while broker.filters.get("T0", "Honest") is None:
+        while broker.tables.filters.get("T0", "Honest") is None:
             turns.pop(0)()  # IndexError: the filter was refused
-        assert broker.filters.get("T2", "Flood") is None
+        assert broker.tables.filters.get("T2", "Flood") is None

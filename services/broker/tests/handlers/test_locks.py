@@ -22,7 +22,7 @@ async def test_captured_locks(exchange: Exchange) -> None:
     asked = decode_json(LockBatch, (exchange.request.body_text or "").encode())
     granted = decode_json(LockBatchReply, expected.body).lock_ok_mq_set
     held = [queue for queue in asked.mq_set if queue not in granted]
-    broker.locks.lock(asked.consumer_group, "another client", held, now_ms=0)
+    broker.clients.locks.lock(asked.consumer_group, "another client", held, now_ms=0)
 
     answer = await replay(broker, exchange, locks.lock_batch_mq)
 
@@ -34,8 +34,8 @@ async def test_captured_locks(exchange: Exchange) -> None:
 async def test_captured_unlocks(exchange: Exchange) -> None:
     broker = memory_broker()
     asked = decode_json(LockBatch, (exchange.request.body_text or "").encode())
-    broker.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, now_ms=0)
+    broker.clients.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, now_ms=0)
 
     assert await replay(broker, exchange, locks.unlock_batch_mq) == expected_answer(exchange)
 
-    assert broker.locks.count == 0
+    assert broker.clients.locks.count == 0

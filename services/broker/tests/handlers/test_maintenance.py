@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.testing.golden import Exchange
+from cometmq.store.results import PutResult, PutStatus
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 
@@ -53,7 +55,7 @@ async def test_queues_of_unknown_topics_are_deleted(broker: Broker) -> None:
     send(broker, "Known")
     send(broker, "Unknown")
     send(broker, "TBW102")
-    broker.topics.table.pop("Unknown")
+    broker.tables.topics.table.pop("Unknown")
 
     await serve(broker, order(Code.CLEAN_UNUSED_TOPIC), maintenance.clean_unused_topic)
 
@@ -63,12 +65,52 @@ async def test_queues_of_unknown_topics_are_deleted(broker: Broker) -> None:
 
 async def test_a_slave_gets_deletions_only_with_its_masters_log(broker: Broker) -> None:
     send(broker, "T")
-    broker.topics.table.pop("T")  # not copied from the master yet
-    broker.is_master = False
+    broker.tables.topics.table.pop("T")  # not copied from the master yet
+    broker.role.is_master = False
 
     await serve(broker, order(Code.CLEAN_UNUSED_TOPIC), maintenance.clean_unused_topic)
 
     assert broker.store.reader.topics() == {"T"}
+
+
+async def test_a_demotion_ends_the_deletions(broker: Broker) -> None:
+    really_delete = broker.driver.delete_topic
+
+    def delete(topic: str) -> Any:
+        stored = really_delete(topic)
+        broker.role.is_master = False
+        return stored
+
+    _leave_unknown(broker, "A", "B")
+    broker.driver.delete_topic = delete  # type: ignore[method-assign]
+    await serve(broker, order(Code.CLEAN_UNUSED_TOPIC), maintenance.clean_unused_topic)
+
+    assert broker.store.reader.topics() == {"B"}, "only the new master may delete it"
+
+
+async def test_a_deletion_that_fails_ends_the_deletions(broker: Broker) -> None:
+    _leave_unknown(broker, "A", "B")
+    asked: list[str] = []
+
+    def delete(topic: str) -> Any:
+        asked.append(topic)
+        stored = asyncio.get_running_loop().create_future()
+        stored.set_result(PutResult(PutStatus.FLUSH_SLAVE_TIMEOUT))
+        return stored
+
+    broker.driver.delete_topic = delete  # type: ignore[method-assign]
+    broker.store.writer.needs_replicas = True
+    answer = await serve(broker, order(Code.CLEAN_UNUSED_TOPIC), maintenance.clean_unused_topic)
+
+    assert asked == ["A"]
+    assert answer.code == 1
+    assert "has not reached all copies" in str(answer.remark)
+
+
+def _leave_unknown(broker: Broker, *topics: str) -> None:
+    for topic in topics:
+        send(broker, topic)
+        broker.tables.topics.table.pop(topic)
 
 
 async def test_statistics_of_deleted_topics_stay_by_default(
@@ -76,7 +118,7 @@ async def test_statistics_of_deleted_topics_stay_by_default(
 ) -> None:
     async with stored_broker(tmp_path) as broker:
         send(broker, "Unknown")
-        broker.topics.table.pop("Unknown")
+        broker.tables.topics.table.pop("Unknown")
 
         await serve(broker, order(Code.CLEAN_UNUSED_TOPIC), maintenance.clean_unused_topic)
 

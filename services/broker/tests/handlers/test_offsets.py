@@ -83,7 +83,9 @@ def subscribe(broker: Broker) -> None:
         consume_from_where="CONSUME_FROM_LAST_OFFSET",
         subscription_data_set=[SubscriptionData(topic="T", sub_string="*")],
     )
-    broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, broker.clock.monotonic_ms()))
+    broker.clients.consumers.register(
+        data, Client(FakePeer(), "c", 0, 401, broker.clock.monotonic_ms())
+    )
 
 
 def test_a_committed_offset_is_answered(broker: Broker) -> None:
@@ -103,7 +105,7 @@ def test_a_negative_commit_is_answered_as_if_nothing_was_committed(
         header = UpdateConsumerOffset("G", "T", 1, offset)
         assert asked(broker, Code.UPDATE_CONSUMER_OFFSET, header) == Reply()
     assert committed(broker) == 0
-    broker.memory_bytes = 0
+    broker.process.memory_bytes = 0
     store(broker)
     assert committed(broker) is None
     reply = asked(broker, Code.QUERY_CONSUMER_OFFSET, QUERY)
@@ -114,7 +116,7 @@ def test_a_pull_that_carries_a_negative_offset_is_answered(broker: Broker) -> No
     store(broker)
     header = PullMessage("G", "T", 1, 0, 32, 5, -5, 0, 0, "*", "TAG")
     assert asked(broker, Code.PULL_MESSAGE, header).code == 0
-    assert broker.offsets.table == {}
+    assert broker.tables.offsets.table == {}
 
 
 def test_an_offset_beyond_the_queue_is_stored_as_in_rocketmq(broker: Broker) -> None:
@@ -138,7 +140,7 @@ def test_a_new_group_on_a_young_topic_starts_at_zero(broker: Broker) -> None:
 
 def test_an_old_first_message_leaves_the_start_to_the_client(broker: Broker) -> None:
     store(broker)
-    broker.memory_bytes = 0
+    broker.process.memory_bytes = 0
     store(broker)
     assert committed(broker) is None
 
@@ -170,7 +172,7 @@ def test_messages_after_the_subscription_are_not_skipped(strict: Broker) -> None
 
 def test_a_queue_added_to_a_consumed_topic_is_consumed_whole(strict: Broker) -> None:
     broker = strict
-    broker.offsets.commit("G", "T", 0, 17)
+    broker.tables.offsets.commit("G", "T", 0, 17)
     store(broker)
     assert committed(broker) == 0
 
@@ -249,7 +251,7 @@ async def test_captured_exchanges(broker: Broker, exchange: Any) -> None:
             ask(broker, call_with(310, message, b"x"))
     if call.code == Code.QUERY_CONSUMER_OFFSET and expected.ext["offset"] != "0":
         offset = int(expected.ext["offset"])
-        broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, offset)
+        broker.tables.offsets.commit(header.consumer_group, header.topic, header.queue_id, offset)
     if call.code == Code.GET_EARLIEST_MSG_STORETIME and expected.ext["timestamp"] != "-1":
         clock_of(broker).jump(int(expected.ext["timestamp"]))
         message = SendMessageV2("P", header.topic, "TBW102", 4, header.queue_id, 0, 0, 0, "")
@@ -269,7 +271,7 @@ async def test_no_answer_and_no_figure_contains_an_impossible_offset(
 ) -> None:
     store(broker, 3)
     for name in ("G", "H"):
-        broker.groups.put(SubscriptionGroupConfig(group_name=name))
+        broker.tables.groups.put(SubscriptionGroupConfig(group_name=name))
     asked(broker, Code.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 1, odd))
     pull = PullMessage("G", "T", 1, odd, 32, 5, odd, 0, 0, "*", "TAG")
     answer = asked(broker, Code.PULL_MESSAGE, pull)
@@ -279,7 +281,7 @@ async def test_no_answer_and_no_figure_contains_an_impossible_offset(
 
     expected = None if odd < 0 else odd
     for name in ("G", "H"):
-        assert broker.offsets.committed(name, "T", 1) == expected
+        assert broker.tables.offsets.committed(name, "T", 1) == expected
     stats = await answered(broker, Code.GET_CONSUME_STATS, GetConsumeStats("G", "T"))
     found = decode_json(ConsumeStats, cast("bytes", stats.body)).offset_table.values()
     assert {one.consumer_offset for one in found} <= {0, max(0, odd)}

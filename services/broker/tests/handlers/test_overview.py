@@ -34,7 +34,7 @@ def join(broker, client_id, tags):
         group_name="G", subscription_data_set=[SubscriptionData(topic="T", sub_string=tags)]
     )
     client = Client(peer, client_id, language=0, version=401, seen_ms=0)
-    broker.consumers.register(data, client)
+    broker.clients.consumers.register(data, client)
 
 
 async def test_members_are_those_of_the_request_for_one_group():
@@ -58,7 +58,7 @@ async def test_members_are_those_of_the_request_for_one_group():
 async def test_queues_have_the_ends_of_the_store():
     broker = memory_broker(MemoryStore())
     before = set((await found(broker)).queues)
-    broker.topics.table["New"] = TopicConfig(
+    broker.tables.topics.table["New"] = TopicConfig(
         topic_name="New", read_queue_nums=2, write_queue_nums=3
     )
     seen = (await found(broker)).queues
@@ -75,13 +75,13 @@ async def test_queues_have_the_ends_of_the_store():
 
 async def test_refusals_and_ages_are_told_once_somebody_looks():
     broker = memory_broker(MemoryStore())
-    broker.lag_times.oldest_ms["T", "G"] = 77
+    broker.measured.lag_times.oldest_ms["T", "G"] = 77
     call: Any = SimpleNamespace(
         code=Code.SEND_MESSAGE, header=SimpleNamespace(topic="T"), peer=FakePeer()
     )
-    broker.refused.note(call, ResponseCode.SYSTEM_BUSY, "later", 5)
-    assert not broker.is_observed
+    broker.admission.refused.note(call, ResponseCode.SYSTEM_BUSY, "later", 5)
+    assert not broker.measured.is_observed
     seen = await found(broker)
-    assert broker.is_observed
+    assert broker.measured.is_observed
     assert seen.oldest_unread_ms == {"T@G": 77}
     assert [(it.subject, it.remark, it.count) for it in seen.refused] == [("T", "later", 1)]

@@ -43,23 +43,23 @@ GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 def subscribe(broker: Broker, group: str, topic: str) -> None:
     text = json.dumps({"groupName": group, "subscriptionDataSet": [{"topic": topic}]})
     data = decode_json(ConsumerData, text.encode())
-    broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, seen_ms=0))
+    broker.clients.consumers.register(data, Client(FakePeer(), "c", 0, 401, seen_ms=0))
 
 
 def restore(broker: Broker, store: MemoryStore, group: str, stats: ConsumeStats) -> None:
     """Create the queues and offsets that an answer reports."""
     for queue, pair in stats.offset_table.items():
-        known = broker.topics.get(queue.topic)
+        known = broker.tables.topics.get(queue.topic)
         if known is None or known.write_queue_nums <= queue.queue_id:
-            broker.topics.remove(queue.topic)
-            broker.topics.create(queue.topic, queue_nums=queue.queue_id + 1)
+            broker.tables.topics.remove(queue.topic)
+            broker.tables.topics.create(queue.topic, queue_nums=queue.queue_id + 1)
         stored_ms = max(
             pair.last_timestamp, store.queues.get((queue.topic, queue.queue_id), (0,))[-1]
         )
         store.set_queue(
             queue.topic, queue.queue_id, max_offset=pair.broker_offset, stored_ms=stored_ms
         )
-        broker.offsets.commit(group, queue.topic, queue.queue_id, pair.consumer_offset)
+        broker.tables.offsets.commit(group, queue.topic, queue.queue_id, pair.consumer_offset)
 
 
 @pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "208-*"), ids=name_of)
@@ -81,8 +81,8 @@ async def test_a_topic_left_by_a_connected_group_is_omitted() -> None:
     store = MemoryStore()
     broker = memory_broker(store)
     for topic in ("T", "U"):
-        broker.topics.create(topic, queue_nums=1)
-        broker.offsets.commit("G", topic, 0, 1)
+        broker.tables.topics.create(topic, queue_nums=1)
+        broker.tables.offsets.commit("G", topic, 0, 1)
     subscribe(broker, "G", "T")
     call = Call(208, GetConsumeStats("G"), peer=FakePeer())
 
@@ -113,7 +113,7 @@ async def test_captured_progress_of_all_groups(exchange: Exchange) -> None:
     expected = decode_json(BrokerConsumeStats, expected_answer(exchange).body)
     for one in expected.consume_stats_list:
         for group, parts in one.items():
-            broker.groups.put(SubscriptionGroupConfig(group_name=group))
+            broker.tables.groups.put(SubscriptionGroupConfig(group_name=group))
             for part in parts:
                 restore(broker, store, group, part)
 
@@ -123,20 +123,20 @@ async def test_captured_progress_of_all_groups(exchange: Exchange) -> None:
     found = decode_json(BrokerConsumeStats, answer.body)
     known = rows(expected)
     assert {group: row for group, row in rows(found).items() if group in known} == known
-    assert (found.total_diff, found.broker_addr) == (expected.total_diff, broker.address)
+    assert (found.total_diff, found.broker_addr) == (expected.total_diff, broker.process.address)
 
 
 async def test_only_ordered_topics_on_request() -> None:
     store = MemoryStore()
     broker = memory_broker(store)
     for topic in ("T", "U"):
-        broker.topics.create(topic, queue_nums=2)
+        broker.tables.topics.create(topic, queue_nums=2)
         store.set_queue(topic, 0, max_offset=10, stored_ms=5)
-        broker.offsets.commit("G", topic, 0, 4)
-    broker.groups.put(SubscriptionGroupConfig(group_name="G"))
-    broker.topics.set_ordered({"U"})
+        broker.tables.offsets.commit("G", topic, 0, 4)
+    broker.tables.groups.put(SubscriptionGroupConfig(group_name="G"))
+    broker.tables.topics.set_ordered({"U"})
     broker.stats.count_get("U", "G", 10, 100)
-    broker.sampler.step(10_000)
+    broker.measured.sampler.step(10_000)
     call = Call(317, GetBrokerConsumeStats(is_order=True), peer=FakePeer())
 
     answer = await serve(broker, call, progress.get_broker_consume_stats)
@@ -152,9 +152,9 @@ async def test_an_answer_larger_than_a_frame_is_refused(
 ) -> None:
     monkeypatch.setattr(progress, "QUEUES_MAX", 3)
     broker = memory_broker()
-    broker.topics.create("T", queue_nums=4)
-    broker.groups.put(SubscriptionGroupConfig(group_name="G"))
-    broker.offsets.commit("G", "T", 0, 4)
+    broker.tables.topics.create("T", queue_nums=4)
+    broker.tables.groups.put(SubscriptionGroupConfig(group_name="G"))
+    broker.tables.offsets.commit("G", "T", 0, 4)
     call = Call(317, GetBrokerConsumeStats(), peer=FakePeer())
 
     answer = await serve(broker, call, progress.get_broker_consume_stats)
@@ -173,8 +173,8 @@ async def test_captured_consumers_of_a_topic(exchange: Exchange) -> None:
     for group in groups[::2]:
         subscribe(broker, group, topic)
     for group in groups[1::2]:
-        broker.offsets.commit(group, topic, 0, 1)
-    broker.offsets.commit("elsewhere", "other", 0, 1)
+        broker.tables.offsets.commit(group, topic, 0, 1)
+    broker.tables.offsets.commit("elsewhere", "other", 0, 1)
 
     answer = await replay(broker, exchange, progress.query_topic_consume_by_who)
 
@@ -185,7 +185,7 @@ async def test_captured_consumers_of_a_topic(exchange: Exchange) -> None:
 async def test_a_group_that_subscribes_and_commits_is_named_once() -> None:
     broker = memory_broker()
     subscribe(broker, "G", "T")
-    broker.offsets.commit("G", "T", 0, 1)
+    broker.tables.offsets.commit("G", "T", 0, 1)
     call = Call(300, QueryTopicConsumeByWho("T"), peer=FakePeer())
 
     answer = await serve(broker, call, progress.query_topic_consume_by_who)
@@ -207,9 +207,9 @@ async def test_captured_time_spans(exchange: Exchange) -> None:
     for span in spans:
         assert span.message_queue is not None
         topic, queue_id = span.message_queue.topic, span.message_queue.queue_id
-        broker.topics.create(topic, queue_nums=len(spans))
+        broker.tables.topics.create(topic, queue_nums=len(spans))
         store.set_queue(topic, queue_id, max_offset=5, stored_ms=span.max_time_stamp)
-        broker.offsets.commit(exchange.request.ext["group"], topic, queue_id, 5)
+        broker.tables.offsets.commit(exchange.request.ext["group"], topic, queue_id, 5)
 
     answer = await replay(broker, exchange, progress.query_consume_time_span)
 
@@ -237,12 +237,12 @@ async def test_the_delay_is_the_age_of_the_next_message() -> None:
     store = MemoryStore()
     broker = memory_broker(store)
     now_ms = broker.clock.now_ms()
-    broker.topics.create("T", queue_nums=4)
+    broker.tables.topics.create("T", queue_nums=4)
     store.set_queue("T", 0, min_offset=5, max_offset=9, stored_ms=now_ms - 700)
     store.set_queue("T", 1, min_offset=5, max_offset=9, stored_ms=now_ms - 800)
     store.set_queue("T", 2, max_offset=9, stored_ms=now_ms - 900)
     for queue_id, offset in ((1, 2), (2, 9)):
-        broker.offsets.commit("G", "T", queue_id, offset)
+        broker.tables.offsets.commit("G", "T", queue_id, offset)
 
     unread, behind, done, empty = await spans_of(broker)
 
@@ -264,12 +264,12 @@ def test_times_are_written_as_rocketmq_writes_them() -> None:
 async def test_messages_in_queues_that_nobody_reads_are_reported() -> None:
     store = MemoryStore()
     broker = memory_broker(store)
-    broker.topics.create("T", queue_nums=2)
+    broker.tables.topics.create("T", queue_nums=2)
     for queue_id, end in enumerate((5, 5, 7, 3, 4)):
         store.set_queue("T", queue_id, max_offset=end, stored_ms=1, min_offset=1)
-    broker.offsets.commit("G", "T", 0, 5)
-    broker.offsets.commit("G", "T", 2, 6)
-    broker.offsets.commit("G", "T", 3, 3)  # consumed before the queue was removed
+    broker.tables.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 2, 6)
+    broker.tables.offsets.commit("G", "T", 3, 3)  # consumed before the queue was removed
     stranded = {queue.queue_id: queue.lag for queue in stranded_queues(broker, "G", "T")}
     assert stranded == {2: 1, 4: 3}
     call = Call(208, GetConsumeStats("G"), peer=FakePeer())

@@ -4,26 +4,38 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
 
+from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.moved import INTERVAL_MS
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers.arrivals import RESUMES_MAX, Arrivals
 from cometmq.broker.role import Role
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
+from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.header import encode_frame
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.record import decode_record
+from cometmq.remoting.raw import RawCommand
+from cometmq.remoting.signature import SessionCredentials
+from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.store.disk import OsFile
 from cometmq.store.errors import DiskError
+
+if TYPE_CHECKING:
+    from cometmq.broker.acl.keeper import AclKeeper
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 PULL = PullMessage("G", "T", 1, 0, 32, SUBSCRIPTION, 0, 15_000, 0, "*")
@@ -32,7 +44,7 @@ PULL = PullMessage("G", "T", 1, 0, 32, SUBSCRIPTION, 0, 15_000, 0, "*")
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     async with stored_broker(tmp_path) as broker:
-        broker.topics.create("T", queue_nums=4)
+        broker.tables.topics.create("T", queue_nums=4)
         yield broker
 
 
@@ -73,7 +85,7 @@ def subscribe(broker: Broker, expression: str, *, model: str = "CLUSTERING") -> 
         consume_from_where="CONSUME_FROM_LAST_OFFSET",
         subscription_data_set=[subscription],
     )
-    broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))
+    broker.clients.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))
 
 
 def test_messages_are_answered_as_stored(broker: Broker) -> None:
@@ -122,7 +134,7 @@ def test_a_slave_corrects_no_offsets(
 ) -> None:
     """A slave's log may lag, so the consumer retries there or on the master."""
     store(broker, "a", "b", "c")
-    broker.take_role(Role.SLAVE, 1)
+    broker.role.take(Role.SLAVE, 1)
     reply = pull(broker, **fields)
 
     assert (reply.code, reply.remark) == (code, remark)
@@ -133,9 +145,9 @@ def test_a_slave_corrects_no_offsets(
 
 async def test_a_slave_may_be_told_to_correct_offsets(tmp_path: Path) -> None:
     async with stored_broker(tmp_path, offsetCheckInSlave="true") as broker:
-        broker.topics.create("T", queue_nums=4)
+        broker.tables.topics.create("T", queue_nums=4)
         store(broker, "a")
-        broker.take_role(Role.SLAVE, 1)
+        broker.role.take(Role.SLAVE, 1)
         reply = pull(broker, queue_offset=9)
 
     assert (reply.code, reply.header.next_begin_offset) == (21, 1)
@@ -150,7 +162,7 @@ async def test_a_consumer_far_behind_is_sent_to_a_slave_if_that_is_enabled(
     suggested: int,
 ) -> None:  # fmt: skip
     async with stored_broker(tmp_path, slaveReadEnable=enabled) as broker:
-        broker.topics.create("T", queue_nums=4)
+        broker.tables.topics.create("T", queue_nums=4)
         store(broker, "a")
         result = broker.store.reader.get_messages("T", 1, 0, 32)
         result.suggest_slave = is_far_behind
@@ -160,11 +172,11 @@ async def test_a_consumer_far_behind_is_sent_to_a_slave_if_that_is_enabled(
 
 def test_a_slave_serves_reads_and_commits_no_offsets_of_pulls(broker: Broker) -> None:
     store(broker, "a")
-    broker.take_role(Role.SLAVE, 1)
+    broker.role.take(Role.SLAVE, 1)
     reply = pull(broker, sys_flag=SUBSCRIPTION | COMMIT, commit_offset=1)
 
     assert bodies(reply) == [b"a"]
-    assert broker.offsets.committed("G", "T", 1) is None
+    assert broker.tables.offsets.committed("G", "T", 1) is None
 
 
 def test_a_pull_creates_no_queue(broker: Broker) -> None:
@@ -179,6 +191,19 @@ def test_an_offset_outside_the_queue_is_reported_to_operators(broker: Broker) ->
 
     (event,) = broker.store.reader.get_messages("OFFSET_MOVED_EVENT", 0, 0, 32).records
     assert b'"offsetRequest":9' in decode_record(event).body
+
+
+def test_consumers_cannot_fill_the_disk_with_reports(broker: Broker) -> None:
+    store(broker, "a")
+    for offset in range(9, 20):
+        pull(broker, queue_offset=offset)
+    broker.driver.commit()
+    assert broker.store.reader.max_offset("OFFSET_MOVED_EVENT", 0) == 1
+
+    clock_of(broker).advance(INTERVAL_MS)
+    pull(broker, queue_offset=9)
+    broker.driver.commit()
+    assert broker.store.reader.max_offset("OFFSET_MOVED_EVENT", 0) == 2
 
 
 @pytest.mark.parametrize(
@@ -232,11 +257,11 @@ def test_refusals_of_requests(broker: Broker) -> None:
 
 
 def test_refusals_by_configuration(broker: Broker) -> None:
-    config = broker.topics.get("T")
+    config = broker.tables.topics.get("T")
     assert config is not None
-    broker.topics.put(msgspec.structs.replace(config, perm=2))
+    broker.tables.topics.put(msgspec.structs.replace(config, perm=2))
     assert refusal(broker) == (16, "the topic[T] pulling message is forbidden")
-    broker.groups.disable("G")
+    broker.tables.groups.disable("G")
     assert refusal(broker) == (16, "subscription group no permission, G")
 
 
@@ -256,7 +281,7 @@ def test_consumers_must_be_registered_with_their_latest_subscription(broker: Bro
     assert refusal(broker, **registered)[0] == ResponseCode.SUBSCRIPTION_NOT_EXIST
     subscribe(broker, "*")
     assert refusal(broker, **registered) == (25, "the consumer's subscription not latest")
-    broker.topics.create("U", queue_nums=4)
+    broker.tables.topics.create("U", queue_nums=4)
     code, remark = refusal(broker, **registered, topic="U")
     assert code == ResponseCode.SUBSCRIPTION_NOT_EXIST
     assert (remark or "").startswith("the consumer's subscription not exist\n")
@@ -264,9 +289,9 @@ def test_consumers_must_be_registered_with_their_latest_subscription(broker: Bro
 
 def test_broadcasting_must_be_allowed(broker: Broker) -> None:
     subscribe(broker, "*", model="BROADCASTING")
-    config = broker.groups.find("G", auto_create=True)
+    config = broker.tables.groups.find("G", auto_create=True)
     assert config is not None
-    broker.groups.put(msgspec.structs.replace(config, consume_broadcast_enable=False))
+    broker.tables.groups.put(msgspec.structs.replace(config, consume_broadcast_enable=False))
     assert refusal(broker, sys_flag=0, subscription=None) == (
         16,
         "the consumer group[G] can not consume by broadcast way",
@@ -275,9 +300,9 @@ def test_broadcasting_must_be_allowed(broker: Broker) -> None:
 
 def test_a_pull_may_carry_a_commit(broker: Broker) -> None:
     pull(broker, sys_flag=SUBSCRIPTION | COMMIT, commit_offset=7)
-    assert broker.offsets.committed("G", "T", 1) == 7
+    assert broker.tables.offsets.committed("G", "T", 1) == 7
     pull(broker, sys_flag=SUBSCRIPTION, commit_offset=9)
-    assert broker.offsets.committed("G", "T", 1) == 7
+    assert broker.tables.offsets.committed("G", "T", 1) == 7
 
 
 def hold(broker: Broker, **fields: Any) -> Call[PullMessage]:
@@ -296,7 +321,7 @@ def test_a_held_pull_is_answered_by_an_arrival(broker: Broker) -> None:
     answer = last_answer(call)
     assert answer is not None
     assert bodies(answer) == [b"a"]
-    assert broker.hold.count == 0
+    assert broker.pending.hold.count == 0
 
 
 async def test_many_woken_pulls_are_answered_over_several_turns(broker: Broker) -> None:
@@ -318,7 +343,7 @@ async def test_many_woken_pulls_are_answered_over_several_turns(broker: Broker) 
     assert answered() == RESUMES_MAX * 2
     await asyncio.sleep(0)
     assert answered() == len(calls)
-    assert broker.hold.count == 0
+    assert broker.pending.hold.count == 0
     assert all(len(call.peer.replies) == 1 for call in calls)
 
 
@@ -335,7 +360,7 @@ def test_a_held_pull_with_a_filter_waits_for_its_tag(broker: Broker) -> None:
 def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
     call = hold(broker, subscription="b")
     store(broker, "a")
-    broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.reader.max_offset)
+    broker.pending.hold.sweep(broker.clock.monotonic_ms(), broker.store.reader.max_offset)
     broker.driver.turn.wake()
 
     answer = last_answer(call)
@@ -346,12 +371,12 @@ def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
 def test_a_held_pull_ends_at_its_deadline(broker: Broker) -> None:
     call = hold(broker, suspend_timeout_millis=500)
     clock_of(broker).advance(499)
-    broker.hold.expire(broker.clock.monotonic_ms())
+    broker.pending.hold.expire(broker.clock.monotonic_ms())
     broker.driver.turn.wake()
     assert last_answer(call) is None
 
     clock_of(broker).advance(1)
-    broker.hold.expire(broker.clock.monotonic_ms())
+    broker.pending.hold.expire(broker.clock.monotonic_ms())
     broker.driver.turn.wake()
     answer = last_answer(call)
     assert answer is not None
@@ -360,16 +385,16 @@ def test_a_held_pull_ends_at_its_deadline(broker: Broker) -> None:
 
 def test_the_offset_is_committed_once_although_the_pull_runs_twice(broker: Broker) -> None:
     hold(broker, sys_flag=SUBSCRIPTION | SUSPEND | COMMIT, commit_offset=5)
-    assert broker.offsets.committed("G", "T", 1) == 5
-    broker.offsets.commit("G", "T", 1, 6)
+    assert broker.tables.offsets.committed("G", "T", 1) == 5
+    broker.tables.offsets.commit("G", "T", 1, 6)
     store(broker, "a")
-    assert broker.offsets.committed("G", "T", 1) == 6
+    assert broker.tables.offsets.committed("G", "T", 1) == 6
 
 
 def test_deleting_the_topic_answers_a_held_pull(broker: Broker) -> None:
     call = hold(broker)
-    broker.topics.remove("T")
-    broker.hold.wake_all()
+    broker.tables.topics.remove("T")
+    broker.pending.hold.wake_all()
     broker.driver.turn.wake()
     answer = last_answer(call)
     assert answer is not None
@@ -381,24 +406,52 @@ def test_a_closed_connection_gets_no_answer(broker: Broker) -> None:
     call.peer.close()
     store(broker, "a")
     assert last_answer(call) is None
-    assert broker.hold.count == 0
+    assert broker.pending.hold.count == 0
 
 
 async def test_held_pulls_are_bounded(tmp_path: Path) -> None:
     async with stored_broker(tmp_path, pullThreadPoolQueueCapacity="1") as broker:
-        broker.topics.create("T", queue_nums=4)
-        hold(broker)
-        reply = pull(broker, sys_flag=SUBSCRIPTION | SUSPEND)
-        assert reply.code == ResponseCode.SYSTEM_BUSY
+        broker.tables.topics.create("T", queue_nums=4)
+        first = hold(broker)
+        second = hold(broker)
+        broker.driver.turn.wake()
+        assert last_answer(first).code == ResponseCode.PULL_NOT_FOUND
+        assert last_answer(second) is None
+        assert broker.pending.hold.count == 1
+
+
+def test_a_held_pull_ends_with_the_right_of_its_account(broker: Broker) -> None:
+    """Clients choose how long a pull is held: it must not outlive its account."""
+    sub = Account(AclAccount("subscriber", default_group_perm="SUB", default_topic_perm="SUB",
+                             secret_key="subscriberSecret"))  # fmt: skip
+    both, none = (
+        Accounts(accounts, version=DataVersion(), versions={}) for accounts in ([sub], ())
+    )
+    control = AccessControl(both, clock_ms=broker.clock.now_ms)
+    broker.admission.acl = cast("AclKeeper", SimpleNamespace(control=control))
+    calls = [hold(broker, queue_id=queue_id, suspend_timeout_millis=2**40) for queue_id in (1, 2)]
+    for call in calls:
+        header = {"consumerGroup": "G", "topic": "T"}
+        sub.signer.add_to(header, b"", SessionCredentials("subscriber", ""))
+        call.head = encode_frame(RawCommand(code=11, ext=header))[8:]
+    store(broker, "a", queue_id=2)
+    assert bodies(last_answer(calls[1])) == [b"a"]
+
+    control.accounts = none
+    store(broker, "a")
+
+    answer = last_answer(calls[0])
+    assert (answer.code, bytes(answer.body)) == (ResponseCode.SYSTEM_ERROR, b"")
+    assert "No acl config for subscriber" in answer.remark
 
 
 async def test_without_long_polling_a_pull_is_held_briefly(tmp_path: Path) -> None:
     settings = {"longPollingEnable": "false", "shortPollingTimeMills": "100"}
     async with stored_broker(tmp_path, **settings) as broker:
-        broker.topics.create("T", queue_nums=4)
+        broker.tables.topics.create("T", queue_nums=4)
         call = hold(broker)
         clock_of(broker).advance(100)
-        broker.hold.expire(broker.clock.monotonic_ms())
+        broker.pending.hold.expire(broker.clock.monotonic_ms())
         broker.driver.turn.wake()
         assert last_answer(call) is not None
 
@@ -464,11 +517,11 @@ async def test_a_commit_during_a_cold_read_is_newer_than_that_of_the_pull(
     monkeypatch.setattr(OsFile, "read_cached", lambda *_: None)
 
     assert ask(broker, pull_call(sys_flag=SUBSCRIPTION | COMMIT, commit_offset=7)) is None
-    assert broker.offsets.committed("G", "T", 1) == 7
-    broker.offsets.commit("G", "T", 1, 8)
+    assert broker.tables.offsets.committed("G", "T", 1) == 7
+    broker.tables.offsets.commit("G", "T", 1, 8)
     await broker.driver.drain()
 
-    assert broker.offsets.committed("G", "T", 1) == 8
+    assert broker.tables.offsets.committed("G", "T", 1) == 8
 
 
 async def test_a_cold_read_that_fails_is_an_answer(

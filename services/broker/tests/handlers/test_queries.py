@@ -110,7 +110,7 @@ def entries(broker: Broker, **fields: Any) -> Any:
 def subscribe(broker: Broker, group: str, text: str) -> None:
     data = {"groupName": group, "subscriptionDataSet": [json.loads(text)]}
     client = Client(call_with(0, None).peer, "c", 0, 401, seen_ms=0)
-    broker.consumers.register(decode_json(ConsumerData, json.dumps(data).encode()), client)
+    broker.clients.consumers.register(decode_json(ConsumerData, json.dumps(data).encode()), client)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ async def test_captured_entries_of_queues(broker: Broker, exchange: Any) -> None
     expected = expected_answer(exchange)
     ext = exchange.request.ext
     wanted = json.loads(expected.body) if expected.body else None
-    broker.topics.create(ext["topic"], queue_nums=10)
+    broker.tables.topics.create(ext["topic"], queue_nums=10)
     if wanted is not None:
         tags = {3552231: "tagA", 3552232: "tagB", 3552233: "tagC"}
         codes = [entry["tagsCode"] for entry in wanted["queueData"]]
@@ -180,9 +180,9 @@ def test_the_filter_of_a_group(broker: Broker) -> None:
     store(broker, "")
     subscription = {"topic": "T", "subString": "a > 1", "expressionType": "SQL92", "subVersion": 7}
     subscribe(broker, "G", json.dumps(subscription))
-    group = broker.consumers.group("G")
+    group = broker.clients.consumers.group("G")
     assert group is not None
-    broker.filters.register("G", group.subscriptions.values())
+    broker.tables.filters.register("G", group.subscriptions.values())
 
     body = json.loads(entries(broker, consumer_group="G").body)
 

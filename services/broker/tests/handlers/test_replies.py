@@ -46,7 +46,9 @@ def requester(broker: Broker, client_id: str = "asker") -> FakePeer:
     """Connect a producer that accepts replies."""
     peer = FakePeer("127.0.0.1:50001")
     peer.answers[326] = TAKEN
-    broker.producers.register("P", Client(peer, client_id, language=0, version=401, seen_ms=0))
+    broker.clients.producers.register(
+        "P", Client(peer, client_id, language=0, version=401, seen_ms=0)
+    )
     return peer
 
 
@@ -194,7 +196,7 @@ async def test_a_requester_that_refuses_the_reply(
 
 async def test_a_requester_that_left_is_not_found(broker: Broker) -> None:
     peer = requester(broker)
-    broker.producers.drop(peer)
+    broker.clients.producers.drop(peer)
 
     assert (await send(broker)).remark == "push reply message fail, channel of <asker> not found."
 

@@ -61,7 +61,7 @@ def join(
         subscription_data_set=[SubscriptionData(topic=topic) for topic in topics],
     )
     client = Client(peer, f"c{port}", language=language, version=version, seen_ms=0)
-    broker.consumers.register(data, client, notify=False)
+    broker.clients.consumers.register(data, client, notify=False)
     return peer
 
 
@@ -69,7 +69,7 @@ def broker_with(queue_count: int = 2, *, max_offset: int = 10) -> Broker:
     """Build a broker with a topic T; all messages in a queue have the same store time."""
     store = MemoryStore()
     broker = memory_broker(store)
-    broker.topics.create("T", queue_nums=queue_count)
+    broker.tables.topics.create("T", queue_nums=queue_count)
     for queue_id in range(queue_count):
         store.set_queue("T", queue_id, max_offset=max_offset, stored_ms=STORED_MS)
     return broker
@@ -99,13 +99,13 @@ async def test_captured_resets(exchange: Exchange) -> None:
     brokers = {queue.broker_name for queue in wanted} or {"broker-a"}
     store = MemoryStore()
     broker = memory_broker(store, brokerName=brokers.pop())
-    broker.topics.create(ext["topic"], queue_nums=max(1, len(wanted)))
+    broker.tables.topics.create(ext["topic"], queue_nums=max(1, len(wanted)))
     for queue, offset in wanted.items():
         end = offset if ext["timestamp"] == "-1" else 10
         stored_ms = max(1, int(ext["timestamp"]))
         store.set_queue(queue.topic, queue.queue_id, max_offset=end, stored_ms=stored_ms)
     if expected.code != 1:
-        broker.offsets.commit(ext["group"], ext["topic"], 0, 10)
+        broker.tables.offsets.commit(ext["group"], ext["topic"], 0, 10)
     peer = join(broker, ext["group"], ext["topic"]) if wanted else None
 
     answer = await replay(broker, exchange, resets.invoke_broker_to_reset_offset)
@@ -126,7 +126,7 @@ async def test_captured_resets(exchange: Exchange) -> None:
 def test_requests_to_clients_are_as_captured(exchange: Exchange) -> None:
     """Even a forced reset sends isForce=false to the clients."""
     broker = broker_with()
-    broker.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 0, 5)
     peer = join(broker, "G", "T")
 
     reset(broker, CHANGE_BEFORE)
@@ -143,8 +143,8 @@ def test_requests_to_clients_are_as_captured(exchange: Exchange) -> None:
 
 def test_the_end_of_each_queue() -> None:
     broker = broker_with()
-    broker.offsets.commit("G", "T", 0, 5)
-    broker.offsets.commit("G", "T", 1, 7)
+    broker.tables.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 1, 7)
     join(broker)
 
     assert offsets_in(reset(broker, -1).body) == {0: 10, 1: 10}
@@ -152,8 +152,8 @@ def test_the_end_of_each_queue() -> None:
 
 def test_without_force_a_group_only_moves_backwards() -> None:
     broker = broker_with()
-    broker.offsets.commit("G", "T", 0, 5)
-    broker.offsets.commit("G", "T", 1, 7)
+    broker.tables.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 1, 7)
     join(broker)
 
     assert offsets_in(reset(broker, -1, is_force=False).body) == {0: 5, 1: 7}
@@ -165,7 +165,7 @@ def test_a_queue_without_an_offset_counts_as_not_consumed() -> None:
     consumed yet.
     """
     broker = broker_with()
-    broker.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 0, 5)
     join(broker)
 
     assert offsets_in(reset(broker, -1, is_force=False).body) == {0: 5, 1: 0}
@@ -183,7 +183,7 @@ def test_a_connected_group_that_has_committed_nothing_is_reset() -> None:
 def test_all_members_get_the_offsets_and_none_is_stored() -> None:
     broker, log = broker_with(), RecordingLog()
     broker.log = log
-    broker.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 0, 5)
     one, two = join(broker, port=1), join(broker, port=2)
 
     reply = reset(broker, -1)
@@ -194,12 +194,12 @@ def test_all_members_get_the_offsets_and_none_is_stored() -> None:
     assert [sent.code for sent in one.sent] == [220]
     assert one.sent == two.sent
     assert (reply.code, reply.remark) == (0, "not set any response code")
-    assert broker.offsets.queues("G", "T") == {0: 5}
+    assert broker.tables.offsets.queues("G", "T") == {0: 5}
 
 
 def test_members_in_cpp_get_a_list() -> None:
     broker = broker_with(1)
-    broker.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 0, 5)
     cpp = join(broker, language=Language.CPP, port=1)
     java = join(broker, language=Language.JAVA, port=2)
 
@@ -214,7 +214,7 @@ def test_members_in_cpp_get_a_list() -> None:
 def test_an_unwritable_member_is_logged() -> None:
     broker, log = broker_with(), RecordingLog()
     broker.log = log
-    broker.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 0, 5)
     stalled, well = join(broker, port=1), join(broker, port=2)
     stalled.is_writable = False
 
@@ -226,7 +226,7 @@ def test_an_unwritable_member_is_logged() -> None:
 
 def test_a_single_queue_as_sent_by_5_x_tools() -> None:
     broker = broker_with()
-    broker.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 0, 5)
     join(broker)
 
     assert offsets_in(reset(broker, 0, queue_id=1, offset=3).body) == {1: 3}
@@ -251,7 +251,7 @@ def test_refusals_in_their_order() -> None:
     assert refused(broker, queue_id=2).remark == "queueId=2: topic[T] has no such queue"
 
     assert refused(broker).remark == "THe consumer group <G> not exist"
-    broker.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 0, 5)
 
     offline = refused(broker)
     assert isinstance(offline, ConsumerNotOnline)
@@ -262,7 +262,7 @@ def test_refusals_in_their_order() -> None:
 
 def test_a_group_with_an_old_member_is_not_reset() -> None:
     broker = broker_with()
-    broker.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 0, 5)
     new = join(broker, version=RESET_OFFSET_MIN, port=1)
     join(broker, version=RESET_OFFSET_MIN - 1, port=2)
 
@@ -279,7 +279,7 @@ async def test_captured_corrections(exchange: Exchange) -> None:
     wanted = decode_json(CorrectionOffsets, expected.body)
     broker, ext = memory_broker(), exchange.request.ext
     for queue_id, offset in wanted.correction_offsets.items():
-        broker.offsets.commit(ext["compareGroup"], ext["topic"], queue_id, offset)
+        broker.tables.offsets.commit(ext["compareGroup"], ext["topic"], queue_id, offset)
 
     answer = await replay(broker, exchange, resets.query_correction_offset)
 
@@ -299,23 +299,23 @@ async def test_corrections_mark_queues_where_the_compared_group_is_behind() -> N
     store.set_queue("T", 2, min_offset=5, max_offset=9, stored_ms=1)
     for group, offsets in {"G": (4, 1, 3), "A": (3, 6, 7), "B": (9, 5, 8)}.items():
         for queue_id, offset in enumerate(offsets):
-            broker.offsets.commit(group, "T", queue_id, offset)
+            broker.tables.offsets.commit(group, "T", queue_id, offset)
 
     assert await corrections(broker) == {0: 3, 1: 1, 2: END}
     assert await corrections(broker, "G,B") == {0: 3, 1: END, 2: END}
-    assert broker.offsets.committed("B", "T", 0) == 9
+    assert broker.tables.offsets.committed("B", "T", 0) == 9
 
 
 @pytest.mark.parametrize("exchange", exchanges("314-*"), ids=name_of)
 async def test_captured_copies(exchange: Exchange) -> None:
     broker, ext = memory_broker(), exchange.request.ext
-    broker.topics.create(ext["topic"], queue_nums=2)
-    broker.offsets.commit(ext["srcGroup"], ext["topic"], 1, 6)
+    broker.tables.topics.create(ext["topic"], queue_nums=2)
+    broker.tables.offsets.commit(ext["srcGroup"], ext["topic"], 1, 6)
 
     answer = await replay(broker, exchange, resets.clone_group_offset)
 
     assert answer == expected_answer(exchange)
-    assert broker.offsets.queues(ext["destGroup"], ext["topic"]) == {1: 6}
+    assert broker.tables.offsets.queues(ext["destGroup"], ext["topic"]) == {1: 6}
 
 
 async def clone(broker: Broker, topic: str | None = None, *, offline: bool = False) -> Reply:
@@ -326,31 +326,31 @@ async def clone(broker: Broker, topic: str | None = None, *, offline: bool = Fal
 async def test_copies_skip_deleted_and_left_topics() -> None:
     broker = memory_broker()
     for topic in ("T", "Left", "Gone"):
-        broker.offsets.commit("G", topic, 0, 4)
+        broker.tables.offsets.commit("G", topic, 0, 4)
         if topic != "Gone":
-            broker.topics.create(topic, queue_nums=1)
+            broker.tables.topics.create(topic, queue_nums=1)
     join(broker, "G", "T")
 
     assert await clone(broker) is OK
-    assert broker.offsets.topics_of("D") == {"T"}
+    assert broker.tables.offsets.index.topics_of("D") == {"T"}
     await clone(broker, offline=True)
-    assert broker.offsets.topics_of("D") == {"T", "Left"}
-    assert broker.offsets.topics_of("G") == {"T", "Left", "Gone"}
+    assert broker.tables.offsets.index.topics_of("D") == {"T", "Left"}
+    assert broker.tables.offsets.index.topics_of("G") == {"T", "Left", "Gone"}
 
 
 async def test_a_copy_replaces_offsets_once() -> None:
     broker = memory_broker()
-    broker.topics.create("T", queue_nums=3)
-    broker.offsets.commit("G", "T", 0, 4)
-    broker.offsets.commit("D", "T", 2, 9)
+    broker.tables.topics.create("T", queue_nums=3)
+    broker.tables.offsets.commit("G", "T", 0, 4)
+    broker.tables.offsets.commit("D", "T", 2, 9)
 
     await clone(broker, "T")
-    broker.offsets.commit("G", "T", 0, 5)
+    broker.tables.offsets.commit("G", "T", 0, 5)
 
-    assert broker.offsets.queues("D", "T") == {0: 4}
-    broker.offsets.drop_group("G")
+    assert broker.tables.offsets.queues("D", "T") == {0: 4}
+    broker.tables.offsets.drop_group("G")
     await clone(broker, "T")
-    assert broker.offsets.queues("D", "T") == {0: 4}
+    assert broker.tables.offsets.queues("D", "T") == {0: 4}
 
 
 async def test_a_copy_to_a_dangerous_name_is_refused() -> None:

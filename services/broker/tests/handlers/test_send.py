@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.send import batch_parts
 from cometmq.broker.testing import expected_answer
 from cometmq.broker.testing.replay import answered_exchanges, call_of
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
@@ -17,6 +18,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
 from cometmq.remoting.message.batch import BatchItem, join_batch
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.testing.golden import Exchange
 from cometmq.store.writing.write_state import Refusal
@@ -54,7 +56,7 @@ def test_a_message_is_stored_and_its_place_answered(broker: Broker) -> None:
     assert (record.body, record.tags, record.born_timestamp) == (b"hello", "A", 1_600_000_000_000)
     assert record.properties == {"TAGS": "A", "CLUSTER": "PeersCluster"}
     assert record.born_host == bytes([127, 0, 0, 1, 0, 0, 0x9C, 0x41])
-    assert record.store_host == broker.store_host
+    assert record.store_host == broker.process.store_host
 
 
 def test_messages_of_one_turn_share_a_commit(broker: Broker) -> None:
@@ -78,7 +80,7 @@ def broker_handles(broker: Broker, call: Call[Any]) -> object:
 
 def test_an_unknown_topic_is_created_from_its_template(broker: Broker) -> None:
     send(broker, topic="New", default_topic_queue_nums=3)
-    created = broker.topics.get("New")
+    created = broker.tables.topics.get("New")
 
     assert created is not None
     assert (created.write_queue_nums, created.read_queue_nums, created.perm) == (3, 3, 6)
@@ -120,7 +122,7 @@ async def test_a_broker_without_topic_creation(tmp_path: Path) -> None:
     async with stored_broker(tmp_path, autoCreateTopicEnable="false") as broker:
         reply = send(broker)
         assert reply.code == ResponseCode.TOPIC_NOT_EXIST
-        assert broker.topics.get("T") is None
+        assert broker.tables.topics.get("T") is None
 
 
 async def test_a_broker_before_its_start_time(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ async def test_a_broker_before_its_start_time(tmp_path: Path) -> None:
 async def test_only_ordered_topics_obey_a_broker_without_write_permission(tmp_path: Path) -> None:
     async with stored_broker(tmp_path, brokerPermission="4") as broker:
         assert send(broker).code == 0
-        broker.topics.set_ordered({"T"})
+        broker.tables.topics.set_ordered({"T"})
         reply = send(broker)
         assert reply.code == ResponseCode.NO_PERMISSION
         assert reply.remark == "the broker[127.0.0.1] sending message is forbidden"
@@ -205,7 +207,7 @@ def test_a_delay_beyond_the_highest_level_means_the_highest(broker: Broker) -> N
 
 
 def retry(broker: Broker, **fields: Any) -> Any:
-    broker.groups.find("G", auto_create=True)
+    broker.tables.groups.find("G", auto_create=True)
     return send(broker, **{"topic": "%RETRY%G", "queue_id": 0, **fields})
 
 
@@ -220,7 +222,7 @@ def test_a_consumers_own_retry_goes_to_its_retry_topic(broker: Broker) -> None:
 def test_a_retry_above_the_limit_is_a_dead_letter(
     broker: Broker, version: int, count_max: int | None, *, is_dead: bool
 ) -> None:
-    broker.groups.find("G", auto_create=True)
+    broker.tables.groups.find("G", auto_create=True)
     header = msgspec.structs.replace(
         HEADER,
         topic="%RETRY%G",
@@ -359,7 +361,7 @@ async def test_captured_sends(broker: Broker, exchange: Exchange) -> None:
     if expected.code == ResponseCode.SERVICE_NOT_AVAILABLE:
         broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
     if "illegal, TopicConfig" in (expected.remark or ""):
-        broker.topics.create(exchange.request.ext["b"], queue_nums=2)
+        broker.tables.topics.create(exchange.request.ext["b"], queue_nums=2)
 
     call = call_of(exchange.request, call_with(0, None).peer)
     reply = ask(broker, call)
@@ -385,5 +387,25 @@ async def test_the_request_decides_whether_a_batch_waits_for_the_flush(
         header = msgspec.structs.replace(HEADER, batch=True, properties=request_text)
         call = call_with(RequestCode.SEND_BATCH_MESSAGE, header, join_batch(items))
         assert broker_handles(broker, call) is None
-        broker.store.commit()
-        assert broker.store.waiting_put_count == waiting
+        broker.store.writer.commit()
+        assert len(broker.store.upkeep.pending) == waiting
+
+
+@pytest.mark.parametrize("text", ["", "x" * 60, "\x02" * 6_400, "KEYS\x01" + "k " * 6_400])
+def test_a_batch_is_decoded_in_steps_of_similar_length(broker: Broker, text: str) -> None:
+    message = NewMessage("T", 0, 0, 0, 0, bytes(8), bytes(8), b"x", text)
+    call = call_with(RequestCode.SEND_BATCH_MESSAGE, HEADER)
+    steps = list(batch_parts(iter([message] * 2_000), broker.admission.room(call)))
+    assert sum(len(messages) for messages, _ in steps) == 2_000
+    assert [is_more for _, is_more in steps] == [True] * (len(steps) - 1) + [False]
+    for messages, _ in steps:
+        assert sum(1 + len(message.properties) // 64 for message in messages) < 2_000 + 201
+
+
+def test_properties_far_above_the_maximum_are_not_read(broker: Broker) -> None:
+    header = msgspec.structs.replace(HEADER, properties="\x02" * 65_537)
+    assert ask(broker, call_with(RequestCode.SEND_MESSAGE_V2, header, b"x")).code == (
+        ResponseCode.MESSAGE_ILLEGAL
+    )
+    header = msgspec.structs.replace(HEADER, properties="\x02" * 65_536)
+    assert ask(broker, call_with(RequestCode.SEND_MESSAGE_V2, header, b"x")).code == 0

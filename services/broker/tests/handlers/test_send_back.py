@@ -64,7 +64,7 @@ def test_the_copy_is_delayed_by_the_third_level(broker: Broker) -> None:
         "REAL_TOPIC": "%RETRY%G",
         "REAL_QID": "0",
     }
-    retry = broker.topics.get("%RETRY%G")
+    retry = broker.tables.topics.get("%RETRY%G")
     assert retry is not None
     assert (retry.write_queue_nums, retry.perm) == (1, 6)
     assert broker.stats.send_back_count == 1
@@ -77,7 +77,7 @@ async def test_the_answer_waits_for_the_flush_like_a_send(tmp_path: Path) -> Non
         await broker.driver.drain()
         call = call_with(Code.CONSUMER_SEND_MSG_BACK, BACK, version=401)
         assert ask(broker, call) is None
-        assert broker.store.waiting_put_count == 1
+        assert len(broker.store.upkeep.pending) == 1
         await broker.driver.drain()
         assert last_answer(call) == Reply()
 
@@ -85,7 +85,7 @@ async def test_the_answer_waits_for_the_flush_like_a_send(tmp_path: Path) -> Non
 def test_the_copy_is_delivered_to_the_retry_topic_when_due(broker: Broker) -> None:
     send_back(broker)
     clock_of(broker).advance(10_000)
-    broker.delay.step(broker.clock.now_ms())
+    broker.deferred.delays.step(broker.clock.now_ms())
     broker.driver.commit()
 
     (copy,) = records(broker, "%RETRY%G", 0)
@@ -108,7 +108,7 @@ def test_messages_above_the_retry_limit_are_dead_letters(
     (copy,) = records(broker, "%DLQ%G", 0)
     assert copy.reconsume_times == 1
     assert copy.properties["RETRY_TOPIC"] == "T"
-    dead = broker.topics.get("%DLQ%G")
+    dead = broker.tables.topics.get("%DLQ%G")
     assert dead is not None
     assert (dead.write_queue_nums, dead.perm) == (1, 6)
 
@@ -129,16 +129,16 @@ def test_a_deleted_message(broker: Broker) -> None:
 
 
 def test_a_group_without_retry_queues_drops_the_message(broker: Broker) -> None:
-    group = broker.groups.find("G", auto_create=True)
+    group = broker.tables.groups.find("G", auto_create=True)
     assert group is not None
-    broker.groups.put(msgspec.structs.replace(group, retry_queue_nums=0))
+    broker.tables.groups.put(msgspec.structs.replace(group, retry_queue_nums=0))
     assert send_back(broker) == Reply()
-    assert broker.topics.get("%RETRY%G") is None
+    assert broker.tables.topics.get("%RETRY%G") is None
 
 
 def test_a_retry_topic_without_write_permission(broker: Broker) -> None:
-    config = broker.topics.create("%RETRY%G", queue_nums=1)
-    broker.topics.put(msgspec.structs.replace(config, perm=4))
+    config = broker.tables.topics.create("%RETRY%G", queue_nums=1)
+    broker.tables.topics.put(msgspec.structs.replace(config, perm=4))
     reply = send_back(broker)
     assert (reply.code, reply.remark) == (16, "the topic[%RETRY%G] sending message is forbidden")
 
@@ -177,11 +177,11 @@ async def test_captured_exchanges(tmp_path: Path, exchange: Any) -> None:
 def test_the_retry_topic_grows_with_the_group(broker: Broker) -> None:
     """New queues are used once all consumers have polled the route."""
     send_back(broker)
-    group = broker.groups.table["G"]
-    broker.groups.put(msgspec.structs.replace(group, retry_queue_nums=4))
+    group = broker.tables.groups.table["G"]
+    broker.tables.groups.put(msgspec.structs.replace(group, retry_queue_nums=4))
     for _ in range(4):
         send_back(broker)
-    retry = broker.topics.table["%RETRY%G"]
+    retry = broker.tables.topics.table["%RETRY%G"]
     assert (retry.read_queue_nums, retry.write_queue_nums) == (4, 4)
     assert places(broker) == ["0"] * 5
 
@@ -190,10 +190,10 @@ def test_the_retry_topic_grows_with_the_group(broker: Broker) -> None:
         send_back(broker)
     assert sorted(places(broker)[5:]) == ["0", "1", "2", "3"]
 
-    broker.groups.put(msgspec.structs.replace(group, retry_queue_nums=2))
+    broker.tables.groups.put(msgspec.structs.replace(group, retry_queue_nums=2))
     for _ in range(4):
         send_back(broker)
-    assert broker.topics.table["%RETRY%G"] == retry  # messages may wait in its queues
+    assert broker.tables.topics.table["%RETRY%G"] == retry  # messages may wait in its queues
     assert set(places(broker)[9:]) == {"0", "1"}
 
 

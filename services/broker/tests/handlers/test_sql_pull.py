@@ -36,7 +36,7 @@ OWN = {"sys_flag": SUBSCRIPTION, "subscription": "a > 5"}
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     async with stored_broker(tmp_path, enablePropertyFilter="true") as broker:
-        broker.topics.create("T", queue_nums=4)
+        broker.tables.topics.create("T", queue_nums=4)
         yield broker
 
 
@@ -58,7 +58,7 @@ def message_of(broker: Broker, header: SendMessageV2, body: bytes) -> Any:
         sys_flag=0,
         born_timestamp=1,
         born_host=bytes(8),
-        store_host=broker.store_host,
+        store_host=broker.process.store_host,
         body=body,
         properties=header.properties or "",
     )
@@ -153,7 +153,7 @@ def test_an_invalid_registered_expression_does_not_exist(broker: Broker) -> None
 
 def test_a_filter_that_is_older_than_the_pull(broker: Broker) -> None:
     subscribe(broker, version=5)
-    group = broker.consumers.group("G")
+    group = broker.clients.consumers.group("G")
     assert group is not None
     group.subscriptions["T"].sub_version = 6
     reply = pull(broker, sub_version=6)
@@ -162,7 +162,7 @@ def test_a_filter_that_is_older_than_the_pull(broker: Broker) -> None:
 
 async def test_a_broker_without_sql_refuses(tmp_path: Path) -> None:
     async with stored_broker(tmp_path) as broker:
-        broker.topics.create("T", queue_nums=4)
+        broker.tables.topics.create("T", queue_nums=4)
         subscribe(broker)
         for fields in ({}, OWN):
             reply = pull(broker, **fields)
@@ -178,7 +178,7 @@ def test_an_arrival_wakes_only_if_the_filter_accepts_it(broker: Broker) -> None:
     store(broker, 1, 2)
     store(broker, 3)
     assert last_answer(call) is None
-    assert broker.hold.count == 1
+    assert broker.pending.hold.count == 1
 
     store(broker, 4, 6, 5)
 
@@ -186,7 +186,7 @@ def test_an_arrival_wakes_only_if_the_filter_accepts_it(broker: Broker) -> None:
     assert bodies(reply) == [b"6"]
     assert reply is not None
     assert reply.header.next_begin_offset == 6
-    assert broker.hold.count == 0
+    assert broker.pending.hold.count == 0
 
 
 def test_each_message_is_tested_once_for_a_held_pull(
@@ -211,7 +211,7 @@ def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
     subscribe(broker)
     call = hold(broker)
     store(broker, 1, 2)
-    broker.hold.sweep(0, broker.store.reader.max_offset)
+    broker.pending.hold.sweep(0, broker.store.reader.max_offset)
     broker.driver.turn.wake()
     reply = last_answer(call)
     assert reply is not None
@@ -221,7 +221,7 @@ def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
 def test_the_search_of_a_closed_connection_ends(broker: Broker) -> None:
     subscribe(broker)
     call = hold(broker)
-    broker.hold.drop(call.peer)
+    broker.pending.hold.drop(call.peer)
     store(broker, 6)
     assert last_answer(call) is None
 
@@ -276,14 +276,14 @@ async def test_a_held_pull_whose_new_messages_are_cold_is_answered(
 async def test_retries_are_filtered_if_the_setting_says_so(tmp_path: Path) -> None:
     settings = {"enablePropertyFilter": "true", "filterSupportRetry": "true"}
     async with stored_broker(tmp_path, **settings) as broker:
-        broker.topics.create("T", queue_nums=4)
-        broker.topics.create("%RETRY%G", queue_nums=4)
+        broker.tables.topics.create("T", queue_nums=4)
+        broker.tables.topics.create("%RETRY%G", queue_nums=4)
         subscribe(broker)
         for value, origin in ((5, "T"), (6, "T"), (5, "other")):
             store(broker, value, topic="%RETRY%G", retry_of=origin)
         retry_pull = {"topic": "%RETRY%G", "expression_type": "TAG"}
         assert bodies(pull(broker, **retry_pull)) == [b"6", b"5"]
-        broker.filters.unregister("G")
+        broker.tables.filters.unregister("G")
         assert bodies(pull(broker, **retry_pull)) == [b"6", b"5"]
 
 
@@ -291,11 +291,11 @@ async def test_compiling_for_retries_counts_against_the_allowance(tmp_path: Path
     settings = {"enablePropertyFilter": "true", "filterSupportRetry": "true"}
     async with stored_broker(tmp_path, **settings) as broker:
         turns: list[Callable[[], None]] = []
-        broker.filters.compiler = Compiler(broker.clock.now_ms, turns.append)
-        broker.topics.create("T", queue_nums=4)
-        broker.topics.create("%RETRY%G", queue_nums=4)
+        broker.tables.filters.arriving.compiler = Compiler(broker.clock.now_ms, turns.append)
+        broker.tables.topics.create("T", queue_nums=4)
+        broker.tables.topics.create("%RETRY%G", queue_nums=4)
         subscribe(broker)
-        found = broker.filters.get("T", "G")
+        found = broker.tables.filters.get("T", "G")
         assert found is not None
         found.expression = "a > 5 ".ljust(AT_ONCE_CHARS_MAX + 1)  # as loaded from a file
         store(broker, 5, 6, topic="%RETRY%G", retry_of="T")
@@ -308,7 +308,7 @@ async def test_compiling_for_retries_counts_against_the_allowance(tmp_path: Path
 
 def test_a_check_of_a_long_expression_is_answered_after_compiling(broker: Broker) -> None:
     turns: list[Callable[[], None]] = []
-    broker.filters.compiler = Compiler(broker.clock.now_ms, turns.append)
+    broker.tables.filters.arriving.compiler = Compiler(broker.clock.now_ms, turns.append)
     answers: list[int] = []
     for expression in ("b > 5", "b >"):
         wanted = SubscriptionData(
@@ -332,17 +332,17 @@ def test_a_check_of_a_long_expression_is_answered_after_compiling(broker: Broker
 def test_retries_are_not_filtered_by_default(broker: Broker) -> None:
     subscribe(broker)
     store(broker, 5, 6, topic="%RETRY%G", retry_of="T")
-    group = broker.groups.get("G")
-    config = broker.topics.get("%RETRY%G")
+    group = broker.tables.groups.get("G")
+    config = broker.tables.topics.get("%RETRY%G")
     assert group is not None
     assert config is not None
-    broker.topics.put(msgspec.structs.replace(config, read_queue_nums=4))
+    broker.tables.topics.put(msgspec.structs.replace(config, read_queue_nums=4))
     assert bodies(pull(broker, topic="%RETRY%G", expression_type="TAG")) == [b"5", b"6"]
 
 
 def test_the_filter_is_marked_dead_with_the_last_member(broker: Broker) -> None:
     peer = subscribe(broker)
-    found = broker.filters.get("T", "G")
+    found = broker.tables.filters.get("T", "G")
     assert found is not None
     assert not found.is_dead
     connection_closed(broker, peer)
@@ -378,7 +378,7 @@ def test_the_filter_characters_of_a_client_are_bounded(broker: Broker) -> None:
     call = Call(34, NoHeader(), body=msgspec.json.encode(beat), peer=FakePeer())
     with pytest.raises(LimitReached, match=r"SQL92 filters in one heartbeat: .* 32768"):
         clients.heart_beat(broker, call)
-    assert broker.filters.count == 0
+    assert broker.tables.filters.count == 0
 
 
 def test_a_flood_of_expressions_is_answered_busy(broker: Broker) -> None:

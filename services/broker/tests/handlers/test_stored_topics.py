@@ -16,7 +16,6 @@ from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import replies
-from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.codes import RequestCode as Code
@@ -33,6 +32,7 @@ from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.acl.accounts import Accounts
 from cometmq.runtime.acl.addresses import Addresses
 from cometmq.runtime.worker import Worker
@@ -62,7 +62,7 @@ async def guarded(tmp_path: Path, *, is_on: bool) -> AsyncIterator[Broker]:
     settings = {"aclCheckStoredTopic": str(is_on).lower()}
     async with stored_broker(tmp_path / "store", **settings) as broker:
         files = AclFiles(path, clock_ms=broker.clock.now_ms, log=NO_LOG)
-        broker.acl = AclKeeper(
+        broker.admission.acl = AclKeeper(
             files, AccessControl(files.load(), clock_ms=lambda: 0), worker=worker, log=NO_LOG
         )
         yield broker
@@ -73,7 +73,7 @@ def store(broker: Broker, topic: str) -> int:
     """Store a message in a topic; return its position in the log."""
     is_delayed = topic == SCHEDULE_TOPIC
     name, queue_id, properties = ("Open", 0, "DELAY\x011") if is_delayed else (topic, 1, "")
-    broker.topics.create(name, queue_nums=4)
+    broker.tables.topics.create(name, queue_nums=4)
     header = SendMessageV2("P", name, "TBW102", 4, 1, 0, 0, 0, properties)
     reply = ask(broker, call_with(310, header, topic.encode()))
     assert reply.code == 0, reply
@@ -99,7 +99,7 @@ def send_back(broker: Broker, offset: int) -> Any:
 
 async def test_a_message_needs_the_right_to_its_own_topic(tmp_path: Path) -> None:
     async with guarded(tmp_path, is_on=True) as broker:
-        assert broker.acl is not None
+        assert broker.admission.acl is not None
         places = {topic: store(broker, topic) for topic in TOPICS}
         assert decode_record(view(broker, places["Open"]).body).body == b"Open"
         assert send_back(broker, places["Open"]).code == 0
@@ -112,7 +112,7 @@ async def test_a_message_needs_the_right_to_its_own_topic(tmp_path: Path) -> Non
                 1, f"look message by offset failed, {places[topic]}",
             )  # fmt: skip
             assert view(broker, places[topic], "adminKey1").code == 0
-        assert broker.acl.control.refused_count == 8
+        assert broker.admission.acl.control.refused_count == 8
 
 
 async def test_a_refusal_is_like_a_position_without_a_message(tmp_path: Path) -> None:
@@ -126,9 +126,11 @@ async def test_a_refusal_is_like_a_position_without_a_message(tmp_path: Path) ->
 
 async def test_an_address_without_an_account_reads_everything(tmp_path: Path) -> None:
     async with guarded(tmp_path, is_on=True) as broker:
-        assert broker.acl is not None
+        assert broker.admission.acl is not None
         white = [Addresses("127.0.0.1")]
-        broker.acl.control.accounts = Accounts((), white, version=DataVersion(), versions={})
+        broker.admission.acl.control.accounts = Accounts(
+            (), white, version=DataVersion(), versions={}
+        )
         assert view(broker, store(broker, "Sealed"), None).body
 
 
@@ -144,7 +146,7 @@ async def test_without_the_setting_every_account_reads_as_in_rocketmq(
 
 def send_raw(broker: Broker, topic: str, body: bytes, properties: str = "") -> int:
     """Store a message in the first queue of a topic; return its position in the log."""
-    broker.topics.create(topic, queue_nums=4)
+    broker.tables.topics.create(topic, queue_nums=4)
     header = SendMessageV2("P", topic, "TBW102", 4, 0, 0, 0, 0, properties)
     reply = ask(broker, call_with(310, header, body))
     assert reply.code == 0, reply
@@ -226,10 +228,12 @@ async def test_a_reply_needs_the_right_to_the_reply_topic_whatever_its_topic(
     tmp_path: Path, topic: str
 ) -> None:
     async with guarded(tmp_path, is_on=False) as broker:
-        broker.topics.create(topic, queue_nums=1)
+        broker.tables.topics.create(topic, queue_nums=1)
         asker = FakePeer("127.0.0.1:50001")
         asker.answers[326] = Response(0, None, {}, b"", None)
-        broker.producers.register("P", Client(asker, "asker", language=0, version=401, seen_ms=0))
+        broker.clients.producers.register(
+            "P", Client(asker, "asker", language=0, version=401, seen_ms=0)
+        )
         text = "MSG_TYPE\x01reply\x02REPLY_TO_CLIENT\x01asker"
         header = SendReplyMessageV2("P", topic, "TBW102", 4, 0, 0, 0, 0, text)
         call = call_of(Code.SEND_REPLY_MESSAGE_V2, header, "userKey1")

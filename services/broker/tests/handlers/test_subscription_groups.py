@@ -37,23 +37,23 @@ async def test_captured_changes_of_groups(exchange: Exchange) -> None:
 
     assert answer == expected_answer(exchange)
     asked = decode_json(SubscriptionGroupConfig, (exchange.request.body_text or "").encode())
-    assert broker.groups.get(asked.group_name) == asked
+    assert broker.tables.groups.get(asked.group_name) == asked
 
 
 @pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "207-*"), ids=name_of)
 async def test_captured_deletions_of_groups(exchange: Exchange) -> None:
     broker = memory_broker(brokerRole=role_for(exchange))
     group = exchange.request.ext["groupName"]
-    broker.groups.put(SubscriptionGroupConfig(group_name=group))
-    broker.offsets.commit(group, "T", 0, 5)
-    broker.offsets.commit("other", "T", 0, 5)
+    broker.tables.groups.put(SubscriptionGroupConfig(group_name=group))
+    broker.tables.offsets.commit(group, "T", 0, 5)
+    broker.tables.offsets.commit("other", "T", 0, 5)
 
     answer = await replay(broker, exchange, subscription_groups.delete_subscriptiongroup)
 
     assert answer == expected_answer(exchange)
-    assert broker.groups.get(group) is None
-    assert broker.offsets.committed(group, "T", 0) is None
-    assert broker.offsets.committed("other", "T", 0) == 5
+    assert broker.tables.groups.get(group) is None
+    assert broker.tables.offsets.committed(group, "T", 0) is None
+    assert broker.tables.offsets.committed("other", "T", 0) == 5
 
 
 @pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "201-*"), ids=name_of)
@@ -61,8 +61,8 @@ async def test_captured_group_tables(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
     table = decode_json(SubscriptionGroupTable, expected.body)
-    broker.groups.table = table.subscription_group_table
-    broker.groups.version = table.data_version
+    broker.tables.groups.table = table.subscription_group_table
+    broker.tables.groups.version = table.data_version
 
     answer = await replay(broker, exchange, subscription_groups.get_all_subscriptiongroup_config)
 
@@ -78,7 +78,7 @@ async def test_dangerous_names_are_refused(body: bytes) -> None:
     answer = await serve(broker, call, subscription_groups.update_and_create_subscriptiongroup)
 
     assert answer.code == 1
-    assert broker.groups.version.counter == 0
+    assert broker.tables.groups.version.counter == 0
 
 
 async def test_the_retry_topic_grows_with_the_number_of_retry_queues() -> None:
@@ -89,25 +89,25 @@ async def test_the_retry_topic_grows_with_the_number_of_retry_queues() -> None:
         assert (
             await serve(broker, call, subscription_groups.update_and_create_subscriptiongroup)
         ).code == 0
-        topic = broker.topics.get("%RETRY%G")
+        topic = broker.tables.topics.get("%RETRY%G")
         assert (topic and topic.read_queue_nums) == expected
-        broker.topics.create("%RETRY%G", queue_nums=1)
+        broker.tables.topics.create("%RETRY%G", queue_nums=1)
 
 
 async def test_a_removed_group_and_its_offsets_are_saved_before_the_answer(
     tmp_path: Path,
 ) -> None:
     broker = memory_broker(autoDeleteUnusedStats="true")
-    broker.groups.file = group_file(tmp_path / "subscriptionGroup.json")
-    broker.offsets.file = offset_file(str(tmp_path / "consumerOffset.json"))
-    broker.offsets.commit("G", "T", 0, 5)
+    broker.tables.groups.file = group_file(tmp_path / "subscriptionGroup.json")
+    broker.tables.offsets.file = offset_file(str(tmp_path / "consumerOffset.json"))
+    broker.tables.offsets.commit("G", "T", 0, 5)
     broker.stats.group("T", "G").get_count = 5
 
     await subscription_groups.delete_subscriptiongroup(
         broker, Call(207, DeleteSubscriptiongroup("G", True))
     )
 
-    saver: Any = broker.saver
+    saver: Any = broker.tables.saver
     assert set(saver.saved) == {"subscriptionGroup.json", "consumerOffset.json"}
     assert saver.saved["consumerOffset.json"] == b'{"offsetTable":{}}'
     assert broker.stats.groups == {}
@@ -149,4 +149,4 @@ async def test_a_group_has_no_more_retry_queues_than_a_topic_may_have(queues: in
     answer = await serve(broker, call, subscription_groups.update_and_create_subscriptiongroup)
     assert answer.code == 1
     assert f"retryQueueNums={queues}" in (answer.remark or "")
-    assert broker.groups.get("G") is None
+    assert broker.tables.groups.get("G") is None

@@ -40,7 +40,7 @@ async def test_captured_changes_of_topics(exchange: Exchange) -> None:
 
     assert answer == expected_answer(exchange)
     ext = exchange.request.ext
-    created = broker.topics.get(ext["topic"])
+    created = broker.tables.topics.get(ext["topic"])
     if answer.code == 0:
         assert created == TopicConfig(
             topic_name=ext["topic"],
@@ -49,7 +49,7 @@ async def test_captured_changes_of_topics(exchange: Exchange) -> None:
             perm=int(ext["perm"]),
         )
     else:
-        assert created is None or broker.topics.is_reserved(ext["topic"])
+        assert created is None or broker.tables.topics.is_reserved(ext["topic"])
 
 
 @pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "215-*"), ids=name_of)
@@ -57,16 +57,16 @@ async def test_captured_deletions(exchange: Exchange) -> None:
     store = MemoryStore()
     broker = memory_broker(store, brokerRole=role_for(exchange))
     topic = exchange.request.ext["topic"]
-    broker.topics.create(topic, queue_nums=4)
-    broker.offsets.commit("G", topic, 0, 5)
+    broker.tables.topics.create(topic, queue_nums=4)
+    broker.tables.offsets.commit("G", topic, 0, 5)
 
     answer = await replay(broker, exchange, topics.delete_topic_in_broker)
 
     assert answer == expected_answer(exchange)
     is_deleted = answer.code == 0
-    assert (topic not in broker.topics.table) == is_deleted
+    assert (topic not in broker.tables.topics.table) == is_deleted
     assert store.deleted == ([topic] if is_deleted else [])
-    assert broker.offsets.committed("G", topic, 0) == 5
+    assert broker.tables.offsets.committed("G", topic, 0) == 5
 
 
 @pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "021-*"), ids=name_of)
@@ -74,8 +74,8 @@ async def test_captured_topic_tables(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
     table = decode_json(TopicConfigTable, expected.body)
-    broker.topics.table = table.topic_config_table
-    broker.topics.version = table.data_version
+    broker.tables.topics.table = table.topic_config_table
+    broker.tables.topics.version = table.data_version
 
     answer = await replay(broker, exchange, topics.get_all_topic_config)
 
@@ -90,7 +90,7 @@ async def test_captured_topic_statistics(exchange: Exchange) -> None:
     expected = expected_answer(exchange)
     stats = decode_json(TopicStats, expected.body) if expected.body else TopicStats()
     for queue, offsets in stats.offset_table.items():
-        broker.topics.create(queue.topic, queue_nums=len(stats.offset_table))
+        broker.tables.topics.create(queue.topic, queue_nums=len(stats.offset_table))
         broker.settings = broker.settings.__replace__(broker_name=queue.broker_name)
         if offsets.max_offset:
             store.set_queue(
@@ -133,13 +133,13 @@ def change(**values: object) -> Call[UpdateAndCreateTopic]:
 )
 async def test_values_out_of_bounds_are_refused(values: dict[str, object], remark: str) -> None:
     broker = memory_broker()
-    version = broker.topics.version
+    version = broker.tables.topics.version
 
     with pytest.raises(ServerError) as raised:
         await topics.update_and_create_topic(broker, change(**values))
 
     assert remark in raised.value.remark
-    assert broker.topics.version == version
+    assert broker.tables.topics.version == version
 
 
 async def test_write_permission_can_be_removed() -> None:
@@ -147,17 +147,17 @@ async def test_write_permission_can_be_removed() -> None:
 
     await topics.update_and_create_topic(broker, change(write_queue_nums=0, perm=4))
 
-    changed = broker.topics.get("T")
+    changed = broker.tables.topics.get("T")
     assert changed is not None
     assert (changed.read_queue_nums, changed.write_queue_nums, changed.perm) == (4, 0, 4)
 
 
 async def test_a_table_that_cannot_be_saved_is_an_answer(tmp_path: Path) -> None:
     broker = memory_broker()
-    broker.topics.file = topic_file(tmp_path / "topics.json")
+    broker.tables.topics.file = topic_file(tmp_path / "topics.json")
     await topics.update_and_create_topic(broker, change())
-    saver: Any = broker.saver
-    assert saver.saved["topics.json"] == encode_json(broker.topics.as_table())
+    saver: Any = broker.tables.saver
+    assert saver.saved["topics.json"] == encode_json(broker.tables.topics.as_table())
     saver.error = OSError(28, "No space left on device")
 
     with pytest.raises(ServerError) as raised:
@@ -195,7 +195,7 @@ async def test_a_deletion_that_has_not_reached_all_copies_is_an_error(
 ) -> None:
     store = MemoryStore()
     broker = memory_broker(store)
-    store.needs_replicas, store.mark = has_copies, status
+    store.writer.needs_replicas, store.mark = has_copies, status
 
     answer = await serve(broker, Call(215, DeleteTopicInBroker("T")), topics.delete_topic_in_broker)
 

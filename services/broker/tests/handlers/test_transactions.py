@@ -12,7 +12,6 @@ from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.transactions import forget_ended, recall_transactions
 from cometmq.broker.role import Role
-from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
@@ -28,6 +27,7 @@ from cometmq.remoting.commands.transactions import (
 )
 from cometmq.remoting.message.new_message import encode_record
 from cometmq.remoting.message.record import MessageRecord, decode_record
+from cometmq.remoting.testing.peer import FakePeer
 from cometmq.store.reads import finish
 from cometmq.store.writing.write_state import Refusal
 
@@ -80,8 +80,8 @@ def test_a_half_message_is_stored_outside_its_queue(broker: Broker) -> None:
     assert half.properties["REAL_TOPIC"] == "T"
     assert half.properties["REAL_QID"] == "1"
     assert (half.sys_flag, half.body, half.flag) == (0, b"body", 3)
-    assert broker.topics.table[HALF].write_queue_nums == 1
-    assert broker.transactions.prepared_count == 1
+    assert broker.tables.topics.table[HALF].write_queue_nums == 1
+    assert broker.deferred.transactions.prepared_count == 1
     found = finish(broker.store.reader.query(HALF, "U", 10, 0, 1 << 60))
     assert [record.physical_offset for record in found.records] == [half.physical_offset]
 
@@ -99,20 +99,20 @@ def test_a_commit_and_its_op_message_are_contiguous(broker: Broker) -> None:
     assert message.properties_text == half.properties_text
     assert (op.body, op.tags) == (b"0", "d")
     assert op.physical_offset == message.physical_offset + message.size
-    assert broker.transactions.committed_count == 1
+    assert broker.deferred.transactions.committed_count == 1
 
 
 def test_cached_and_read_half_messages_commit_alike(broker: Broker) -> None:
     remembered, forgotten = prepared(broker), prepared(broker)
     assert end(broker, remembered) == Reply()
-    assert broker.transactions.recent.take(forgotten.physical_offset) is not None
+    assert broker.deferred.transactions.recent.take(forgotten.physical_offset) is not None
     assert end(broker, forgotten) == Reply()
     one, other = records(broker, "T", 1)
     assert other.to_new_message() == msgspec.structs.replace(
         one.to_new_message(), prepared_offset=forgotten.physical_offset
     )
     assert [op.body for op in records(broker, OP)] == [b"0", b"1"]
-    assert len(broker.transactions.recent) == 0
+    assert len(broker.deferred.transactions.recent) == 0
 
 
 @pytest.mark.parametrize("is_remembered", [True, False])
@@ -122,7 +122,7 @@ def test_an_end_with_another_group_or_offset_has_no_effect(
     for fields in ({"producer_group": "Other"}, {"tran_state_table_offset": 7}):
         half = prepared(broker)
         if not is_remembered:
-            broker.transactions.recent.take(half.physical_offset)
+            broker.deferred.transactions.recent.take(half.physical_offset)
         assert end(broker, half, **fields).code == ResponseCode.SYSTEM_ERROR
         assert end(broker, half) == Reply()
     assert len(records(broker, "T", 1)) == 2
@@ -133,7 +133,7 @@ def test_a_rollback_is_an_op_message_alone(broker: Broker) -> None:
     assert end(broker, half, ROLLBACK) == Reply()
     assert records(broker, "T", 1) == []
     assert [op.body for op in records(broker, OP)] == [b"0"]
-    assert broker.transactions.rolled_back_count == 1
+    assert broker.deferred.transactions.rolled_back_count == 1
 
 
 def test_a_second_end_changes_nothing(broker: Broker) -> None:
@@ -142,7 +142,7 @@ def test_a_second_end_changes_nothing(broker: Broker) -> None:
         assert end(broker, half, how) == Reply()
     assert len(records(broker, "T", 1)) == 1
     assert len(records(broker, OP)) == 1
-    assert broker.transactions.repeated_count == 2
+    assert broker.deferred.transactions.repeated_count == 2
 
 
 def test_concurrent_ends_store_once_and_share_the_answer(broker: Broker) -> None:
@@ -164,7 +164,7 @@ def test_concurrent_ends_store_once_and_share_the_answer(broker: Broker) -> None
     assert len(records(broker, "T", 1)) == 1
     assert len(records(broker, OP)) == 1
     assert records(broker, ASIDE) == []
-    counts = broker.transactions
+    counts = broker.deferred.transactions
     assert (counts.committed_count, counts.rolled_back_count, counts.repeated_count) == (1, 0, 3)
     assert counts.in_flight_count == 0
 
@@ -179,7 +179,7 @@ def test_a_failed_write_is_answered_to_all_concurrent_ends(broker: Broker) -> No
     broker.driver.commit()
     answers = [last_answer(call) for call in calls]
     assert [answer and answer.code for answer in answers] == [14, 14]
-    assert broker.transactions.in_flight_count == 0
+    assert broker.deferred.transactions.in_flight_count == 0
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_half_message_forged_in_a_body_is_refused(broker: Broker) -> None:
 
 def test_a_slave_refuses_ends(broker: Broker) -> None:
     half = prepared(broker)
-    broker.take_role(Role.SLAVE, 1)
+    broker.role.take(Role.SLAVE, 1)
     assert end(broker, half).code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
@@ -272,7 +272,7 @@ async def test_transactions_can_be_refused(tmp_path: Path) -> None:
 
 
 def test_a_consumers_own_retry_of_a_committed_message_is_no_half_message(broker: Broker) -> None:
-    broker.groups.find("G", auto_create=True)
+    broker.tables.groups.find("G", auto_create=True)
     send(broker, topic="%RETRY%G", queue_id=0, sys_flag=0, max_reconsume_times=16)
     assert records(broker, HALF) == []
     assert len(records(broker, "%RETRY%G")) == 1
@@ -291,7 +291,7 @@ def test_a_producer_of_the_group_is_asked(broker: Broker) -> None:
     gone, here, other = (FakePeer(f"127.0.0.1:{port}") for port in (1, 2, 3))
     gone.is_writable = False
     for group, peer in (("P", gone), ("P", here), ("Q", other)):
-        broker.producers.register(group, Client(peer, peer.address, 0, 401, 0))
+        broker.clients.producers.register(group, Client(peer, peer.address, 0, 401, 0))
 
     reply = ask_state(broker, half)
 
@@ -312,7 +312,7 @@ def test_a_producer_of_the_group_is_asked(broker: Broker) -> None:
 def test_no_producer_of_the_group_is_connected(broker: Broker) -> None:
     half = prepared(broker)
     assert ask_state(broker, half).header == AskTransactionStateReply()
-    assert broker.transactions.unasked_count == 1
+    assert broker.deferred.transactions.unasked_count == 1
 
 
 def test_an_ended_half_message_is_not_checked(broker: Broker) -> None:
@@ -340,7 +340,7 @@ def test_an_open_half_message_is_set_aside_once(broker: Broker) -> None:
     (aside,) = records(broker, ASIDE)
     assert (aside.body, aside.properties_text) == (half.body, half.properties_text)
     assert [op.body for op in records(broker, OP)] == [b"0"]
-    assert broker.transactions.aside_count == 1
+    assert broker.deferred.transactions.aside_count == 1
 
 
 def test_a_half_message_set_aside_can_be_resumed(broker: Broker) -> None:
@@ -373,21 +373,21 @@ async def test_ends_of_an_earlier_run_are_recalled(tmp_path: Path) -> None:
         for half in halves[:3]:
             end(broker, half)
     async with stored_broker(tmp_path) as broker:
-        assert OP not in broker.topics.table  # as RocketMQ's broker leaves a store
-        broker.topics.create("T", queue_nums=4)
+        assert OP not in broker.tables.topics.table  # as RocketMQ's broker leaves a store
+        broker.tables.topics.create("T", queue_nums=4)
         recall_transactions(broker)
-        assert {HALF, OP} <= broker.topics.table.keys()
+        assert {HALF, OP} <= broker.tables.topics.table.keys()
         for half in halves[:4]:
             assert end(broker, half) == Reply()
         assert len(records(broker, "T", 1)) == 4
-        assert broker.transactions.repeated_count == 3
+        assert broker.deferred.transactions.repeated_count == 3
 
 
 def test_examined_ends_are_dropped(broker: Broker) -> None:
     halves = [prepared(broker) for _ in range(17)]
     end(broker, halves[0])
     end(broker, halves[16])
-    broker.offsets.commit("CID_RMQ_SYS_TRANS", HALF, 0, 16)
+    broker.tables.offsets.commit("CID_RMQ_SYS_TRANS", HALF, 0, 16)
     forget_ended(broker)
-    assert 0 not in broker.transactions.ended
-    assert 16 in broker.transactions.ended
+    assert 0 not in broker.deferred.transactions.ended
+    assert 16 in broker.deferred.transactions.ended

@@ -12,8 +12,10 @@ import pytest
 from cometmq.broker.testing.clients import Client, connected
 from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.commands.send import RecallMessage, RecallMessageReply
 from cometmq.remoting.commands.topics import DeleteTopicInBroker
 from cometmq.remoting.errors import CommandError
+from cometmq.remoting.message.recall_handle import RecallHandle
 from cometmq.remoting.message.record import decode_records
 
 
@@ -103,6 +105,21 @@ async def test_a_stop_answers_held_pulls_and_keeps_everything(tmp_path: Path) ->
         async with connected(broker) as client:
             assert [record.body for record in await client.all_messages()] == [b"kept"]
             assert await client.committed() == 1
+
+
+async def test_a_recalled_message_is_not_delivered_after_a_kill(tmp_path: Path) -> None:
+    async with BrokerProcess(tmp_path, messageDelayLevel="5s") as broker:
+        async with connected(broker) as client:
+            for key in ("A", "B"):
+                await client.send(key.encode(), properties=f"DELAY\x011\x02UNIQ_KEY\x01{key}")
+            handle = RecallHandle("T", "broker-a", 0, "A").encode()
+            answer = await client.invoke(RequestCode.RECALL_MESSAGE, RecallMessage("T", handle))
+            assert answer.header == RecallMessageReply("A")
+        await broker.kill()
+        await broker.start()
+        async with connected(broker) as client:
+            assert (await client.pull(0, wait_ms=30_000)).code == 0
+            assert [record.body for record in await client.all_messages()] == [b"B"]
 
 
 async def test_delayed_messages_are_delivered_once_across_a_kill(tmp_path: Path) -> None:

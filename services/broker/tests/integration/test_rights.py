@@ -13,13 +13,20 @@ from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.commands.acl import (
+    DeleteAclConfig,
+    UpdateAndCreateAclConfig,
+    UpdateGlobalWhiteAddrsConfig,
+)
+from cometmq.remoting.commands.clients import GetConsumerListByGroup
 from cometmq.remoting.commands.offsets import GetMaxOffset
-from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
+from cometmq.remoting.commands.send import RecallMessage, SendMessageReply, SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.commands.transactions import EndTransaction
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.remoting.message.recall_handle import RecallHandle
 from cometmq.remoting.signature import SessionCredentials, signing
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
@@ -37,6 +44,11 @@ accounts:
 ADMIN: Final = SessionCredentials("admin-key", "admin-secret")
 NOTHING: Final = SessionCredentials("nothing-key", "nothing-secret")
 HALF: Final = "UNIQ_KEY\x01K\x02TRAN_MSG\x01true\x02PGROUP\x01P"
+ACL_CODES: Final[dict[type[msgspec.Struct], Code]] = {
+    UpdateAndCreateAclConfig: Code.UPDATE_AND_CREATE_ACL_CONFIG,
+    DeleteAclConfig: Code.DELETE_ACL_CONFIG,
+    UpdateGlobalWhiteAddrsConfig: Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+}
 STATE: Final = (
     Code.GET_ALL_TOPIC_CONFIG, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Code.GET_ALL_CONSUMER_OFFSET,
     Code.GET_ALL_DELAY_OFFSET, Code.GET_ALL_PRODUCER_INFO, Code.GET_BROKER_CONFIG,
@@ -135,12 +147,20 @@ async def half_message(admin: Caller) -> EndTransaction:
     return EndTransaction("P", reply.queue_offset, place, TRANSACTION_COMMIT, "K")
 
 
+async def delayed_message(admin: Caller) -> RecallMessage:
+    text = "UNIQ_KEY\x01D\x02DELAY\x0118"
+    header = SendMessageV2("P", "Orders", "TBW102", 4, 0, 0, 0, 0, text)
+    await admin.ask(Code.SEND_MESSAGE_V2, header, b"body")
+    return RecallMessage("Orders", RecallHandle("Orders", "broker-a", 0, "D").encode())
+
+
 async def test_an_account_with_deny_for_everything_changes_nothing(tmp_path: Path) -> None:
     accounts = tmp_path / "accounts.yml"
     accounts.write_text(ACCOUNTS)
     broker = BrokerProcess(tmp_path, aclEnable="true", aclFile=str(accounts))
     async with broker, calling(broker.address, ADMIN) as admin:
         end = await half_message(admin)
+        recall = await delayed_message(admin)
         rollback = msgspec.structs.replace(end, commit_or_rollback=TRANSACTION_ROLLBACK)
         async with calling(broker.address, NOTHING) as nobody:
             before = await state_of(admin)
@@ -149,6 +169,86 @@ async def test_an_account_with_deny_for_everything_changes_nothing(tmp_path: Pat
             for wanted in (end, rollback):
                 remark = await nobody.refused(Code.END_TRANSACTION, wanted)
                 assert "No default permission for topic:Orders" in remark
+            remark = await nobody.refused(Code.RECALL_MESSAGE, recall)
+            assert "No default permission for topic:Orders" in remark
             assert await state_of(admin) == before
         assert (await admin.ask(Code.END_TRANSACTION, end)).code == 0  # its owner still can
+        assert (await admin.ask(Code.RECALL_MESSAGE, recall)).code == 0
         assert await state_of(admin) != before
+
+
+MEMBER: Final = UpdateAndCreateAclConfig(
+    "member-key", "member-secret", default_topic_perm="PUB", default_group_perm="SUB"
+)
+"""An account that sends and consumes."""
+
+
+def changed(**fields: str) -> UpdateAndCreateAclConfig:
+    return msgspec.structs.replace(MEMBER, **fields)
+
+
+CONSUMING: Final = (
+    b'{"clientID":"member","producerDataSet":[],"consumerDataSet":[{"groupName":"G",'
+    b'"consumeType":"CONSUME_PASSIVELY","messageModel":"CLUSTERING",'
+    b'"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","subscriptionDataSet":[]}]}'
+)
+PRODUCING: Final = b'{"clientID":"member","producerDataSet":[{"groupName":"P"}]}'
+
+
+async def members_of(admin: Caller) -> tuple[bool, bool]:
+    """Return whether the producer group has a member, and whether the consumer group has one."""
+    body = (await admin.ask(Code.GET_ALL_PRODUCER_INFO)).body
+    produces = "P" in msgspec.json.decode(bytes(body))["data"]
+    absent = await admin.refused(Code.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListByGroup("G"))
+    return produces, not absent
+
+
+async def test_connections_end_when_their_account_loses_the_right_to_their_group(
+    tmp_path: Path,
+) -> None:
+    """The broker sends replies and questions about transactions to members unasked."""
+    accounts = tmp_path / "accounts.yml"
+    accounts.write_text(ACCOUNTS)
+    broker = BrokerProcess(tmp_path, aclEnable="true", aclFile=str(accounts))
+    member = SessionCredentials("member-key", "member-secret")
+    changes: dict[tuple[bool, bool], list[msgspec.Struct]] = {
+        (True, True): [
+            changed(default_topic_perm="PUB|SUB"),
+            DeleteAclConfig("nothing-key"),
+            UpdateGlobalWhiteAddrsConfig("10.9.8.7"),
+        ],
+        (False, True): [changed(default_topic_perm="SUB")],
+        (True, False): [changed(default_group_perm="DENY")],
+        (False, False): [
+            changed(secret_key="another-secret"),
+            DeleteAclConfig("member-key"),
+        ],
+    }
+    async with broker, calling(broker.address, ADMIN) as admin:
+        for left, each in changes.items():
+            for change in each:
+                await admin.ask(ACL_CODES[type(MEMBER)], MEMBER)
+                async with (
+                    calling(broker.address, member) as producer,
+                    calling(broker.address, member) as consumer,
+                ):
+                    await producer.ask(Code.HEART_BEAT, body=PRODUCING)
+                    await consumer.ask(Code.HEART_BEAT, body=CONSUMING)
+                    await admin.ask(ACL_CODES[type(change)], change)
+                    assert await members_of(admin) == left, change
+
+
+async def test_members_without_an_account_leave_with_their_white_address(tmp_path: Path) -> None:
+    accounts = tmp_path / "accounts.yml"
+    accounts.write_text(f"globalWhiteRemoteAddresses: [127.0.0.1]\n{ACCOUNTS}")
+    broker = BrokerProcess(tmp_path, aclEnable="true", aclFile=str(accounts))
+    async with (
+        broker,
+        calling(broker.address, ADMIN) as admin,
+        calling(broker.address, NOTHING) as member,
+    ):
+        await member.ask(Code.HEART_BEAT, body=PRODUCING)
+        assert await members_of(admin) == (True, False)
+        change = UpdateGlobalWhiteAddrsConfig("10.9.8.7")
+        await admin.ask(ACL_CODES[type(change)], change)
+        assert await members_of(admin) == (False, False)

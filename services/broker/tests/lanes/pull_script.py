@@ -181,11 +181,20 @@ class Script(RandomScript):
             (RequestCode.QUERY_CONSUMER_OFFSET,
              {"consumerGroup": "g", "topic": "Orders", "queueId": "0"}, b""),
             (RequestCode.SEND_MESSAGE_V2, {"a": "p", "b": "Orders"}, b"?"),
+            (RequestCode.TRIM_QUEUE, self.trim(), b""),
+            (RequestCode.TRIM_QUEUE, self.trim(), b""),
         ])  # fmt: skip
         if ext is None:
             return self.heartbeat(rng.choice(GROUPS))
         return frame(int(code), ext, body, opaque=self.number, is_ascii=False,
                      is_binary=rng.random() < 0.3)  # fmt: skip
+
+    def trim(self) -> dict[str, str]:
+        rng = self.rng
+        return {
+            "topic": rng.choice(list(TOPICS)), "queueId": str(rng.randrange(4)),
+            "offset": str(rng.randrange(self.length // 4 + 2)),
+        }  # fmt: skip
 
     def topic(self) -> dict[str, str]:
         queues = str(self.rng.choice([1, 4]))

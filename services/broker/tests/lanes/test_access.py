@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from cometmq.broker.acl.check import NO_RULES, AccessControl, Rules
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.native import IS_BUILT
-from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import Step, frame
 from cometmq.remoting.bodies.acl import AclAccount
@@ -35,6 +34,7 @@ from cometmq.remoting.header import decode_header
 from cometmq.remoting.names import HALF_TOPIC, TRACE_TOPIC
 from cometmq.remoting.signature import SessionCredentials, Signer, signing
 from cometmq.remoting.testing.golden import load_exchanges
+from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.addresses import Addresses
 
@@ -86,10 +86,10 @@ class Guarded:
         names: Any = {"storePathRootDir": root, "brokerIP1": "10.1.2.3"}
         self.scripted = ScriptedBroker(accounts=accounts, **names, **options)
         self.broker = self.scripted.broker
-        assert self.broker.acl is not None
-        self.control = self.broker.acl.control
+        assert self.broker.admission.acl is not None
+        self.control = self.broker.admission.acl.control
         for topic in (*TOPICS, "AclTopic", "AclReadOnly"):
-            self.broker.topics.create(topic, queue_nums=8)
+            self.broker.tables.topics.create(topic, queue_nums=8)
         self.peer, self.wire = self.scripted.connect()
 
     @property
@@ -101,7 +101,7 @@ class Guarded:
         """Return whether the lane takes a frame."""
         call = call_of(data)
         self.lane.stage(self.peer, b"", 1)  # adopts changes
-        for topic in self.broker.topics.table.values():
+        for topic in self.broker.tables.topics.table.values():
             self.lane.learn(topic)
         if call is not None and call.code in (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE):
             self.lane.learn_pull(call, SubscriptionGroupConfig(call.header.consumer_group), None)
@@ -314,18 +314,18 @@ class Signing:
 
 
 def refused(broker: ScriptedBroker) -> dict[str, Any]:
-    assert broker.broker.acl is not None
-    return {"refused": broker.broker.acl.control.refused_count}
+    assert broker.broker.admission.acl is not None
+    return {"refused": broker.broker.admission.acl.control.refused_count}
 
 
 async def play_sends(broker: ScriptedBroker, steps: list[Step]) -> None:
     """Play steps, some of which change the accounts."""
     for step in steps:
         if step.action == "accounts":
-            assert broker.broker.acl is not None
+            assert broker.broker.admission.acl is not None
             known = Signing.ACCOUNTS.by_key.values()
             few = list(known)[: step.amount]
-            broker.broker.acl.control.accounts = accounts_of(one.config for one in few)
+            broker.broker.admission.acl.control.accounts = accounts_of(one.config for one in few)
         else:
             await test_send_lane.play(broker, [step])
 
@@ -375,7 +375,7 @@ def test_changed_accounts_count_from_the_next_request_of_a_chunk(
     monkeypatch: pytest.MonkeyPatch, *, is_direct: bool
 ) -> None:
     def revoke(broker: Any, _call: Call[Any]) -> Reply:
-        broker.acl.control.accounts = accounts_of([ADMIN])
+        broker.admission.acl.control.accounts = accounts_of([ADMIN])
         return Reply(ResponseCode.SUCCESS)
 
     monkeypatch.setitem(HANDLERS, Code.GET_BROKER_RUNTIME_INFO, revoke)
@@ -438,7 +438,7 @@ def test_rules_that_native_code_does_not_know_turn_the_lane_off(rules: Rules, pa
     async def main(root: str) -> str:
         options: Any = {"storePathRootDir": root, "brokerIP1": "10.1.2.3"}
         broker = ScriptedBroker(accounts=accounts_of([USER]), rules=rules, **options)
-        return broker.broker.send_path
+        return broker.broker.process.send_path
 
     with tempfile.TemporaryDirectory() as root:
         assert asyncio.run(main(root)) == path

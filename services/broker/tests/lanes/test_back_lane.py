@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.detours import SlowReason
 from cometmq.broker.lanes import send_lane
 from cometmq.broker.native import IS_BUILT
+from cometmq.broker.statistics.detours import SlowReason
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import Step, frame
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -85,7 +85,9 @@ class Script(test_send_lane.Script):
     async def play(self, broker: ScriptedBroker, steps: list[Step]) -> None:
         framed = self.framing()
         for group in GROUPS:
-            broker.broker.groups.put(SubscriptionGroupConfig(group_name=group, retry_queue_nums=2))
+            broker.broker.tables.groups.put(
+                SubscriptionGroupConfig(group_name=group, retry_queue_nums=2)
+            )
         for number, step in enumerate(steps):
             if step.action != "back":
                 await test_send_lane.play(broker, [step])
@@ -114,8 +116,8 @@ def figures(broker: ScriptedBroker) -> dict[str, Any]:
     return {
         "sent back": stats.send_back_count,
         "groups": {name: one.send_back_count for name, one in stats.groups.items()},
-        "parked": broker.broker.parking.counts,
-        "known groups": sorted(broker.broker.groups.table),
+        "parked": broker.broker.deferred.parking.counts,
+        "known groups": sorted(broker.broker.tables.groups.table),
     }
 
 
@@ -174,7 +176,7 @@ def test_signed_requests_give_the_same_broker(
 
 def slow_backs(broker: Broker) -> dict[SlowReason, int]:
     """Return how many messages were sent back through the handler, by reason."""
-    counts = broker.detours.counts
+    counts = broker.measured.detours.counts
     return {reason: count for (code, reason), count in counts.items() if code == BACK}
 
 
@@ -184,7 +186,7 @@ class Sender:
     def __init__(self, root: Path, **options: Any) -> None:
         self.scripted = ScriptedBroker(storePathRootDir=str(root), brokerIP1="10.1.2.3", **options)
         self.broker = self.scripted.broker
-        self.broker.topics.create("Orders", queue_nums=4)
+        self.broker.tables.topics.create("Orders", queue_nums=4)
         self.peer, self.wire = self.scripted.connect()
 
     async def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> list[int]:
@@ -212,13 +214,13 @@ async def test_what_a_group_may_do_is_learned_and_forgotten(tmp_path: Path) -> N
     assert slow_backs(broker) == {SlowReason.FIRST: 2}
 
     retries = broker.stats.send_back_count
-    group = broker.groups.table["g"]
-    broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=0))
+    group = broker.tables.groups.table["g"]
+    broker.tables.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=0))
     for _ in range(2):  # the dead-letter topic is left to the handler
         assert await sender.send_back(offset) == [0]
-    assert "%DLQ%g" in broker.topics.table
+    assert "%DLQ%g" in broker.tables.topics.table
     assert sum(slow_backs(broker).values()) == 4
-    broker.groups.put(group)
+    broker.tables.groups.put(group)
     assert await sender.send_back(offset, maxReconsumeTimes="0") == [0]
     assert broker.stats.send_back_count == retries + 3
     assert await sender.send_back(offset + 1) == [ResponseCode.SYSTEM_ERROR]

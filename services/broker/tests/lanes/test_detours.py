@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.native import IS_BUILT
+from cometmq.broker.statistics.detours import SlowReason
 from cometmq.broker.storing.disk_figures import DiskFigures
 from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.broker.testing.scripts import frame
@@ -75,7 +75,7 @@ async def test_each_slow_request_is_counted_by_code_and_reason(requests: Request
     await requests.ask(37, {"commitOrRollback": "8"} | TRANSACTION)
     await requests.ask(37, {"commitOrRollback": "8"} | TRANSACTION, flag=2)
 
-    counts = requests.broker.detours.counts
+    counts = requests.broker.measured.detours.counts
     assert counts == {
         (310, FIRST): 2, (10, NO_NATIVE_FORM): 1, (310, NO_NATIVE_FORM): 1,
         (11, FIRST): 1, (361, EMPTY): 3, (30, NO_NATIVE_FORM): 2,
@@ -83,41 +83,53 @@ async def test_each_slow_request_is_counted_by_code_and_reason(requests: Request
     }  # fmt: skip
     assert requests.native_count == 2 * COUNT - 3
     asked = 2 * COUNT + 9
-    assert requests.native_count + requests.broker.detours.total == asked
+    assert requests.native_count + requests.broker.measured.detours.total == asked
     table = runtime_table(requests.broker, DISK)
     assert table["nativeRequests"] == str(requests.native_count)
     assert table["slowRequests"].startswith("361:empty=3,")
 
 
+async def test_the_memory_of_the_process_is_told_by_parts(requests: Requests) -> None:
+    await requests.ask(310, SEND, COUNT)
+    await requests.ask(11, PULL, COUNT)
+    requests.broker.process.unread_bytes = lambda: 77
+    text = runtime_table(requests.broker, DISK)["memory"]
+    told = {name: int(size) for name, _, size in (it.partition("=") for it in text.split(","))}
+    assert list(told) == ["resident", "program", "pullCache", "unread", "peak", "limit"]
+    assert 0 < told["program"] < told["resident"] <= told["peak"]
+    assert told["pullCache"] > 0
+    assert told["unread"] == 77
+
+
 async def test_sends_are_first_again_after_a_change(requests: Requests) -> None:
     await requests.ask(310, SEND, COUNT)
-    requests.broker.detours.counts.clear()
-    requests.broker.topics.create("Payments", queue_nums=4)
+    requests.broker.measured.detours.counts.clear()
+    requests.broker.tables.topics.create("Payments", queue_nums=4)
     await requests.ask(310, SEND, COUNT)
-    assert requests.broker.detours.counts == {(310, FIRST): 1}
+    assert requests.broker.measured.detours.counts == {(310, FIRST): 1}
 
 
 async def test_a_send_to_a_busy_broker_says_so(requests: Requests) -> None:
     await requests.ask(310, SEND, 2)
-    requests.broker.detours.counts.clear()
-    requests.broker.checks_sends = True
+    requests.broker.measured.detours.counts.clear()
+    requests.broker.config.checks_sends = True
     await requests.ask(310, SEND, COUNT)
-    assert requests.broker.detours.counts == {(310, SlowReason.BUSY): COUNT}
+    assert requests.broker.measured.detours.counts == {(310, SlowReason.BUSY): COUNT}
 
 
 async def test_a_held_pull_is_counted_once(requests: Requests) -> None:
     await requests.ask(310, SEND, 2)
-    requests.broker.detours.counts.clear()
+    requests.broker.measured.detours.counts.clear()
     held = {**PULL, "queueOffset": "2", "sysFlag": "6", "suspendTimeoutMillis": "20000"}
     await requests.ask(11, held)
     await requests.ask(310, SEND)
-    assert requests.broker.hold.count == 0
-    assert requests.broker.detours.counts == {(11, EMPTY): 1}
+    assert requests.broker.pending.hold.count == 0
+    assert requests.broker.measured.detours.counts == {(11, EMPTY): 1}
 
 
 async def test_without_a_native_path_nothing_is_counted(tmp_path: Path) -> None:
     requests = Requests(tmp_path, nativeLaneEnable="false")
     await requests.ask(310, SEND, COUNT)
     await requests.ask(30, {"topic": "Orders", "queueId": "0"}, 2)
-    assert requests.broker.detours.total == 0
+    assert requests.broker.measured.detours.total == 0
     assert "slowRequests" not in runtime_table(requests.broker, DISK)

@@ -11,14 +11,17 @@ import asyncio
 import errno
 import random
 import tempfile
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.delays.delays import BATCH_COUNT_MAX
+from cometmq.broker.broker import Broker
 from cometmq.broker.delays.due_runs import RUN_COUNT_MAX
+from cometmq.broker.delays.finder import BATCH_COUNT_MAX
+from cometmq.broker.delays.recalled import AlreadyDue, Delayed
 from cometmq.broker.messages import delay
 from cometmq.broker.native import IS_BUILT, accel
 from cometmq.broker.testing.scripted import ScriptedBroker
@@ -26,8 +29,11 @@ from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, parse_properties
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
+from cometmq.store.errors import DiskError
 from cometmq.store.log.damage import DamagedRange
-from cometmq.store.queues.consume_queue import ENTRY, FILLER
+from cometmq.store.queues.queue_files import ENTRY, FILLER
+from cometmq.store.reader import Reader
+from cometmq.store.reads import finish
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 
@@ -75,6 +81,10 @@ class Script:
         pairs += rng.sample(
             ["TAGS\x01a", "TAGS\x01b", "KEYS\x01k1 k2", "q\x01ü€😀", "x\x01y\x01z"], 2
         )
+        if rng.random() < 0.1:
+            pairs += ["TIMER_DELIVER_MS\x011000", "TIMER_OUT_MS\x011000"]
+        if self.odd(0.1):
+            pairs += ["TIMER_OUT_MS\x01" + rng.choice(["4102444800000", "x", "9" * 20])]
         if self.odd(0.2):
             pairs += [rng.choice(["TAGS\x01Ünï", "KEYS\x01ключ", "x\x01", "\x01", "z\x01\0"])]
         text = "\x02".join(pairs) + rng.choice(["", "\x02"])
@@ -113,7 +123,7 @@ class Script:
 
 
 async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
-    delays, driver, store = broker.broker.delay, broker.broker.driver, broker.broker.store
+    delays, driver, store = broker.broker.deferred.delays, broker.broker.driver, broker.broker.store
     for step in steps:
         match step.action:
             case "put":
@@ -133,13 +143,31 @@ async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
             case "tick":
                 driver.tick()
             case "restart":
-                delays.restart()
+                delays.positions.restart()
+            case "recall":
+                recall_one(broker.broker, step.amount)
             case "copies":
                 delays.expect_copies(broker.clock.now_ms() - step.amount)
             case "damage":
                 end = max(0, store.commit_log.end - step.amount)
                 store.commit_log.set_damage([DamagedRange(end // 2, end // 2 + 100)])
         await idle()
+
+
+def recall_one(broker: Broker, number: int) -> None:
+    """Recall a message that waits in some level."""
+    delays = broker.deferred.delays
+    level = number % len(delays.levels.delays_ms) + 1
+    offset = delays.positions.offsets().get(level, 0) + number % 7
+    queue = broker.store.reader.queue(SCHEDULE_TOPIC, level - 1)
+    entry = None if queue is None else queue.entry(offset)
+    if entry is None:
+        return
+    record = finish(broker.store.reader.read_record(entry.physical_offset))
+    assert record is not None
+    delayed = Delayed(level, offset, entry.tag_code)
+    with suppress(AlreadyDue):
+        delays.recall([delayed], record.properties["UNIQ_KEY"], broker.clock.now_ms())
 
 
 def copy_of(message: NewMessage) -> NewMessage:
@@ -163,16 +191,17 @@ async def idle() -> None:
 
 
 def state_of(broker: ScriptedBroker) -> dict[str, Any]:
-    stats, delays = broker.broker.stats, broker.broker.delay
+    stats, delays = broker.broker.stats, broker.broker.deferred.delays
     store = broker.broker.store.stats()._asdict()
     del store["commit_count"], store["failed_put_count"]  # batches differ in size
     delays.step(broker.clock.now_ms())
     return {
         "log": broker.log_bytes(),
         "queues": broker.queue_entries(),
-        "offsets": dict(delays.offsets()),
-        "positions": delays.encode_for_file(),
-        "parked": dict(broker.broker.parking.counts),
+        "offsets": dict(delays.positions.offsets()),
+        "positions": delays.positions.encode_for_file(),
+        "parked": dict(broker.broker.deferred.parking.counts),
+        "recalled": delays.recalled_count,
         "counts": (delays.delivered_count, delays.skipped_count, stats.put_count, stats.get_count),
         "topics": {
             topic: (one.put_count, one.put_bytes, one.request_count, one.is_active)
@@ -200,10 +229,10 @@ def run(options: dict[str, str], steps: list[Step], *, native: bool) -> tuple[di
         given |= options | {"nativeLaneEnable": str(native).lower()}
         broker = ScriptedBroker(**given)
         for topic in ("Orders", "Payments", "%RETRY%group"):
-            broker.broker.topics.create(topic, queue_nums=4)
+            broker.broker.tables.topics.create(topic, queue_nums=4)
         await play(broker, steps)
         state = state_of(broker)
-        runs = broker.broker.delay.runs
+        runs = broker.broker.deferred.delays.runs
         assert (runs is not None) is native
         broker.broker.store.close()
         state["files"] = {
@@ -251,7 +280,26 @@ def test_plain_messages_are_delivered_natively_to_the_same_log(name, seed):
 @given(seed=st.integers(0, 2**32), oddity=st.sampled_from([0.1, 0.3, 1.0]))
 def test_odd_messages_and_disturbances_give_the_same_log(name, seed, oddity):
     # One level, because other levels would come in between when an odd message splits a batch.
-    compare(CASES[name], Script(seed, levels=1, oddity=oddity).write(turns=20))
+    compare(
+        CASES[name] | {"messageDelayLevel": "1s"},
+        Script(seed, levels=1, oddity=oddity).write(turns=20),
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_paths_skip_the_same_recalled_messages(seed):
+    script = Script(seed, levels=1, oddity=0)  # a batch that ends at one leaves the level's turn
+    steps: list[Step] = []
+    for number in range(40):
+        steps += script.write(turns=1)[:-5]
+        steps += [Step("recall", amount=script.rng.randrange(1_000)) for _ in range(number % 3)]
+    steps += [Step("advance", amount=20_000), Step("step")] * 2
+    without, _ = run({}, steps, native=False)
+    natively, count = run({}, steps, native=True)
+    for name, value in without.items():
+        assert natively[name] == value, name
+    assert without["recalled"] > 1
+    assert 0 < count < without["counts"][0]
 
 
 def test_a_backlog_is_delivered_in_order_and_in_one_step():
@@ -285,6 +333,18 @@ def test_a_bug_of_the_native_code_holds_up_no_message(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(accel, "DueRecords", lambda *_args, **_options: Broken())
         found, natively = run({}, steps, native=True)
+    assert (found["log"], natively) == (expected["log"], 0)
+
+
+def test_python_delivers_what_precedes_a_failed_read(monkeypatch):
+    def fail(*_args: Any) -> None:
+        raise DiskError("read", "commitlog", errno.EIO)
+
+    messages = tuple(Script(1, levels=1, oddity=0).message() for _ in range(40))
+    steps = [Step("put", messages), Step("advance", amount=1_000), Step("step"), Step("step")]
+    expected, _ = run({}, steps, native=False)
+    monkeypatch.setattr(Reader, "read_span", fail)
+    found, natively = run({}, steps, native=True)
     assert (found["log"], natively) == (expected["log"], 0)
 
 

@@ -34,7 +34,7 @@ class Locking:
         self.peer, self.wire = self.broker.connect()
         self.handled = 0
         self.opaque = 0
-        locks = self.broker.broker.locks
+        locks = self.broker.broker.clients.locks
         self._lock = locks.lock
         locks.lock = self.lock  # type: ignore[method-assign]
 
@@ -84,7 +84,7 @@ def test_a_lock_released_in_the_same_chunk_is_not_renewed():
         locking.peer.data_received(renewal + release + renewal)
         await locking.broker.settle()
         assert locking.handled == 2
-        assert locking.broker.broker.locks.count == 1
+        assert locking.broker.broker.clients.locks.count == 1
 
     with tempfile.TemporaryDirectory() as root:
         asyncio.run(main(root))

@@ -6,7 +6,7 @@ without the lane.
 import asyncio
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -23,7 +23,9 @@ from cometmq.broker.testing.scripted import ScriptedBroker, Wire, frames_of
 from cometmq.broker.testing.scripts import Step, frame
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
-from cometmq.remoting.transport.lane_peer import PULLS, SENDS, LanePeer
+from cometmq.remoting.transport.lane_peer import LanePeer
+from cometmq.remoting.transport.peer.lane_intake import MIXED, PULLS, SENDS
+from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.runtime.acl.accounts import Accounts
 from cometmq.store.log.damage import DamagedRange
 
@@ -39,25 +41,24 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
     match step.action:
         case "advance":
             broker.clock.advance(step.amount)
-            broker.broker.hold.expire(broker.clock.monotonic_ms())
+            broker.broker.pending.hold.expire(broker.clock.monotonic_ms())
         case "cold" | "hot":
             disk.is_cold = step.action == "cold"
             store.pulls.forget()  # handlers have no such cache, and read the disk
         case "role":
-            broker.broker.is_master = step.amount > 40
+            broker.broker.role.is_master = step.amount > 40
         case "divert":
-            broker.broker.is_diverting = step.amount > 40
+            broker.broker.role.is_diverting = step.amount > 40
         case "expire" if len(log.files.files) > 2:
             for path in log.forget_first(1):
                 disk.remove(path)
             for key in store.reader.queue_ids():
                 queue = store.reader.queue(*key)
                 assert queue is not None
-                queue.trim_tail(log.min_offset)
-                queue.trim(queue.first_at(log.min_offset))
+                queue.trim(queue.first_at(log.min_offset), log.min_offset)
         case "truncate":
             queue = store.reader.queue("Orders", 1)
-            entry = None if queue is None else queue.last_entry()
+            entry = None if queue is None else queue.entry(queue.max_offset - 1)
             if entry is not None:
                 store.truncate(entry.physical_offset)
         case "damage":
@@ -78,11 +79,15 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
                 assert queue is not None
                 queue.write_tail()
         case "busy":
-            broker.broker.driver.waiting_count = step.amount * 10
+            broker.broker.driver.sends.waiting_count = step.amount * 10
         case "lapse":
             broker.clock.advance(LOCK_LIFE_MS + 1)
         case "drop locks":
-            broker.broker.locks.expire(now_ms=broker.clock.monotonic_ms())
+            broker.broker.clients.locks.expire(now_ms=broker.clock.monotonic_ms())
+
+
+def habit_of(peer: ServerPeer) -> int:
+    return peer.habit if isinstance(peer, LanePeer) else MIXED
 
 
 class Arrived:
@@ -90,22 +95,22 @@ class Arrived:
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self._broker = broker
-        self._chunks: list[tuple[LanePeer, bytes]] = []
+        self._chunks: list[tuple[ServerPeer, bytes]] = []
 
-    def add(self, peer: LanePeer, wire: Wire, data: bytes) -> None:
-        if peer.habit == SENDS or any(peer is one for one, _ in self._chunks):
+    def add(self, peer: ServerPeer, wire: Wire, data: bytes) -> None:
+        if habit_of(peer) == SENDS or any(peer is one for one, _ in self._chunks):
             self.serve()
         if not peer.is_open or wire.is_closing():
             return
         self._chunks.append((peer, data))
-        if peer.habit != PULLS:
+        if habit_of(peer) != PULLS:
             self.serve()
 
     def serve(self) -> None:
         chunks, self._chunks = self._chunks, []
-        direct = self._broker.hub.direct
+        direct = self._broker.direct
         if direct is not None:
-            direct.serve(chunks)
+            direct.serve(cast("list[tuple[LanePeer, bytes]]", chunks))
         for peer, data in chunks if direct is None else []:
             peer.data_received(data)
 
@@ -113,7 +118,7 @@ class Arrived:
 async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
     arrived = Arrived(broker)
     for topic, queue_nums in TOPICS.items():
-        broker.broker.topics.create(topic, queue_nums=queue_nums)
+        broker.broker.tables.topics.create(topic, queue_nums=queue_nums)
     for _ in range(PEERS):
         broker.connect()
     for step in steps:
@@ -166,12 +171,12 @@ def state_of(broker: ScriptedBroker, wires: list[Any], root: str) -> dict[str, A
         "in flight": [peer.in_flight for peer, _ in broker.connections],
         "transport": transport,
         "store": whole.store.stats()._asdict(),
-        "offsets": whole.offsets.table,
+        "offsets": whole.tables.offsets.table,
         "statistics": groups,
         "counts": (stats.get_count, stats.get_bytes, stats.found_count, stats.miss_count,
                    stats.cold_read_count, stats.busy_count),
-        "held": whole.hold.count,
-        "locks": whole.locks._groups,
+        "held": whole.pending.hold.count,
+        "locks": whole.clients.locks._groups,
         "log": broker.log_bytes(),
     }  # fmt: skip
 
@@ -247,7 +252,7 @@ class CountingSockets:
 
 def count_shared(broker: ScriptedBroker) -> Callable[[], int]:
     """Return a function that counts the connections answered together with others in one call."""
-    direct = broker.hub.direct
+    direct = broker.direct
     if direct is None:
         return lambda: 0
     sockets = CountingSockets(direct.sockets)
@@ -389,7 +394,7 @@ def test_pulls_are_left_to_the_gate_of_a_group_while_it_forbids_reads():
         assert broker.lane is not None
         counts = []
         for may_read in (True, False, True):
-            broker.broker.may_read = lambda may_read=may_read: may_read
+            broker.broker.role.may_read = lambda may_read=may_read: may_read
             before = broker.lane.pull_count
             broker.connections[0].peer.data_received(data)
             counts.append(broker.lane.pull_count - before)
@@ -417,11 +422,11 @@ def test_a_pull_commits_no_offset_while_a_switchover_diverts_requests():
         whole = broker.broker
         assert broker.lane is not None
         seen = []
-        for number, whole.is_diverting in enumerate((False, False, True, False)):
+        for number, whole.role.is_diverting in enumerate((False, False, True, False)):
             before = broker.lane.pull_count
             data = frame(11, ext | {"commitOffset": str(number)}, opaque=number)
             broker.connections[0].peer.data_received(data)
-            committed = whole.offsets.committed("g", "Orders", 0)
+            committed = whole.tables.offsets.committed("g", "Orders", 0)
             seen.append((broker.lane.pull_count - before, committed))
         return seen
 
@@ -487,7 +492,7 @@ def test_a_bug_in_a_call_for_several_connections_leaves_their_pulls_to_handlers(
         broker = ScriptedBroker(is_direct=True, **options)
         await play(broker, script.steps)
         assert broker.lane is not None
-        shared, direct = count_shared(broker), broker.hub.direct
+        shared, direct = count_shared(broker), broker.direct
         assert direct is not None
         counts = []
         for number in range(4):
@@ -495,7 +500,8 @@ def test_a_bug_in_a_call_for_several_connections_leaves_their_pulls_to_handlers(
                 monkeypatch.setattr(broker.lane._pulls, "_log", NoLog())
             for _, wire in broker.connections:
                 wire.sent.clear()
-            direct.serve([(peer, frame(11, ext, opaque=7)) for peer, _ in broker.connections])
+            peers = [cast("LanePeer", peer) for peer, _ in broker.connections]
+            direct.serve([(peer, frame(11, ext, opaque=7)) for peer in peers])
             await broker.settle()
             counts.append((broker.lane.pull_count, shared()))
             (answer,) = {bytes(wire.sent) for _, wire in broker.connections}
@@ -508,7 +514,7 @@ def test_a_bug_in_a_call_for_several_connections_leaves_their_pulls_to_handlers(
     assert counts == [(3, 0), (7, 3), (11, 7), (11, 7)]
 
 
-def test_after_a_panic_handlers_serve_all_pulls():
+def test_after_a_panic_handlers_serve_all_pulls_and_sends():
     script = Script(1, oddity=0)
     steps = script.write(turns=10)
     data = b"".join(script.pull() for _ in range(20))
@@ -529,6 +535,8 @@ def test_after_a_panic_handlers_serve_all_pulls():
         peer.data_received(data)
         assert peer.is_open
         assert broker.lane.pull_count - before == 2 * count
+        assert (broker.lane.sends() is None) is panics
+        assert (broker.lane.stage(cast("LanePeer", peer), data, 100) is None) is panics
         return answers_of(wire, root), count
 
     with tempfile.TemporaryDirectory() as root:

@@ -143,7 +143,8 @@ class Script(RandomScript):
             pairs.append(rng.choice([
                 "DELAY\x013", "DELAY\x01x", "DELAY\x010", "DELAY\x01-1", "DELAY\x0199999",
                 "DELAY\x01 2", "DELAY\x01", "REAL_TOPIC\x01T", "REAL_QID\x015", "TRAN_MSG\x01true",
-                "TRAN_MSG\x01false",
+                "TRAN_MSG\x01false", "TIMER_DELAY_MS\x01700", "TIMER_DELIVER_MS\x015",
+                "TIMER_DELAY_SEC\x01-1", "TIMER_OUT_MS\x015",
             ]))  # fmt: skip
         rng.shuffle(pairs)
         return "" if self.odd(0.03) else "\x02".join(pairs) + rng.choice(["", "", "\x02"])
@@ -223,7 +224,7 @@ class Script(RandomScript):
 
 def prepare(broker: ScriptedBroker) -> None:
     for queue_nums, topic in ((4, TOPIC), (4, "Payments")):
-        broker.broker.topics.create(topic, queue_nums=queue_nums)
+        broker.broker.tables.topics.create(topic, queue_nums=queue_nums)
     for _ in range(PEERS):
         broker.connect()
 
@@ -248,10 +249,10 @@ async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
                 broker.clock.advance(5_000)
                 broker.broker.driver.tick()
                 broker.broker.driver.tick()
-                broker.broker.store.note_replicated(broker.broker.store.commit_log.end)
+                broker.broker.store.writer.note_replicated(broker.broker.store.commit_log.end)
             case "replicate":
                 store = broker.broker.store
-                store.note_replicated(store.commit_log.end - step.amount)
+                store.writer.note_replicated(store.commit_log.end - step.amount)
             case "pause":
                 peer.pause_writing()
             case "resume":
@@ -264,7 +265,7 @@ async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
             case "tick":
                 broker.broker.driver.tick()
             case "role":
-                broker.broker.store.role_writable = step.amount > 100
+                broker.broker.store.write_state.role_writable = step.amount > 100
 
 
 def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
@@ -278,7 +279,7 @@ def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
         "in flight": [peer.in_flight for peer, _ in broker.connections],
         "transport": msgspec.to_builtins(broker.hub.stats),
         "store": store.stats()._asdict(),
-        "topics": msgspec.json.encode(broker.broker.topics.as_table()),
+        "topics": msgspec.json.encode(broker.broker.tables.topics.as_table()),
         "statistics": {
             topic: (one.put_count, one.put_bytes, one.request_count, one.is_active)
             for topic, one in stats.topics.items()
@@ -289,7 +290,7 @@ def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
             level: (one.put_count, one.put_bytes, one.is_active)
             for level, one in stats.levels.items()
         },
-        "waiting": broker.broker.driver.waiting_count,
+        "waiting": broker.broker.driver.sends.waiting_count,
     }  # fmt: skip
 
 
@@ -372,16 +373,17 @@ def run(
         broker = ScriptedBroker(
             server=case.server, is_direct=is_direct, accounts=case.accounts, **options
         )
-        broker.broker.store.needs_replicas = case.needs_replicas
+        broker.broker.store.writer.needs_replicas = case.needs_replicas
         assert (broker.lane is not None) is lane
         if panics_in:
             assert broker.lane is not None
             if panics_in == "sends":
-                assert broker.hub.direct is not None
-                broker.hub.direct.sockets = FaultySockets(broker.hub.direct.sockets)
+                assert broker.direct is not None
+                broker.direct.sockets = FaultySockets(broker.direct.sockets)
             else:
                 panicking = Panicking(broker.lane._native, panics_in)
                 broker.lane._native = panicking  # type: ignore[assignment]
+                broker.lane._answers._native = panicking  # type: ignore[assignment]
                 broker.lane.sends = panicking.sends  # type: ignore[method-assign]
         wires: list[Any] = []
         connect = broker.connect

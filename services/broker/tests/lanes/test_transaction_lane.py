@@ -137,7 +137,7 @@ async def play_transactions(broker: ScriptedBroker, steps: list[Step]) -> None:
 
 
 def transactions_of(broker: ScriptedBroker) -> dict[str, Any]:
-    known = broker.broker.transactions
+    known = broker.broker.deferred.transactions
     count = len(broker.queue_entries().get((HALF_TOPIC, 0), (0, []))[1])
     return {
         "prepared": known.prepared_count,
@@ -215,15 +215,15 @@ async def play_and_delete(broker: ScriptedBroker, steps: list[Step]) -> None:
         if step.action != "delete topics":
             await play_transactions(broker, [step])
             continue
-        for topic in [*broker.broker.topics.table]:
-            if not broker.broker.topics.is_reserved(topic):
-                broker.broker.topics.remove(topic)
+        for topic in [*broker.broker.tables.topics.table]:
+            if not broker.broker.tables.topics.is_reserved(topic):
+                broker.broker.tables.topics.remove(topic)
                 broker.broker.store.delete_topic(topic)
 
 
 def parked(broker: ScriptedBroker) -> dict[str, Any]:
     entries = broker.queue_entries().get((PARKED_TOPIC, 0), (0, []))[1]
-    counts = broker.broker.parking.counts
+    counts = broker.broker.deferred.parking.counts
     return transactions_of(broker) | {"parked": len(entries), "counts of parked": dict(counts)}
 
 

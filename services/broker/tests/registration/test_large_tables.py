@@ -87,7 +87,7 @@ async def test_a_large_table_is_registered_whole(large: Topics, *, compressed: b
     namesrv = JavaNamesrv()
     subject, link = registered_with(namesrv, large, compressed_register=compressed), Link(NS1)
 
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
 
     assert namesrv.topics.keys() == large.table.keys()
     assert namesrv.version == large.version
@@ -98,25 +98,25 @@ async def test_a_large_table_is_registered_whole(large: Topics, *, compressed: b
 async def test_a_period_sends_no_part_again_unless_the_name_server_lacks_it(large: Topics) -> None:
     namesrv = JavaNamesrv()
     subject, link = registered_with(namesrv, large), Link(NS1)
-    await subject.register(link)
+    await subject.registrant.register(link)
 
     namesrv.sizes.clear()
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
     assert sum(namesrv.sizes) < 1_000
 
     namesrv.restart()
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
     assert namesrv.topics.keys() == large.table.keys()
 
 
 async def test_a_change_of_a_large_table_sends_the_change(large: Topics) -> None:
     namesrv = JavaNamesrv()
     subject, link = registered_with(namesrv, large), Link(NS1)
-    await subject.register(link)
+    await subject.registrant.register(link)
     namesrv.sizes.clear()
 
     large.put(config("new"))
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
 
     assert "new" in namesrv.topics
     assert sum(namesrv.sizes) < 1_000
@@ -126,7 +126,7 @@ async def test_the_parts_shrink_to_what_a_name_server_accepts(large: Topics) -> 
     namesrv = JavaNamesrv(frame_bytes_max=PART_BYTES_MIN + (32 << 10))
     subject, link = registered_with(namesrv, large), Link(NS1)
     attempts = 1
-    while not await subject.register(link):
+    while not await subject.registrant.register(link):
         attempts += 1
         assert attempts < 10
     assert namesrv.topics.keys() == large.table.keys()
@@ -136,11 +136,11 @@ async def test_an_interrupted_registration_is_repeated_whole(large: Topics) -> N
     namesrv = JavaNamesrv()
     subject, link = registered_with(namesrv, large), Link(NS1)
     whole, namesrv.frame_bytes_max = namesrv.frame_bytes_max, PART_BYTES // 2
-    await subject.register(link)
+    await subject.registrant.register(link)
     namesrv.frame_bytes_max = whole
     large.put(config("meanwhile"))
 
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
 
     assert namesrv.topics.keys() == large.table.keys()
     assert namesrv.version == large.version
@@ -156,8 +156,8 @@ async def test_a_broker_that_nobody_lists_says_why(namesrvs: ScriptedNamesrvs) -
     namesrvs.refusing[NS1] = CommandError(1, "too many topics")
     namesrvs.dead.add(NS2)
 
-    await subject.register(first)
-    await subject.register(second)
+    await subject.attempt(first)
+    await subject.attempt(second)
     assert subject.route_fault is not None
     assert f"{NS1}: " in subject.route_fault
     assert "too many topics" in subject.route_fault
@@ -165,7 +165,7 @@ async def test_a_broker_that_nobody_lists_says_why(namesrvs: ScriptedNamesrvs) -
     assert len(log.named("broker.unlisted")) == 1
 
     namesrvs.dead.clear()
-    await subject.register(second)
+    await subject.attempt(second)
     assert subject.route_fault is None
     assert subject.route_gap is not None
     assert NS1 in subject.route_gap
@@ -173,7 +173,7 @@ async def test_a_broker_that_nobody_lists_says_why(namesrvs: ScriptedNamesrvs) -
     assert len(log.named("broker.listed")) == 1
 
     namesrvs.refusing.clear()
-    await subject.register(first)
+    await subject.attempt(first)
     assert (subject.route_fault, subject.route_gap) == (None, None)
 
 

@@ -6,12 +6,11 @@ import zlib
 import msgspec
 import pytest
 
-from cometmq.broker.registration import bodies
+from cometmq.broker.registration import bodies, registrant
 from cometmq.broker.registration import registration as registrations
 from cometmq.broker.registration.bodies import CRC_MASK
 from cometmq.broker.registration.link import Link
-from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
-from cometmq.broker.registration.registration import Registration
+from cometmq.broker.registration.registrant import Registrant
 from cometmq.broker.registration.signing import SIGNED, registration_signing
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
@@ -42,7 +41,7 @@ async def test_the_first_registration_carries_everything(
 ) -> None:
     subject = registration(namesrvs, topics)
 
-    assert await subject.register(Link(NS1))
+    assert await subject.registrant.register(Link(NS1))
 
     request = namesrvs.requests[0]
     assert request.code == RequestCode.REGISTER_BROKER
@@ -130,13 +129,13 @@ async def test_a_registration_that_fails_keeps_the_own_address_listed(
 ) -> None:
     subject, link = registration(namesrvs, topics, shared_address=SHARED), Link(NS1)
     subject.use_role(2, 6)
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
     subject.use_role(0, 7)
     namesrvs.refusing[NS1] = RequestTimeout(NS1)
-    assert not await subject.register(link)
+    assert not await subject.registrant.register(link)
     assert len(namesrvs.requests) == 1
     namesrvs.refusing.clear()
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
     assert of(namesrvs.requests[-1].header) == ("UnregisterBroker", 2, OWN)
 
 
@@ -154,7 +153,7 @@ async def test_a_new_role_does_not_wait_for_a_stuck_registration(
         await asyncio.sleep(0)
         subject.use_role(1, 6)
         assert namesrvs.disconnected == []  # the registration may still be answered
-        monkeypatch.setattr(registrations, "STUCK_MS", -1)
+        monkeypatch.setattr(registrant, "STUCK_MS", -1)
         subject.use_role(0, 7)
         assert namesrvs.disconnected == [NS1]
         await until(namesrvs, before + 1)
@@ -168,7 +167,7 @@ async def test_a_new_role_does_not_wait_for_a_stuck_question(
     namesrvs: ScriptedNamesrvs, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registrations, "WATCH_MS", 1)
-    monkeypatch.setattr(registrations, "STUCK_MS", -1)
+    monkeypatch.setattr(registrant, "STUCK_MS", -1)
     subject = registration(namesrvs, topics)
     async with running(subject):
         await subject.wait_for_first_round(5_000)
@@ -188,10 +187,10 @@ async def test_a_connection_without_an_answer_is_closed(
 ) -> None:
     subject, link = registration(namesrvs, topics), Link(NS1)
     namesrvs.refusing[NS1] = RequestTimeout("no answer")
-    assert not await subject.register(link)
+    assert not await subject.registrant.register(link)
     assert namesrvs.disconnected == [NS1]
     namesrvs.refusing[NS1] = ConnectFailed("refused")
-    assert not await subject.register(link)
+    assert not await subject.registrant.register(link)
     assert namesrvs.disconnected == [NS1]
 
 
@@ -199,10 +198,10 @@ async def test_a_change_sends_only_the_changed_topics_and_a_period_sends_all(
     namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     subject, link = registration(namesrvs, topics), Link(NS1)
-    await subject.register(link)
+    await subject.registrant.register(link)
     topics.put(config("U"))
-    await subject.register(link)
-    await subject.register(link)
+    await subject.registrant.register(link)
+    await subject.registrant.register(link)
 
     assert namesrvs.topics_sent() == [{"T"}, {"U"}, {"T", "U"}]
     assert link.acknowledged == topics.version
@@ -219,8 +218,8 @@ async def test_unchanged_topics_are_encoded_once(
 
     monkeypatch.setattr(bodies, "encode_register_body", encode_and_note)
     changes: dict[str, object] = {}
-    subject = Registration(
-        ME, topics, namesrvs, NamesrvAddresses(NS1),
+    subject = Registrant(
+        ME, topics, namesrvs,
         settings=lambda: msgspec.structs.replace(BrokerSettings(), **changes),
     )  # fmt: skip
     link = Link(NS1)
@@ -329,14 +328,14 @@ async def test_a_failure_is_retried_with_everything(
     namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     subject, link = registration(namesrvs, topics), Link(NS1)
-    await subject.register(link)
+    await subject.registrant.register(link)
     namesrvs.dead.add(NS1)
     topics.put(config("U"))
 
-    assert not await subject.register(link)
+    assert not await subject.registrant.register(link)
     assert (link.is_up, link.failed_count, link.acknowledged) == (False, 1, None)
     namesrvs.dead.clear()
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
 
     assert namesrvs.topics_sent()[-1] == {"T", "U"}
     assert (link.is_up, link.failed_count) == (True, 0)
@@ -347,7 +346,7 @@ async def test_the_compressed_form_is_equivalent(
 ) -> None:
     subject = registration(namesrvs, topics, compressed_register=True)
 
-    await subject.register(Link(NS1))
+    await subject.registrant.register(Link(NS1))
 
     header = namesrvs.requests[0].header
     assert isinstance(header, RegisterBroker)
@@ -363,7 +362,7 @@ async def test_a_missing_broker_permission_applies_to_all_topics(
 ) -> None:
     subject = registration(namesrvs, topics, broker_permission=perm)
 
-    await subject.register(Link(NS1))
+    await subject.registrant.register(Link(NS1))
 
     sent = namesrvs.registrations()[0].topic_config_serialize_wrapper
     assert sent.topic_config_table["T"].perm == perm
@@ -378,7 +377,7 @@ async def test_the_default_topic_is_inherited_only_where_sends_create_topics(
     topics.put(msgspec.structs.replace(config("TBW102"), perm=7))
     subject = registration(namesrvs, topics, auto_create_topic_enable=may_create)
 
-    await subject.register(Link(NS1))
+    await subject.registrant.register(Link(NS1))
 
     sent = namesrvs.registrations()[0].topic_config_serialize_wrapper.topic_config_table
     assert {name: one.perm for name, one in sent.items()} == {"T": 6, "TBW102": perm}
@@ -392,7 +391,7 @@ async def test_without_force_the_version_is_queried_first(
     namesrvs.answers[RequestCode.QUERY_DATA_VERSION] = Response(0, None, {"changed": changed}, b"")
     subject, link = registration(namesrvs, topics, force_register=False), Link(NS1)
 
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
 
     assert isinstance(namesrvs.requests[0].header, QueryDataVersion)
     assert msgspec.json.decode(namesrvs.requests[0].body) == {"timestamp": 5, "counter": 1}
@@ -411,10 +410,10 @@ async def test_an_answer_sets_master_and_ordered_topics(
     )
     subject = registration(namesrvs, topics)
 
-    await subject.register(Link(NS1))
+    await subject.registrant.register(Link(NS1))
 
-    assert subject.master_address == "10.0.0.8:10911"
-    assert subject.master_ha_address == "10.0.0.8:10912"
+    assert subject.registrant.master_address == "10.0.0.8:10911"
+    assert subject.registrant.master_ha_address == "10.0.0.8:10912"
     assert topics.table["T"].order
 
 
@@ -424,7 +423,7 @@ async def test_an_unreadable_answer_is_a_failure_of_that_name_server(
     namesrvs.answers[RequestCode.REGISTER_BROKER] = Response(0, None, {}, b"{nonsense")
     link = Link(NS1)
 
-    assert not await registration(namesrvs, topics).register(link)
+    assert not await registration(namesrvs, topics).registrant.register(link)
 
     assert link.failed_count == 1
 

@@ -136,9 +136,9 @@ async def test_the_displaced_master_of_a_group_registers_again_and_a_slave_does_
     subject = registration(namesrvs, topics, log=log, group_record="file:/r")
     subject.use_role(broker_id, 5)
     link = Link(NS1)
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
     list_holder(namesrvs, HOLDER)
-    assert await subject._listing.is_lost(link) is is_back
+    assert await subject.registrant.listing.is_lost(link) is is_back
 
 
 async def test_members_with_a_key_prove_their_registrations(
@@ -176,12 +176,12 @@ async def test_only_a_lasting_refusal_of_an_earlier_epoch_is_an_alarm(
         ResponseCode.SYSTEM_ERROR, "stale epoch: 10.0.0.9:10911 registers in epoch 2, but ..."
     )
     for _ in range(4):
-        assert not await subject.register(link)
+        assert not await subject.registrant.register(link)
         assert subject._pause_ms(link) < 1_000  # it is back at once when the refusals end
     assert log.alarms == []
     assert len(log.named("registration.refused")) == 4
     for _ in range(2):
-        assert not await subject.register(link)
+        assert not await subject.registrant.register(link)
     assert [event.name for event in log.alarms] == ["namesrv.lost"]
 
 
@@ -226,22 +226,22 @@ async def test_every_member_of_a_group_notices_that_it_was_removed(
     subject = registration(namesrvs, topics, group_record="file:/r")
     subject.use_role(broker_id, 5)
     link = Link(NS1)
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
     forget(namesrvs)
-    assert await subject._listing.is_lost(link)
+    assert await subject.registrant.listing.is_lost(link)
 
 
 async def test_a_name_server_that_does_not_know_the_question_is_asked_for_the_address(
     namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     subject, link = registration(namesrvs, topics), Link(NS1)
-    assert await subject.register(link)
+    assert await subject.registrant.register(link)
     namesrvs.failing[int(RequestCode.QUERY_DATA_VERSION)] = CommandError(
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported"
     )
     list_holder(namesrvs, ME.broker_addr)
-    assert not await subject._listing.is_lost(link)
+    assert not await subject.registrant.listing.is_lost(link)
     list_holder(namesrvs, HOLDER)
-    assert not await subject._listing.is_lost(link)  # it was compared just now
+    assert not await subject.registrant.listing.is_lost(link)  # it was compared just now
     link.compared_s = 0.0
-    assert await subject._listing.is_lost(link)
+    assert await subject.registrant.listing.is_lost(link)

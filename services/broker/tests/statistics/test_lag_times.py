@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from cometmq.broker.statistics.lag_times import (
     STEP_GROUPS_MAX,
@@ -11,20 +11,35 @@ from cometmq.broker.statistics.lag_times import (
 from cometmq.broker.tables.offsets import Offsets
 
 
+class Queue(NamedTuple):
+    queues: Any
+    key: tuple[str, int]
+
+    @property
+    def min_offset(self):
+        return self.queues.firsts.get(self.key, 0)
+
+    @property
+    def max_offset(self):
+        return self.queues.max_offset(*self.key)
+
+
 class Queues:
     """Queues in memory; the message at offset n was stored at 1000 + n."""
 
     def __init__(self, ends, firsts=None):
         self.ends = ends
         self.firsts = firsts or {}
+        self.made = {}
+        self.began_ms = 1000
         self.searches: Counter[tuple[str, int, int]] = Counter()
 
     @property
     def bounds(self):
         return sum(self.firsts.values()), sum(self.ends.values())
 
-    def min_offset(self, topic, queue_id):
-        return self.firsts.get((topic, queue_id), 0)
+    def queue(self, topic, queue_id):
+        return self.made.setdefault((topic, queue_id), Queue(self, (topic, queue_id)))
 
     def max_offset(self, topic, queue_id):
         return self.ends.get((topic, queue_id), 0)
@@ -32,7 +47,7 @@ class Queues:
     def store_time(self, topic, queue_id, offset):
         yield from ()
         self.searches[topic, queue_id, offset] += 1
-        return 1000 + offset if 0 <= offset < self.max_offset(topic, queue_id) else -1
+        return self.began_ms + offset if 0 <= offset < self.max_offset(topic, queue_id) else -1
 
 
 def run_at_once(lookup, done, _failed):
@@ -101,6 +116,18 @@ def test_a_deleted_message_has_no_age():
     assert times.oldest_ms == {}
 
 
+def test_a_topic_that_was_created_again_has_ages_of_its_own():
+    """Its messages have the offsets of the old ones, and groups keep their offsets."""
+    queues = Queues({("T", 0): 50})
+    offsets, times = offsets_of(("G", "T", 0, 3)), LagTimes()
+    step(times, offsets, queues)
+    assert times.oldest_ms == {("T", "G"): 1003}
+    queues.made.clear()
+    queues.began_ms, queues.ends["T", 0] = 7000, 60
+    step(times, offsets, queues)
+    assert times.oldest_ms == {("T", "G"): 7003}
+
+
 def test_a_step_has_a_bound_and_the_next_continues():
     count = 2 * STEP_SEARCHES_MAX + 1
     queues = Queues({(f"T{n}", 0): 9 for n in range(count)})
@@ -133,15 +160,16 @@ def test_nothing_is_visited_while_nothing_changes():
     class Counted(Queues):
         visits = 0
 
-        def min_offset(self, topic, queue_id):
+        def queue(self, topic, queue_id):
             self.visits += 1
-            return super().min_offset(topic, queue_id)
+            return super().queue(topic, queue_id)
 
     queues = Counted({("T", 0): 50, ("U", 0): 50})
     offsets = offsets_of(("G", "T", 0, 40), ("H", "U", 0, 50))
     times = LagTimes()
     step(times, offsets, queues, 9)
     done = queues.visits
+    assert done
     step(times, offsets, queues, 9)
     assert queues.visits == done
     offsets.commit("G", "T", 0, 45)

@@ -4,6 +4,8 @@ from typing import Any
 
 from cometmq.broker.statistics.refused import ENTRIES_MAX, REMARK_CHARS_MAX, RecentRefusals
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.refusals import plain_remark
+from cometmq.runtime.acl.errors import no_permission, wrong_signature
 
 SEND = RequestCode.SEND_MESSAGE_V2
 BUSY = ResponseCode.SYSTEM_BUSY
@@ -24,6 +26,23 @@ def test_equal_refusals_are_counted_together():
     assert (newest.subject, newest.remark) == ("U", "")
     assert (older.count, older.first_ms, older.last_ms) == (2, 100, 300)
     assert (older.peer, older.remark) == ("10.0.0.2:6", "second")
+
+
+def test_a_refused_account_is_named():
+    """RocketMQ's remark about a missing right says of what, but not of whom."""
+    table = RecentRefusals()
+    given = call()
+    given.ext = {"AccessKey": "guest"}
+    refusal = no_permission("topic:T", is_default=True)
+    table.note(given, refusal.code, refusal.remark, 1)
+    (found,) = table.newest()
+    assert plain_remark(found.remark) == "No default permission for topic:T (account guest)"
+    table.note(given, refusal.code, wrong_signature("guest").remark, 2)
+    (found,) = table.newest()
+    assert plain_remark(found.remark) == "Check signature failed for accessKey=guest"
+    given.ext = {}
+    table.note(given, refusal.code, refusal.remark, 3)
+    assert table.newest()[0].remark == refusal.remark
 
 
 def test_answers_that_refuse_nothing_are_left_out():

@@ -19,9 +19,9 @@ from cometmq.store.testing.memory_disk import MemoryDisk
 
 async def test_sends_are_answered_once_their_offset_is_confirmed() -> None:
     async with Node() as node:
-        node.store.needs_replicas = True
-        node.store.may_replicate = lambda _end: True
-        node.store.confirm(0)
+        node.store.writer.needs_replicas = True
+        node.store.writer.may_replicate = lambda _end: True
+        node.store.publisher.confirm(0)
         pending = [node.put(make_message(body=b"%d" % number)) for number in range(2)]
         await asyncio.sleep(0)
         end = node.end
@@ -34,7 +34,7 @@ async def test_sends_are_answered_once_their_offset_is_confirmed() -> None:
         assert [result.status for one in pending for result in one] == [PutStatus.PUT_OK] * 2
         assert flushed
         assert not late
-        assert node.driver.waiting_count == 1
+        assert node.driver.sends.waiting_count == 1
         assert node.store.reader.max_offset("T", 0) == 2
 
 
@@ -114,13 +114,13 @@ async def test_commits_that_take_processor_time_are_reported(
         time.sleep(2 * LONG_COMMIT_S)
 
     async with Node() as node:
-        delay, commit, reported = wait, node.store.commit, list[float]()
+        delay, commit, reported = wait, node.store.writer.commit, list[float]()
 
-        def slow_commit() -> Any:
+        def slow_commit(*given: Any) -> Any:
             delay()
-            return commit()
+            return commit(*given)
 
-        monkeypatch.setattr(node.store, "commit", slow_commit)
+        monkeypatch.setattr(node.store.writer, "commit", slow_commit)
         node.driver.turn.took_long.connect(reported.append)
         for kind, count in ((wait, 0), (work, 2)):
             delay = kind
@@ -214,14 +214,14 @@ async def test_a_running_broker_truncates_its_log() -> None:
         await asyncio.sleep(0)
         node.driver.tick()  # a sync is running
         border = node.rig.entry("T", 0, 20).physical_offset
-        node.store.needs_replicas = True
-        node.store.may_replicate = lambda _end: True
+        node.store.writer.needs_replicas = True
+        node.store.writer.may_replicate = lambda _end: True
         waiting = node.put(make_message(body=b"unreplicated"))
         await asyncio.sleep(0)
         assert not waiting
         truncated: list[int] = []
         node.driver.turn.cut.connect(lambda: truncated.append(node.end))
-        node.store.role_writable = False
+        node.store.write_state.role_writable = False
         truncation = asyncio.get_running_loop().create_task(node.driver.truncate(border))
         await asyncio.sleep(0)
         node.driver.tick()  # starts no job in between
@@ -234,8 +234,8 @@ async def test_a_running_broker_truncates_its_log() -> None:
         assert truncated == [border]
         assert [result.status for result in waiting] == [PutStatus.SERVICE_NOT_AVAILABLE]
         assert node.store.reader.max_offset("T", 0) == 20
-        node.store.role_writable = True
-        node.store.needs_replicas = False
+        node.store.write_state.role_writable = True
+        node.store.writer.needs_replicas = False
         (stored,) = await _stored(node)
         assert stored.queue_offset == 20
 
@@ -244,7 +244,7 @@ async def test_a_truncation_that_fails_is_final() -> None:
     async with Node() as node:
         node.put(make_message())
         await asyncio.sleep(0)
-        node.store.role_writable = False
+        node.store.write_state.role_writable = False
         disk: Any = node.disk
         disk.fault = lambda operation, _path: 5 if operation == "sync" else 0
         with pytest.raises(DiskError):

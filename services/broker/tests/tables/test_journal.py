@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.filters.subscriptions import FilterFile, FilterSubscriptions
-from cometmq.broker.tables.journal import FILES_MAX, Journal
+from cometmq.broker.tables.journal import Journal
+from cometmq.broker.tables.journal_files import FILES_MAX
 from cometmq.broker.tables.offsets import PIECE_COUNT_MAX
 from cometmq.broker.testing.journals import FILE_BYTES, FOLDER, InlineWorker, MemoryFiles, Node
 from cometmq.broker.testing.logs import RecordingLog
@@ -141,12 +142,12 @@ def test_a_turn_is_one_write_with_the_last_value_of_each_offset() -> None:
     for offset in range(100):
         node.offsets.commit("g", "T", 0, offset)
     node.topics.put(TopicConfig(topic_name="T"))
-    written = node.journal.byte_count
+    written = node.journal.files.byte_count
     node.journal.write()
     node.journal.write()
     assert scheduled == [1]
     assert node.journal.number == 1
-    assert node.journal.byte_count - written < 400
+    assert node.journal.files.byte_count - written < 400
     (entry,) = read_whole(node.disk).entries
     assert msgspec.json.decode(entry.changes["consumerOffset.json"]) == {"T@g": {"0": 99}}
 
@@ -213,7 +214,7 @@ def test_a_full_disk_fails_no_change_and_a_retry_writes_them() -> None:
         node.offsets.commit("g", "T", 0, offset)
         node.journal.write()
     assert "ENOSPC" in node.journal.fault
-    assert node.journal.failed_count == 1  # not once per turn
+    assert node.journal.files.failed_count == 1  # not once per turn
     node.journal.retry()
     assert len(node.log.named("journal.write_failed")) == 1
     faults.number = 0
@@ -356,7 +357,8 @@ def test_what_is_not_understood_ends_the_journal_and_is_told(payload: tuple[int,
     for offset in (1, 2):
         node.offsets.commit("g", "T", 0, offset)
         node.journal.write()
-    node.journal._append(*payload)  # type: ignore[arg-type]
+    kind, data = payload
+    node.journal.files.append(kind, data, node.journal.number)  # type: ignore[arg-type]
     after = node.killed()
     assert after.log.named("journal.damaged")
     assert after.offsets.committed("g", "T", 0) == 2
@@ -471,7 +473,7 @@ async def test_a_sync_makes_the_journal_survive_a_power_failure(worker: Worker) 
     node.journal.begin()
     node.offsets.commit("g", "T", 0, 1)
     node.journal.write()
-    node.journal.sync()
+    node.journal.files.sync()
     await worker.submit(lambda: None)
     assert disk.sync_count == 1
     node.offsets.commit("g", "T", 0, 2)
@@ -487,10 +489,10 @@ async def test_a_failed_sync_has_the_tables_saved(worker: Worker) -> None:
     journal.turn.filled.connect(lambda: saves.append(1))
     journal.begin()
     disk.fault = lambda operation, _: errno.EIO if operation == "sync" else 0
-    journal.sync()
+    journal.files.sync()
     await worker.submit(lambda: None)
     assert saves
-    assert journal.failed_count == 1
+    assert journal.files.failed_count == 1
     assert log.named("journal.sync_failed")
 
 

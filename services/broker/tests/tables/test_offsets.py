@@ -27,13 +27,13 @@ def test_groups_and_topics_are_indexed() -> None:
     offsets.commit("g1", "%RETRY%g1", 0, 1)
     offsets.commit("g2", "t1", 0, 1)
 
-    assert offsets.topics_of("g1") == {"t1", "%RETRY%g1"}
-    assert offsets.groups_of("t1") == {"g1", "g2"}
+    assert offsets.index.topics_of("g1") == {"t1", "%RETRY%g1"}
+    assert offsets.index.groups_of("t1") == {"g1", "g2"}
     assert offsets.queues("g1", "t1") == {0: 1}
 
     offsets.drop_group("g1")
 
-    assert offsets.topics_of("g1") == set()
+    assert offsets.index.topics_of("g1") == set()
     assert offsets.committed("g2", "t1", 0) == 1
 
 
@@ -41,13 +41,13 @@ def test_the_index_follows_loads_clones_and_deletions(tmp_path: Path) -> None:
     path = tmp_path / "consumerOffset.json"
     path.write_bytes(b'{"offsetTable":{"t@g":{"0":1},"odd":{"0":1},"x@y@z":{"0":1}}}')
     offsets = Offsets(offset_file(str(path)))
-    assert (offsets.topics_of("g"), offsets.groups_of("t")) == ({"t"}, {"g"})
-    assert offsets.groups_of("x") == set()
+    assert (offsets.index.topics_of("g"), offsets.index.groups_of("t")) == ({"t"}, {"g"})
+    assert offsets.index.groups_of("x") == set()
     offsets.clone("g", "h", "t")
-    assert (offsets.topics_of("h"), offsets.groups_of("t")) == ({"t"}, {"g", "h"})
+    assert (offsets.index.topics_of("h"), offsets.index.groups_of("t")) == ({"t"}, {"g", "h"})
     offsets.drop_group("g")
     offsets.drop_group("h")
-    assert (offsets.topics_of("h"), offsets.groups_of("t")) == (set(), set())
+    assert (offsets.index.topics_of("h"), offsets.index.groups_of("t")) == (set(), set())
 
 
 def test_commits_during_a_save_make_the_table_dirty_again() -> None:
@@ -110,7 +110,11 @@ def test_a_negative_offset_means_that_nothing_is_committed() -> None:
         assert offsets.committed("G", "T", 0) is None
     assert offsets.queues("G", "T") == {1: 9}
     offsets.commit("G", "T", 1, -1)
-    assert (offsets.table, offsets.topics_of("G"), offsets.groups_of("T")) == ({}, set(), set())
+    assert (offsets.table, offsets.index.topics_of("G"), offsets.index.groups_of("T")) == (
+        {},
+        set(),
+        set(),
+    )
 
 
 def test_an_offset_beyond_every_queue_is_kept_as_in_rocketmq() -> None:
@@ -135,8 +139,8 @@ def test_odd_offsets_of_files_journals_and_other_brokers_are_left_out(
 
     for offsets in (loaded, replayed, copied, became):
         assert offsets.table == {"T@G": {1: 4}}
-        assert offsets.topics_of("G") == {"T"}
-        assert offsets.count == 1
+        assert offsets.index.topics_of("G") == {"T"}
+        assert offsets.index.count == 1
 
 
 def test_a_removed_offset_reaches_the_journal() -> None:
@@ -152,7 +156,7 @@ def test_a_copy_takes_more_offsets_than_its_own_clients_may_commit() -> None:
     offsets.count_max = 1
     offsets.overwrite({"T@G": {0: 1, 1: 4}})
     offsets.become([msgspec.Raw(b'{"T@G":{"0":1,"1":4,"2":5}}')])
-    assert offsets.count == 3
+    assert offsets.index.count == 3
     assert not offsets.has_room(1)
     with pytest.raises(SystemBusy, match="offsetsMax"):
         offsets.clone("G", "H", "T")
@@ -173,7 +177,7 @@ def test_pulled_offsets_are_committed_as_single_ones_are():
     version = together.version
     together.commit_pulled(rows)
     assert together.table == one_by_one.table
-    assert together.count == one_by_one.count
+    assert together.index.count == one_by_one.index.count
     assert list(together.noted_changes()) == list(one_by_one.noted_changes())
     assert noted == [1, 1]
     assert together.version > version

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts and stops a broker; no other module starts its parts.
+"""Starts and stops a broker; only its replication is started by another module, `copying`.
 
 Order at startup: ports, store (recovered on a thread), tables and journal, server, name servers,
 timers. Order at shutdown: unregister from the name servers first, so that clients move to other
@@ -11,19 +11,16 @@ import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
+from cometmq.broker.copies.copying import Copying
 from cometmq.broker.copies.discard import Discard
-from cometmq.broker.copies.exposure import exposure
-from cometmq.broker.copies.fixed_role import log_server, replication_loops
-from cometmq.broker.copies.joining import Joined, join, open_state
+from cometmq.broker.copies.joining import Joined
 from cometmq.broker.copies.keys import open_keys
-from cometmq.broker.copies.streams.serving import LogServer
 from cometmq.broker.exposition.monitoring import attach
 from cometmq.broker.filters.sql import load_parser
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
@@ -51,10 +48,15 @@ from cometmq.broker.registration.addresses import (
     with_ha_port,
 )
 from cometmq.broker.registration.signing import registration_signing
-from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.start_checks import HA_NOTE, VIP_NOTE, check_environment, check_settings
-from cometmq.broker.storing.store_driver import Workers
+from cometmq.broker.start_checks import (
+    HA_NOTE,
+    VIP_NOTE,
+    check_environment,
+    check_settings,
+    warn_of_ineffective,
+)
+from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.timers import background_steps
 from cometmq.ha.port import RecordPort
 from cometmq.remoting.command import Peer
@@ -67,7 +69,6 @@ from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.acl.accounts import Account
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
-from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 from cometmq.runtime.places import listening
 from cometmq.runtime.process.memory import release_free_memory
 from cometmq.runtime.settings import Loaded
@@ -76,7 +77,6 @@ from cometmq.runtime.tls_keys import client_tls
 from cometmq.store.disk import OsDisk
 from cometmq.store.layout import Layout
 from cometmq.store.message_store import MessageStore
-from cometmq.store.settings import BrokerRole
 
 FIRST_ROUND_WAIT_MS: Final = 2_000
 """Maximum time that startup waits for name servers that do not answer."""
@@ -102,7 +102,7 @@ class BrokerApp:
         the files. `record` overrides the record store that the settings name.
         """
         self._record = record
-        self._copies: Joined | None = None
+        self._copying: Copying | None = None
         self.discard = Discard()
         self._own_account = own_account
         self._loaded = settings
@@ -120,7 +120,7 @@ class BrokerApp:
     def addresses(self) -> list[str]:
         """The addresses of the main port and of the port for short requests, in this order."""
         ports = [self._ports.main, *([self._ports.vip] if self._ports.vip else [])]
-        return [host_port(self.broker.host, port) for port in ports]
+        return [host_port(self.broker.process.host, port) for port in ports]
 
     @property
     def broker(self) -> Broker:
@@ -130,7 +130,7 @@ class BrokerApp:
     @property
     def copies(self) -> Joined | None:
         """The broker's membership in a broker group, or None if it belongs to none."""
-        return self._copies
+        return None if self._copying is None else self._copying.joined
 
     def check(self) -> None:
         """Raise an error if settings, folder, ports or addresses are unusable; create nothing."""
@@ -163,14 +163,7 @@ class BrokerApp:
 
     async def _start(self) -> None:
         settings = self._loaded.value
-        ineffective = self._loaded.ineffective()
-        if ineffective:
-            self._log.warning("settings.ineffective", settings=ineffective)
-        has_fixed_role = not settings.group_record and settings.broker_role is not BrokerRole.SLAVE
-        if has_fixed_role and settings.broker_id > MASTER_ID:
-            self._log.warning(
-                "broker.id_ignored", broker_id=settings.broker_id, role=settings.broker_role
-            )
+        warn_of_ineffective(self._loaded, self._log)
         stack = self._stack
         workers = Workers.start()
         stack.callback(workers.close)
@@ -179,35 +172,39 @@ class BrokerApp:
         self._broker = broker
         stack.push_async_callback(self._save_tables, broker)
         stack.push_async_callback(broker.driver.settle)  # after everything that timers put last
-        slave_server = self._slave_server(broker, workers, inputs.client)
-        broker.delay.report_stranded()
+        copying = Copying(broker, workers, inputs.client, discard=self.discard, stack=stack)
+        self._copying = copying
+        broker.deferred.delays.report_stranded()
         if settings.group_record:
-            await self._join(broker, workers, inputs.client, slave_server)
+            await copying.join(
+                close_clients=self._close_clients, clients=self._clients, record=self._record
+            )
         else:
             recall_transactions(broker)
-            if broker.is_master:
-                broker.delay.fit()
+            if broker.role.is_master:
+                broker.deferred.delays.fit()
         server = await self._listen(broker)
-        broker.expiries_s = lambda: {**server.expiries_s(), **inputs.client.expiries_s()}
-        await self._serve_slaves(slave_server)
+        broker.process.expiries_s = lambda: {**server.expiries_s(), **inputs.client.expiries_s()}
+        with self._listening(self._ports.ha, setting="haListenPort", note=HA_NOTE):
+            await copying.listen(broker.settings.bind_address, self._ports.ha)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(self._cancel_timers)
         stack.push_async_callback(self._drain, broker, server)
         self._start_loops(self._timer_loops(broker), group)
-        self._start_loops(self._replication_loops(slave_server, inputs.client), group)
-        await self._serve_control(broker)
+        self._start_loops(copying.loops(), group)
+        await copying.serve_control()
         await broker.registration.wait_for_first_round(FIRST_ROUND_WAIT_MS)
         if fault := broker.registration.name_fault:
             raise SettingsError(fault)
         if self._admin is not None:
-            attach(self._admin, broker, server, self._copies)
+            attach(self._admin, broker, server, copying.joined)
         self._log.info(
             "broker.ready",
             addresses=self.addresses,
-            advertised=broker.address,
+            advertised=broker.process.address,
             advertised_by=self._advertised_by(),
             store=settings.store_path_root_dir,
-            sends=broker.send_path,
+            sends=broker.process.send_path,
         )
         if settings.enable_property_filter:
             workers.config.submit(load_parser)
@@ -263,9 +260,8 @@ class BrokerApp:
         if self._broker is None:
             return
         self._log.info("broker.stopping", addresses=self.addresses)
-        if self._copies is not None:
-            self.discard.check(self._copies.member.member.role, self._log)
-            await self._copies.leave()
+        if self._copying is not None:
+            await self._copying.leave()
         await self._broker.registration.unregister()
         await self._stack.aclose()
         self._log.info("broker.stopped")
@@ -276,7 +272,7 @@ class BrokerApp:
             return self._loaded.label("advertisedAddresses")
         if settings.broker_ip1:
             return self._loaded.label("brokerIP1")
-        if self.broker.host == settings.bind_address:
+        if self.broker.process.host == settings.bind_address:
             return self._loaded.label("bindAddress")
         return "the outward address of this machine; brokerIP1 sets another"
 
@@ -289,27 +285,28 @@ class BrokerApp:
         settings = self._loaded.value
 
         def closed(peer: Peer) -> None:
-            broker.hold.drop(peer)
+            broker.pending.hold.drop(peer)
             broker.driver.reads.drop(peer)
             connection_closed(broker, peer)
 
-        copies = self._copies
+        copies = self.copies
         server: Server[Broker] = Server(
             HANDLERS if copies is None else copies.gate.guarded(HANDLERS),
             broker,
             server_settings(settings, self._loaded.label),
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
-            before=() if broker.acl is None else (broker.acl.control.check,),
-            refused=lambda it, call, code, remark: it.refused.note(
+            before=() if broker.admission.acl is None else (broker.admission.acl.control.check,),
+            refused=lambda it, call, code, remark: it.admission.refused.note(
                 call, code, remark, it.clock.now_ms()
             ),
             on_close=closed,
-            before_write=None if copies is None else copies.roles.before_write,
-            save=None if broker.journal is None else broker.journal.write,
+            before_write=None if copies is None else copies.current.before_write,
+            save=None if broker.tables.journal is None else broker.tables.journal.write,
             release_memory=release_free_memory,
         )
         self._server = server
+        broker.process.unread_bytes = lambda: server.unread_bytes
         broker.driver.turn.noted.connect(server.gather)
         lane = open_lane(broker)
         server.use_lane(lane, None if lane is None else accel.Sockets())
@@ -325,74 +322,12 @@ class BrokerApp:
                 await server.listen(settings.bind_address, self._ports.vip, excluded=VIP_EXCLUDED)
         return server
 
-    async def _join(
-        self, broker: Broker, workers: Workers, client: RemotingClient, slave_server: LogServer
-    ) -> None:
-        """Make the broker a member of its broker group; it participates once its loops start."""
-        assert broker.journal is not None
-        opened = await workers.store.submit(
-            partial(open_state, broker.settings, broker.store, broker.journal)
-        )
-        self._copies = join(
-            broker,
-            opened,
-            workers=workers,
-            client=client,
-            log_server=slave_server,
-            journal=broker.journal,
-            close_clients=self._close_clients,
-            clients=self._clients,
-            promoted=partial(recall_transactions, broker),
-            record=self._record,
-        )
-        self._stack.push_async_callback(self._copies.close)
-
-    async def _serve_control(self, broker: Broker) -> None:
-        """Serve the control API. It is stopped first, so that electors choose a new master."""
-        if self._copies is None or broker.settings.control_port < 0:
-            return
-        try:
-            control = import_module("cometmq.broker.copies.control")  # gRPC: 0.15 s and 4 MB
-        except ModuleNotFoundError as error:
-            if not needs_extra(error):
-                raise
-            raise SettingsError(f"controlPort: {error}: {INSTALL_EXTRA}") from error
-        server = await control.serve_control(broker, self._copies, self.discard.order)
-        broker.elector_count = lambda: server.electors.count
-        self._stack.push_async_callback(server.stop)
-
     def _clients(self) -> Collection[PeerProtocol]:
         return () if self._server is None else tuple(self._server.peers)
 
     def _close_clients(self) -> None:
         for peer in self._clients():
             peer.reset()
-
-    def _slave_server(self, broker: Broker, workers: Workers, client: RemotingClient) -> LogServer:
-        server = log_server(broker, workers.replicate, client)
-        self._stack.callback(server.close)
-        return server
-
-    async def _serve_slaves(self, server: LogServer) -> None:
-        with self._listening(self._ports.ha, setting="haListenPort", note=HA_NOTE):
-            await server.listen(self.broker.settings.bind_address, self._ports.ha)
-        risk = exposure(self.broker.settings) if self._copies is not None else ""
-        if risk:
-            self._log.warning(
-                "group.exposed", risk=risk, port=self._ports.ha,
-                action="give all brokers, electors and administrators of the group a groupKeyFile"
-                " (docs/guides/high-availability.md)",
-            )  # fmt: skip
-
-    def _replication_loops(
-        self, server: LogServer, client: RemotingClient
-    ) -> Iterable[tuple[str, Coroutine[None, None, None]]]:
-        """Take part in the broker group, if there is one; return the replication loops."""
-        if self._copies is None:
-            return replication_loops(self.broker, server, client)
-        loops = self._copies.loops(server, self._log)
-        self._copies.begin()
-        return loops.items()
 
     def _listening(
         self, port: int, *, setting: str = "listenPort", note: str = ""
@@ -426,26 +361,25 @@ class BrokerApp:
 
         Connections close only after the sends that wait for a flush have been answered.
         """
-        broker.is_stopping = True
-        broker.delay.stop()
+        broker.process.is_stopping = True
+        broker.deferred.delays.stop()
         server.stop_reading()
-        broker.hold.wake_all()
+        broker.pending.hold.wake_all()
         broker.driver.turn.wake()  # answers the woken pulls
         await broker.driver.drain()
         await server.close(broker.settings.stop_timeout_mills)
 
     async def _save_tables(self, broker: Broker) -> None:
-        for table in (broker.topics, broker.groups, broker.offsets, broker.filters):
-            broker.saver.request_if_dirty(table)
-        broker.delay.save_at_end()
-        broker.saver.retry()
-        await broker.saver.drain()
-        if broker.journal is not None and broker.saver.is_healthy:
-            await broker.journal.close()
+        tables = broker.tables
+        for table in (tables.topics, tables.groups, tables.offsets, tables.filters):
+            tables.saver.request_if_dirty(table)
+        broker.deferred.delays.save_at_end()
+        tables.saver.retry()
+        await tables.saver.drain()
+        if tables.journal is not None and tables.saver.is_healthy:
+            await tables.journal.close()
 
     async def _close_store(self, workers: Workers, store: MessageStore) -> None:
         await workers.store.submit(store.close)
-        if self._copies is not None:
-            role, now_ms = self._copies.member.member.role, self._clock.now_ms()
-            finish = partial(self.discard.finish, self._loaded.value, role, now_ms, self._log)
-            await workers.store.submit(finish)
+        if self._copying is not None:
+            await self._copying.store_closed()

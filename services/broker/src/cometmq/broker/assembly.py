@@ -3,20 +3,35 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from cometmq.broker.acl.keeper import AclKeeper
-from cometmq.broker.broker import Broker
+from cometmq.broker.broker import (
+    Admission,
+    Broker,
+    Clients,
+    Configuration,
+    Deferred,
+    Measured,
+    Pending,
+    Process,
+    Tables,
+)
 from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.rebalance_notices import Notices
+from cometmq.broker.clients.registered import Registered
 from cometmq.broker.copies.keys import MemberKeys
 from cometmq.broker.delays.delays import Delays
 from cometmq.broker.delays.due_runs import DueRuns
 from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
+from cometmq.broker.delays.positions import Positions
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
+from cometmq.broker.handlers.clients import accounts_changed
+from cometmq.broker.limits import LIMITS
 from cometmq.broker.native import reason_without
 from cometmq.broker.registration.addresses import (
     Address,
@@ -29,20 +44,24 @@ from cometmq.broker.registration.addresses import (
 )
 from cometmq.broker.registration.identity import Identity
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.registration.registrant import Registrant
 from cometmq.broker.registration.registration import Registration
-from cometmq.broker.role import MASTER_ID, Role, id_of
+from cometmq.broker.role import first_state
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.settings_file import SettingsFile
+from cometmq.broker.settings.file import SettingsFile
 from cometmq.broker.statistics.counters import BrokerStats
 from cometmq.broker.statistics.daily_totals import History, Totals
+from cometmq.broker.statistics.rates import Rates
 from cometmq.broker.statistics.sampler import StatSampler
+from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.storing.log_syncs import NativeSyncer
-from cometmq.broker.storing.store_driver import StoreDriver, Workers
+from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.subscription_groups import Groups, group_file
 from cometmq.broker.tables.topics import Topics, topic_file
+from cometmq.broker.tables.unknown_offsets import UnknownOffsets
 from cometmq.broker.turn import OncePerTurn
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
@@ -50,11 +69,11 @@ from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.incremental import IncrementalRunner
+from cometmq.runtime.limits import Limits
 from cometmq.runtime.process.memory import memory_limit_bytes
 from cometmq.runtime.settings import Loaded
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
-from cometmq.store.settings import BrokerRole
 
 
 class Inputs(NamedTuple):
@@ -72,15 +91,6 @@ class Inputs(NamedTuple):
     journal: Journal
     member_keys: MemberKeys = MemberKeys()
     syncer: NativeSyncer | None = None
-
-
-class Tables(NamedTuple):
-    """The tables that are saved in their own files."""
-
-    topics: Topics
-    groups: Groups
-    offsets: Offsets
-    filters: FilterSubscriptions
 
 
 def load_tables(
@@ -110,7 +120,8 @@ def load_tables(
         changed=OncePerTurn(groups_changed),
         log=inputs.log,
     )
-    offsets = Offsets(offset_file(str(config / "consumerOffset.json")))
+    unknown = UnknownOffsets(topics, groups)
+    offsets = Offsets(offset_file(str(config / "consumerOffset.json")), unknown)
     filters = _filters(inputs, config)
     journal, store = inputs.journal, inputs.store
     known_end = journal.known_log_end
@@ -119,12 +130,13 @@ def load_tables(
         journal.attach(table)
     topics.boot(inputs.loaded.value)
     is_member = inputs.loaded.value.group_record
-    if known_end is not None and not is_member and "topics.json" not in journal.unreliable:
+    if known_end is not None and not is_member and "topics.json" not in journal.replay.unreliable:
         # A topic that has only earlier messages was deleted. The creation of others may be lost.
         topics.adopt(queue_counts(store, since=known_end))
     elif not is_complete:  # otherwise, topics that have only queues were deleted
         topics.adopt(queue_counts(store))
-    return Tables(topics, groups, offsets, filters)
+    unknown.find(offsets.table)
+    return Tables(topics, groups, offsets, filters, saver, journal)
 
 
 def _filters(inputs: Inputs, config: Path) -> FilterSubscriptions:
@@ -144,13 +156,13 @@ def _filters(inputs: Inputs, config: Path) -> FilterSubscriptions:
 def assemble(inputs: Inputs) -> Broker:
     """Build the broker, loading its tables from the store's config folder.
 
-    The parts form cycles: registration reads the topics, which announce their changes to it, and
-    some parts read settings that may be replaced. The local functions therefore look up `broker`
-    when they are called, which happens only after this function has returned.
+    Registration reads the topics, which announce their changes to it: `register` therefore looks up
+    `broker` when it is called, which happens only after this function has returned.
     """
     loaded, clock, log = inputs.loaded, inputs.clock, inputs.log
     settings = loaded.value
-    config = Path(settings.store_path_root_dir).expanduser() / "config"
+    config = Configuration(loaded, DataVersion(clock.now_ms(), 0), _settings_file(inputs))
+    folder = Path(settings.store_path_root_dir).expanduser() / "config"
     incremental = IncrementalRunner()
     saver = TableSaver(inputs.workers.config, log=log, runner=incremental, journal=inputs.journal)
     driver = StoreDriver(
@@ -167,86 +179,86 @@ def assemble(inputs: Inputs) -> Broker:
         broker.registration.notify()
 
     def current_settings() -> BrokerSettings:
-        return broker.settings
+        return config.loaded.value
 
-    tables = load_tables(inputs, saver, config, register=register)
+    tables = load_tables(inputs, saver, folder, register=register)
     address, shared = advertised(loaded, inputs.ports.main), shared_address(loaded)
     host, port, _ = address
     store_host = packed_host(*(shared or address)[:2], setting=(shared or address).setting)
     stats = BrokerStats()
+    limits = Limits(LIMITS, current_settings, clock_ms=clock.monotonic_ms, log=log)
     parking = Parking(
         tables.topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=log
     )
     destinations = Destinations(tables.topics, tables.groups)
-    broker = Broker(
-        loaded=loaded,
-        settings=settings,
-        settings_version=DataVersion(clock.now_ms(), 0),
-        clock=clock,
-        log=log,
-        store=inputs.store,
-        driver=driver,
-        saver=saver,
-        topics=tables.topics,
-        groups=tables.groups,
-        offsets=tables.offsets,
-        delay=_delay(
-            inputs,
-            config,
-            driver,
-            saver,
-            stats,
-            destinations=destinations,
-            parking=parking,
-            settings=current_settings,
-            store_host=store_host,
-        ),
-        consumers=Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log),
-        filters=tables.filters,
-        registration=_registration(
-            inputs, tables.topics, address, shared, settings=current_settings
-        ),
-        stats=stats,
-        sampler=StatSampler(stats, now_ms=clock.monotonic_ms()),
-        history=_history(inputs, stats),
-        address=host_port(host, port),
-        host=host,
-        store_host=store_host,
-        settings_file=_settings_file(inputs),
-        acl=inputs.acl,
-        member_keys=inputs.member_keys,
-        memory_bytes=memory_limit_bytes(),
-        started_ms=clock.now_ms(),
-        incremental=incremental,
-        journal=inputs.journal,
-        parking=parking,
+    delays = _delays(
+        inputs,
+        folder,
+        driver,
+        saver,
+        stats,
         destinations=destinations,
+        parking=parking,
+        settings=current_settings,
+        store_host=store_host,
     )
-    driver.turn.cut.connect(broker.transactions.recent.clear)
+    broker = Broker(
+        config,
+        clock,
+        log,
+        Process(
+            host_port(host, port),
+            host,
+            store_host,
+            clock.now_ms(),
+            clock.monotonic_ms(),
+            memory_limit_bytes(),
+        ),
+        inputs.store,
+        driver,
+        tables,
+        Clients(
+            Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log),
+            Registered(limits),
+        ),
+        Admission(limits, tables, inputs.acl, inputs.member_keys),
+        Deferred(delays, parking, destinations),
+        stats,
+        Measured(
+            Rates(stats), StatSampler(stats, now_ms=clock.monotonic_ms()), _history(inputs, stats)
+        ),
+        _registration(inputs, tables.topics, address, shared, settings=current_settings),
+        pending=Pending(incremental=incremental),
+    )
+    if inputs.acl is not None:
+        inputs.acl.changed = partial(accounts_changed, broker, inputs.acl)
+    driver.turn.cut.connect(broker.deferred.transactions.recent.clear)
     _begin_journal(inputs.journal, broker)
     return broker
 
 
 def _begin_journal(journal: Journal, broker: Broker) -> None:
     """Start journaling changes, and request saves of tables that differ from their files."""
-    saver = broker.saver
+    saver = broker.tables.saver
 
     def save_all() -> None:
-        for table in broker.tables:
+        for table in broker.journaled:
             saver.request_if_dirty(table)
 
-    journal.attach(broker.delay)
+    journal.attach(broker.deferred.delays.positions)
     journal.turn.noted.connect(OncePerTurn(journal.write))
     journal.turn.filled.connect(save_all)
     journal.begin()
-    for table in broker.tables:
+    for table in broker.journaled:
         if table.is_dirty or not table.file.loaded_digest:
             saver.request(table)
 
 
 def _history(inputs: Inputs, stats: BrokerStats) -> History:
     store = inputs.store
-    return History(lambda: Totals(store.put_count, stats.get_count), now_ms=inputs.clock.now_ms())
+    return History(
+        lambda: Totals(store.counters.put_count, stats.get_count), now_ms=inputs.clock.now_ms()
+    )
 
 
 def delivery_counter(
@@ -261,7 +273,7 @@ def delivery_counter(
     return count_delivered
 
 
-def _delay(  # noqa: PLR0913  # the collaborators of the service
+def _delays(  # noqa: PLR0913  # the collaborators of the service
     inputs: Inputs,
     config: Path,
     driver: StoreDriver,
@@ -277,23 +289,25 @@ def _delay(  # noqa: PLR0913  # the collaborators of the service
     runs = None
     if reason_without(first) is None:
         runs = DueRuns(inputs.store.reader, host=store_host, settings=settings, log=inputs.log)
+    repairs = inputs.store.upkeep.scrubber.repairs
+    levels = DelayLevels.parse(first.message_delay_level)
+    used = [q + 1 for topic, q in inputs.store.reader.queue_ids() if topic == SCHEDULE_TOPIC]
     delay = Delays(
         inputs.store,
-        DelayLevels.parse(first.message_delay_level),
-        delay_file(str(config / "delayOffset.json")),
+        levels,
+        Positions(delay_file(str(config / "delayOffset.json")), [*levels.numbers, *used]),
         driver=driver,
         saver=saver,
         destinations=destinations,
         parking=parking,
         delivered=delivery_counter(stats, settings),
+        delayed=stats.count_delayed,
         runs=runs,
-        used_levels=[
-            q + 1 for topic, q in inputs.store.reader.queue_ids() if topic == SCHEDULE_TOPIC
-        ],
+        repaired_count=(lambda: repairs.repaired_count) if first.group_record else None,
         host=store_host,
         log=inputs.log,
     )
-    recovered = inputs.store.recovered
+    recovered = inputs.store.upkeep.recovered
     if not recovered.was_clean:
         delay.expect_copies(recovered.last_timestamp)
     return delay
@@ -312,26 +326,23 @@ def _registration(
         cluster_name=first.broker_cluster_name,
         broker_name=first.broker_name,
         broker_addr=host_port(address.host, address.port),
-        broker_id=_first_id(first),
+        broker_id=first_state(first).broker_id,
         ha_server_addr=host_port(
             advertised_host(first.broker_ip2 or first.broker_ip1, first.bind_address),
             inputs.ports.ha,
         ),
     )
     namesrvs = NamesrvAddresses(first.namesrv_addr, log=inputs.log)
-    return Registration(
-        identity, topics, inputs.client, namesrvs,
-        settings=settings, keys=inputs.member_keys.current,
+    registrant = Registrant(
+        identity,
+        topics,
+        inputs.client,
+        settings=settings,
+        keys=inputs.member_keys.current,
         shared_address="" if shared is None else host_port(shared.host, shared.port),
         log=inputs.log,
-    )  # fmt: skip
-
-
-def _first_id(settings: BrokerSettings) -> int:
-    """Return the broker id to start with; a group member has no role before it reads the record."""
-    if settings.group_record:
-        return id_of(Role.FENCED, settings.broker_id)
-    return settings.broker_id if settings.broker_role is BrokerRole.SLAVE else MASTER_ID
+    )
+    return Registration(registrant, namesrvs, settings=settings, log=inputs.log)
 
 
 def _settings_file(inputs: Inputs) -> SettingsFile | None:
@@ -349,7 +360,7 @@ def queue_counts(store: MessageStore, *, since: int = 0) -> dict[str, int]:
     for topic, queue_id in store.reader.queue_ids():
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         queue = store.reader.queue(topic, queue_id)
-        entry = None if queue is None or not since else queue.last_entry()
+        entry = None if queue is None or not since else queue.entry(queue.max_offset - 1)
         place = since - 1 if entry is None else entry.physical_offset
         newest[topic] = max(newest.get(topic, -1), place)
     if since:

@@ -8,7 +8,7 @@ from cometmq.store.writing.write_state import Refusal
 def store_fault(broker: Broker) -> str | None:
     """Return why the store accepts no messages, or None; a slave's role is not a fault."""
     reasons = set(broker.store.stats().refusals)
-    if not broker.is_master:
+    if not broker.role.is_master:
         reasons -= {Refusal.ROLE, Refusal.TOO_FEW_COPIES}
     refusals = ", ".join(sorted(reasons))
     return f"the store takes no messages: {refusals}" if refusals else None
@@ -16,10 +16,10 @@ def store_fault(broker: Broker) -> str | None:
 
 def table_fault(broker: Broker) -> str | None:
     """Return why table changes are not durable, or None."""
-    if not broker.saver.is_healthy:
+    if not broker.tables.saver.is_healthy:
         return "a config table cannot be saved"
-    if broker.journal is not None and broker.journal.fault:
-        return f"the journal of the tables cannot be written: {broker.journal.fault}"
+    if broker.tables.journal is not None and broker.tables.journal.fault:
+        return f"the journal of the tables cannot be written: {broker.tables.journal.fault}"
     return None
 
 
@@ -27,7 +27,7 @@ def elector_gap(broker: Broker) -> str | None:
     """Return that nobody would replace this broker group's master, or None. The broker still
     serves.
     """
-    if broker.elector_count() != 0:
+    if broker.replication.elector_count() != 0:
         return None
     return (
         "no elector looks after this member of the broker group, so a lost master is not replaced:"
@@ -38,6 +38,6 @@ def elector_gap(broker: Broker) -> str | None:
 def replication_fault(broker: Broker) -> str | None:
     """Return why this slave cannot follow its master, or None."""
     status = broker.replication.following
-    if not broker.is_slave or status.unfit is None:
+    if not broker.role.is_slave or status.unfit is None:
         return None
     return f"the log of the master cannot be followed: {status.unfit_detail}"

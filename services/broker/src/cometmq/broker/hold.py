@@ -13,6 +13,10 @@ whose queue has grown at all, so that the offset of a filtering consumer advance
 
 Idle cost: `expire` visits only pulls that are due, and `sweep` only queues with a new message or a
 new pull since the last sweep. Held pulls without traffic cost nothing until their deadline.
+
+Pulls of one connection cost others little: a message visits all pulls of its queue, so a connection
+holds few of each queue, and whoever needs room takes it from the connection that holds most. The
+pulls that have to go are woken, so that their consumers pull again.
 """
 
 from collections import deque
@@ -24,6 +28,7 @@ import msgspec
 
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import TagFilter
+from cometmq.broker.limits import SAME_QUEUE_MAX
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -31,11 +36,15 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 SWEEP_INTERVAL_MS: Final = 5_000
 EXPIRE_INTERVAL_MS: Final = 1_000
 
+Key = tuple[str, int]
+"""Topic and queue id."""
+
 
 class HeldPull(msgspec.Struct, eq=False):
     call: Call[PullMessage]
     deadline_ms: int  # monotonic
     accept: TagFilter | RecordFilter | None
+    accounts: object = None  # by which the pull was allowed
     tested_offset: int = 0  # end of the messages that a record filter has tested
     is_unsure: bool = False
     is_held: bool = False
@@ -43,6 +52,11 @@ class HeldPull(msgspec.Struct, eq=False):
     @property
     def queue_offset(self) -> int:
         return self.call.header.queue_offset
+
+    @property
+    def key(self) -> Key:
+        header = self.call.header
+        return header.topic, header.queue_id
 
 
 MaxOffset = Callable[[str, int], int]
@@ -53,33 +67,38 @@ class HoldTable:
         self.count = 0
         self.ready: deque[HeldPull] = deque()
         self.unsure: list[HeldPull] = []
-        self._queues: dict[tuple[str, int], list[HeldPull]] = {}
-        self._peers: dict[object, set[HeldPull]] = {}
+        self._queues: dict[Key, dict[HeldPull, None]] = {}  # the longest held first
+        self._peers: dict[object, dict[Key, list[HeldPull]]] = {}
         self._due: dict[int, set[HeldPull]] = {}  # by the second of the deadline
-        self._unswept: set[tuple[str, int]] = set()
+        self._unswept: set[Key] = set()
 
-    def hold(self, held: HeldPull, *, count_max: int) -> bool:
-        """Hold a pull; return False if `count_max` pulls are already held."""
+    def hold(self, held: HeldPull, *, count_max: int) -> None:
+        """Hold a pull; wake others if `count_max` pulls are already held, or too many of this
+        connection and queue.
+        """
         if self.count >= count_max:
-            return False
-        header = held.call.header
-        key = header.topic, header.queue_id
-        self._queues.setdefault(key, []).append(held)
+            self._wake_half_of_most()
+        key, peer = held.key, held.call.peer
+        of_peer = self._peers.get(peer)
+        if of_peer is None:
+            of_peer = self._peers[peer] = {}
+        same = of_peer.get(key)
+        if same is None:
+            of_peer[key] = [held]
+        else:
+            if len(same) >= SAME_QUEUE_MAX:
+                self._wake(same[0])
+            same.append(held)
+        self._queues.setdefault(key, {})[held] = None
         self._unswept.add(key)  # a message may have arrived since the pull was read
         second = held.deadline_ms // 1000
         due = self._due.get(second)
         if due is None:
             due = self._due[second] = set()
         due.add(held)
-        peer = held.call.peer
-        of_peer = self._peers.get(peer)
-        if of_peer is None:
-            of_peer = self._peers[peer] = set()
-        of_peer.add(held)
         self.count += 1
         held.is_held = True
-        held.tested_offset = header.queue_offset
-        return True
+        held.tested_offset = held.queue_offset
 
     def note_arrivals(self, queues: Iterable[ConsumeQueue], log_offset: int | None) -> None:
         """Wake pulls of queues that got messages; see `cometmq.store.publishing.ArrivalListener`.
@@ -98,7 +117,7 @@ class HoldTable:
         key = topic, queue_id
         if key in self._queues:
             self._unswept.add(key)
-            self._wake(key, lambda held: self._accepts(held, max_offset, tag_code))
+            self._wake_if(key, lambda held: self._accepts(held, max_offset, tag_code))
 
     def _accepts(self, held: HeldPull, max_offset: int, tag_code: int | None) -> bool:
         if held.queue_offset >= max_offset:
@@ -120,24 +139,25 @@ class HoldTable:
         # most held pulls wait on such queues; `expire` handles deadlines.
         keys, self._unswept = self._unswept & self._queues.keys(), set()
         for key in keys:
-            self._wake(key, partial(_is_stale, max_offset(*key), now_ms))
+            self._wake_if(key, partial(_is_stale, max_offset(*key), now_ms))
 
     def expire(self, now_ms: int) -> None:
-        # The current second may hold pulls that are not due yet; they are tested again below.
+        """Wake pulls that are due."""
+        # The current second may hold pulls that are not due yet.
         seconds = [second for second in self._due if second <= now_ms // 1000]
-        pulls = [held.call.header for second in seconds for held in self._due[second]]
-        for key in {(header.topic, header.queue_id) for header in pulls}:
-            self._wake(key, lambda held: held.deadline_ms <= now_ms)
+        due = [held for second in seconds for held in self._due[second]]
+        for held in sorted((it for it in due if it.deadline_ms <= now_ms), key=_deadline_ms):
+            self._wake(held)
 
     def drop(self, peer: object) -> None:
         """Drop the pulls of a closed connection."""
-        for held in tuple(self._peers.get(peer, ())):
+        for held in self._of_peer(peer):
             self.release(held)
 
     def wake_all(self) -> None:
         """Wake all pulls because the broker is stopping."""
         for key in list(self._queues):
-            self._wake(key, lambda _: True)
+            self._wake_if(key, lambda _: True)
 
     def release(self, held: HeldPull) -> bool:
         """Remove a pull that the caller is about to answer; return False if it is no
@@ -145,8 +165,21 @@ class HoldTable:
         """
         if not held.is_held:
             return False
-        header = held.call.header
-        self._remove((header.topic, header.queue_id), lambda one: one is held)
+        held.is_held = False
+        self.count -= 1
+        key, peer, second = held.key, held.call.peer, held.deadline_ms // 1000
+        of_queue, of_peer, due = self._queues[key], self._peers[peer], self._due[second]
+        del of_queue[held]
+        if not of_queue:
+            del self._queues[key]
+        of_peer[key].remove(held)
+        if not of_peer[key]:
+            del of_peer[key]
+        if not of_peer:
+            del self._peers[peer]
+        due.discard(held)
+        if not due:
+            del self._due[second]
         return True
 
     def is_behind(self, held: HeldPull, max_offset: MaxOffset) -> bool:
@@ -171,36 +204,29 @@ class HoldTable:
     def queue_count(self) -> int:
         return len(self._queues)
 
-    def _wake(self, key: tuple[str, int], is_woken: Callable[[HeldPull], bool]) -> None:
-        self.ready += self._remove(key, is_woken)
+    def _wake_if(self, key: Key, is_woken: Callable[[HeldPull], bool]) -> None:
+        for held in [it for it in self._queues[key] if is_woken(it)]:
+            self._wake(held)
 
-    def _remove(
-        self, key: tuple[str, int], is_removed: Callable[[HeldPull], bool]
-    ) -> list[HeldPull]:
-        removed: list[HeldPull] = []
-        kept: list[HeldPull] = []
-        for held in self._queues[key]:
-            (removed if is_removed(held) else kept).append(held)
-        for held in removed:
-            held.is_held = False
-            self._forget(held)
-        self.count -= len(removed)
-        if kept:
-            self._queues[key] = kept
-        else:
-            del self._queues[key]
-        return removed
+    def _wake(self, held: HeldPull) -> None:
+        self.release(held)
+        self.ready.append(held)
 
-    def _forget(self, held: HeldPull) -> None:
-        peer, second = held.call.peer, held.deadline_ms // 1000
-        of_peer, due = self._peers[peer], self._due[second]
-        of_peer.discard(held)
-        if not of_peer:
-            del self._peers[peer]
-        due.discard(held)
-        if not due:
-            del self._due[second]
+    def _wake_half_of_most(self) -> None:
+        """Wake half of the pulls of the connection that holds most; at least one."""
+        counts = {peer: sum(map(len, keys.values())) for peer, keys in self._peers.items()}
+        if counts:
+            pulls = self._of_peer(max(counts, key=counts.__getitem__))
+            for held in pulls[: -(-len(pulls) // 2)]:
+                self._wake(held)
+
+    def _of_peer(self, peer: object) -> list[HeldPull]:
+        return [held for pulls in self._peers.get(peer, {}).values() for held in pulls]
 
 
 def _is_stale(max_offset: int, now_ms: int, held: HeldPull) -> bool:
     return held.queue_offset < max_offset or held.deadline_ms <= now_ms
+
+
+def _deadline_ms(held: HeldPull) -> int:
+    return held.deadline_ms

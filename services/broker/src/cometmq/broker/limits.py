@@ -3,7 +3,7 @@
 
 The reference page (docs/reference/limits.md), the metrics and a test that fills every table are
 derived from `LIMITS`. Connections, requests in flight and unread bytes are bounded by the transport
-(`limit_settings.py`).
+(`settings/limits.py`).
 
 Compatibility: RocketMQ has none of these limits. The defaults leave room for every program that its
 brokers serve in practice: 10,000 topics and 20,000 groups take a fifth of them.
@@ -109,15 +109,30 @@ BATCH_MESSAGES: Final = Limit(
     "batchMessagesMax", lambda s: s.batch_messages_max,
     answer=ResponseCode.MESSAGE_ILLEGAL,
 )  # fmt: skip
-BATCH_BYTES: Final = Limit(
-    "batch_bytes", "Bytes of batches of 1,000 messages or more that are being read", Scope.TOTAL,
-    REFUSED, fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
+BATCH_KEYS: Final = Limit(
+    "batch_keys", "Keys of all messages in one batch", Scope.REQUEST, REFUSED, fixed=262_144,
+    answer=ResponseCode.MESSAGE_ILLEGAL,  # four of each message in the largest batch
 )  # fmt: skip
+BATCH_PROPERTY_CHARS: Final = Limit(
+    "batch_property_chars",
+    "Characters of the properties in one batch, with those of the request for each message",
+    Scope.REQUEST, REFUSED, fixed=32 << 20, answer=ResponseCode.MESSAGE_ILLEGAL,
+)  # fmt: skip
+BATCH_BYTES: Final = Limit(
+    "batch_bytes", "Bytes of large batches that are being read", Scope.TOTAL, REFUSED,
+    fixed=128 << 20, answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+SAME_QUEUE_MAX: Final = 256
+"""Pulls of one queue that one connection holds: a client has one for each of its groups."""
 HELD_PULLS: Final = Limit(
     "held_pulls", "Pulls that wait for messages", Scope.TOTAL,
-    "The pull is refused with RocketMQ's remark for a busy broker.",
+    "The connection with most of them gets early, empty answers to half of them, as one with more"
+    f" than {SAME_QUEUE_MAX} of a queue does to the oldest.",
     "pullThreadPoolQueueCapacity", lambda s: s.pull_thread_pool_queue_capacity,
-    answer=ResponseCode.SYSTEM_BUSY,
+)  # fmt: skip
+RECALLED: Final = Limit(
+    "recalled", "Recalled messages whose delay has not passed", Scope.TOTAL, REFUSED,
+    "recalledMax", lambda s: s.recalled_max, answer=ResponseCode.SYSTEM_BUSY,
 )  # fmt: skip
 JOURNAL_BYTES: Final = Limit(
     "journal_bytes", "Bytes of the journal of the tables since their last save", Scope.TOTAL,
@@ -150,8 +165,11 @@ LIMITS: Final[tuple[Limit, ...]] = (
     FILTER_CHARS,
     HEARTBEAT_FILTER_CHARS,
     BATCH_MESSAGES,
+    BATCH_KEYS,
+    BATCH_PROPERTY_CHARS,
     BATCH_BYTES,
     HELD_PULLS,
+    RECALLED,
     JOURNAL_BYTES,
     STATISTICS,
 )
@@ -174,27 +192,37 @@ class Room:
     entry.
     """
 
-    __slots__ = ("_call", "_journal", "_peer", "_peer_of", "limits")
+    __slots__ = ("_account", "_account_of", "_call", "_journal", "_peer", "limits")
 
     def __init__(
         self,
         limits: Limits,
         journal: Journal | None,
         call: Call[Any],
-        peer_of: Callable[[Call[Any]], str],
+        account_of: Callable[[Call[Any]], str | None],
     ) -> None:
+        """`account_of` returns the access key of a request, None for an address with all rights."""
         self.limits = limits
         self._journal = journal
         self._call = call
-        self._peer_of = peer_of
+        self._account_of = account_of
+        self._account: str | None = None
         self._peer: str | None = None
 
     @property
     def peer(self) -> str:
         """The account or address that adds entries."""
         if self._peer is None:
-            self._peer = self._peer_of(self._call)
+            self._account = self._account_of(self._call)
+            named = f"the account {self._account}"
+            self._peer = address_of(self._call) if self._account is None else named
         return self._peer
+
+    @property
+    def account(self) -> str | None:
+        """The account that adds entries; None if there is none."""
+        self.peer  # noqa: B018  # identifies it
+        return self._account
 
     @property
     def address(self) -> str:

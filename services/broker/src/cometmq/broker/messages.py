@@ -32,6 +32,7 @@ _KEYS: Final = PropertyKey.KEYS.value
 _DELAY: Final = PropertyKey.DELAY.value
 _HALF: Final = PropertyKey.TRANSACTION_PREPARED.value
 _CLUSTER: Final = PropertyKey.CLUSTER.value
+_TIMER_PREFIX: Final = "TIMER_"
 _LEFT_OUT: Final = frozenset({"", PropertyKey.CLUSTER.value})  # the broker sets CLUSTER itself
 _REAL_TOPIC: Final = PropertyKey.REAL_TOPIC.value
 _REAL_QUEUE_ID: Final = PropertyKey.REAL_QUEUE_ID.value
@@ -52,6 +53,8 @@ class SentProperties(msgspec.Struct, gc=False):
     )
     delay_level: int = 0
     is_half: bool = False
+    has_timer: bool = False
+    """Whether there may be properties of `delays/timed.py`."""
 
 
 def cluster_pair(cluster_name: str) -> str:
@@ -87,6 +90,7 @@ def read_sent(text: str | None, cluster: str) -> SentProperties:
             sent.is_half = value.lower() == "true"
         kept.append(pair)
     kept.append(cluster)
+    sent.has_timer = _TIMER_PREFIX in text
     sent.text = PAIR_SEPARATOR.join(kept)
     sent.keys = index_keys(unique_key, keys)
     return sent
@@ -144,6 +148,7 @@ def sent_back(
     properties = dict(record.properties)
     properties.setdefault(PropertyKey.RETRY_TOPIC, record.topic)
     properties.setdefault(PropertyKey.ORIGIN_MESSAGE_ID, record.offset_message_id)
+    properties.pop(PropertyKey.TIMER_OUT_MS, None)  # else this would be a timed message
     properties[_WAIT] = "false"
     properties[_DELAY] = str(delay_level)
     message = record.to_new_message()

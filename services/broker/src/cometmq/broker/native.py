@@ -16,6 +16,7 @@ from cometmq.broker.storing.log_syncs import NativeSyncer
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.transport.tls_contexts import TlsEngine
+from cometmq.runtime.version import VERSION
 from cometmq.store.disk import NativeWrites
 from cometmq.store.index.keys import Keys
 from cometmq.store.native_code import NO_NATIVE_CODE, NativeCode
@@ -37,7 +38,7 @@ __all__ = [
     "reason_without",
 ]
 
-INTERFACE: Final = 0x4C17D69F
+INTERFACE: Final = 0x4C97418E
 """The CRC-32 of the signatures that this broker calls (`libs/accel/src/cometmq/accel/_native.pyi`).
 
 A `git pull` does not rebuild the module, and the version changes only with releases.
@@ -71,8 +72,8 @@ def reason_without(settings: BrokerSettings) -> str | None:
 @cache
 def _version_mismatch() -> str | None:
     # Cached, because `version` reads and parses a file, and a follower asks on each connection.
-    if (found := version("cometmq-accel")) != (own := version("cometmq-broker")):
-        return f"cometmq-accel {found} does not match the broker's version {own}"
+    if (found := version("cometmq-accel")) != VERSION:
+        return f"cometmq-accel {found} does not match the broker's version {VERSION}"
     return None
 
 

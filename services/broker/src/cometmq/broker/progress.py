@@ -28,18 +28,18 @@ def consumed_topics(broker: Broker, group: str) -> list[str]:
     """Return the topics that a group consumes: those in which it has offsets, and its retry topic,
     where messages may wait before the group has read the first.
     """
-    topics = {*broker.offsets.topics_of(group), retry_topic(group)}
+    topics = {*broker.tables.offsets.index.topics_of(group), retry_topic(group)}
     return present_topics(broker, group, sorted(topics))
 
 
 def present_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[str]:
     """Return the topics that still exist and to which the group still subscribes."""
-    online = broker.consumers.group(group)
+    online = broker.clients.consumers.group(group)
     subscribed = online.subscriptions.keys() if online is not None else ()
     return [
         name
         for name in topics
-        if name in broker.topics.table and (not subscribed or name in subscribed)
+        if name in broker.tables.topics.table and (not subscribed or name in subscribed)
     ]
 
 
@@ -47,7 +47,7 @@ def progress_in(broker: Broker, group: str, topic: str) -> Sequence[QueueProgres
     """Return a group's progress in each queue that its members read, and in those queues that
     nobody reads although messages wait there.
     """
-    config = broker.topics.table.get(topic)
+    config = broker.tables.topics.table.get(topic)
     count = 0 if config is None else config.read_queue_nums
     return [*queues_of(broker, group, topic, range(count)), *stranded_queues(broker, group, topic)]
 
@@ -59,7 +59,7 @@ def stranded_queues(broker: Broker, group: str, topic: str) -> Sequence[QueuePro
     Consumers read the first `readQueueNums` queues of a topic. If an operator lowers this number,
     the messages in the other queues wait until the queues are added again.
     """
-    config = broker.topics.table.get(topic)
+    config = broker.tables.topics.table.get(topic)
     if config is None:
         return ()
     end = min(broker.store.reader.queue_count(topic), QUEUE_NUMS_MAX)
@@ -71,7 +71,7 @@ def queues_of(
     broker: Broker, group: str, topic: str, queue_ids: Iterable[int]
 ) -> Iterator[QueueProgress]:
     """Yield a group's progress in the given queues of a topic."""
-    store, committed = broker.store, broker.offsets.committed
+    store, committed = broker.store, broker.tables.offsets.committed
     for queue_id in queue_ids:
         yield QueueProgress(
             queue_id,

@@ -11,6 +11,11 @@ from cometmq.remoting.message.flags import Perm
 from cometmq.store.results import PutStatus
 from cometmq.store.writing.write_state import Refusal
 
+BATCH_TIMED = (
+    "the messages of a batch cannot have a delivery time (TIMER_DELIVER_MS, TIMER_DELAY_MS or "
+    "TIMER_DELAY_SEC): send them one by one"
+)
+
 
 def transaction_forbidden(host: str) -> str:
     return f"the broker[{host}] sending transaction message is forbidden"

@@ -5,10 +5,15 @@ Outside a broker group, the settings fix the role. In a broker group, the table 
 `cometmq.ha.member` decides every change of the role, and `copies/roles` apply it here.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
 import msgspec
+
+from cometmq.broker.settings import BrokerSettings
+from cometmq.store.message_store import MessageStore
+from cometmq.store.settings import BrokerRole
 
 
 class Role(StrEnum):
@@ -37,3 +42,51 @@ def id_of(role: Role, ordinal: int) -> int:
     Compatibility: for RocketMQ clients, id 0 is the master, so other members count from 1.
     """
     return MASTER_ID if role is Role.MASTER else ordinal + 1
+
+
+class AdoptedRole:
+    """The role that the broker has adopted, and what the store and the name servers learn of it."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        register: Callable[[int, int], None],
+    ) -> None:
+        """`register` is called with the broker id and the epoch of each later role."""
+        self._ordinal = settings.broker_id
+        self._store = store
+        self._register = register
+        self._waits = settings.group_record or settings.broker_role is BrokerRole.SYNC_MASTER
+        self.is_diverting = False  # requests that change state wait or are forwarded
+        self.may_read: Callable[[], bool] | None = None
+        """In a broker group: whether pulls may be answered now."""
+        self.changed: Callable[[RoleState], None] = lambda _state: None
+        self._adopt(first_state(settings))
+
+    @property
+    def is_slave(self) -> bool:
+        return self.state.role is Role.SLAVE
+
+    def take(self, role: Role, epoch: int) -> None:
+        """Adopt a role in a broker group, and register with name servers under the role's id."""
+        state = RoleState(role, epoch, id_of(role, self._ordinal))
+        if state != self.state:
+            self._adopt(state)
+            self._register(state.broker_id, epoch)
+            self.changed(state)
+
+    def _adopt(self, state: RoleState) -> None:
+        self.state = state
+        self.is_master = state.role is Role.MASTER  # an attribute, for the message path
+        self._store.write_state.role_writable = self.is_master
+        self._store.writer.needs_replicas = self.is_master and bool(self._waits)
+
+
+def first_state(settings: BrokerSettings) -> RoleState:
+    """Return the role to start with; a group member has none before it reads the record."""
+    if settings.group_record:
+        return RoleState(Role.FENCED, broker_id=id_of(Role.FENCED, settings.broker_id))
+    if settings.broker_role is BrokerRole.SLAVE:
+        return RoleState(Role.SLAVE, broker_id=settings.broker_id)
+    return RoleState(Role.MASTER, broker_id=MASTER_ID)

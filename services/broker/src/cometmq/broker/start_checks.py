@@ -20,6 +20,7 @@ from cometmq.broker.registration.namesrv_addresses import parse_addresses
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.ha.group_key import KeyFile
+from cometmq.remoting.log import Log
 from cometmq.runtime.places import check_different, check_port
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.settings.faults import Faults
@@ -110,3 +111,13 @@ def check_environment(
     for address in (advertised(loaded, ports.main), shared_address(loaded)):
         if address is not None:
             packed_host(address.host, address.port, setting=address.setting)
+
+
+def warn_of_ineffective(loaded: Loaded[BrokerSettings], log: Log) -> None:
+    """Warn of settings that are accepted but have no effect in this broker."""
+    settings = loaded.value
+    if ineffective := loaded.ineffective():
+        log.warning("settings.ineffective", settings=ineffective)
+    has_fixed_role = not settings.group_record and settings.broker_role is not BrokerRole.SLAVE
+    if has_fixed_role and settings.broker_id > MASTER_ID:
+        log.warning("broker.id_ignored", broker_id=settings.broker_id, role=settings.broker_role)

@@ -12,10 +12,10 @@ from cometmq.broker.filters.subscriptions import SAVE_INTERVAL_MS as FILTERS_INT
 from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.transactions import forget_ended
 from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
-from cometmq.broker.statistics.counters import SAMPLE_INTERVAL_MS
 from cometmq.broker.statistics.daily_totals import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
 from cometmq.broker.statistics.lag_times import STEP_INTERVAL_MS as LAG_INTERVAL_MS
 from cometmq.broker.statistics.put_times import ROTATE_INTERVAL_MS
+from cometmq.broker.statistics.rates import SAMPLE_INTERVAL_MS
 from cometmq.broker.statistics.sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
 from cometmq.broker.storing.disk_figures import WATCH_INTERVAL_MS
 from cometmq.broker.tables.journal import RETRY_INTERVAL_MS as JOURNAL_RETRY_INTERVAL_MS
@@ -38,71 +38,79 @@ class BackgroundStep(NamedTuple):
 def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
 
     def save_offsets() -> None:
-        broker.saver.request_if_dirty(broker.offsets)
+        broker.tables.saver.request_if_dirty(broker.tables.offsets)
 
     def save_filters() -> None:
-        broker.filters.clean()
-        broker.saver.request_if_dirty(broker.filters)
+        broker.tables.filters.clean()
+        broker.tables.saver.request_if_dirty(broker.tables.filters)
 
     now_ms = broker.clock.now_ms
     offsets_ms = broker.settings.flush_consumer_offset_interval
     yield BackgroundStep("store", broker.driver.tick_interval_ms, broker.driver.tick)
-    yield BackgroundStep("delay", broker.delay.step_interval_ms, lambda: deliver_delayed(broker))
+    yield BackgroundStep(
+        "delay", broker.deferred.delays.step_interval_ms, lambda: deliver_delayed(broker)
+    )
     yield BackgroundStep("hold.expire", EXPIRE_INTERVAL_MS, lambda: expire_pulls(broker))
     yield BackgroundStep("hold.sweep", SWEEP_INTERVAL_MS, lambda: sweep_pulls(broker))
     yield BackgroundStep("offsets", offsets_ms, save_offsets)
     yield BackgroundStep("filters", FILTERS_INTERVAL_MS, save_filters)
-    yield BackgroundStep("tables", RETRY_SAVE_INTERVAL_MS, broker.saver.retry)
+    yield BackgroundStep("tables", RETRY_SAVE_INTERVAL_MS, broker.tables.saver.retry)
     yield BackgroundStep("stats", SAMPLE_INTERVAL_MS, lambda: sample_totals(broker))
     yield BackgroundStep("statistics", STATISTICS_INTERVAL_MS, lambda: sample_sources(broker))
-    yield BackgroundStep("put_times", ROTATE_INTERVAL_MS, broker.driver.put_times.rotate)
-    yield BackgroundStep("history", HISTORY_INTERVAL_MS, lambda: broker.history.sample(now_ms()))
+    yield BackgroundStep("put_times", ROTATE_INTERVAL_MS, broker.driver.sends.put_times.rotate)
+    yield BackgroundStep(
+        "history", HISTORY_INTERVAL_MS, lambda: broker.measured.history.sample(now_ms())
+    )
     yield BackgroundStep("clients", CLIENT_SCAN_INTERVAL_MS, lambda: expire_clients(broker))
     yield BackgroundStep("slow", CHECK_INTERVAL_MS, lambda: disable_slow_groups(broker))
     yield BackgroundStep("transactions", FORGET_INTERVAL_MS, lambda: forget_ended(broker))
     yield BackgroundStep("lag_times", LAG_INTERVAL_MS, lambda: measure_lags(broker))
     yield BackgroundStep("disk_figures", WATCH_INTERVAL_MS, lambda: watch_disk(broker))
-    if broker.journal is not None:
-        yield BackgroundStep("journal", JOURNAL_RETRY_INTERVAL_MS, broker.journal.retry)
+    if broker.tables.journal is not None:
+        yield BackgroundStep("journal", JOURNAL_RETRY_INTERVAL_MS, broker.tables.journal.retry)
         if broker.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            yield BackgroundStep("journal.sync", SYNC_INTERVAL_MS, broker.journal.sync)
-    yield BackgroundStep("member_keys", KEYS_INTERVAL_MS, broker.member_keys.poll)
-    if broker.acl is not None:
-        yield BackgroundStep("acl", POLL_INTERVAL_MS, broker.acl.poll)
+            yield BackgroundStep("journal.sync", SYNC_INTERVAL_MS, broker.tables.journal.files.sync)
+    yield BackgroundStep("member_keys", KEYS_INTERVAL_MS, broker.admission.member_keys.poll)
+    if broker.admission.acl is not None:
+        yield BackgroundStep("acl", POLL_INTERVAL_MS, broker.admission.acl.poll)
 
 
 def sample_totals(broker: Broker) -> None:
-    broker.stats.sample(broker.clock.monotonic_ms(), put_count=broker.store.put_count)
+    broker.measured.rates.sample(
+        broker.clock.monotonic_ms(), put_count=broker.store.counters.put_count
+    )
 
 
 def sample_sources(broker: Broker) -> None:
-    broker.sampler.step(broker.clock.monotonic_ms())
+    broker.measured.sampler.step(broker.clock.monotonic_ms())
 
 
 def measure_lags(broker: Broker) -> None:
-    if broker.is_observed:
-        broker.lag_times.step(broker.offsets, broker.store.reader, broker.driver.reads.look_up)
+    if broker.measured.is_observed:
+        broker.measured.lag_times.step(
+            broker.tables.offsets, broker.store.reader, broker.driver.reads.look_up
+        )
 
 
 def watch_disk(broker: Broker) -> None:
-    if broker.is_observed:
-        broker.disk_watch.step(broker.settings, broker.store, broker.driver)
+    if broker.measured.is_observed:
+        broker.measured.disk_watch.step(broker.settings, broker.store, broker.driver)
 
 
 def deliver_delayed(broker: Broker) -> None:
     """Deliver messages that are due; a slave receives them in its master's log instead."""
-    if broker.is_master and not broker.is_diverting:
-        broker.delay.step(broker.clock.now_ms())
+    if broker.role.is_master and not broker.role.is_diverting:
+        broker.deferred.delays.step(broker.clock.now_ms())
 
 
 def expire_pulls(broker: Broker) -> None:
-    broker.hold.expire(broker.clock.monotonic_ms())
+    broker.pending.hold.expire(broker.clock.monotonic_ms())
     broker.driver.turn.wake()
 
 
 def sweep_pulls(broker: Broker) -> None:
     """Answer held pulls whose queue has grown even though no new message passed their filter."""
-    broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.reader.max_offset)
+    broker.pending.hold.sweep(broker.clock.monotonic_ms(), broker.store.reader.max_offset)
     broker.driver.turn.wake()
 
 
@@ -114,17 +122,17 @@ def disable_slow_groups(broker: Broker) -> None:
 
     def disable(names: list[str]) -> None:
         for name in names:
-            if broker.groups.disable(name):
+            if broker.tables.groups.disable(name):
                 broker.log.warning("group.disabled", group=name, reason="reads too far behind")
 
     def failed(error: Exception) -> None:
         broker.log.warning("groups.unmeasured", error=describe(error))
 
     lookup = slow_groups(
-        broker.consumers.groups(),
-        broker.offsets,
+        broker.clients.consumers.groups(),
+        broker.tables.offsets,
         broker.store.reader,
-        log_end=broker.store.confirm_offset,
+        log_end=broker.store.commit_log.confirm_offset,
         behind_bytes_max=settings.consumer_fallbehind_threshold,
     )
     broker.driver.reads.look_up(lookup, disable, failed)

@@ -59,7 +59,7 @@ async def test_a_signed_send_to_a_slave_is_judged_by_its_signature(
             await client.close()
         forwarder = group.apps[1 - master].copies
         assert forwarder is not None
-        assert forwarder.gate.forwarded_count == (secret != "wrong-one")
+        assert forwarder.gate.diversion.forwarded_count == (secret != "wrong-one")
 
 
 class Senders:
@@ -102,7 +102,8 @@ def establish(group: BrokerGroup) -> None:
     """Make slaves treat their master as one that has been open for a long time."""
     for app in group.apps.values():
         assert app.copies is not None
-        app.copies.gate._forwarding_ms -= app.copies.gate.forward_ms_max
+        diversion = app.copies.gate.diversion
+        diversion._forwarding_ms -= diversion.forward_ms_max
 
 
 async def switch_over(group: BrokerGroup) -> None:
@@ -153,7 +154,9 @@ async def test_a_refused_slave_reads_the_record_once_for_all_its_requests(
             return await read(port)
 
         monkeypatch.setattr(MemoryRecord, "read", read_slowly)
-        monkeypatch.setattr(group.member(slave), "_look", lambda _found: None)
+        copies = group.apps[slave].copies
+        assert copies is not None
+        monkeypatch.setattr(copies.watch, "_look", lambda _found: None)
         establish(group)
         async with group.client(slave) as client, asyncio.TaskGroup() as tasks:
             await group.member(old).hand_over(new)

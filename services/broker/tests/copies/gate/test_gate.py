@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.copies.gate import gate as gates
-from cometmq.broker.copies.gate.gate import KINDS, NOT_SERVED, Gate
+from cometmq.broker.copies.gate import diversion
+from cometmq.broker.copies.gate.diversion import NOT_SERVED, Diversion
+from cometmq.broker.copies.gate.gate import KINDS, Gate
+from cometmq.broker.copies.gate.permission import Permission
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.testing.scripted import frames_of
 from cometmq.broker.testing.scripts import frame
@@ -103,16 +105,17 @@ class Rig:
         self.now_ms = 0
         self.epochs_seen: list[int] = []
         self.served: list[bytes] = []
-        self.gate = Gate(
-            self.client,
+        self.permission = Permission(
             changes=lambda: self.changes,
             may_read_copy=lambda: self.may_read_copy,
-            epoch_seen=self.epochs_seen.append,
             now_ms=self._now,
         )
+        self.diversion = Diversion(
+            self.client, self.permission, epoch_seen=self.epochs_seen.append, now_ms=self._now
+        )
         self.leader = Leader()
-        self.gate.leader = self.leader if is_master else None
-        self.table = self.gate.guarded(
+        self.permission.leader = self.leader if is_master else None
+        self.table = Gate(self.permission, self.diversion).guarded(
             dict.fromkeys((SEND, TOPIC, LOCK, COMMIT, PULL, BEAT), self._serve)
         )
 
@@ -133,7 +136,7 @@ class Rig:
         await until(lambda: len(self.client.asked) >= count)
 
     async def until_held(self, count: int) -> None:
-        await until(lambda: self.gate.held_count == count)
+        await until(lambda: self.diversion.held_count == count)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -246,7 +249,7 @@ async def test_a_change_under_a_leadership_that_ends_is_not_confirmed():
     rig.changes = 3
     asked = asyncio.get_running_loop().create_task(rig.ask(TOPIC))
     await until(lambda: rig.served)
-    rig.gate.leader = None
+    rig.permission.leader = None
     with pytest.raises(SystemBusy):
         await asked
 
@@ -282,29 +285,29 @@ async def test_reads_of_a_slave_wait_until_its_copy_is_confirmed():
     assert rig.served == []
 
 
-async def test_parked_requests_are_served_here_after_an_unpark():
+async def test_held_requests_are_served_here_if_the_hand_over_is_abandoned():
     rig = Rig()
-    rig.gate.park()
+    rig.diversion.hold()
     asked = [asyncio.get_running_loop().create_task(rig.ask(SEND, b"%d" % n)) for n in range(3)]
     await rig.until_held(3)
     assert rig.served == []
     assert rig.ask(PULL).remark == "served"
     rig.served.clear()
-    rig.gate.unpark()
+    rig.diversion.serve_here()
     assert [(await one).remark for one in asked] == ["served"] * 3
     assert rig.served == [b"0", b"1", b"2"]
     assert rig.client.asked == []
-    assert rig.gate.held_count == 0
+    assert rig.diversion.held_count == 0
 
 
-async def test_parked_requests_are_forwarded_and_never_served_here():
+async def test_held_requests_are_forwarded_and_never_served_here():
     answer = Response(int(ResponseCode.SUCCESS), None, {"msgId": "A"}, b"", "ok")
     rig = Rig(answer, answer)
-    rig.gate.park()
+    rig.diversion.hold()
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
     await rig.until_held(1)
-    rig.gate.forward("10.0.0.2:10911", 2)
-    rig.gate.leader = None
+    rig.diversion.forward("10.0.0.2:10911", 2)
+    rig.permission.leader = None
     reply = await asked
     assert (reply.code, reply.remark) == (0, "ok")
     assert reply.ext == {"msgId": "A", FORWARDED: "true"}
@@ -314,14 +317,14 @@ async def test_parked_requests_are_forwarded_and_never_served_here():
         ("10.0.0.2:10911", SEND, b"x"),
         ("10.0.0.2:10911", SEND, b"later"),
     ]
-    assert rig.gate.forwarded_count == 2
+    assert rig.diversion.forwarded_count == 2
 
 
 @pytest.mark.parametrize("is_binary", [False, True])
 async def test_a_forwarded_request_is_not_forwarded_again(is_binary: bool):
     """Two brokers that follow each other would pass such a request back and forth."""
     rig = Rig()
-    rig.gate.forward("b1:10911", 2)
+    rig.diversion.forward("b1:10911", 2)
     ((_, head, _),) = frames_of(frame(SEND, {FORWARDED: "true"}, is_binary=is_binary))
     reply = await rig.ask(SEND, head=head)
     assert (reply.code, reply.ext) == (ResponseCode.SERVICE_NOT_AVAILABLE, {NOT_SERVED: "2"})
@@ -339,11 +342,11 @@ async def test_a_forwarded_request_is_not_served_by_a_broker_that_is_not_the_mas
 
 async def test_a_forwarded_request_that_was_held_is_refused_after_the_hand_over():
     rig = Rig()
-    rig.gate.park()
+    rig.diversion.hold()
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND, head=FORWARDED_HEAD))
     await rig.until_held(1)
-    rig.gate.leader = None
-    rig.gate.forward("b:1", 3)
+    rig.permission.leader = None
+    rig.diversion.forward("b:1", 3)
     assert (await asked).ext == {NOT_SERVED: "3"}
     assert rig.served == []
     assert rig.client.asked == []
@@ -352,42 +355,42 @@ async def test_a_forwarded_request_that_was_held_is_refused_after_the_hand_over(
 async def test_a_stopping_broker_forwards_for_a_while_after_a_hand_over(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(gates, "LINGER_STEP_MS", 1)
+    monkeypatch.setattr(diversion, "LINGER_STEP_MS", 1)
     rig = Rig()
-    rig.gate.forward("a:1", 2)
-    await rig.gate.linger(600_000)  # returns at once, because this slave has not handed over
-    rig.gate.park()
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
+    await rig.diversion.linger(600_000)  # returns at once, because this slave has not handed over
+    rig.diversion.hold()
+    rig.diversion.forward("a:1", 2)
     began_ms = rig.now_ms
-    await rig.gate.linger(5_000)
+    await rig.diversion.linger(5_000)
     assert rig.now_ms >= began_ms + 5_000
     before_ms = rig.now_ms
-    await rig.gate.linger(5_000)  # the time counts from the hand-over
+    await rig.diversion.linger(5_000)  # the time counts from the hand-over
     assert rig.now_ms <= before_ms + 200
 
 
 async def test_lingering_ends_when_the_broker_is_master_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gates, "LINGER_STEP_MS", 1)
+    monkeypatch.setattr(diversion, "LINGER_STEP_MS", 1)
     rig = Rig()
-    rig.gate.park()
-    rig.gate.forward("a:1", 2)
-    lingering = asyncio.get_running_loop().create_task(rig.gate.linger(10**12))
+    rig.diversion.hold()
+    rig.diversion.forward("a:1", 2)
+    lingering = asyncio.get_running_loop().create_task(rig.diversion.linger(10**12))
     await asyncio.sleep(0)
-    rig.gate.unpark()
+    rig.diversion.serve_here()
     await lingering
 
 
 async def test_a_new_master_that_is_not_open_yet_is_asked_again():
     answer = Response(int(ResponseCode.FLUSH_SLAVE_TIMEOUT), None, {}, b"", None)
     rig = Rig(ConnectFailed("no"), not_served(1), answer)
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
     assert (await rig.ask(SEND)).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
     assert len(rig.client.asked) == 3
 
 
 async def test_a_new_master_that_does_not_open_is_given_up():
     rig = Rig(*[not_served(2)] * 100)
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
     with pytest.raises(ServiceNotAvailable, match="a slave"):
         await rig.ask(SEND)
     assert 1 < len(rig.client.asked) < 50
@@ -402,8 +405,8 @@ async def test_a_new_master_that_does_not_open_is_given_up():
 async def test_an_established_master_that_does_not_serve_is_not_asked_again(outcome, remark):
     """Clients then look up the master; retries by every slave would only add load."""
     rig = Rig(outcome)
-    rig.gate.forward("a:1", 2)
-    rig.now_ms += rig.gate.forward_ms_max
+    rig.diversion.forward("a:1", 2)
+    rig.now_ms += rig.diversion.forward_ms_max
     with pytest.raises(ServiceNotAvailable, match=remark):
         await rig.ask(SEND)
     assert rig.epochs_seen == []
@@ -413,7 +416,7 @@ async def test_an_established_master_that_does_not_serve_is_not_asked_again(outc
 async def test_a_refusal_of_the_masters_store_is_passed_on_at_once(ext):
     """A master that is replaced refuses pending sends, although it has stored them."""
     rig = Rig(refusal(ext))
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
     with pytest.raises(ServiceNotAvailable, match="a slave"):
         await rig.ask(SEND)
     assert rig.epochs_seen == []
@@ -422,45 +425,45 @@ async def test_a_refusal_of_the_masters_store_is_passed_on_at_once(ext):
 async def test_requests_refused_by_a_former_master_are_sent_to_its_successor():
     """All of them cause one read of the record, and each is sent to each broker once."""
     rig = Rig(*[not_served(3)] * 50, *[DONE] * 51)
-    rig.gate.forward("a:1", 2)
-    rig.now_ms += rig.gate.forward_ms_max
+    rig.diversion.forward("a:1", 2)
+    rig.now_ms += rig.diversion.forward_ms_max
     asked = [asyncio.get_running_loop().create_task(rig.ask(SEND)) for _ in range(50)]
     await rig.until_asked(50)
     await turns()
     assert len(rig.client.asked) == 50
     assert rig.epochs_seen == [3]
-    rig.gate.forward("b:1", 3)
+    rig.diversion.forward("b:1", 3)
     assert [(await one).remark for one in asked] == ["ok"] * 50
     assert [address for address, *_ in rig.client.asked] == ["a:1"] * 50 + ["b:1"] * 50
     assert rig.served == []
-    assert rig.gate.forwarded_count == 50
+    assert rig.diversion.forwarded_count == 50
 
 
 async def test_requests_refused_by_several_former_masters_are_sent_on():
     rig = Rig(not_served(3), not_served(4), DONE)
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
     await rig.until_asked(1)
-    rig.gate.forward("b:1", 3)
+    rig.diversion.forward("b:1", 3)
     await rig.until_asked(2)
-    rig.gate.forward("c:1", 4)
+    rig.diversion.forward("c:1", 4)
     assert (await asked).remark == "ok"
     assert rig.epochs_seen == [3, 4]
 
 
 async def test_requests_refused_by_a_former_master_are_served_by_its_successor_itself():
     rig = Rig(not_served(3))
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
     await rig.until_asked(1)
-    rig.gate.unpark()
+    rig.diversion.serve_here()
     assert (await asked).remark == "served"
 
 
 async def test_a_request_is_refused_if_its_next_master_stays_unknown():
     rig = Rig(not_served(3))
-    rig.gate.forward_ms_max = 500
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward_ms_max = 500
+    rig.diversion.forward("a:1", 2)
     with pytest.raises(ServiceNotAvailable, match="does not know the master of epoch 3 yet"):
         await rig.ask(SEND)
     assert len(rig.client.asked) == 1
@@ -469,7 +472,7 @@ async def test_a_request_is_refused_if_its_next_master_stays_unknown():
 async def test_a_client_allowed_by_its_address_is_sent_to_the_master_itself():
     """The master sees the address of the forwarding broker."""
     rig = Rig(AccessDenied("no access key"))
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
     with pytest.raises(ServiceNotAvailable, match="is not the master of its group now, the master"):
         await rig.ask(SEND)
 
@@ -477,10 +480,10 @@ async def test_a_client_allowed_by_its_address_is_sent_to_the_master_itself():
 async def test_a_forwarded_request_is_served_here_once_this_broker_is_master_again():
     """The client might not retry after another code, and the request is known not to be stored."""
     rig = Rig(*[not_served(1)] * 100)
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
     await rig.until_asked(1)
-    rig.gate.unpark()
+    rig.diversion.serve_here()
     assert (await asked).remark == "served"
     assert {address for address, *_ in rig.client.asked} == {"a:1"}
 
@@ -488,12 +491,12 @@ async def test_a_forwarded_request_is_served_here_once_this_broker_is_master_aga
 async def test_a_forwarded_request_is_held_while_the_next_switchover_is_in_progress():
     answer = Response(int(ResponseCode.SUCCESS), None, {}, b"", "ok")
     rig = Rig(not_served(1), answer)
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
     await rig.until_asked(1)
-    rig.gate.park()
+    rig.diversion.hold()
     await rig.until_held(1)
-    rig.gate.forward("b:1", 2)
+    rig.diversion.forward("b:1", 2)
     assert (await asked).remark == "ok"
     assert [address for address, *_ in rig.client.asked] == ["a:1", "b:1"]
     assert rig.served == []
@@ -501,38 +504,38 @@ async def test_a_forwarded_request_is_held_while_the_next_switchover_is_in_progr
 
 async def test_a_request_that_may_have_been_served_is_not_sent_again():
     rig = Rig(ConnectionLost("gone"))
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
     with pytest.raises(SystemBusy, match="did not answer"):
         await rig.ask(SEND)
 
 
 async def test_a_refusal_of_the_new_master_is_passed_on():
     rig = Rig(MessageIllegal("too long"))
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
     with pytest.raises(MessageIllegal, match="too long"):
         await rig.ask(SEND)
 
 
 async def test_memory_of_held_requests_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gates, "HELD_BYTES_MAX", 10)
+    monkeypatch.setattr(diversion, "HELD_BYTES_MAX", 10)
     rig = Rig()
-    rig.gate.park()
+    rig.diversion.hold()
     held = asyncio.get_running_loop().create_task(rig.ask(SEND, b"x" * 8))
     await asyncio.sleep(0)
     with pytest.raises(SystemBusy, match="waiting for a switchover"):
         await rig.ask(SEND, b"x" * 8)
-    rig.gate.unpark()
+    rig.diversion.serve_here()
     assert (await held).remark == "served"
     assert rig.ask(SEND, b"x" * 8).remark == "served"
 
 
 async def test_memory_of_forwarded_requests_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gates, "HELD_BYTES_MAX", 10)
+    monkeypatch.setattr(diversion, "HELD_BYTES_MAX", 10)
     rig = Rig(*[not_served(1)] * 100)
-    rig.gate.forward("a:1", 2)
+    rig.diversion.forward("a:1", 2)
     forwarded = asyncio.get_running_loop().create_task(rig.ask(SEND, b"x" * 8))
     await asyncio.sleep(0)
     with pytest.raises(SystemBusy, match="for the master"):
         await rig.ask(SEND, b"x" * 8)
-    rig.gate.unpark()
+    rig.diversion.serve_here()
     assert (await forwarded).remark == "served"

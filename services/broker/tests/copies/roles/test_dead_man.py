@@ -23,9 +23,9 @@ man.arm(600_000)
 for _ in range(5):
     man.arm(50_000)
     time.sleep(0.01)
-man.arm(30)
+man.arm(800)  # a busy machine may pause the process before the next line
 man.disarm()
-time.sleep(0.1)
+time.sleep(0.9)
 print("alive", flush=True)
 """
 STANDSTILL = "man.arm(50); time.sleep(600)"

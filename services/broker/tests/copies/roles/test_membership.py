@@ -5,16 +5,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.testing.member_rig import ME, Rig, X, record, running
-from cometmq.ha import events
+from cometmq.ha import member as rules
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.places.memory import Fault
 from cometmq.ha.port import Answer
-from cometmq.ha.state import Standing, State
+from cometmq.ha.state import Standing
+from cometmq.ha.testing.model import Model
+from cometmq.ha.testing.world import Bounds
 
 
 @asynccontextmanager
@@ -43,7 +46,7 @@ async def test_a_slave_promises_before_it_follows(tmp_path: Path):
         rig.write(record(4, holder=X))
         await rig.until(lambda: rig.member.status().epoch == 4)
 
-        assert rig.duties.calls == [("stop",), ("follow", 1, 4)]
+        assert rig.duties.calls == [("stop",), ("start", 1, 4)]
         assert rig.duties.promises == [0, 4]
         assert rig.role is Role.SLAVE
 
@@ -56,7 +59,7 @@ async def test_a_change_of_the_record_is_followed_without_an_order(tmp_path: Pat
         await rig.until(lambda: rig.role is Role.MASTER)
         rig.write(record(3, holder=X))
         await rig.until(lambda: rig.member.status().epoch == 3)
-        assert rig.duties.calls[-3:] == [("close",), ("stop",), ("follow", 1, 3)]
+        assert rig.duties.calls[-3:] == [("close",), ("stop",), ("start", 1, 3)]
 
 
 async def test_a_restarted_holder_elects_itself(tmp_path: Path):
@@ -84,7 +87,7 @@ async def test_a_record_that_cannot_be_read_is_read_again(tmp_path: Path):
         await rig.until(lambda: rig.role is Role.MASTER)
         assert len(rig.log.named("record.unreachable")) == 1
         assert len(rig.log.named("record.reachable")) == 1
-        assert rig.member.record_fault == ""
+        assert rig.watch.fault == ""
 
 
 async def test_a_read_that_began_in_another_state_does_not_count(tmp_path: Path):
@@ -95,23 +98,19 @@ async def test_a_read_that_began_in_another_state_does_not_count(tmp_path: Path)
     async def delay() -> None:
         await gate.wait()
 
-    rig = Rig(tmp_path)
-    port = rig.place.port(delay=delay)
-    member = Membership(
-        State(group="g", ordinal=0, incarnation="m", boot_id="b"), rig.file, port, rig.duties,
-        inbox=rig.inbox, worker=rig.worker, log=rig.log,
-    )  # fmt: skip
-    task = asyncio.get_running_loop().create_task(member.run())
+    rig = Rig(tmp_path, delay=delay)
+    member = rig.member
+    task = asyncio.get_running_loop().create_task(rig.run())
     try:
         rig.write(record(1, holder=X))
         gate.clear()
-        rig.inbox.observe(events.Recovered())
+        rig.inbox.observe(rules.Recovered())
         await asyncio.sleep(0.05)  # the read is under way
         assert (await member.fence(7)).role is Role.FENCED
         gate.set()
         await asyncio.sleep(0.1)
         assert member.status().role is Role.FENCED
-        assert ("follow", 1, 1) not in rig.duties.calls
+        assert ("start", 1, 1) not in rig.duties.calls
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -151,11 +150,11 @@ async def test_a_disk_that_fails_ends_the_membership(tmp_path: Path):
         assert facts["error"] == "OSError: no space"
 
 
-async def test_a_hand_over_parks_and_then_follows(tmp_path: Path):
+async def test_a_hand_over_holds_requests_and_then_follows(tmp_path: Path):
     async with leading(tmp_path) as rig:
         rig.duties.result = (Answer.APPLIED, 2)
         status = await rig.member.hand_over(1, leaves=True)
-        assert rig.duties.calls[:3] == [("park", 1), ("hand over", 1, True), ("forward", 1)]
+        assert rig.duties.calls[:3] == [("hold", 1), ("hand over", 1, True), ("forward", 1)]
         assert (status.role, status.epoch, status.promised) == (Role.SLAVE, 2, 2)
 
 
@@ -173,7 +172,7 @@ async def test_a_hand_over_that_fails_goes_on_as_master(tmp_path: Path, result, 
         with pytest.raises(OrderRefused, match=text):
             await rig.member.hand_over(1)
         assert rig.role is Role.MASTER
-        assert rig.duties.calls == [("park", 1), ("hand over", 1, False), ("unpark",)]
+        assert rig.duties.calls == [("hold", 1), ("hand over", 1, False), ("serve",)]
         (facts,) = rig.log.named("hand_over.failed")
         assert text in str(facts["error"])
 
@@ -185,14 +184,14 @@ async def test_a_hand_over_may_be_seen_before_its_answer(tmp_path: Path, answer:
         rig.duties.answered.clear()
         rig.duties.result = (answer, 2)
         handing_over = asyncio.get_running_loop().create_task(rig.member.hand_over(1))
-        await rig.until(lambda: rig.role is Role.PARKING)
+        await rig.until(lambda: rig.role is Role.HANDING_OVER)
         rig.write(record(2, holder=X))
         await rig.until(lambda: rig.role is Role.SLAVE)
         rig.duties.answered.set()
         status = await handing_over
         assert (status.role, status.epoch, status.promised) == (Role.SLAVE, 2, 2)
         assert rig.duties.calls == [
-            ("park", 1), ("hand over", 1, False), ("forward", 1), ("stop",), ("follow", 1, 2),
+            ("hold", 1), ("hand over", 1, False), ("forward", 1), ("stop",), ("start", 1, 2),
         ]  # fmt: skip
 
 
@@ -228,11 +227,12 @@ async def test_a_status_never_mixes_two_states(tmp_path: Path, monkeypatch: pyte
     async with running(tmp_path) as rig:
         begun, may_open = asyncio.Event(), asyncio.Event()
 
-        async def begin(epoch: int) -> None:
-            begun.set()
-            await may_open.wait()
+        async def perform(action: rules.Duty) -> None:
+            if isinstance(action, rules.BeginEpoch):
+                begun.set()
+                await may_open.wait()
 
-        monkeypatch.setattr(rig.duties, "begin_epoch", begin)
+        monkeypatch.setattr(rig.duties, "perform", perform)
         rig.write(record(5))
         await asyncio.wait_for(begun.wait(), 60)
         assert rig.saved.promised == 5
@@ -252,5 +252,30 @@ async def test_a_member_keeps_the_in_sync_set_of_a_record_that_is_deleted(tmp_pa
         await rig.until(lambda: rig.saved.last_in_sync == (X,))
         rig.place.delete()
         rig.inbox.want_read()
-        await rig.until(lambda: rig.member.record_uid == "")
+        await rig.until(lambda: rig.watch.uid == "")
         assert rig.member.status().last_in_sync == rig.saved.last_in_sync == (X,)
+
+
+class Tired(msgspec.Struct, frozen=True):
+    """A made-up event."""
+
+
+class Rest(rules.Serving, frozen=True):
+    """A made-up action."""
+
+
+async def test_a_made_up_action_needs_its_rule_and_the_step_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Neither the driver nor the exhaustive check has a case for it."""
+    row: dict[tuple[Role, type], Any] = {
+        (Role.MASTER, Tired): lambda member, event: (member, (Rest(),))
+    }
+    monkeypatch.setattr(rules, "TRANSITIONS", {**rules.TRANSITIONS, **row})
+    async with leading(tmp_path) as rig:
+        rig.inbox.observe(Tired())  # type: ignore[arg-type]  # made up
+        await rig.until(lambda: rig.duties.calls)
+        assert rig.duties.calls == [("rest",)]
+    model = Model(Bounds())
+    world = model.first()
+    assert model.perform(world, 0, Rest()) is world  # type: ignore[arg-type]  # made up

@@ -36,7 +36,7 @@ async def filled(node: Node, count: int, body: bytes = b"Hello") -> None:
     for number in range(count):
         node.put(make_message(queue_id=number % 2, body=body, keys=f"k{number}"))
     await asyncio.sleep(0)
-    assert node.store.put_count >= count
+    assert node.store.counters.put_count >= count
 
 
 def joined(transfers: list[Transfer]) -> bytes:
@@ -163,7 +163,7 @@ async def test_a_sync_master_answers_when_a_slave_has_the_message(flush: FlushDi
         slave.report(node.end)
         await until(lambda: results)
         assert results[0].status is PutStatus.PUT_OK
-        assert node.driver.waiting_count == 0
+        assert node.driver.sends.waiting_count == 0
 
 
 async def test_a_sync_master_does_not_wait_for_slaves_far_behind() -> None:
@@ -177,8 +177,8 @@ async def test_a_sync_master_does_not_wait_for_slaves_far_behind() -> None:
         await asyncio.sleep(0)
         assert waiting == []
         answered = node.put(make_message(body=bytes(2000)))
-        await until(lambda: node.store.put_count == 2)
-        assert node.store.waiting_put_count == 1
+        await until(lambda: node.store.counters.put_count == 2)
+        assert len(node.store.upkeep.pending) == 1
         await slave.receive(node.end)
         slave.report(node.end)
         await until(lambda: waiting)
@@ -331,7 +331,7 @@ async def test_acknowledgements_end_with_their_connection() -> None:
             assert node.state.slaves.acked_offset() == node.end
         await until(lambda: not node.state.slaves.connected)
         assert node.state.slaves.acked_offset() == 0
-        assert not node.store.may_replicate(node.end)
+        assert not node.store.writer.may_replicate(node.end)
 
 
 async def test_a_report_in_pieces_is_understood() -> None:

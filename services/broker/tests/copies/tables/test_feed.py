@@ -4,7 +4,6 @@
 import asyncio
 import re
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,15 +17,14 @@ from cometmq.broker.copies.tables.feed import (
     TablesLost,
     TablesPosition,
 )
-from cometmq.broker.delays.delays import Delays
-from cometmq.broker.delays.level import delay_file
+from cometmq.broker.delays.level import DelayFile, delay_file
+from cometmq.broker.delays.positions import Positions
 from cometmq.broker.filters.subscriptions import FilterSubscriptions, filter_file
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import PIECE_COUNT_MAX, Offsets, offset_file
 from cometmq.broker.tables.subscription_groups import Groups, group_file
 from cometmq.broker.tables.topics import Topics, topic_file
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
-from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.worker import Worker
 from cometmq.store.delay_levels import DelayLevels
@@ -38,7 +36,6 @@ class Member:
 
     def __init__(self, folder: Path, disk: MemoryDisk | None = None) -> None:
         clock = FakeClock()
-        absent: Any = None
         self.disk = disk or MemoryDisk()
         self.topics = Topics(topic_file(folder / "topics.json"), clock_ms=clock.now_ms)
         self.groups = Groups(group_file(folder / "groups.json"), clock_ms=clock.now_ms)
@@ -46,16 +43,8 @@ class Member:
         self.filters = FilterSubscriptions(
             filter_file(folder / "filters.json"), clock_ms=clock.now_ms
         )
-        self.delay = Delays(
-            absent,
-            DelayLevels.parse("1s 5s 10s"),
-            delay_file(str(folder / "delay.json")),
-            driver=absent,
-            saver=absent,
-            destinations=absent,
-            parking=absent,
-            host=b"",
-            log=NO_LOG,
+        self.delay = Positions(
+            delay_file(str(folder / "delay.json")), DelayLevels.parse("1s 5s 10s").numbers
         )
         tables: list[Replicated] = [
             self.topics, self.groups, self.offsets, self.filters, self.delay,
@@ -75,7 +64,7 @@ class Member:
         self.filters.register(
             "G", [SubscriptionData(topic="A", sub_string="a > 1", expression_type="SQL92")]
         )
-        self.delay.adopt({1: 5, 2: 8})
+        self.delay.adopt(DelayFile({1: 5, 2: 8}, {1: {9: "recalled"}}))
 
     def content(self) -> dict[str, bytes]:
         """Return all tables in comparable pieces; loaded filters are dead until a heartbeat."""
@@ -110,7 +99,7 @@ def led(folder: Path) -> tuple[Member, Member]:
     slave.offsets.commit("stale", "B", 0, 1)
     slave.offsets.commit("G", "A", 1, 1)
     slave.topics.create("B", queue_nums=1)
-    slave.delay.adopt({3: 3})
+    slave.delay.adopt(DelayFile({3: 3}, {1: {7: "stale"}}))
     master.feed.begin(3)
     slave.feed.adopt(3, 0, master.raw_whole())
     return master, slave
@@ -119,9 +108,10 @@ def led(folder: Path) -> tuple[Member, Member]:
 def test_a_slave_adopts_all_tables_whole(tmp_path: Path) -> None:
     master, slave = led(tmp_path)
     assert slave.content() == master.content()
-    assert slave.offsets.topics_of("stale") == set()
+    assert slave.offsets.index.topics_of("stale") == set()
     assert slave.filters.get("A", "G") is not None
     assert slave.delay.offsets() == {1: 5, 2: 8}
+    assert slave.delay.recalled.as_table() == {1: {9: "recalled"}}
     assert slave.feed.position == TablesPosition(3, 0) == master.feed.position
 
 
@@ -140,8 +130,9 @@ def test_changes_follow_in_order_and_survive_a_kill(tmp_path: Path) -> None:
     master.journal.write()
     master.offsets.drop_group("G")
     master.filters.unregister("G")
-    master.delay.adopt({2: 9})
+    master.delay.adopt(DelayFile({2: 9}, {2: {12: "recalled", 13: "too"}}))
     applied = pump(master, slave)
+    assert slave.delay.recalled.as_table() == {2: {12: "recalled", 13: "too"}}
     assert counted == [1, 2]
     assert applied == [
         {"topics.json", "offsets.json"},

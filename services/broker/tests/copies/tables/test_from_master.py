@@ -9,6 +9,7 @@ import pytest
 from cometmq.broker.copies.state import Following
 from cometmq.broker.copies.tables.from_master import Copied, MasterCopies
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
+from cometmq.broker.delays.level import DelayFile
 from cometmq.broker.testing.brokers import memory_broker
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.dialect import encode_json
@@ -37,11 +38,11 @@ CONFIG = (
 
 class Delay:
     def __init__(self) -> None:
-        self.adopted: dict[int, int] = {}
+        self.adopted = DelayFile()
         self.is_dirty = False
 
-    def adopt(self, offsets: dict[int, int]) -> None:
-        self.adopted = offsets
+    def adopt(self, table: DelayFile) -> None:
+        self.adopted = table
 
 
 class Saver:
@@ -109,7 +110,7 @@ def stored(body: bytes = b"x", stored_ms: int = 1) -> bytes:
 class Rig:
     def __init__(self) -> None:
         self.broker = memory_broker(brokerRole="SLAVE", brokerId="1")
-        self.broker.registration.master_address = MASTER
+        self.broker.registration.registrant.master_address = MASTER
         self.master = Master()
         self.status = Following()
         self.log = RecordingLog()
@@ -118,7 +119,12 @@ class Rig:
         self.newest: bytes | None = None
         self.unfit: list[UnfitLog] = []
         self.delay = cast("Any", Delay())
-        tables = Copied(self.broker.topics, self.broker.groups, self.broker.offsets, self.delay)
+        tables = Copied(
+            self.broker.tables.topics,
+            self.broker.tables.groups,
+            self.broker.tables.offsets,
+            self.delay,
+        )
         clock = FakeClock()
         clock.advance(1)
         self.copies = MasterCopies(
@@ -129,7 +135,7 @@ class Rig:
             saver=self.saver,
             commit_log=cast("Any", self.end),
             newest_record=self.newest_record,
-            is_slave=lambda: self.broker.is_slave,
+            is_slave=lambda: self.broker.role.is_slave,
             note_unfit=self.unfit.append,
             settings=lambda: self.broker.settings,
             clock=clock,
@@ -147,44 +153,44 @@ def rig() -> Rig:
 
 async def test_topics_and_groups_become_the_masters_in_its_version(rig: Rig) -> None:
     await rig.copies.step()
-    assert set(rig.broker.topics.table) == {"T"}
-    assert rig.broker.topics.version == DataVersion(7, 3)
-    assert set(rig.broker.groups.table) == {"G"}
-    assert rig.broker.groups.version == DataVersion(8, 4)
-    assert rig.broker.topics.is_dirty
-    assert rig.broker.groups.is_dirty
+    assert set(rig.broker.tables.topics.table) == {"T"}
+    assert rig.broker.tables.topics.version == DataVersion(7, 3)
+    assert set(rig.broker.tables.groups.table) == {"G"}
+    assert rig.broker.tables.groups.version == DataVersion(8, 4)
+    assert rig.broker.tables.topics.is_dirty
+    assert rig.broker.tables.groups.is_dirty
     assert rig.status.tables_copied_ms > 0
     assert {address for address, _ in rig.master.asked} == {MASTER}
 
 
 async def test_an_equal_version_changes_nothing(rig: Rig) -> None:
     await rig.copies.step()
-    rig.broker.topics.is_dirty = rig.broker.groups.is_dirty = False
+    rig.broker.tables.topics.is_dirty = rig.broker.tables.groups.is_dirty = False
     await rig.copies.step()
-    assert not rig.broker.topics.is_dirty
-    assert not rig.broker.groups.is_dirty
+    assert not rig.broker.tables.topics.is_dirty
+    assert not rig.broker.tables.groups.is_dirty
 
 
 async def test_all_copied_topics_are_registered_whatever_was_before(rig: Rig) -> None:
     await rig.copies.step()
-    assert set(rig.broker.topics.changes(None)) == {"T"}
-    rig.broker.topics.put(TopicConfig(topic_name="Local"))
-    assert set(rig.broker.topics.changes(DataVersion(7, 3))) == {"Local"}
+    assert set(rig.broker.tables.topics.changes(None)) == {"T"}
+    rig.broker.tables.topics.put(TopicConfig(topic_name="Local"))
+    assert set(rig.broker.tables.topics.changes(DataVersion(7, 3))) == {"Local"}
 
 
 async def test_offsets_overwrite_the_slaves_even_backwards(rig: Rig) -> None:
-    rig.broker.offsets.commit("G", "T", 0, 99)
-    rig.broker.offsets.commit("Other", "T", 0, 7)
+    rig.broker.tables.offsets.commit("G", "T", 0, 99)
+    rig.broker.tables.offsets.commit("Other", "T", 0, 7)
     await rig.copies.step()
-    assert rig.broker.offsets.queues("G", "T") == {0: 12, 1: 3}
-    assert rig.broker.offsets.committed("Other", "T", 0) == 7
-    assert rig.saver.requested == [rig.broker.offsets]
-    assert rig.broker.offsets.groups_of("T") == {"G", "Other"}
+    assert rig.broker.tables.offsets.queues("G", "T") == {0: 12, 1: 3}
+    assert rig.broker.tables.offsets.committed("Other", "T", 0) == 7
+    assert rig.saver.requested == [rig.broker.tables.offsets]
+    assert rig.broker.tables.offsets.index.groups_of("T") == {"G", "Other"}
 
 
 async def test_positions_of_delay_levels_are_adopted(rig: Rig) -> None:
     await rig.copies.step()
-    assert rig.delay.adopted == {1: 5, 18: 2}
+    assert rig.delay.adopted == DelayFile({1: 5, 18: 2})
 
 
 async def test_one_failed_table_does_not_keep_the_others_and_is_logged_once(rig: Rig) -> None:
@@ -192,7 +198,7 @@ async def test_one_failed_table_does_not_keep_the_others_and_is_logged_once(rig:
     rig.master.answers[Code.GET_ALL_DELAY_OFFSET] = b"{"
     for _ in range(3):
         await rig.copies.step()
-    assert rig.broker.offsets.committed("G", "T", 0) == 12
+    assert rig.broker.tables.offsets.committed("G", "T", 0) == 12
     failed = [fact["table"] for fact in rig.log.named("replica.copy_failed")]
     assert failed == ["topics", "delay"]
     assert rig.status.table_failed_count == 6
@@ -200,7 +206,9 @@ async def test_one_failed_table_does_not_keep_the_others_and_is_logged_once(rig:
 
 
 async def test_a_master_copies_nothing(rig: Rig) -> None:
-    rig.broker.registration.master_address = rig.broker.registration.identity.broker_addr
+    rig.broker.registration.registrant.master_address = (
+        rig.broker.registration.registrant.identity.broker_addr
+    )
     await rig.copies.step()
     await rig.copies.inspect()
     assert rig.master.asked == []

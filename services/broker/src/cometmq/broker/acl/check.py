@@ -25,7 +25,7 @@ signed send is 10 us, half of which is spent on decoding the header again as tex
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
@@ -43,11 +43,13 @@ from cometmq.remoting.names import (
     TRACE_TOPIC,
     retry_topic,
 )
-from cometmq.remoting.signature import ACCESS_KEY
+from cometmq.remoting.signature import ACCESS_KEY, FORWARDED, SIGNATURE
+from cometmq.remoting.transport.bodies import BODY_BYTES_MAX, check_bytes
 from cometmq.runtime.acl import errors
 from cometmq.runtime.acl.accounts import Account, Accounts
 from cometmq.runtime.acl.permissions import Right, resource_text
 
+T = TypeVar("T")
 Need = tuple[str, Right]
 """A topic, or a group given by its retry topic, and the right that the request needs."""
 Find = Callable[[Call[Any]], Iterator[Need]]
@@ -63,11 +65,16 @@ def _replying(call: Call[SendMessage | SendMessageV2]) -> Iterator[Need]:
         yield from _sending(call)
 
 
-def _heartbeat(call: Call[Any]) -> Iterator[Need]:
+def _decoded(type_: type[T], call: Call[Any]) -> T:
+    check_bytes(call, BODY_BYTES_MAX)
     try:
-        beat = decode_json(Heartbeat, call.body)
+        return decode_json(type_, call.body)
     except RemoteProtocolError as error:
         raise ServerError(str(error)) from error
+
+
+def _heartbeat(call: Call[Any]) -> Iterator[Need]:
+    beat = _decoded(Heartbeat, call)
     for consumer in beat.consumer_data_set:
         yield retry_topic(consumer.group_name), Right.SUB
         for subscription in consumer.subscription_data_set:
@@ -75,10 +82,7 @@ def _heartbeat(call: Call[Any]) -> Iterator[Need]:
 
 
 def _locking(call: Call[Any]) -> Iterator[Need]:
-    try:
-        batch = decode_json(LockBatch, call.body)
-    except RemoteProtocolError as error:
-        raise ServerError(str(error)) from error
+    batch = _decoded(LockBatch, call)
     yield retry_topic(batch.consumer_group), Right.SUB
     for topic in {queue.topic for queue in batch.mq_set}:
         yield topic, Right.SUB
@@ -204,6 +208,26 @@ class AccessControl:
         account = self._account(call, call.ext)
         return None if account is None else account.access_key
 
+    def may_stay(
+        self, before: Accounts, account: str | None, host: bytes, group: str, *, consumes: bool
+    ) -> bool:
+        """Return whether a group may stay registered after the accounts have changed from `before`.
+
+        `account` has registered it; None stands for an address that grants all rights.
+        """
+        if account is None:
+            its = (it.white_addresses for it in self.accounts.by_key.values())
+            return any(it.matches(host) for it in (*self.accounts.white_addresses, *its))
+        now, old = self.known().get(account), before.by_key.get(account)
+        if now is None or (old is not None and old.config.secret_key != now.config.secret_key):
+            return False
+        if now.is_admin and not now.rights:
+            return True
+        if consumes:
+            right = now.right_to(retry_topic(group))
+            return bool(right & Right.SUB) and not right & Right.DENY
+        return self.rules.is_rocketmq_4 or now.may_produce or group == INNER_PRODUCER_GROUP
+
     def reader(self, call: Call[Any]) -> Callable[[str], bool] | None:
         """Return a function that tells whether the sender of a checked call may consume a topic, or
         None if it may consume all topics.
@@ -289,11 +313,24 @@ class AccessControl:
         account = self.accounts.by_key.get(access_key) or self._own.get(access_key)
         if account is None:
             raise errors.unknown_access_key(access_key)
-        return None if account.white_addresses.matches(call.peer.host) else account
+        if account.white_addresses.matches(call.peer.host) and not _is_of_another(ext):
+            return None
+        return account
 
     def _is_white(self, call: Call[Any]) -> bool:
         host = call.peer.host
-        return any(addresses.matches(host) for addresses in self.accounts.white_addresses)
+        if not any(addresses.matches(host) for addresses in self.accounts.white_addresses):
+            return False
+        return not (call.head and _is_of_another(call.ext))
+
+
+def _is_of_another(ext: Mapping[str, str]) -> bool:
+    """Return whether a broker has forwarded a request that a client has signed.
+
+    The broker's address says nothing about that client. One that was not signed has been allowed
+    there by the client's own address.
+    """
+    return FORWARDED in ext and SIGNATURE in ext
 
 
 def _check_producers(call: Call[Any]) -> None:
@@ -302,7 +339,7 @@ def _check_producers(call: Call[Any]) -> None:
     The broker asks members of such groups about transactions. Java's consumers always contain the
     inner producer, which takes part in no transaction.
     """
-    for producer in decode_json(Heartbeat, call.body).producer_data_set:
+    for producer in _decoded(Heartbeat, call).producer_data_set:
         if producer.group_name != INNER_PRODUCER_GROUP:
             resource = f"producer group:{producer.group_name}"
             raise errors.no_permission(resource, is_default=True)

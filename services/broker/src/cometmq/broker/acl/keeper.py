@@ -39,6 +39,8 @@ class AclKeeper:
         """Why the files cannot be used; logged only, because it may quote their content."""
         self.broken: Path | None = None
         """The file that cannot be used, while there is a fault."""
+        self.changed: Callable[[Accounts], None] = lambda _: None
+        """Called after each change with the accounts before it."""
 
     @property
     def gap(self) -> str | None:
@@ -100,5 +102,6 @@ class AclKeeper:
         self.broken = error.path if isinstance(error, AclFileError) else self._files.path
 
     def _use(self, accounts: Accounts) -> None:
-        self.control.accounts = accounts
+        before, self.control.accounts = self.control.accounts, accounts
+        self.changed(before)
         self.fault = self.broken = None

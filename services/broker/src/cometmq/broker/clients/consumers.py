@@ -131,7 +131,7 @@ class Consumers:
         the master, and closes its connection if that is not answered.
         """
         for peer, names in self._joined.items():
-            _notify(peer, min(names))
+            notify_member(peer, min(names))
 
     def silent(self, now_ms: int) -> set[Peer]:
         """Return the connections whose clients have missed their heartbeats for too long."""
@@ -189,16 +189,11 @@ class Consumers:
             yield from group.clients.values()
 
 
-def _notify(peer: Peer, group: str) -> None:
+def notify_member(peer: Peer, group: str) -> None:
+    """Ask a member to rebalance (code 40); a slow reader gets the request later."""
     peer.send(
         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChanged(consumer_group=group)
     )
-
-
-def notify_members(group: ConsumerGroup) -> None:
-    """Ask all members to rebalance (code 40); a slow reader gets the request later."""
-    for peer in group.peers():
-        _notify(peer, group.name)
 
 
 def _add_member(group: ConsumerGroup, client: Client) -> bool:

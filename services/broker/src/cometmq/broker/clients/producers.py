@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from cometmq.remoting.command import Peer
+from cometmq.remoting.names import INNER_PRODUCER_GROUP
 
 CLIENT_SILENCE_MS: Final = 120_000  # heartbeats come every 30 s
 
@@ -92,9 +93,23 @@ class Producers:
         return list(self._groups.get(group, {}).values())
 
     def find(self, client_id: str) -> Peer | None:
-        """Return the newest open connection of a client."""
+        """Return the newest open connection on which a client sends requests.
+
+        The inner producer of Java's consumers sends none, and no right is needed to register one:
+        it must not get the replies to another client by giving its id.
+        """
         places = self._places.get(client_id, {})
-        return next((peer for peer in reversed(places) if peer.is_open), None)
+        return next(
+            (peer for peer in reversed(places) if peer.is_open and self._sends(peer, client_id)),
+            None,
+        )
+
+    def _sends(self, peer: Peer, client_id: str) -> bool:
+        return any(
+            self._groups[group][peer].client_id == client_id
+            for group in self._joined[peer]
+            if group != INNER_PRODUCER_GROUP
+        )
 
     def peers_of(self, client_id: str) -> set[Peer]:
         """Return the connections of a client."""

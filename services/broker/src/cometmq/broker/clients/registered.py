@@ -4,6 +4,7 @@
 The tables of consumers and producers hold the registrations themselves; this table bounds them.
 """
 
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -26,10 +27,16 @@ _ENTRY_BYTES: Final = 100  # of one subscription or group, beside its texts
 _TAG_BYTES: Final = 50
 
 
-class _Connection(msgspec.Struct):
+class _Registration(msgspec.Struct):
     owner: str
-    """The account or address that the registrations count for."""
-    sizes: dict[Place, int] = {}
+    """The account or address that added it; it counts for this peer, whoever changes its size."""
+    account: str | None
+    """The account that added it; None if there is none."""
+    size: int
+
+
+class _Connection(msgspec.Struct):
+    places: dict[Place, _Registration] = {}
     size: int = 0
 
 
@@ -44,52 +51,62 @@ class Registered:
         """Count a registration, or its new size; raise LimitReached if there is no room for it."""
         known = self._connections.get(peer)
         place = (group, consumes)
-        old = None if known is None else known.sizes.get(place)
-        if known is not None and old == size:
+        old = None if known is None else known.places.get(place)
+        if old is not None and old.size == size:
             return  # a heartbeat like the last one
-        count, total = (0, 0) if known is None else (len(known.sizes), known.size)
-        more = size - (old or 0)
+        count, total = (0, 0) if known is None else (len(known.places), known.size)
+        by = _Registration(room.peer, room.account, 0) if old is None else old
+        owner, more = by.owner, size - by.size
         room.check(CONNECTION_REGISTRATIONS, count + (old is None), "a connection")
         if more > 0:
             room.check(CONNECTION_SUBSCRIPTION_BYTES, total + more, "a connection")
-            room.admit(SUBSCRIPTION_BYTES, self.size, more)
+            self._limits.admit(SUBSCRIPTION_BYTES, self.size, owner, more)
         if old is None:
             try:
-                room.admit(REGISTRATIONS, self.count)
+                self._limits.admit(REGISTRATIONS, self.count, owner)
             except Exception:
-                self._limits.release(SUBSCRIPTION_BYTES, room.peer, more)
+                self._limits.release(SUBSCRIPTION_BYTES, owner, more)
                 raise
             self.count += 1
         if known is None:
-            known = self._connections[peer] = _Connection(room.peer)
+            known = self._connections[peer] = _Connection()
         if more < 0:
-            self._limits.release(SUBSCRIPTION_BYTES, known.owner, -more)
-        known.sizes[place] = size
+            self._limits.release(SUBSCRIPTION_BYTES, owner, -more)
+        known.places[place] = _Registration(owner, by.account, size)
         known.size += more
         self.size += more
 
     def leave(self, peer: Peer, group: str, *, consumes: bool) -> None:
         """Forget a group of a connection, if it is registered."""
         known = self._connections.get(peer)
-        size = None if known is None else known.sizes.pop((group, consumes), None)
-        if known is None or size is None:
+        gone = None if known is None else known.places.pop((group, consumes), None)
+        if known is None or gone is None:
             return
-        self._release(known.owner, 1, size)
-        known.size -= size
-        if not known.sizes:
+        self._release(gone)
+        known.size -= gone.size
+        if not known.places:
             del self._connections[peer]
 
     def drop(self, peer: Peer) -> None:
         """Forget a closed connection."""
         known = self._connections.pop(peer, None)
         if known is not None:
-            self._release(known.owner, len(known.sizes), known.size)
+            for gone in known.places.values():
+                self._release(gone)
 
-    def _release(self, owner: str, count: int, size: int) -> None:
-        self.count -= count
-        self.size -= size
-        self._limits.release(REGISTRATIONS, owner, count)
-        self._limits.release(SUBSCRIPTION_BYTES, owner, size)
+    def without_right(self, may_stay: Callable[[Peer, str | None, Place], bool]) -> list[Peer]:
+        """Return the connections with a group that its account may no longer register."""
+        return [
+            peer
+            for peer, known in self._connections.items()
+            if not all(may_stay(peer, it.account, place) for place, it in known.places.items())
+        ]
+
+    def _release(self, gone: _Registration) -> None:
+        self.count -= 1
+        self.size -= gone.size
+        self._limits.release(REGISTRATIONS, gone.owner)
+        self._limits.release(SUBSCRIPTION_BYTES, gone.owner, gone.size)
 
 
 def consumer_size(client_id: str, data: ConsumerData) -> int:

@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.discard import why_not
@@ -18,6 +17,7 @@ from cometmq.control.server import ControlServer
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.remoting.errors import CommandError, SettingsError
 from cometmq.runtime.tls_keys import server_tls
+from cometmq.runtime.version import VERSION
 
 
 class MemberControl:
@@ -28,17 +28,16 @@ class MemberControl:
         self._broker = broker
         self._copies = copies
         self._discard = discard
-        self._version = version("cometmq-broker")
 
     def report(self) -> Report:
-        broker, member = self._broker, self._copies.member
+        broker, copies = self._broker, self._copies
         return Report(
             group=broker.settings.broker_name,
-            status=member.status(),
-            master=member.member.master,
-            confirm_offset=self._copies.roles.confirm_offset,
-            record_uid=member.record_uid,
-            version=self._version,
+            status=copies.member.status(),
+            master=copies.inbox.member.master,
+            confirm_offset=copies.current.confirm_offset,
+            record_uid=copies.watch.uid,
+            version=VERSION,
             fault=store_fault(broker) or replication_fault(broker) or "",
             risk=exposure(broker.settings),
         )
@@ -62,7 +61,7 @@ class MemberControl:
         await self._copies.member.resize(copies)
 
     async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
-        if unknown := [name for name in changes if not self._broker.loaded.knows(name)]:
+        if unknown := [name for name in changes if not self._broker.config.loaded.knows(name)]:
             raise SettingsError(f"unknown settings: {', '.join(sorted(unknown))}")
         try:
             changed = await change_settings(self._broker, changes, peer="control", must_save=False)
@@ -90,16 +89,18 @@ async def serve_control(
 ) -> ControlServer:
     """Start the control server on the configured port."""
     settings = broker.settings
-    tls = server_tls(settings, broker.loaded.label)
+    tls = server_tls(settings, broker.config.loaded.label)
     server = ControlServer(
         MemberControl(broker, copies, discard),
         tls=tls,
-        keys=broker.member_keys.current,
+        keys=broker.admission.member_keys.current,
         is_proof_needed=lambda: settings.group_key_required,
         log=broker.log,
     )
     host = settings.control_bind_address
-    await server.start(host, settings.control_port, setting=broker.loaded.label("controlPort"))
+    await server.start(
+        host, settings.control_port, setting=broker.config.loaded.label("controlPort")
+    )
     has_key = bool(settings.group_key_file) and settings.group_key_required
     if tls.need_client_auth != "require" and not has_key and not is_loopback(host):
         broker.log.warning(

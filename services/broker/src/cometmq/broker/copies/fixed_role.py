@@ -2,14 +2,14 @@
 """Replication of a broker whose settings fix its role, as in RocketMQ 4.9.
 
 Builds both sides and the background loops that drive them. The master's side serves slaves
-(`streams/serving.py`); the slave's side follows the log (`streams/rocketmq/following.py`) and
+(`streams/serving.py`); the slave's side follows the log (`streams/rocketmq/slave.py`) and
 copies the tables (`tables/from_master.py`). Members of a broker group are built in `joining.py`.
 """
 
 from collections.abc import Awaitable, Coroutine, Iterator
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.copies.streams.rocketmq.following import SlaveFollower
+from cometmq.broker.copies.streams.rocketmq.slave import SlaveFollower
 from cometmq.broker.copies.streams.rocketmq.slave_addresses import SlaveAddresses, parse_allowed
 from cometmq.broker.copies.streams.serving import IDLE_INTERVAL_MS, TICK_INTERVAL_MS, LogServer
 from cometmq.broker.copies.tables.from_master import Copied, MasterCopies
@@ -56,7 +56,7 @@ def replication_loops(
         follower.tick()
 
     def tick_interval_ms() -> int:
-        is_idle = server.connection_count == 0 and not broker.is_slave
+        is_idle = server.connection_count == 0 and not broker.role.is_slave
         return IDLE_INTERVAL_MS if is_idle else TICK_INTERVAL_MS
 
     settings, log = broker.settings, broker.log
@@ -84,7 +84,7 @@ def slave_side(broker: Broker, client: Invoker) -> tuple[SlaveFollower, MasterCo
     status = broker.replication.following
 
     def is_slave() -> bool:
-        return broker.is_slave and not broker.is_stopping
+        return broker.role.is_slave and not broker.process.is_stopping
 
     def inspect() -> Awaitable[None]:
         return copies.inspect()
@@ -100,11 +100,16 @@ def slave_side(broker: Broker, client: Invoker) -> tuple[SlaveFollower, MasterCo
         log=broker.log,
     )
     copies = MasterCopies(
-        Copied(broker.topics, broker.groups, broker.offsets, broker.delay),
+        Copied(
+            broker.tables.topics,
+            broker.tables.groups,
+            broker.tables.offsets,
+            broker.deferred.delays.positions,
+        ),
         status,
         client=client,
         registration=broker.registration,
-        saver=broker.saver,
+        saver=broker.tables.saver,
         commit_log=broker.store.commit_log,
         newest_record=lambda: found(broker, broker.store.reader.newest_record()),
         is_slave=is_slave,
@@ -118,5 +123,5 @@ def slave_side(broker: Broker, client: Invoker) -> tuple[SlaveFollower, MasterCo
 
 def master_ha_address(broker: Broker) -> str:
     """Return the master's HA address: the configured one, or the one that name servers report."""
-    address = broker.settings.ha_master_address or broker.registration.master_ha_address
-    return "" if address == broker.registration.identity.ha_server_addr else address
+    address = broker.settings.ha_master_address or broker.registration.registrant.master_ha_address
+    return "" if address == broker.registration.registrant.identity.ha_server_addr else address

@@ -11,30 +11,39 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.copies.gate.diversion import Diversion
 from cometmq.broker.copies.gate.gate import Gate
-from cometmq.broker.copies.members import parse_members, record_of, timing_of
-from cometmq.broker.copies.roles.changes import RoleChanges
+from cometmq.broker.copies.gate.permission import Permission
+from cometmq.broker.copies.members import parse_members, record_of
+from cometmq.broker.copies.roles.current_role import CurrentRole
 from cometmq.broker.copies.roles.inbox import Inbox
-from cometmq.broker.copies.roles.leadership import Leader, Reign
+from cometmq.broker.copies.roles.leading import Leading
+from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.broker.copies.roles.membership import Membership
+from cometmq.broker.copies.roles.record_watch import RecordWatch
+from cometmq.broker.copies.roles.role_changes import RoleChanges
 from cometmq.broker.copies.roles.role_hook import RoleHook
+from cometmq.broker.copies.roles.saved_state import SavedState
+from cometmq.broker.copies.roles.stale_clients import StaleClients
+from cometmq.broker.copies.roles.watchdog import Watchdog
 from cometmq.broker.copies.streams.epoch_log import EpochLog
-from cometmq.broker.copies.streams.following import Follower
+from cometmq.broker.copies.streams.follower import Follower
 from cometmq.broker.copies.streams.handshake import Identity
 from cometmq.broker.copies.streams.proving import Proving
+from cometmq.broker.copies.streams.replica import Replica
 from cometmq.broker.copies.streams.reports import FollowerView
 from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.streams.serving import TICK_INTERVAL_MS, LogServer
 from cometmq.broker.copies.streams.tails import keep_tail
 from cometmq.broker.copies.tables.feed import TableFeed
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.storing.store_driver import Workers
+from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.ha import epochs, in_sync
+from cometmq.ha import member as rules
 from cometmq.ha import state as states
 from cometmq.ha.durable import Files, OsFiles
 from cometmq.ha.epochs import EpochFile, History
-from cometmq.ha.in_sync import Leadership
 from cometmq.ha.member import OrderRefused
 from cometmq.ha.port import RecordPort
 from cometmq.ha.state import Boot, State, StateFile
@@ -86,9 +95,9 @@ def open_state(
     name, ordinal = settings.broker_name, settings.broker_id
     boot = Boot(
         boot_id=host.boot_id(),
-        was_closed=store.recovered.was_clean,
+        was_closed=store.upkeep.recovered.was_clean,
         has_cut_records=bool(
-            store.recovered.has_cut_records or truncated != saved or journal.damage
+            store.upkeep.recovered.has_cut_records or truncated != saved or journal.replay.damage
         ),
     )
     known = state_file.load(name, ordinal)
@@ -110,7 +119,12 @@ class Joined:
     """The parts of a membership that the broker starts and stops."""
 
     member: Membership
+    inbox: Inbox
+    driver: MemberDriver
+    watch: RecordWatch
     roles: RoleChanges
+    current: CurrentRole
+    watchdog: Watchdog
     gate: Gate
     follower: Follower
     sender: LogSender
@@ -123,43 +137,44 @@ class Joined:
 
         def tick() -> None:
             server.tick()
-            self.roles.tick()
+            self.watchdog.tick()
 
         hook = {} if self.hook is None else {"role-hook": self.hook.run()}
         return {
             **hook,
-            "member": self.member.run(),
-            "leader": self.roles.run(),
+            "member": self.driver.run(),
+            "record": self.watch.run(),
+            "leader": self.current.run(),
             "replication": every(TICK_INTERVAL_MS, tick, name="replication", log=log),
             "slave-addresses": server.addresses.run(),
         }
 
     def begin(self) -> None:
         """Start taking part in the broker group, once the broker has recovered and is listening."""
-        self.member.begin()
+        self.inbox.observe(rules.Recovered())
 
     async def leave(self) -> None:
         """If this broker leads, hand over to the in-sync copy with the longest log, if any; then
         forward requests for a while.
         """
-        self.roles.leave()
+        self.watchdog.leave()
         for _ in range(HAND_OVERS_MAX):
-            leader = self.roles.leader
-            if leader is not None and not await self._hand_over(leader):
+            leading = self.current.leading
+            if leading is not None and not await self._hand_over(leading):
                 return
-            await self.gate.linger(self.linger_ms)
-            if self.roles.leader is None:
+            await self.gate.diversion.linger(self.linger_ms)
+            if self.current.leading is None:
                 return
             # Meanwhile an elector, unaware that this broker is stopping, made it master again.
 
-    async def _hand_over(self, leader: Leader) -> bool:
+    async def _hand_over(self, leading: Leading) -> bool:
         """Hand over; return whether another broker is now the master."""
-        ready = self._successors(leader)
+        ready = self._successors(leading)
         for _ in range(FOLLOWERS_POLLS):  # followers of a new master may not be connected yet
-            if ready or len(in_sync.certain_set(leader.view)) == 1:
+            if ready or len(in_sync.certain_set(leading.confirmation.view)) == 1:
                 break
             await asyncio.sleep(FOLLOWERS_POLL_S)
-            ready = self._successors(leader)
+            ready = self._successors(leading)
         if not ready:
             return False
         best = max(ready, key=lambda one: one.acked_offset)
@@ -169,8 +184,8 @@ class Joined:
             return False
         return True
 
-    def _successors(self, leader: Leader) -> list[FollowerView]:
-        members = in_sync.certain_set(leader.view)
+    def _successors(self, leading: Leading) -> list[FollowerView]:
+        members = in_sync.certain_set(leading.confirmation.view)
         return [one for one in self.sender.followers() if one.copy in members]
 
     async def close(self) -> None:
@@ -202,39 +217,40 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
     settings = broker.settings
     state, history = opened
     folder = Path(settings.store_path_root_dir).expanduser()
-    place = record or record_of(settings, broker.loaded.label)
-    feed = TableFeed(journal, {table.file.path.name: table for table in broker.tables})
+    place = record or record_of(settings, broker.config.loaded.label)
+    feed = TableFeed(journal, {table.file.path.name: table for table in broker.journaled})
     epoch_log = EpochLog(
         EpochFile(folder, host.files), history,
         commit_log=broker.store.commit_log, worker=workers.config,
     )  # fmt: skip
     inbox = Inbox(state.copy, state.promised, log=broker.log)
     proving = _proving(broker, state, host)
-    follower = Follower(
-        proving.identity, broker.driver, epoch_log, feed, inbox,
-        keep_tail=partial(host.keep_tail, folder / CUT_FOLDER), proving=proving,
-        worker=workers.config, settings=lambda: broker.settings, now_ms=host.boottime_ms,
+    replica = Replica(
+        broker.driver, epoch_log, feed, inbox,
+        keep_tail=partial(host.keep_tail, folder / CUT_FOLDER), worker=workers.config,
+        settings=lambda: broker.settings, now_ms=host.boottime_ms,
         log=broker.log, status=broker.replication.following,
     )  # fmt: skip
-    sender = LogSender(
-        proving.identity, broker.store, epoch_log, feed,
-        epoch_seen=inbox.epoch_seen, port=log_server, worker=workers.replicate, proving=proving,
-        settings=lambda: broker.settings, now_ms=host.boottime_ms, log=broker.log,
-    )  # fmt: skip
+    follower = Follower(replica, proving)
+    sender = LogSender(replica, port=log_server, worker=workers.replicate, proving=proving)
     log_server.serve_members(sender)
-    gate = Gate(
-        client,
-        changes=feed.settle,
-        may_read_copy=lambda: follower.may_read,
-        epoch_seen=inbox.epoch_seen,
-        now_ms=broker.clock.monotonic_ms,
-    )
-    broker.may_read = gate.may_read
+    now_ms = broker.clock.monotonic_ms
+    permission = Permission(changes=feed.settle, may_read_copy=replica.may_read, now_ms=now_ms)
+    diversion = Diversion(client, permission, epoch_seen=inbox.epoch_seen, now_ms=now_ms)
+    gate = Gate(permission, diversion)
+    broker.role.may_read = permission.may_read
 
     def close_peers() -> None:
         close_clients()
         log_server.close_slaves()
 
+    current = CurrentRole(broker)
+    stale_clients = StaleClients(clients, diversion.is_diverting, host.boottime_ms)
+    watchdog = Watchdog(broker, inbox, current, stale_clients)
+    new_leading = partial(
+        Leading, broker, inbox=inbox, record=place, sender=sender, feed=feed,
+        boottime_ms=host.boottime_ms, close_peers=close_peers,
+    )  # fmt: skip
     roles = RoleChanges(
         broker,
         inbox=inbox,
@@ -244,50 +260,34 @@ def join(  # noqa: PLR0913  # the collaborators, all but two by name
         follower=follower,
         sender=sender,
         gate=gate,
-        new_leader=partial(_leader, broker, place, host),
+        current=current,
+        watchdog=watchdog,
+        new_leading=new_leading,
         boottime_ms=host.boottime_ms,
         close_peers=close_peers,
-        clients=clients,
         promoted=promoted,
     )
-    member = Membership(
-        state, StateFile(folder, host.files), place, roles,
-        inbox=inbox, worker=workers.config, log=broker.log,
-    )  # fmt: skip
+    saved = SavedState(state, StateFile(folder, host.files), workers.config)
+    driver = MemberDriver(saved, place, roles, inbox=inbox, log=broker.log)
+    member = Membership(driver, saved, roles, inbox=inbox, log=broker.log)
+    watch = RecordWatch(place, saved, inbox, seen=roles.record_seen, log=broker.log)
     hook = None
     if settings.role_hook:
-        hook = RoleHook(settings.role_hook, settings.broker_name, broker.role, log=broker.log)
-        broker.role_changed = hook.tell
+        hook = RoleHook(settings.role_hook, settings.broker_name, broker.role.state, log=broker.log)
+        broker.role.changed = hook.tell
     linger_ms = settings.hand_over_linger_mills
-    return Joined(member, roles, gate, follower, sender, place, linger_ms, hook)
+    return Joined(
+        member, inbox, driver, watch, roles, current, watchdog, gate, follower, sender, place,
+        linger_ms, hook,
+    )  # fmt: skip
 
 
 def _proving(broker: Broker, state: State, host: Surroundings) -> Proving:
     settings = broker.settings
     return Proving(
         identity=Identity(settings.broker_cluster_name, settings.broker_name, state.copy),
-        keys=broker.member_keys.current,
+        keys=broker.admission.member_keys.current,
         is_required=settings.group_key_required,
-        shown=f"{broker.loaded.label('groupKeyFile')}={settings.group_key_file}",
+        shown=f"{broker.config.loaded.label('groupKeyFile')}={settings.group_key_file}",
         new_nonce=host.new_nonce,
-    )
-
-
-def _leader(
-    broker: Broker,
-    record: RecordPort,
-    host: Surroundings,
-    leadership: Leadership,
-    reign: Reign,
-    is_predecessor_gone: bool,  # the shape of NewLeader
-) -> Leader:
-    return Leader(
-        leadership,
-        reign,
-        record=record,
-        timing=timing_of(broker.settings),
-        min_in_sync=broker.settings.min_in_sync,
-        is_predecessor_gone=is_predecessor_gone,
-        boottime_ms=host.boottime_ms,
-        log=broker.log,
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The progress of a broker's slaves, and the broker's own progress as a slave."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -104,6 +104,7 @@ class Replication:
     following: Following = field(default_factory=Following)
     leadership: Leadership | None = None
     """The leadership; None, or ended, unless this broker leads a broker group."""
+    elector_count: Callable[[], int | None] = lambda: None  # None: not known, or in no group
 
     def copies(self) -> Sequence[int] | None:
         """Return the ids of the brokers in sync; None unless this broker leads a broker group."""

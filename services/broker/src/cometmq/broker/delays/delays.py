@@ -1,38 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delay levels: messages wait in SCHEDULE_TOPIC_XXXX and move to their real queue when due.
 
-Each level is one queue in order of arrival, so only the head of the queue is examined.
+Each level is one queue in order of arrival, so only the head of the queue is examined. A timed
+message (`timed.py`) moves from level to level.
 
 Invariants: the position of a level moves past a message only once the copy in its real queue is
-stored, or once the message is parked (`parking.py`) because it can never be stored there. Messages
+stored, or once the message is parked (`parking.py`) because it can never be stored there, or if it
+is lost: a damaged one only after a time in which another copy could repair it. Messages
 that were stored while an earlier one failed are remembered, so no message is delivered twice. The
 position is saved only once the copy is on disk and confirmed by the required replicas. After a
 crash, copies that are already in the log are found by their unique key, which avoids most
 duplicates.
 
-Compatibility: delayOffset.json maps each level (queue id + 1) to the next queue offset; the due
-time is the queue entry's tag code. A due time later than now + delay means that the clock was set
-back, so the message is due at once. As in RocketMQ, the positions of levels that are missing in
-messageDelayLevel are kept, and their messages wait until the level is back.
+Compatibility: the due time is the queue entry's tag code. A due time later than now + delay means
+that the clock was set back, so the message is due at once. As in RocketMQ, messages of a level that
+is missing in messageDelayLevel wait until the level is back.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-import msgspec
-
-from cometmq.broker.delays.due_runs import (
-    RUN_COUNT_MAX,
-    Delivered,
-    Due,
-    DueBatch,
-    DueRun,
-    DueRuns,
-    Found,
-    Times,
-)
-from cometmq.broker.delays.level import DelayFile, Level
+from cometmq.broker.delays.due_runs import Delivered, Due, DueRun, DueRuns, Found, Skip
+from cometmq.broker.delays.finder import Finder
+from cometmq.broker.delays.level import Level
 from cometmq.broker.delays.parking import (
     REFUSED_FOR_GOOD,
     Case,
@@ -41,29 +32,22 @@ from cometmq.broker.delays.parking import (
     Parking,
     Reason,
 )
-from cometmq.broker.messages import delivered
+from cometmq.broker.delays.positions import Positions
+from cometmq.broker.delays.recalled import AlreadyDue, Delayed, OnItsWay
 from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.tables.persistence import TableSaver
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.new_message import NewMessage
-from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.message.record import MessageRecord
-from cometmq.remoting.names import PARKED_TOPIC, SCHEDULE_TOPIC
+from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.progress import unread
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.delay_levels import DelayLevels
-from cometmq.store.json_config import JsonTable
 from cometmq.store.message_store import MessageStore
-from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
-from cometmq.store.reads import Lookup
 from cometmq.store.results import PutResult
 
 STEP_INTERVAL_MS: Final = 100
 IDLE_INTERVAL_MS: Final = 500
 """Shorter than the shortest delay (1 s), so a message is noticed before it is due."""
-BATCH_COUNT_MAX: Final = 128  # of one level at a time: a backlog must not hold up senders
-QUERY_COUNT_MAX: Final = 32  # messages of one key that are compared after a crash
 
 
 class Delays:
@@ -73,69 +57,55 @@ class Delays:
         self,
         store: MessageStore,
         levels: DelayLevels,
-        file: JsonTable[DelayFile],
+        positions: Positions,
         *,
         driver: StoreDriver,
         saver: TableSaver,
         destinations: Destinations,
         parking: Parking,
         delivered: Callable[[str, int, int, int], None] = lambda *_: None,
+        delayed: Callable[[int, int, int], None] = lambda *_: None,
         runs: DueRuns | None = None,
-        used_levels: Iterable[int] = (),
+        repaired_count: Callable[[], int] | None = None,
         host: bytes,
         log: Log,
     ) -> None:
-        """Start at the saved offsets; nothing is delivered before the first step.
+        """Start at the positions; nothing is delivered before the first step.
 
         `delivered` is called with a topic, the level's queue id, and the number and the size of
-        delivered messages. `runs` delivers plain messages natively. `used_levels` are the levels
-        that have a queue, including levels that the settings lack.
+        delivered messages; `delayed` with the queue id of a level, and the number and the size of
+        timed messages that another level has passed to it. `runs` delivers plain messages natively.
+        `repaired_count` returns the number of damaged blocks that another copy of the log has
+        repaired; None if there is none.
         """
-        loaded = file.load()
-        offsets = loaded.offset_table if loaded is not None else {}
         self._store = store
         self.levels = levels
-        self.file = file
+        self.positions = positions
         self._driver = driver
         self._saver = saver
-        self._destinations = destinations
         self._parking = parking
         self._delivered = delivered
+        self._delayed = delayed
         self.runs = runs
-        self._host = host
+        self._repaired_count = repaired_count
+        self._finder = Finder(store, positions.recalled, destinations, runs, levels, host=host)
         self._log = log
-        self._levels = {number: Level(number, 0) for number in range(1, levels.level_max + 1)}
-        self._served = list(self._levels.values())
-        for number in used_levels:
-            self._level(number)
-        for number, offset in offsets.items():
-            self._level(number).place(offset, offset)
-        self.is_dirty = False
-        self.noted: Callable[[], None] | None = None
-        self._noted: dict[int, int] = {}
-        self._copied_until_ms = 0
-        self._now_ms = 0
+        self._served = [positions.level(number) for number in levels.numbers]
         self._is_stopped = False
         self._has_work = False
         self.delivered_count = 0
+        self.moved_count = 0
         self.skipped_count = 0
+        self.recalled_count = 0
 
     def expect_copies(self, until_ms: int) -> None:
         """Expect duplicates of messages due by this time, because the last run ended in a crash."""
-        self._copied_until_ms = until_ms
-
-    def clamp(self, level: int) -> int:
-        """Return the requested level, but at most the highest one."""
-        return min(level, self.levels.level_max)
-
-    def offsets(self) -> Mapping[int, int]:
-        """Return the next queue offset of each level, including levels that the settings lack."""
-        return {number: level.offset for number, level in self._levels.items() if level.offset}
+        self._finder.copied_until_ms = until_ms
 
     def waiting(self) -> Mapping[int, int]:
         """Return the number of messages that wait in each level that has been used."""
         found = {}
-        for number, level in self._levels.items():
+        for number, level in self.positions.levels.items():
             queue = self._store.reader.queue(SCHEDULE_TOPIC, number - 1)
             if queue is not None:
                 found[number] = unread(level.offset, queue.min_offset, queue.max_offset)
@@ -159,23 +129,38 @@ class Delays:
                 action="add the level to messageDelayLevel again",
             )
 
-    def as_table(self) -> DelayFile:
-        """Return the body of the answer to GET_ALL_DELAY_OFFSET (45)."""
-        return DelayFile(dict(self.offsets()))
+    def recall(self, found: Sequence[Delayed], unique_key: str, now_ms: int) -> None:
+        """Never deliver these messages, which have one unique key.
 
-    def adopt(self, offsets: Mapping[int, int]) -> None:
-        """Adopt the master's positions; they are used once this broker becomes the master."""
-        for number, offset in offsets.items():
-            level = self._level(number)
-            if (level.offset, level.saved_offset) != (offset, offset):
-                level.place(offset, offset)
-                self.is_dirty = True
-                self._note(level)
+        Raise AlreadyDue, and change nothing, if one of them may have been delivered. Of a timed
+        message, all hops are recalled that a restart might read again; raise OnItsWay if it is
+        between two levels.
+        """
+        for it in found:
+            if self._may_be_delivered(it, now_ms):
+                raise AlreadyDue
+        levels = self.positions.level
+        if all(levels(it.level).is_finished(it.queue_offset) for it in found):
+            raise AlreadyDue
+        if any(levels(it.level).is_passing_on(it.queue_offset, it.due_ms) for it in found):
+            raise OnItsWay
+        for it in found:
+            if it.queue_offset >= levels(it.level).saved_offset:
+                self.positions.recall(it.level, it.queue_offset, unique_key)
 
-    def restart(self) -> None:
-        """Return to the saved positions, because a role change may have removed later copies."""
-        for level in self._levels.values():
-            level.place(level.saved_offset, level.saved_offset)
+    def _may_be_delivered(self, it: Delayed, now_ms: int) -> bool:
+        """Return whether a message is delivered, due now, or was due by the clock of the level's
+        last reads, whose messages may be on their way.
+        """
+        level = self.positions.level(it.level)
+        if it.timed_ms is not None:
+            return it.timed_ms <= max(now_ms, level.read_ms)
+        if level.is_finished(it.queue_offset) or it.due_ms <= self._finder.copied_until_ms:
+            return True
+        read_ms = level.read_ms if it.queue_offset < level.read_end else now_ms
+        latest_ms = min(now_ms, read_ms) + self.levels.delay_ms(it.level)
+        is_early = max(now_ms, read_ms) < it.due_ms <= latest_ms
+        return it.level <= self.levels.level_max and not is_early
 
     def fit(self) -> None:
         """Move the positions into the queues before the broker accepts messages: one that arrives
@@ -183,20 +168,23 @@ class Delays:
         """
         for level in self._served:
             queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1)
-            level.fit(*(0, 0) if queue is None else (queue.min_offset, queue.max_offset))
+            ends = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+            self.positions.fit(level, *ends)
+        self._saver.request_if_dirty(self.positions)
 
     def step(self, now_ms: int) -> None:
         """Deliver due messages, and save positions whose copies are on disk."""
-        self._now_ms = now_ms
         self._has_work = False
         for level in self._served:
             if not self._is_stopped and level.pending_count == 0 and not level.is_reading:
+                queue = self._store.reader.queue(SCHEDULE_TOPIC, level.number - 1)
+                level.read_ms = now_ms
+                level.read_end = 0 if queue is None else queue.max_offset
                 self._read(level)
             if level.pending_count or level.is_reading or level.marks:
                 self._has_work = True
         self._mark_flushed()
-        if self.is_dirty:
-            self.save()
+        self._saver.request_if_dirty(self.positions)
 
     def step_interval_ms(self) -> int:
         """Return the pause until the next step; it is longer while no message waits."""
@@ -208,28 +196,10 @@ class Delays:
         """
         self._is_stopped = True
 
-    def save(self) -> None:
-        self._saver.request(self)
-
     def save_at_end(self) -> None:
         """Save the positions after the final flush of the store."""
         self._mark_flushed()
-        self.save()
-
-    def encode_for_file(self) -> bytes:
-        """Return the content of the file and clear `is_dirty`."""
-        self.is_dirty = False
-        offsets = {number: level.saved_offset for number, level in self._levels.items()}
-        return encode_json(
-            DelayFile({number: offset for number, offset in offsets.items() if offset})
-        )
-
-    def _level(self, number: int) -> Level:
-        """Return a level; one that the settings lack only keeps its position."""
-        level = self._levels.get(number)
-        if level is None:
-            level = self._levels[number] = Level(number, 0)
-        return level
+        self._saver.request(self.positions)
 
     def _read(self, level: Level) -> None:
         """Find and deliver due messages; a lookup that must read the disk finishes in a later loop
@@ -240,14 +210,16 @@ class Delays:
             return
         # Retention may have deleted entries, and positions copied from a master may be ahead of
         # this broker's own log.
-        level.fit(queue.min_offset, queue.max_offset)
+        self.positions.fit(level, queue.min_offset, queue.max_offset)
         if level.offset < queue.max_offset:
             self._has_work = True
         level.is_reading = True
+        found: list[Due] = []
+        delay_ms = self.levels.delay_ms(level.number)
         self._driver.reads.look_up(
-            self._due(queue, level, self._now_ms),
+            self._finder.find(queue, level, delay_ms, found),
             partial(self._deliver, level, level.run),
-            partial(self._note_unreadable, level),
+            partial(self._deliver_readable, level, level.run, found),
         )
 
     def _deliver(self, level: Level, run: int, due: Found) -> None:
@@ -268,94 +240,40 @@ class Delays:
     def _deliver_each(self, level: Level, entries: list[Due]) -> None:
         # Count the whole batch first: a put may commit at once and call `_stored`, which must not
         # treat the batch as finished and start the next one.
-        level.pending_count += sum(entry.message is not None for entry in entries)
+        level.pending_count += sum(not isinstance(entry.message, Skip) for entry in entries)
+        is_damaged = any(entry.message is Skip.DAMAGED for entry in entries)
+        repaired = self._repaired_count() if is_damaged and self._repaired_count else None
+        awaits_repair = repaired is not None and level.awaits_repair(repaired)
         for entry in entries:
-            if entry.message is None:
-                level.finish(entry.queue_offset, entry.queue_offset + 1, 0)
+            if entry.message is Skip.DAMAGED and awaits_repair:
+                level.has_failed = True  # the next step looks at it again
+            elif isinstance(entry.message, Skip):
+                self._skip(level, entry, entry.message)
             elif entry.reason is not None:
                 self._park(level, level.run, entry, entry.message, entry.reason)
             else:
                 stored = partial(self._stored, level, level.run, entry, entry.message)
                 self._driver.put(entry.message, stored)
 
-    def _note_unreadable(self, level: Level, error: Exception) -> None:
-        """Retry in the next step; the other levels continue."""
-        level.is_reading = False
+    def _skip(self, level: Level, entry: Due, skip: Skip) -> None:
+        if skip in {Skip.MISSING, Skip.DAMAGED}:
+            self._log.warning("delay.record_missing", physical_offset=entry.physical_offset)
+        self.recalled_count += skip is Skip.RECALLED
+        self.skipped_count += skip is Skip.COPIED
+        level.finish(entry.queue_offset, entry.queue_offset + 1, 0)
+
+    def _deliver_readable(
+        self, level: Level, run: int, entries: list[Due], error: Exception
+    ) -> None:
+        """Deliver what precedes a failed read; retry in the next step. Other levels continue."""
         if not level.is_unreadable:
             number, text = level.number, describe(error)
             self._log.error("delay.unreadable", delay_level=number, error=text)
         level.is_unreadable = True
-
-    def _due(self, queue: ConsumeQueue, level: Level, now_ms: int) -> Lookup[Found]:
-        """Find the due entries at the head of a level."""
-        due_at_most = now_ms + self.levels.delay_ms(level.number)
-        offset = level.offset
-        if self.runs is None or level.ahead:
-            data = yield from queue.plan(offset, BATCH_COUNT_MAX).entries()
-        else:
-            data = yield from queue.plan(offset, RUN_COUNT_MAX).entries()
-            times = Times(now_ms, due_at_most, self._copied_until_ms)
-            run = yield from self.runs.find(data, offset, times, self._destinations.has)
-            if run is not None:
-                return run
-            data = data[: BATCH_COUNT_MAX * ENTRY.size]
-        due: list[Due] = []
-        finished = offset
-        for at, (physical_offset, size, due_ms) in enumerate(ENTRY.iter_unpack(data), offset):
-            # A time beyond the level's delay means that the clock was set back; as in RocketMQ,
-            # such a message is delivered now.
-            if now_ms < due_ms <= due_at_most:
-                return DueBatch(due, is_behind=False)
-            finished = max(finished, level.ahead.get(at, (0, 0))[0])
-            if at < finished:
-                continue
-            entry = Due(at, physical_offset, None)
-            if size not in {0, FILLER_SIZE}:
-                entry = yield from self._entry(entry, due_ms)
-            due.append(entry)
-        return DueBatch(due, is_behind=len(data) == BATCH_COUNT_MAX * ENTRY.size)
-
-    def _entry(self, entry: Due, due_ms: int) -> Lookup[Due]:
-        """Return the entry with the message to store."""
-        record = yield from self._store.reader.read_record(entry.physical_offset)
-        if record is None:
-            self._log.warning("delay.record_missing", physical_offset=entry.physical_offset)
-            return entry
-        message = delivered(record, host=self._host)
-        queue_id = self._destinations.queue_id(message.topic, message.queue_id)
-        reason = queue_id if isinstance(queue_id, Reason) else None
-        place = PARKED_TOPIC, 0
-        if not isinstance(queue_id, Reason):
-            message.queue_id = queue_id
-            place = message.topic, queue_id
-        if due_ms <= self._copied_until_ms:
-            is_copied = yield from self._is_copied(record, message, due_ms, place)
-            if is_copied:
-                self.skipped_count += 1
-                return entry
-        return entry._replace(message=message, reason=reason)
-
-    def _is_copied(
-        self, record: MessageRecord, message: NewMessage, due_ms: int, place: tuple[str, int]
-    ) -> Lookup[bool]:
-        """Return whether the log already contains the delivered or parked copy.
-
-        Clients choose the unique key, so the queue, the retry count and the body must match too.
-        Parked copies have more properties.
-        """
-        key = record.properties.get(PropertyKey.UNIQUE_KEY)
-        if key is None:
-            return False
-        found = yield from self._store.reader.query(
-            place[0], key, QUERY_COUNT_MAX, due_ms, self._copied_until_ms
-        )
-        return any(
-            copy.queue_id == place[1]
-            and copy.reconsume_times == record.reconsume_times
-            and copy.body == record.body
-            and copy.properties_text.startswith(message.properties)
-            for copy in found.records
-        )
+        level.is_behind = False
+        if run == level.run:
+            self._deliver_each(level, entries)
+        level.is_reading = False
 
     def _stored(
         self, level: Level, run: int, entry: Due, message: NewMessage, result: PutResult
@@ -365,7 +283,11 @@ class Delays:
             return
         level.pending_count -= 1
         if self._is_done(level, run, result):
-            self.delivered_count += 1
+            if message.topic == SCHEDULE_TOPIC:
+                self.moved_count += 1
+                self._delayed(message.queue_id, 1, result.size)
+            else:
+                self.delivered_count += 1
             self._delivered(message.topic, level.number - 1, 1, result.size)
             self._finish(level, entry.queue_offset, result)
 
@@ -410,39 +332,5 @@ class Delays:
             self._read(level)
 
     def _mark_flushed(self) -> None:
-        safe = min(self._store.flushed_offset, self._store.confirm_offset)
-        for level in self._levels.values():
-            while level.marks and level.marks[0][0] <= safe:
-                level.saved_offset = level.marks.popleft()[1]
-                self.is_dirty = True
-                self._note(level)
-
-    def _note(self, level: Level) -> None:
-        if self.noted is None:
-            return
-        if not self._noted:
-            self.noted()
-        self._noted[level.number] = level.saved_offset
-
-    def noted_changes(self) -> list[bytes]:
-        return [encode_json(DelayFile(self._noted))]
-
-    def whole(self) -> Iterator[bytes]:
-        """Yield the positions that may be saved, in the format of `noted_changes`."""
-        yield encode_json(DelayFile({n: level.saved_offset for n, level in self._levels.items()}))
-
-    def become(self, pieces: Sequence[msgspec.Raw]) -> None:
-        """Adopt all positions yielded by another broker's `whole`."""
-        offsets = dict.fromkeys(self._levels, 0)
-        for piece in pieces:
-            offsets |= decode_json(DelayFile, bytes(piece)).offset_table
-        self.adopt(offsets)
-
-    def forget_noted(self) -> None:
-        self._noted = {}
-
-    def apply_changes(self, data: msgspec.Raw) -> None:
-        """Apply a piece of `noted_changes` without noting it; call this before the first step."""
-        for number, offset in decode_json(DelayFile, bytes(data)).offset_table.items():
-            self._level(number).place(offset, offset)
-        self.is_dirty = True
+        safe = min(self._store.upkeep.flusher.flushed_offset, self._store.commit_log.confirm_offset)
+        self.positions.settle(safe)

@@ -8,6 +8,7 @@ messages, and remains responsible for positions and counters.
 """
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,7 +20,7 @@ from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.store.index.keys import KeyedRows
-from cometmq.store.queues.consume_queue import ENTRY
+from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.reader import Reader
 from cometmq.store.reads import Lookup
 from cometmq.store.results import PutResult, PutStatus
@@ -112,6 +113,7 @@ class DueRuns:
                 record_bytes_max=file_size - BLANK_BYTES_MIN,
                 delayed_topic=SCHEDULE_TOPIC,
                 half_topic=HALF_TOPIC,
+                now_ms=times.now_ms,
             )
             if not records.count or not all(has_queues(*target) for target in records.targets()):
                 return None
@@ -175,12 +177,22 @@ class DueRun:
         self.refuse(first, count, PutResult(PutStatus.UNKNOWN_ERROR))
 
 
+class Skip(Enum):
+    """Why an entry of a level needs no delivery."""
+
+    FILLER = "filler"
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    RECALLED = "recalled"
+    COPIED = "copied"
+
+
 class Due(NamedTuple):
-    """One due entry of a level; `message` is None if the entry needs no delivery."""
+    """One due entry of a level."""
 
     queue_offset: int
     physical_offset: int
-    message: NewMessage | None
+    message: NewMessage | Skip
     reason: Reason | None = None
     """Why the message is parked instead of delivered."""
 

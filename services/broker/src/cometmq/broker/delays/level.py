@@ -2,17 +2,36 @@
 """The position of one delay level, which of its messages are finished, and the positions' file."""
 
 from collections import deque
+from typing import Final
 
 import msgspec
 
+from cometmq.broker.delays.recalled import RecalledTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.store.json_config import JsonTable
 
+REPAIR_STEPS_MAX: Final = 300
+"""How many steps (30 s) the damaged messages of a level wait for another copy of the log to repair
+them, until some block has been repaired; they hold up messages more than a batch behind.
+"""
+
 
 class DelayFile(msgspec.Struct, rename="camel"):
-    """The content of delayOffset.json: level -> next queue offset."""
+    """The content of delayOffset.json: level -> next queue offset.
+
+    Compatibility: RocketMQ ignores the recalled messages, so its brokers deliver them.
+    """
 
     offset_table: dict[int, int] = {}
+    recalled: RecalledTable | msgspec.UnsetType = msgspec.UNSET
+
+
+def delay_table(offsets: dict[int, int], recalled: RecalledTable) -> DelayFile:
+    return DelayFile(offsets, recalled or msgspec.UNSET)
+
+
+def recalled_of(table: DelayFile) -> RecalledTable:
+    return {} if isinstance(table.recalled, msgspec.UnsetType) else table.recalled
 
 
 def delay_file(path: str) -> JsonTable[DelayFile]:
@@ -30,8 +49,12 @@ class Level:
         "number",
         "offset",
         "pending_count",
+        "read_end",
+        "read_ms",
+        "repaired_count",
         "run",
         "saved_offset",
+        "waits_left",
     )
 
     def __init__(self, number: int, offset: int) -> None:
@@ -42,8 +65,12 @@ class Level:
         self.run = 0  # changes when the position is set; reads and puts of earlier runs are stale
         self.has_failed = False
         self.is_reading = False
+        self.read_ms = 0  # the clock by which the last reads found what is due
+        self.read_end = 0  # the end of the queue at that time; the clock says nothing of later ones
         self.is_behind = False  # more may be due than one batch takes
         self.is_unreadable = False
+        self.repaired_count = -1  # blocks of the log that had been repaired at the last wait
+        self.waits_left = 0  # steps that damaged messages may still wait for their repair
         self.marks: deque[tuple[int, int]] = deque()  # end of copy in the log, offset behind it
         self.ahead: dict[int, tuple[int, int]] = {}
         """Entries that were finished while an earlier one was not: their first offset, the offset
@@ -58,12 +85,44 @@ class Level:
         self.marks.clear()
         self.ahead.clear()
 
-    def fit(self, first: int, end: int) -> None:
-        """Move the position into the queue, and past entries that are finished."""
-        if not first <= self.offset <= end:
-            self.offset = min(max(self.offset, first), end)
-            self.ahead = {k: v for k, v in self.ahead.items() if k >= self.offset}
+    def fit(self, first: int, end: int) -> bool:
+        """Move the position into the queue, and past entries that are finished.
+
+        Return whether the position that may be saved is lower now. A message that arrives below
+        that position would count as delivered after a restart.
+        """
+        if self.offset > end:
+            is_lower = self.saved_offset > end
+            self.place(end, min(self.saved_offset, end))
+            return is_lower
+        if self.offset < first:
+            self.offset = first
+            self.ahead = {
+                max(k, first): (behind, copy_end)
+                for k, (behind, copy_end) in self.ahead.items()
+                if behind > first
+            }
             self._catch_up()
+        return False
+
+    def awaits_repair(self, repaired_count: int) -> bool:
+        """Count a step in which damaged messages wait; return False if they have waited enough."""
+        if repaired_count != self.repaired_count:
+            self.repaired_count, self.waits_left = repaired_count, REPAIR_STEPS_MAX
+        self.waits_left = max(0, self.waits_left - 1)
+        return self.waits_left > 0
+
+    def is_finished(self, offset: int) -> bool:
+        """Return whether an entry needs no delivery any more."""
+        return offset < self.offset or any(
+            first <= offset < behind for first, (behind, _) in self.ahead.items()
+        )
+
+    def is_passing_on(self, offset: int, due_ms: int) -> bool:
+        """Return whether an entry may have been read, and is not finished yet."""
+        is_read = offset < self.read_end and due_ms <= self.read_ms
+        is_busy = self.is_reading or self.pending_count > 0
+        return is_busy and is_read and not self.is_finished(offset)
 
     def finish(self, first: int, next_offset: int, copy_end: int) -> None:
         """Note that entries need no delivery any more; they may finish in any order.

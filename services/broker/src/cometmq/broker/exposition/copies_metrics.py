@@ -13,25 +13,25 @@ from cometmq.runtime.metrics import Family, Row, counter, gauge, labelled_gauge
 
 def _roles(copies: Joined) -> Iterable[Row]:
     """Yield a row for every role, so that alerts can rely on all series from the start."""
-    current = copies.member.member.role
+    current = copies.inbox.member.role
     return [((role.value,), int(role is current)) for role in Role]
 
 
 def _copies(copies: Joined) -> int:
-    leader = copies.roles.leader
-    return 0 if leader is None else len(in_sync.certain_set(leader.view))
+    leading = copies.current.leading
+    return 0 if leading is None else len(in_sync.certain_set(leading.confirmation.view))
 
 
 def _unconfirmed(copies: Joined) -> int:
-    leader = copies.roles.leader
-    return 0 if leader is None else leader.view.end - leader.view.confirmed
+    leading = copies.current.leading
+    return 0 if leading is None else (view := leading.confirmation.view).end - view.confirmed
 
 
 ELECTION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
     gauge(
         "cometmq_group_electors",
         "Electors that look after this member; -1 while it cannot know, or without a control port.",
-        lambda broker: -1 if (count := broker.elector_count()) is None else count,
+        lambda broker: -1 if (count := broker.replication.elector_count()) is None else count,
     ),
 )
 
@@ -39,7 +39,7 @@ COPIES_FAMILIES: Final[tuple[Family[Joined], ...]] = (
     labelled_gauge("cometmq_group_role", "1 for the role of this member.", ("role",), _roles),
     gauge(
         "cometmq_group_epoch",
-        "Epoch in which this member leads or follows.", lambda g: g.member.member.epoch
+        "Epoch in which this member leads or follows.", lambda g: g.inbox.member.epoch
     ),
     gauge(
         "cometmq_group_promised_epoch",
@@ -61,14 +61,14 @@ COPIES_FAMILIES: Final[tuple[Family[Joined], ...]] = (
     ),
     gauge(
         "cometmq_group_record_reachable", "1 while the consensus record can be read.",
-        lambda g: not g.member.record_fault,
+        lambda g: not g.watch.fault,
     ),
     gauge(
         "cometmq_group_held_requests", "Requests waiting for a switchover to end.",
-        lambda g: g.gate.held_count,
+        lambda g: g.gate.diversion.held_count,
     ),
     counter(
         "cometmq_group_forwarded_requests_total", "Requests forwarded to the master.",
-        lambda g: g.gate.forwarded_count,
+        lambda g: g.gate.diversion.forwarded_count,
     ),
 )  # fmt: skip

@@ -18,10 +18,10 @@ from cometmq.broker.statistics.counters import (
     BROKER_FIGURES,
     GROUP_FIGURES,
     TOPIC_FIGURES,
-    WINDOWS_S,
     BrokerStats,
     Source,
 )
+from cometmq.broker.statistics.rates import WINDOWS_S
 from cometmq.broker.statistics.windows import MINUTE
 from cometmq.remoting.bodies.stats import StatsItem
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
@@ -38,7 +38,7 @@ _MODELS: Final = {"BROADCASTING": "0", "CLUSTERING": "1"}  # the ordinals of Jav
 
 def _minute(stats: BrokerStats, source: Source, figures: Sequence[str], name: str) -> StatsItem:
     """Return the growth of a figure over the last minute."""
-    stats.catch_up(source)
+    stats.sources.catch_up(source)
     if source.windows is None:
         return StatsItem()
     return source.windows.item(MINUTE, figures.index(name), None)
@@ -52,7 +52,7 @@ def _of_broker(name: str) -> Rows:
     def rows(figures: Figures) -> Iterable[Row]:
         broker = figures.broker
         item = _minute(broker.stats, broker.stats, BROKER_FIGURES, name)
-        return [((broker.address,), item.tps)]
+        return [((broker.process.address,), item.tps)]
 
     return rows
 
@@ -91,7 +91,7 @@ def _ends(prefix: str) -> Rows:
 
 def _diffs(is_shown: Callable[[str], bool]) -> Rows:
     def rows(figures: Figures) -> Iterable[Row]:
-        consumers = figures.broker.consumers
+        consumers = figures.broker.clients.consumers
         for one in figures.groups:
             if is_shown(one.topic):
                 group = consumers.group(one.group)
@@ -116,7 +116,7 @@ def _of_lags(value: Callable[[GroupLag], float | None]) -> Rows:
 def _slaves(figures: Figures) -> Iterable[Row]:
     broker = figures.broker
     lags: dict[str, int] = {}
-    for address, lag in broker.replication.slaves.lags(broker.store.confirm_offset):
+    for address, lag in broker.replication.slaves.lags(broker.store.commit_log.confirm_offset):
         host = address.rpartition(":")[0]  # ports change with every connection
         lags[host] = max(lag, lags.get(host, 0))
     return [((host,), lag) for host, lag in lags.items()]
@@ -154,7 +154,7 @@ FAMILIES: Final[tuple[Family[Figures], ...]] = (
     ),
     labelled_gauge(
         "rocketmq_producer_count", "Connected producers.", ("group",),
-        lambda f: [((name,), len(clients)) for name, clients in f.broker.producers.groups()]
+        lambda f: [((name,), len(clients)) for name, clients in f.broker.clients.producers.groups()]
     ),
     labelled_gauge(
         "rocketmq_consumer_tps", "Messages delivered per second.", _GROUP, _of_groups("get_count")
@@ -243,7 +243,7 @@ def _runtime(suffix: str, meaning: str, value: Callable[[Figures], float]) -> Fa
     def rows(figures: Figures) -> Iterable[Row]:
         table = figures.runtime
         if table:  # empty until the disk has been read for the first time
-            address, boot = figures.broker.address, table["bootTimestamp"]
+            address, boot = figures.broker.process.address, table["bootTimestamp"]
             version = table["brokerVersionDesc"], boot, table["brokerVersion"]
             yield (address, "", *version), value(figures)
 
@@ -265,7 +265,7 @@ def _tps(suffix: str, key: str, window: int) -> Family[Figures]:
 def _put_time(suffix: str, name: str) -> Family[Figures]:
     return _runtime(
         f"pmdt_{suffix}", f"Puts of the last minute that took {name}.",
-        lambda f: f.broker.driver.put_times.classes()[name],
+        lambda f: f.broker.driver.sends.put_times.classes()[name],
     )  # fmt: skip
 
 

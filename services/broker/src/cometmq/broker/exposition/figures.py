@@ -48,9 +48,9 @@ class Figures(NamedTuple):
 
 def gather(broker: Broker) -> Steps[Figures]:
     now_ms = broker.clock.now_ms()
-    groups = [] if broker.is_slave else (yield from _group_lags(broker, now_ms))
-    topics = [] if broker.is_slave else (yield from _topic_ends(broker))
-    disk = broker.disk_watch.figures
+    groups = [] if broker.role.is_slave else (yield from _group_lags(broker, now_ms))
+    topics = [] if broker.role.is_slave else (yield from _topic_ends(broker))
+    disk = broker.measured.disk_watch.figures
     runtime = {} if disk is None else runtime_table(broker, disk)
     return Figures(broker, now_ms, groups, topics, runtime, disk)
 
@@ -58,12 +58,12 @@ def gather(broker: Broker) -> Steps[Figures]:
 def _group_lags(broker: Broker, now_ms: int) -> Steps[list[GroupLag]]:
     found: list[GroupLag] = []
     left = STEP_QUEUES
-    groups = dict.fromkeys([*broker.offsets.groups(), *broker.groups.table])
+    groups = dict.fromkeys([*broker.tables.offsets.index.groups(), *broker.tables.groups.table])
     for group in groups:
         for topic in consumed_topics(broker, group):
             queues = progress_in(broker, group, topic)
             row = _row(broker, topic, group, queues, now_ms)
-            if row.lag or broker.offsets.queues(group, topic):
+            if row.lag or broker.tables.offsets.queues(group, topic):
                 found.append(row)
             left -= len(queues)
         left -= 1
@@ -79,9 +79,9 @@ def _row(
     lag = sum(queue.lag for queue in queues)
     lag_ms: int | None = 0
     if lag:
-        since_ms = broker.lag_times.oldest_ms.get((topic, group))
+        since_ms = broker.measured.lag_times.oldest_ms.get((topic, group))
         lag_ms = None if since_ms is None else max(0, now_ms - since_ms)
-    count = broker.topics.table[topic].read_queue_nums
+    count = broker.tables.topics.table[topic].read_queue_nums
     return GroupLag(
         topic,
         group,
@@ -95,7 +95,7 @@ def _row(
 def _topic_ends(broker: Broker) -> Steps[list[TopicEnd]]:
     found: list[TopicEnd] = []
     left = STEP_QUEUES
-    for topic, config in list(broker.topics.table.items()):
+    for topic, config in list(broker.tables.topics.table.items()):
         count = max(config.read_queue_nums, config.write_queue_nums)
         end = sum(broker.store.reader.max_offset(topic, queue_id) for queue_id in range(count))
         found.append(TopicEnd(topic, end))

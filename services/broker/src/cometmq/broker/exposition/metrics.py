@@ -45,18 +45,21 @@ def _get_sizes(broker: Broker) -> Iterable[Row]:
 
 
 def _slow_requests(broker: Broker) -> Iterable[Row]:
-    counts = broker.detours.counts
+    counts = broker.measured.detours.counts
     return [((str(int(code)), reason.value), count) for (code, reason), count in counts.items()]
 
 
 def _delayed(broker: Broker) -> Iterable[Row]:
     """Yield a row for each level that has ever been used."""
-    return [((str(level),), count) for level, count in broker.delay.waiting().items()]
+    return [((str(level),), count) for level, count in broker.deferred.delays.waiting().items()]
 
 
 def _mismatches(broker: Broker) -> Iterable[Row]:
     """Yield a row for each group whose members have different subscriptions."""
-    counts = ((group.name, group.member_subscriptions.count) for group in broker.consumers.groups())
+    counts = (
+        (group.name, group.member_subscriptions.count)
+        for group in broker.clients.consumers.groups()
+    )
     return [((name,), count) for name, count in counts if count > 1]
 
 
@@ -78,68 +81,76 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     counter("cometmq_send_backs_total", "Messages sent back.", lambda b: b.stats.send_back_count),
     counter(
         "cometmq_delayed_delivered_total", "Delayed messages delivered.",
-        lambda b: b.delay.delivered_count,
+        lambda b: b.deferred.delays.delivered_count,
+    ),
+    counter(
+        "cometmq_delayed_moved_total", "Timed messages that moved to another delay level.",
+        lambda b: b.deferred.delays.moved_count,
+    ),
+    counter(
+        "cometmq_delayed_recalled_total", "Delayed messages not delivered, because of a recall.",
+        lambda b: b.deferred.delays.recalled_count,
     ),
     labelled_counter(
         "cometmq_parked_messages_total",
         "Messages that were acknowledged, but could not be stored where they belong.",
-        ("reason",), lambda b: (((reason,), n) for reason, n in b.parking.counts.items()),
+        ("reason",), lambda b: (((reason,), n) for reason, n in b.deferred.parking.counts.items()),
     ),
     counter(
         "cometmq_half_messages_total", "Half messages stored.",
-        lambda b: b.transactions.prepared_count,
+        lambda b: b.deferred.transactions.prepared_count,
     ),
     counter(
         "cometmq_transactions_committed_total", "Half messages committed.",
-        lambda b: b.transactions.committed_count,
+        lambda b: b.deferred.transactions.committed_count,
     ),
     counter(
         "cometmq_transactions_rolled_back_total", "Half messages rolled back.",
-        lambda b: b.transactions.rolled_back_count,
+        lambda b: b.deferred.transactions.rolled_back_count,
     ),
     counter(
         "cometmq_transactions_set_aside_total",
         "Half messages set aside because no producer could end their transactions.",
-        lambda b: b.transactions.aside_count,
+        lambda b: b.deferred.transactions.aside_count,
     ),
     counter(
         "cometmq_transactions_repeated_total", "Requests to end a transaction that had already "
         "ended.",
-        lambda b: b.transactions.repeated_count,
+        lambda b: b.deferred.transactions.repeated_count,
     ),
     counter(
         "cometmq_transaction_checks_total", "Transaction checks sent to producers.",
-        lambda b: b.transactions.asked_count,
+        lambda b: b.deferred.transactions.asked_count,
     ),
     counter(
         "cometmq_transaction_checks_unsent_total",
         "Transaction checks not sent because no producer was connected.",
-        lambda b: b.transactions.unasked_count,
+        lambda b: b.deferred.transactions.unasked_count,
     ),
-    counter("cometmq_commits_total", "Writes by the store.", lambda b: b.driver.commit_count),
+    counter("cometmq_commits_total", "Turns with a commit.", lambda b: b.driver.commit_count),
     counter(
         "cometmq_config_save_failed_total", "Failed attempts to save the configuration tables.",
-        lambda b: b.saver.failed_count,
+        lambda b: b.tables.saver.failed_count,
     ),
     counter(
         "cometmq_journal_bytes_total", "Bytes written to the journal of the tables.",
-        lambda b: b.journal.byte_count if b.journal else 0,
+        lambda b: b.tables.journal.files.byte_count if b.tables.journal else 0,
     ),
     gauge(
         "cometmq_journal_files_bytes", "Size of the journal files.",
-        lambda b: b.journal.size_bytes if b.journal else 0,
+        lambda b: b.tables.journal.size_bytes if b.tables.journal else 0,
     ),
     counter(
         "cometmq_journal_failed_total", "Failed writes and syncs of the journal of the tables.",
-        lambda b: b.journal.failed_count if b.journal else 0,
+        lambda b: b.tables.journal.files.failed_count if b.tables.journal else 0,
     ),
     counter(
         "cometmq_acl_refused_total", "Requests refused by access control.",
-        lambda b: b.acl.control.refused_count if b.acl else 0,
+        lambda b: b.admission.acl.control.refused_count if b.admission.acl else 0,
     ),
     gauge(
         "cometmq_acl_files_broken", "1 while changed account files cannot be used.",
-        lambda b: int(b.acl is not None and b.acl.fault is not None),
+        lambda b: int(b.admission.acl is not None and b.admission.acl.fault is not None),
     ),
     gauge(
         "cometmq_native_lane", "1 while plain sends and pulls take the native path.",
@@ -161,29 +172,38 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         ("code", "reason"),
         _slow_requests,
     ),
-    gauge("cometmq_held_pulls", "Pulls currently held.", lambda b: b.hold.count),
+    gauge("cometmq_held_pulls", "Pulls currently held.", lambda b: b.pending.hold.count),
     gauge(
         "cometmq_waiting_puts", "Sends waiting for a flush or a slave.",
-        lambda b: b.driver.waiting_count,
+        lambda b: b.driver.sends.waiting_count,
     ),
-    gauge("cometmq_topics", "Topics.", lambda b: len(b.topics.table)),
-    gauge("cometmq_groups", "Consumer groups.", lambda b: len(b.groups.table)),
-    gauge("cometmq_producer_clients", "Connected producers.", lambda b: b.producers.client_count),
-    gauge("cometmq_consumer_clients", "Connected consumers.", lambda b: b.consumers.client_count),
+    gauge("cometmq_topics", "Topics.", lambda b: len(b.tables.topics.table)),
+    gauge("cometmq_groups", "Consumer groups.", lambda b: len(b.tables.groups.table)),
+    gauge(
+        "cometmq_producer_clients", "Connected producers.",
+        lambda b: b.clients.producers.client_count,
+    ),
+    gauge(
+        "cometmq_consumer_clients", "Connected consumers.",
+        lambda b: b.clients.consumers.client_count,
+    ),
     gauge(
         "cometmq_producer_groups", "Producer groups with a connected member.",
-        lambda b: b.producers.group_count
+        lambda b: b.clients.producers.group_count
     ),
     gauge(
         "cometmq_consumer_groups", "Consumer groups with a connected member.",
-        lambda b: b.consumers.group_count
+        lambda b: b.clients.consumers.group_count
     ),
     labelled_gauge(
         "cometmq_group_mismatched_subscriptions",
         "Number of different subscriptions in a group whose members disagree.", ("group",),
         _mismatches,
     ),
-    gauge("cometmq_queue_locks", "Queues locked by orderly consumers.", lambda b: b.locks.count),
+    gauge(
+        "cometmq_queue_locks", "Queues locked by orderly consumers.",
+        lambda b: b.clients.locks.count,
+    ),
     gauge(
         "cometmq_namesrv_registered", "Name servers that list this broker.",
         lambda b: b.registration.up_count,
@@ -206,7 +226,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "cometmq_send_seconds",
         "Time from a put to its answer; all messages in a commit are counted with the time of the"
         " oldest one.",
-        lambda b: b.driver.put_seconds,
+        lambda b: b.driver.sends.put_seconds,
     ),
     histogram(
         "cometmq_pull_seconds",
@@ -216,15 +236,15 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     histogram(
         "cometmq_store_sync_seconds",
-        "Duration of a sync of the log.", lambda b: b.driver.sync_seconds
+        "Duration of a sync of the log.", lambda b: b.driver.sends.sync_seconds
     ),
 )  # fmt: skip
 
 
 def _members(figures: Figures) -> Iterable[Row]:
     """Yield a row for every group, so that alerts notice groups that have lost all members."""
-    consumers = figures.broker.consumers
-    counts = dict.fromkeys(figures.broker.groups.table, 0)
+    consumers = figures.broker.clients.consumers
+    counts = dict.fromkeys(figures.broker.tables.groups.table, 0)
     counts |= {group.name: len(group.clients) for group in consumers.groups()}
     return [((name,), count) for name, count in counts.items()]
 
@@ -234,8 +254,8 @@ def _stranded(figures: Figures) -> Iterable[Row]:
     for row in figures.groups:
         if row.stranded:
             yield (row.topic, row.group), row.stranded
-    levels = figures.broker.delay.stranded()
-    if levels and not figures.broker.is_slave:
+    levels = figures.broker.deferred.delays.stranded()
+    if levels and not figures.broker.role.is_slave:
         yield (SCHEDULE_TOPIC, SCHEDULE_GROUP), sum(levels.values())
 
 
@@ -274,7 +294,7 @@ LIMIT_FAMILIES: Final[tuple[Family[Sequence[RowLimit]], ...]] = (
 def _slave_lags(broker: Broker) -> Iterable[Row]:
     """Yield one row per host, for its slowest connection, so that reconnects add no series."""
     lags: dict[str, int] = {}
-    for address, lag in broker.replication.slaves.lags(broker.store.confirm_offset):
+    for address, lag in broker.replication.slaves.lags(broker.store.commit_log.confirm_offset):
         host = address.rpartition(":")[0]
         lags[host] = max(lag, lags.get(host, 0))
     return [((host,), lag) for host, lag in lags.items()]
@@ -296,7 +316,7 @@ def _is_following(broker: Broker) -> bool:
 
 
 REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
-    gauge("cometmq_broker_is_slave", "1 on a slave.", lambda b: b.is_slave),
+    gauge("cometmq_broker_is_slave", "1 on a slave.", lambda b: b.role.is_slave),
     gauge(
         "cometmq_slaves", "Slaves following this broker.",
         lambda b: len(b.replication.slaves.following()),
@@ -324,7 +344,7 @@ REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
     gauge(
         "cometmq_replica_behind_bytes",
         "Bytes of the master's log that a slave lacked when it last asked.",
-        lambda b: b.replication.following.behind_bytes(b.store.confirm_offset),
+        lambda b: b.replication.following.behind_bytes(b.store.commit_log.confirm_offset),
     ),
     counter(
         "cometmq_replica_received_bytes_total", "Log bytes that a slave has copied.",
@@ -414,7 +434,7 @@ def collectors(broker: Broker, transport: Callable[[], TransportStats]) -> list[
         StatsCollector(FAMILIES, lambda: broker, common, limits[0]),
         FigureCollector(broker, tables, limits[1]),
         StatsCollector(LIMIT_FAMILIES, lambda: limits, common),
-        StatsCollector(LIMIT_TABLE_FAMILIES, lambda: broker.limits, {"server": "broker"}),
+        StatsCollector(LIMIT_TABLE_FAMILIES, lambda: broker.admission.limits, {"server": "broker"}),
         StatsCollector(REPLICATION_FAMILIES, lambda: broker, common),
         StatsCollector(STORE_FAMILIES, broker.store.stats, common),
         StatsCollector(TRANSPORT_FAMILIES, transport, {"server": "broker"}),

@@ -17,10 +17,10 @@ from cometmq.runtime.metrics import StatsCollector
 
 def copies_fault(copies: Joined) -> str | None:
     """Return why a member neither serves requests nor follows a master, or None."""
-    member = copies.member.member
+    member = copies.inbox.member
     if member.role in (Role.FENCED, Role.FAILED, Role.RECOVERING) or not member.epoch:
         text = f"this member of the broker group is {member.role}"
-        fault = copies.member.record_fault
+        fault = copies.watch.fault
         return f"{text} and cannot read the record: {fault}" if fault else text
     return None
 
@@ -29,9 +29,9 @@ def attach(admin: AdminHttp, broker: Broker, server: Server[Broker], copies: Joi
     """Add the broker's metrics, settings and readiness to the HTTP port."""
 
     def settings_text() -> str:
-        return broker.loaded.as_table()
+        return broker.config.loaded.as_table()
 
-    broker.is_observed = True
+    broker.measured.is_observed = True
     watch_disk(broker)
     for source in metrics.collectors(broker, server.stats):
         admin.registry.add(source)
@@ -40,7 +40,7 @@ def attach(admin: AdminHttp, broker: Broker, server: Server[Broker], copies: Joi
     admin.add_ready_check("name", lambda: broker.registration.name_fault)
     admin.add_ready_check("routes", lambda: broker.registration.route_fault)
     admin.add_ready_warning("routes", lambda: broker.registration.route_gap)
-    if (acl := broker.acl) is not None:
+    if (acl := broker.admission.acl) is not None:
         admin.add_ready_check("accounts", lambda: acl.gap)
         admin.add_ready_warning("accounts", lambda: acl.warning)
     admin.add_ready_check("replication", partial(replication_fault, broker))
@@ -52,4 +52,4 @@ def attach(admin: AdminHttp, broker: Broker, server: Server[Broker], copies: Joi
         admin.add_ready_warning("elector", partial(elector_gap, broker))
         admin.registry.add(StatsCollector(ELECTION_FAMILIES, lambda: broker, labels))
     admin.add_settings("broker", settings_text)
-    admin.add_settings("sends", lambda: broker.send_path)
+    admin.add_settings("sends", lambda: broker.process.send_path)

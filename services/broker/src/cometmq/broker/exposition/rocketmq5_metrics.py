@@ -86,21 +86,23 @@ def _program(client: Client) -> tuple[str, str]:
 
 
 def _producers(figures: Figures) -> Iterable[Row]:
-    clients = (client for _, clients in figures.broker.producers.groups() for client in clients)
+    clients = (
+        client for _, clients in figures.broker.clients.producers.groups() for client in clients
+    )
     return list(Counter(map(_program, clients)).items())
 
 
 def _consumers(figures: Figures) -> Iterable[Row]:
-    for group in figures.broker.consumers.groups():
+    for group in figures.broker.clients.consumers.groups():
         mode = "push" if group.consume_type == "CONSUME_PASSIVELY" else "pull"
         for program, count in Counter(map(_program, group.clients.values())).items():
             yield (group.name, *program, mode), count
 
 
 def _latencies(figures: Figures) -> Iterable[tuple[Sequence[str], Buckets]]:
-    broker = figures.broker
+    broker, sends = figures.broker, figures.broker.driver.sends
     return (
-        (("remoting", "send_message_v2", "false"), in_milliseconds(broker.driver.put_seconds)),
+        (("remoting", "send_message_v2", "false"), in_milliseconds(sends.put_seconds)),
         (("remoting", "pull_message", "false"), in_milliseconds(broker.stats.pull_seconds)),
     )
 
@@ -157,23 +159,24 @@ FAMILIES: Final[tuple[Family[Figures], ...]] = (
         "rocketmq_processor_watermark", "Waiting requests: sends waiting for the disk or a slave,"
         " pulls waiting for the disk.", ("processor",),
         lambda f: (
-            (("send",), f.broker.driver.waiting_count), (("pull",), len(f.broker.driver.reads)),
+            (("send",), f.broker.driver.sends.waiting_count),
+            (("pull",), len(f.broker.driver.reads)),
         ),
     ),
     gauge(
         "rocketmq_broker_permission", "`brokerPermission`: 2 write, 4 read.",
         lambda f: f.broker.settings.broker_permission
     ),
-    gauge("rocketmq_topic_number", "Topics.", lambda f: len(f.broker.topics.table)),
+    gauge("rocketmq_topic_number", "Topics.", lambda f: len(f.broker.tables.topics.table)),
     gauge("rocketmq_consumer_group_number", "Consumer groups.",
-          lambda f: len(f.broker.groups.table)),
+          lambda f: len(f.broker.tables.groups.table)),
     labelled_counter(
         "rocketmq_commit_messages_total", "Half messages committed.", (),
-        lambda f: (((), f.broker.transactions.committed_count),)
+        lambda f: (((), f.broker.deferred.transactions.committed_count),)
     ),
     labelled_counter(
         "rocketmq_rollback_messages_total", "Half messages rolled back.", (),
-        lambda f: (((), f.broker.transactions.rolled_back_count),)
+        lambda f: (((), f.broker.deferred.transactions.rolled_back_count),)
     ),
     gauge(
         "rocketmq_storage_size",
@@ -185,7 +188,7 @@ FAMILIES: Final[tuple[Family[Figures], ...]] = (
     ),
     gauge(
         "rocketmq_storage_dispatch_behind_bytes", "Log bytes not yet visible to consumers.",
-        _behind(lambda b: b.store.confirm_offset)
+        _behind(lambda b: b.store.commit_log.confirm_offset)
     ),
     gauge(
         "rocketmq_storage_message_reserve_time", "Age in milliseconds of the oldest message.",

@@ -9,23 +9,20 @@ Compatibility: consumerFilter.json and the version rules are RocketMQ's. Loaded 
 as if they had died 30 s before startup.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from cometmq.broker.filters.arriving import ArrivingFilters
 from cometmq.broker.filters.bloom import BloomPlaces, bloom_places
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
-from cometmq.broker.filters.waiting import Compiling, chars_of
-from cometmq.broker.limits import FILTER_CHARS, FILTERS, Room
-from cometmq.broker.names import TOPIC_CHARS_MAX
+from cometmq.broker.limits import Room
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
-from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.runtime.limits import LimitReached
 from cometmq.store.json_config import JsonTable
@@ -88,6 +85,13 @@ class BloomSize(msgspec.Struct, frozen=True):
     error_percent: int = 20
     expected_count: int = 32
 
+    def places(self, group: str, topic: str) -> BloomPlaces:
+        return bloom_places(
+            f"{group}#{topic}",
+            error_percent=self.error_percent,
+            expected_count=self.expected_count,
+        )
+
 
 class FilterSubscriptions:
     def __init__(
@@ -108,16 +112,12 @@ class FilterSubscriptions:
         self.noted: Callable[[], None] | None = None
         self._noted: dict[tuple[str, str], None] = {}  # group and topic
         self._clock_ms = clock_ms
-        self.compiler = compiler or Compiler(clock_ms)
+        self.arriving = ArrivingFilters(compiler or Compiler(clock_ms), self._add_ready, log)
         self._bloom = bloom or BloomSize()
         self._keep_dead_ms = keep_dead_ms
         self._log = log
         self._filters: dict[str, dict[str, FilterData]] = {}  # group -> topic -> filter
         self._count = self._chars = 0
-        self._owners: dict[tuple[str, str], str] = {}  # of filters added by peers in this run
-        self.released: Callable[[str], None] = lambda _peer: None
-        """Called with the peer of each filter that is removed."""
-        self._compiling = Compiling()
         loaded = file.load() if file is not None else None
         for topic in loaded.filter_data_by_topic.values() if loaded is not None else ():
             for data in topic.group_filter_data.values():
@@ -147,7 +147,7 @@ class FilterSubscriptions:
         for the connection with this address.
         """
         if data.expression_type == EXPRESSION_TYPE:
-            self.compiler.check(data.expression, peer)
+            self.arriving.compiler.check(data.expression, peer)
         return data.compiled()
 
     def register(
@@ -166,23 +166,18 @@ class FilterSubscriptions:
                 try:
                     self._register(group, subscription, room)
                 except LimitReached as error:
-                    self._refuse(group, subscription)
+                    self.arriving.refuse(group, subscription)
                     refusal = error
         for topic, data in self._filters.get(group, {}).items():
             if topic not in wanted:
                 self._mark_dead(data)
-        self._cancel_compiling(group, wanted)
+        self.arriving.cancel(group, wanted)
         if refusal is not None:
             raise refusal
 
-    def _cancel_compiling(self, group: str, wanted: Collection[str]) -> None:
-        for topic in self._compiling.others(group, wanted):
-            self._compiling.remove(group, topic)
-            self._disown(group, topic)
-
     def unregister(self, group: str) -> None:
         """Mark a group's filters dead after its last member has left."""
-        self._cancel_compiling(group, ())
+        self.arriving.cancel(group)
         for data in self._filters.get(group, {}).values():
             self._mark_dead(data)
 
@@ -258,70 +253,27 @@ class FilterSubscriptions:
     def _register(self, group: str, subscription: SubscriptionData, room: Room | None) -> None:
         old = self.get(subscription.topic, group)
         version = subscription.sub_version
-        if old is None:
-            self._add(group, subscription, room)
-        elif version < old.client_version:
+        if old is not None and version < old.client_version:
             return
-        elif version == old.client_version or (
-            old.expression == subscription.sub_string
-            and old.expression_type == subscription.expression_type
+        if old is not None and (
+            version == old.client_version
+            or (
+                old.expression == subscription.sub_string
+                and old.expression_type == subscription.expression_type
+            )
         ):
             self._revive(old, version)
-        else:
-            if room is not None:  # if there is no room for the new one, the old one remains
-                self._admit(group, subscription, room)
-            self._remove(group, subscription.topic, is_replaced=True)
-            self._start(group, subscription, room)
-
-    def _admit(self, group: str, subscription: SubscriptionData, room: Room) -> None:
-        """Raise LimitReached if there is no room for a filter, or for its characters."""
-        key = group, subscription.topic
-        count, chars = self._compiling.count, self._compiling.chars
-        if (replaced := self._compiling.get(group, subscription.topic)) is not None:
-            count, chars = count - 1, chars - chars_of(replaced)
-        room.check_journal()
-        room.check(FILTER_CHARS, self._chars + chars + chars_of(subscription))
-        if key in self._owners:
             return
-        room.admit(FILTERS, self._count + count)
-        self._owners[key] = room.peer
-
-    def _disown(self, group: str, topic: str) -> None:
-        owner = self._owners.pop((group, topic), None)
-        if owner is not None:
-            self.released(owner)
-
-    def _add(self, group: str, subscription: SubscriptionData, room: Room | None) -> None:
-        if room is not None:
-            self._admit(group, subscription, room)
-        self._start(group, subscription, room)
-
-    def _start(self, group: str, subscription: SubscriptionData, room: Room | None) -> None:
-        """Add a filter once it is compiled."""
-        key = group, subscription.topic
-        self._compiling.add(group, subscription)
-        try:
-            self.compiler.when_ready(
-                subscription.sub_string,
-                partial(self._add_ready, group, subscription),
-                "" if room is None else room.address,
-            )
-        except SystemBusy:
-            self._compiling.remove(*key)
-            self._disown(*key)
-            self._refuse(group, subscription)
-
-    def _refuse(self, group: str, subscription: SubscriptionData) -> None:
-        topic = subscription.topic[:TOPIC_CHARS_MAX]
-        self._log.warning("filter.refused", group=group, topic=topic)
+        if room is not None:  # if there is no room for the new one, the old one remains
+            self.arriving.admit(group, subscription, room, count=self._count, chars=self._chars)
+        if old is not None:
+            self._remove(group, subscription.topic, is_replaced=True)
+        self.arriving.start(group, subscription, "" if room is None else room.address)
 
     def _add_ready(self, group: str, subscription: SubscriptionData) -> None:
         topic, expression = subscription.topic, subscription.sub_string
-        if self._compiling.get(group, topic) is not subscription:
-            return  # the group has left or changed its subscription meanwhile
-        self._compiling.remove(group, topic)
         data = FilterData(
-            bloom_filter_data=self._places(group, topic),
+            bloom_filter_data=self._bloom.places(group, topic),
             born_time=self._clock_ms(),
             client_version=subscription.sub_version,
             consumer_group=group,
@@ -330,7 +282,7 @@ class FilterSubscriptions:
             topic=topic,
         )
         if data.compiled() is None:
-            self._disown(group, topic)
+            self.arriving.disown(group, topic)
             self._log.warning(
                 "filter.invalid", group=group, topic=topic, expression=expression[:EXPRESSION_SHOWN]
             )
@@ -344,15 +296,8 @@ class FilterSubscriptions:
         if data.dead_time == 0:
             data.dead_time = max(data.born_time, self._clock_ms() - _DEAD_BEFORE_START_MS)
         data.dead = data.is_dead
-        data.bloom_filter_data = self._places(data.consumer_group, data.topic)
+        data.bloom_filter_data = self._bloom.places(data.consumer_group, data.topic)
         self._put(data)
-
-    def _places(self, group: str, topic: str) -> BloomPlaces:
-        return bloom_places(
-            f"{group}#{topic}",
-            error_percent=self._bloom.error_percent,
-            expected_count=self._bloom.expected_count,
-        )
 
     def _put(self, data: FilterData) -> None:
         self.version += 1
@@ -369,7 +314,7 @@ class FilterSubscriptions:
         self._count -= 1
         self._chars -= len(topic) + len(data.expression)
         if not is_replaced:
-            self._disown(group, topic)
+            self.arriving.disown(group, topic)
         self._note(group, topic)
 
     def _mark_dead(self, data: FilterData) -> None:

@@ -6,7 +6,6 @@ from functools import wraps
 from typing import Any, Final
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers import (
     acl,
     admin,
@@ -19,6 +18,7 @@ from cometmq.broker.handlers import (
     progress,
     pull,
     queries,
+    recalls,
     replies,
     resets,
     send,
@@ -27,6 +27,7 @@ from cometmq.broker.handlers import (
     topics,
     transactions,
 )
+from cometmq.broker.statistics.detours import SlowReason
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands import COMMANDS, handlers_of
 from cometmq.remoting.commands.table import Service
@@ -35,7 +36,7 @@ from cometmq.remoting.transport.dispatch import Handler, Result
 
 _MODULES: Final = (
     acl, admin, client_calls, clients, locks, maintenance, offsets, overview, progress, pull,
-    queries, replies, resets, send, send_back, subscription_groups, topics, transactions,
+    queries, recalls, replies, resets, send, send_back, subscription_groups, topics, transactions,
 )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def _noted(code: int, handler: Handler[Broker]) -> Handler[Broker]:
     @wraps(handler)
     def noted(broker: Broker, call: Call[Any]) -> Result:
         if broker.lane is not None:
-            broker.detours.note(code, SlowReason.NO_NATIVE_FORM)
+            broker.measured.detours.note(code, SlowReason.NO_NATIVE_FORM)
         return handler(broker, call)
 
     return noted

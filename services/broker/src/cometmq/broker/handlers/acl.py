@@ -106,7 +106,7 @@ def get_broker_cluster_acl_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
     return Reply(
         header=GetBrokerClusterAclInfoReply(
             broker_name=broker.settings.broker_name,
-            broker_addr=broker.address,
+            broker_addr=broker.process.address,
             cluster_name=broker.settings.broker_cluster_name,
             version=encode_json(accounts.version).decode(),
             all_acl_file_version=encode_json(accounts.versions).decode(),
@@ -132,9 +132,9 @@ def get_broker_cluster_acl_config(broker: Broker, call: Call[NoHeader]) -> Reply
 
 
 def _keeper(broker: Broker, error: type[CodedError]) -> AclKeeper:
-    if broker.acl is None:
+    if broker.admission.acl is None:
         raise error(IS_OFF)
-    return broker.acl
+    return broker.admission.acl
 
 
 async def _change(

@@ -3,7 +3,7 @@
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
@@ -22,7 +22,7 @@ from cometmq.remoting.bodies.connections import (
     ProducerInfo,
     ProducerTable,
 )
-from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.command import OK, Call, Reply
@@ -33,27 +33,45 @@ from cometmq.remoting.commands.admin import (
     ViewBrokerStatsData,
 )
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.errors import ConsumerNotOnline, ServerError, SettingsError
+from cometmq.remoting.errors import (
+    ConsumerNotOnline,
+    RemoteProtocolError,
+    ServerError,
+    SettingsError,
+)
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.types import language_of
 from cometmq.runtime import properties
 from cometmq.runtime.settings import Loaded
 from cometmq.store.reads import Lookup
 
+T = TypeVar("T")
+
 _REGISTERED: Final = frozenset(("brokerPermission", "autoCreateTopicEnable"))
 """Settings that change what the broker registers with the name servers."""
 
 
+def json_body(call: Call[Any], type_: type[T]) -> T:
+    """Return the typed body of a request; raise CommandError if it is malformed.
+
+    That is the sender's error, so it gets an error answer and no log line.
+    """
+    try:
+        return decode_json(type_, call.body)
+    except RemoteProtocolError as error:
+        raise ServerError(f"the body is not a valid {type_.__name__}: {error}") from error
+
+
 def refuse_on_slave(broker: Broker) -> None:
     """Refuse a change on a slave, which copies its tables from the master."""
-    if not broker.is_master:
+    if not broker.role.is_master:
         raise ServerError(remarks.SLAVE_MODIFY_REFUSED)
 
 
 async def save_table(broker: Broker, table: Saved) -> None:
     """Wait until the current content of a table is on disk; raise CommandError if saving fails."""
     try:
-        await broker.saver.save(table)
+        await broker.tables.saver.save(table)
     except OSError as error:
         name = table.file.path.name
         raise ServerError(f"changed, but {name} cannot be saved yet: {error.strerror}") from error
@@ -82,23 +100,23 @@ async def change_settings(
     Unless `must_save` is set, a failure to save is ignored: in a pod the file belongs to the
     operator, and is read-only.
     """
-    changed = _updated(broker, changes).changed_since(broker.loaded)
+    changed = _updated(broker, changes).changed_since(broker.config.loaded)
     if not changed:
         return ()
 
     kept = {name: value for name, value in changes.items() if name in changed}
-    if broker.settings_file is not None:
+    if broker.config.file is not None:
         try:
-            await broker.settings_file.save(kept)
+            await broker.config.file.save(kept)
         except OSError as error:
-            path = broker.settings_file.path
+            path = broker.config.file.path
             if must_save:
                 raise ServerError(f"cannot save {path}: {error.strerror}") from error
             broker.log.warning("settings.unsaved", path=str(path), error=error.strerror)
     _apply(broker, _updated(broker, kept))
     broker.log.info("settings.changed", peer=peer, **kept)
     if not changed.isdisjoint(_REGISTERED):
-        broker.topics.touch()
+        broker.tables.topics.touch()
         await broker.registration.announce()
     if "namesrvAddr" in changed:
         broker.registration.use_addresses(broker.settings.namesrv_addr)
@@ -107,9 +125,10 @@ async def change_settings(
 
 def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Return all settings, including keys in the file that only RocketMQ uses."""
-    version = encode_json(broker.settings_version).decode()
+    version = encode_json(broker.config.version).decode()
     return Reply(
-        header=GetBrokerConfigReply(version=version), body=broker.loaded.as_properties().encode()
+        header=GetBrokerConfigReply(version=version),
+        body=broker.config.loaded.as_properties().encode(),
     )
 
 
@@ -122,24 +141,26 @@ def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
     def answer(disk: DiskFigures) -> None:
         call.answer(Reply(body=encode_json(KVTable(table=runtime_table(broker, disk)))))
 
-    lookup = broker.store.reader.read_record(broker.store.stats().min_offset)
+    lookup = broker.store.reader.stored_record(broker.store.stats().min_offset)
     look_up(broker, call, lookup, read)
 
 
 async def get_all_consumer_offset(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Return all committed offsets, for slaves."""
-    return Reply(body=await broker.incremental.run(broker.offsets.encode(), call.peer))
+    return Reply(
+        body=await broker.pending.incremental.run(broker.tables.offsets.encode(), call.peer)
+    )
 
 
 def get_all_delay_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Return the progress of each delay level, for slaves."""
-    return Reply(body=encode_json(broker.delay.as_table()))
+    return Reply(body=encode_json(broker.deferred.delays.positions.as_table()))
 
 
 def get_consumer_connection_list(broker: Broker, call: Call[GetConsumerConnectionList]) -> Reply:
     """Return the members and subscriptions of a connected group."""
     name = call.header.consumer_group
-    group = broker.consumers.group(name)
+    group = broker.clients.consumers.group(name)
     if group is None:
         raise ConsumerNotOnline(remarks.group_not_online(name))
     connections = ConsumerConnections(
@@ -154,7 +175,7 @@ def get_consumer_connection_list(broker: Broker, call: Call[GetConsumerConnectio
 
 def get_producer_connection_list(broker: Broker, call: Call[GetProducerConnectionList]) -> Reply:
     name = call.header.producer_group
-    clients = broker.producers.clients(name)
+    clients = broker.clients.producers.clients(name)
     if not clients:
         raise ServerError(remarks.producer_group_not_exist(name))
     connections = ProducerConnections(connection_set=[connection_of(client) for client in clients])
@@ -165,7 +186,7 @@ def get_all_producer_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
     origin_ms = broker.clock.now_ms() - broker.clock.monotonic_ms()
     table = {
         group: [_producer(client, origin_ms) for client in clients]
-        for group, clients in broker.producers.groups()
+        for group, clients in broker.clients.producers.groups()
     }
     return Reply(body=encode_json(ProducerTable(data=table)))
 
@@ -189,7 +210,7 @@ def stored_ms(broker: Broker, queue: MessageQueue, offset: int) -> Lookup[int]:
 
 def _updated(broker: Broker, changes: Mapping[str, str]) -> Loaded[BrokerSettings]:
     try:
-        loaded = broker.loaded.updated(changes)
+        loaded = broker.config.loaded.updated(changes)
         parse_addresses(loaded.value.namesrv_addr)
     except SettingsError as error:
         raise ServerError(str(error)) from error
@@ -200,7 +221,7 @@ def _apply(broker: Broker, loaded: Loaded[BrokerSettings]) -> None:
     broker.driver.commit()  # messages sent before the change keep the old settings
     broker.apply(loaded)
     broker.store.apply(loaded.value)
-    broker.settings_version = broker.settings_version.next_version(broker.clock.now_ms())
+    broker.config.version = broker.config.version.next_version(broker.clock.now_ms())
 
 
 def _producer(client: Client, origin_ms: int) -> ProducerInfo:

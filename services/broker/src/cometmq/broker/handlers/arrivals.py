@@ -34,11 +34,11 @@ class Arrivals:
         self._flush = flush
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
-        broker.store.add_arrival_listener(broker.hold.note_arrivals)
+        broker.store.publisher.listeners.append(broker.pending.hold.note_arrivals)
         broker.driver.turn.wake.connect(self._serve)
 
     def _serve(self) -> None:
-        hold = self._broker.hold
+        hold = self._broker.pending.hold
         if hold.ready:
             # The send's answer leaves before the work on woken pulls begins.
             self._flush()
@@ -56,9 +56,9 @@ class Arrivals:
 
 def _serve_held(broker: Broker) -> None:
     """Answer woken pulls, and test new messages against the filters that read records."""
-    for held in broker.hold.take_ready(RESUMES_MAX):
+    for held in broker.pending.hold.take_ready(RESUMES_MAX):
         resume(broker, held)
-    for held in broker.hold.take_unsure():
+    for held in broker.pending.hold.take_unsure():
         _look(broker, held)
 
 
@@ -81,10 +81,10 @@ def _looked(broker: Broker, held: HeldPull, result: GetResult) -> None:
         _wake(broker, held)
         return
     held.tested_offset = result.next_offset
-    if broker.hold.is_behind(held, broker.store.reader.max_offset):
+    if broker.pending.hold.is_behind(held, broker.store.reader.max_offset):
         _look(broker, held)
 
 
 def _wake(broker: Broker, held: HeldPull) -> None:
-    if broker.hold.release(held):
+    if broker.pending.hold.release(held):
         resume(broker, held)

@@ -75,7 +75,7 @@ async def invoke_broker_to_get_consumer_status(
     The result omits members that do not answer in time.
     """
     header = call.header
-    group = broker.consumers.group(header.group)
+    group = broker.clients.consumers.group(header.group)
     if group is None:
         raise ServerError(remarks.no_consumer_online(header.group))
     only = (header.client_addr or "").strip()
@@ -118,8 +118,8 @@ async def ask_subscriptions(broker: Broker, call: Call[Any], name: str) -> None:
     """Ask the client of a request what its member of a group subscribes to, and note the answer, if
     there is one. Raise LimitReached if there is no room for it.
     """
-    key, asking = (call.peer, name), broker.told.asking
-    if broker.told.group(*key, broker.clock.monotonic_ms()) is not None:
+    key, asking = (call.peer, name), broker.clients.told.asking
+    if broker.clients.told.group(*key, broker.clock.monotonic_ms()) is not None:
         return  # told while this pull waited for its turn
     if key in asking:
         await asyncio.wait([asking[key]])
@@ -141,17 +141,17 @@ async def _ask_subscriptions(broker: Broker, call: Call[Any], name: str) -> None
     except CometError as error:
         broker.log.debug("subscriptions.untold", group=name, error=describe(error))
         return
-    if not call.peer.is_open or broker.consumers.group(name) is not None:
+    if not call.peer.is_open or broker.clients.consumers.group(name) is not None:
         return
     data = ConsumerData(
         group_name=name,
         message_model=info.properties.get("messageModel", "CLUSTERING"),
         subscription_data_set=info.subscription_set,
     )
-    room = broker.room(call)
+    room = broker.admission.room(call)
     room.check(GROUP_SUBSCRIPTIONS, len(info.subscription_set), f"the group {name}")
-    broker.registered.admit(call.peer, name, consumer_size("", data), room, consumes=True)
-    broker.told.note(call.peer, data, broker.clock.monotonic_ms())
+    broker.clients.registered.admit(call.peer, name, consumer_size("", data), room, consumes=True)
+    broker.clients.told.note(call.peer, data, broker.clock.monotonic_ms())
 
 
 async def consume_message_directly(broker: Broker, call: Call[ConsumeMessageDirectly]) -> Reply:
@@ -176,7 +176,7 @@ async def _stored_message(broker: Broker, message_id: str | None) -> bytes:
 
 def _online(broker: Broker, group_name: str, client_id: str | None) -> Client:
     """Return a member of a group; raise CommandError if it is offline or too old."""
-    group = broker.consumers.group(group_name)
+    group = broker.clients.consumers.group(group_name)
     members = () if group is None else group.clients.values()
     client = next((member for member in members if member.client_id == client_id), None)
     if client is None:

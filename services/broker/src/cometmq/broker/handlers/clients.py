@@ -3,12 +3,13 @@
 
 from functools import partial
 
+from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.clients.registered import consumer_size, producer_size
+from cometmq.broker.clients.registered import Place, consumer_size, producer_size
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
-from cometmq.broker.handlers.bodies import json_body
+from cometmq.broker.handlers.admin import json_body
 from cometmq.broker.handlers.deferred_answers import answer
 from cometmq.broker.limits import (
     GROUP_SUBSCRIPTIONS,
@@ -33,6 +34,7 @@ from cometmq.remoting.commands.clients import (
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError, SubscriptionParseFailed
 from cometmq.remoting.message.flags import TopicSysFlag
+from cometmq.runtime.acl.accounts import Accounts
 from cometmq.runtime.limits import LimitReached
 
 
@@ -43,7 +45,7 @@ def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
     is refused: a client whose last group does not fit must not lose the groups that it has.
     """
     beat = json_body(call, Heartbeat)
-    room = broker.room(call)
+    room = broker.admission.room(call)
     groups = [consumer.group_name for consumer in beat.consumer_data_set]
     groups += [producer.group_name for producer in beat.producer_data_set]
     room.check(HEARTBEAT_GROUPS, len(groups))
@@ -74,22 +76,24 @@ def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
 def unregister_client(broker: Broker, call: Call[UnregisterClient]) -> Reply:
     header = call.header
     if header.producer_group is not None:
-        broker.producers.unregister(header.producer_group, call.peer)
-        broker.registered.leave(call.peer, header.producer_group, consumes=False)
+        broker.clients.producers.unregister(header.producer_group, call.peer)
+        broker.clients.registered.leave(call.peer, header.producer_group, consumes=False)
     if header.consumer_group is not None:
-        config = broker.groups.get(header.consumer_group)
-        broker.consumers.unregister(
+        config = broker.tables.groups.get(header.consumer_group)
+        broker.clients.consumers.unregister(
             header.consumer_group, call.peer, notify=_may_notify(broker, config)
         )
-        broker.registered.leave(call.peer, header.consumer_group, consumes=True)
-        broker.told.forget(call.peer, header.consumer_group)
+        broker.clients.registered.leave(call.peer, header.consumer_group, consumes=True)
+        broker.clients.told.forget(call.peer, header.consumer_group)
     return OK
 
 
 def disconnect_client(broker: Broker, call: Call[DisconnectClient]) -> DisconnectClientReply:
     """Close the connections of a client, for operators."""
     client_id = call.header.client_id
-    peers = broker.producers.peers_of(client_id) | broker.consumers.peers_of(client_id)
+    peers = broker.clients.producers.peers_of(client_id) | broker.clients.consumers.peers_of(
+        client_id
+    )
     broker.log.info(
         "client.disconnected", client_id=client_id, count=len(peers), by=call.peer.address
     )
@@ -105,7 +109,7 @@ def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup
     are read by nobody. That would be usual for clients of a former slave, which now reach it at the
     address of the group, too, so there they are listed once.
     """
-    group = broker.consumers.group(call.header.consumer_group)
+    group = broker.clients.consumers.group(call.header.consumer_group)
     if group is None:
         raise ServerError(remarks.consumers_offline(call.header.consumer_group))
     ids = group.client_ids()
@@ -123,7 +127,7 @@ def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply | None:
     if kind != EXPRESSION_TYPE or not broker.settings.enable_property_filter:
         raise ServerError(remarks.filter_refused(kind))
     expression = subscription.sub_string
-    broker.filters.compiler.when_ready(
+    broker.tables.filters.arriving.compiler.when_ready(
         expression,
         lambda: answer(broker, call, lambda: _check_expression(expression)),
         call.peer.address,
@@ -141,20 +145,37 @@ def _check_expression(expression: str) -> Reply:
 
 def connection_closed(broker: Broker, peer: Peer) -> None:
     """Unregister the client of a closed connection, and notify the other members of its groups."""
-    broker.registered.drop(peer)
-    broker.told.drop(peer)
-    broker.producers.drop(peer)
-    broker.consumers.drop(peer, notify=broker.settings.notify_consumer_ids_changed_enable)
+    broker.clients.registered.drop(peer)
+    broker.clients.told.drop(peer)
+    broker.clients.producers.drop(peer)
+    broker.clients.consumers.drop(peer, notify=broker.settings.notify_consumer_ids_changed_enable)
+
+
+def accounts_changed(broker: Broker, acl: AclKeeper, before: Accounts) -> None:
+    """Close the connections that have registered a group to which they no longer have a right.
+
+    Otherwise the broker would ask them about transactions, and push replies to them, until they
+    missed their heartbeats for long enough.
+    """
+
+    def may_stay(peer: Peer, account: str | None, place: Place) -> bool:
+        group, consumes = place
+        return acl.control.may_stay(before, account, peer.host, group, consumes=consumes)
+
+    for peer in broker.clients.registered.without_right(may_stay):
+        broker.log.info("client.revoked", peer=peer.address)
+        connection_closed(broker, peer)
+        peer.close()
 
 
 def expire_clients(broker: Broker) -> None:
     """Close clients that missed their heartbeats and drop expired locks; called every 10 s."""
     now_ms = broker.clock.monotonic_ms()
-    for peer in broker.producers.silent(now_ms) | broker.consumers.silent(now_ms):
+    for peer in broker.clients.producers.silent(now_ms) | broker.clients.consumers.silent(now_ms):
         broker.log.warning("client.expired", peer=peer.address)
         connection_closed(broker, peer)
         peer.close()
-    broker.locks.expire(now_ms=now_ms)
+    broker.clients.locks.expire(now_ms=now_ms)
 
 
 def _sql_chars(consumer: ConsumerData) -> int:
@@ -172,16 +193,16 @@ def _register_consumer(broker: Broker, data: ConsumerData, client: Client, room:
     subject = f"the group {data.group_name}"
     room.check(GROUP_SUBSCRIPTIONS, len(data.subscription_data_set), subject)
     size = consumer_size(client.client_id, data)
-    broker.registered.admit(client.peer, data.group_name, size, room, consumes=True)
+    broker.clients.registered.admit(client.peer, data.group_name, size, room, consumes=True)
     try:
         config = _group_with_retry_topic(broker, data, room)
     except LimitReached:
-        if not broker.consumers.has_member(data.group_name, client.peer):
-            broker.registered.leave(client.peer, data.group_name, consumes=True)
+        if not broker.clients.consumers.has_member(data.group_name, client.peer):
+            broker.clients.registered.leave(client.peer, data.group_name, consumes=True)
         raise
-    broker.consumers.register(data, client, notify=_may_notify(broker, config))
-    broker.told.forget(client.peer, data.group_name)
-    broker.filters.register(data.group_name, data.subscription_data_set, room)
+    broker.clients.consumers.register(data, client, notify=_may_notify(broker, config))
+    broker.clients.told.forget(client.peer, data.group_name)
+    broker.tables.filters.register(data.group_name, data.subscription_data_set, room)
 
 
 def _group_with_retry_topic(
@@ -190,7 +211,7 @@ def _group_with_retry_topic(
     config = broker.group(data.group_name, room)
     if config is not None and can_retry(data.group_name):
         unit_flag = int(TopicSysFlag.UNIT_SUB) if data.unit_mode else 0
-        broker.topics.create_retry(
+        broker.tables.topics.create_retry(
             data.group_name,
             queue_nums=config.retry_queue_nums,
             sys_flag=unit_flag,
@@ -201,8 +222,8 @@ def _group_with_retry_topic(
 
 def _register_producer(broker: Broker, group: str, client: Client, room: Room) -> None:
     size = producer_size(client.client_id, group)
-    broker.registered.admit(client.peer, group, size, room, consumes=False)
-    broker.producers.register(group, client)
+    broker.clients.registered.admit(client.peer, group, size, room, consumes=False)
+    broker.clients.producers.register(group, client)
 
 
 def _may_notify(broker: Broker, config: SubscriptionGroupConfig | None) -> bool:

@@ -36,7 +36,9 @@ def query_consumer_offset(
     them (Python's, for one) cannot set consumeFromWhere.
     """
     header = call.header
-    committed = broker.offsets.committed(header.consumer_group, header.topic, header.queue_id)
+    committed = broker.tables.offsets.committed(
+        header.consumer_group, header.topic, header.queue_id
+    )
     if committed is not None:
         return QueryConsumerOffsetReply(committed)
     lookup = _starts_at_zero(broker, header, by_rocketmq_rule=call.language is Language.CPP)
@@ -62,7 +64,7 @@ def _starts_at_zero(
         return False
     if by_rocketmq_rule or broker.settings.young_queue_starts_at_zero:
         return (yield from _is_in_memory(broker, topic, queue_id))
-    if broker.offsets.queues(header.consumer_group, topic):
+    if broker.tables.offsets.queues(header.consumer_group, topic):
         return True  # the topic got a new queue while the group consumed the others
     age_ms = _subscription_age_ms(broker, header.consumer_group, topic)
     if age_ms is None:
@@ -78,29 +80,31 @@ def _is_in_memory(broker: Broker, topic: str, queue_id: int) -> Lookup[bool]:
     physical_offset = yield from broker.store.reader.place(topic, queue_id, 0)
     if physical_offset < 0:
         return False
-    behind = broker.store.confirm_offset - physical_offset
+    behind = broker.store.commit_log.confirm_offset - physical_offset
     ratio = broker.settings.access_message_in_memory_max_ratio
-    return behind <= broker.memory_bytes * ratio // 100
+    return behind <= broker.process.memory_bytes * ratio // 100
 
 
 def _subscription_age_ms(broker: Broker, group_name: str, topic: str) -> int | None:
     """Return how long the connected group has been subscribed to the topic; None if unknown."""
-    group = broker.consumers.group(group_name)
+    group = broker.clients.consumers.group(group_name)
     subscribed_ms = None if group is None else group.subscribed_ms.get(topic)
     return None if subscribed_ms is None else broker.clock.monotonic_ms() - subscribed_ms
 
 
 def update_consumer_offset(broker: Broker, call: Call[UpdateConsumerOffset]) -> Reply:
     header = call.header
-    committed = broker.offsets.committed(header.consumer_group, header.topic, header.queue_id)
+    committed = broker.tables.offsets.committed(
+        header.consumer_group, header.topic, header.queue_id
+    )
     if committed == header.commit_offset:
         return OK  # the usual case of an idle group, without the cost of a room
-    broker.offsets.commit(
+    broker.tables.offsets.commit(
         header.consumer_group,
         header.topic,
         header.queue_id,
         header.commit_offset,
-        broker.room(call),
+        broker.admission.room(call),
     )
     return OK
 

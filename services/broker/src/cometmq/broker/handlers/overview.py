@@ -22,8 +22,8 @@ async def get_broker_overview(broker: Broker, call: Call[NoHeader]) -> Reply:
 
     From now on, the broker measures these ages, which costs some reads per second.
     """
-    broker.is_observed = True
-    found = await broker.incremental.run(_overview(broker), call.peer)
+    broker.measured.is_observed = True
+    found = await broker.pending.incremental.run(_overview(broker), call.peer)
     return Reply(body=encode_json(found))
 
 
@@ -31,18 +31,18 @@ def _overview(broker: Broker) -> Steps[BrokerOverview]:
     queues = yield from _queues(broker)
     groups: dict[str, GroupClients] = {}
     left = STEP_ITEMS
-    for group in broker.consumers.groups():
+    for group in broker.clients.consumers.groups():
         groups[group.name] = _clients(group)
         left -= len(group.clients) + 1
         if left <= 0:
             left = STEP_ITEMS
             yield
-    ages = broker.lag_times.oldest_ms.items()
+    ages = broker.measured.lag_times.oldest_ms.items()
     return BrokerOverview(
         queues,
         groups,
         {f"{topic}@{group}": oldest_ms for (topic, group), oldest_ms in ages},
-        broker.refused.newest(),
+        broker.admission.refused.newest(),
     )
 
 
@@ -50,7 +50,7 @@ def _queues(broker: Broker) -> Steps[dict[str, list[QueueEnds]]]:
     store = broker.store
     found: dict[str, list[QueueEnds]] = {}
     left = STEP_ITEMS
-    for topic, config in list(broker.topics.table.items()):
+    for topic, config in list(broker.tables.topics.table.items()):
         offered = max(config.read_queue_nums, config.write_queue_nums)
         count = max(offered, min(store.reader.queue_count(topic), QUEUE_NUMS_MAX))
         found[topic] = [

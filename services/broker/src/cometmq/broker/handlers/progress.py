@@ -51,7 +51,11 @@ TURN_QUEUES_MAX: Final = 256  # without reads: about 0.5 ms
 def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
     """Answer with a group's progress in all of its topics, or only in the requested one."""
     group, topic = call.header.consumer_group, call.header.topic
-    asked = [topic] if topic and not topic.isspace() else sorted(broker.offsets.topics_of(group))
+    asked = (
+        [topic]
+        if topic and not topic.isspace()
+        else sorted(broker.tables.offsets.index.topics_of(group))
+    )
     topics = present_topics(broker, group, asked)
 
     def progress() -> Lookup[Reply]:
@@ -72,7 +76,7 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
     Compatibility: RocketMQ's answer is unbounded. Here the request is refused if the answer would
     not fit in a frame. The requests are served one at a time, and the connections take turns.
     """
-    async with broker.reports.hold(call.peer):
+    async with broker.pending.reports.hold(call.peer):
         encode = await _broker_consume_stats(broker, call)
     broker.driver.reads.read(call, encode, lambda body: call.answer(Reply(body=body)))
 
@@ -81,17 +85,19 @@ async def _broker_consume_stats(
     broker: Broker, call: Call[GetBrokerConsumeStats]
 ) -> Callable[[], bytes]:
     """Return a function that encodes the answer, on any thread."""
-    await broker.incremental.run(_check_size(broker), call.peer)
-    stats = BrokerConsumeStats(broker_addr=broker.address)
+    await broker.pending.incremental.run(_check_size(broker), call.peer)
+    stats = BrokerConsumeStats(broker_addr=broker.process.address)
     checked_count = 0
-    for group in list(broker.groups.table):
+    for group in list(broker.tables.groups.table):
         checked_count += 1
         if checked_count >= TURN_QUEUES_MAX:
             checked_count = 0
             await asyncio.sleep(0)
         parts: list[ConsumeStats] = []
-        for topic in present_topics(broker, group, sorted(broker.offsets.topics_of(group))):
-            config = broker.topics.table.get(topic)
+        for topic in present_topics(
+            broker, group, sorted(broker.tables.offsets.index.topics_of(group))
+        ):
+            config = broker.tables.topics.table.get(topic)
             if config is None or (call.header.is_order and not config.order):
                 continue
             queue_count = config.write_queue_nums
@@ -111,13 +117,15 @@ async def _broker_consume_stats(
 
 async def query_topic_consume_by_who(broker: Broker, call: Call[QueryTopicConsumeByWho]) -> Reply:
     """Return the groups that subscribe to a topic or have offsets in it."""
-    return await broker.incremental.run(_groups_of(broker, call.header.topic), call.peer)
+    return await broker.pending.incremental.run(_groups_of(broker, call.header.topic), call.peer)
 
 
 def _groups_of(broker: Broker, topic: str) -> Steps[Reply]:
-    groups = {group.name for group in broker.consumers.groups() if topic in group.subscriptions}
+    groups = {
+        group.name for group in broker.clients.consumers.groups() if topic in group.subscriptions
+    }
     yield
-    names = sorted(groups | broker.offsets.groups_of(topic))
+    names = sorted(groups | broker.tables.offsets.index.groups_of(topic))
     yield
     return Reply(body=encode_json(GroupList(group_list=names)))
 
@@ -130,7 +138,7 @@ def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) ->
     1970; here the delay is the age of the oldest remaining message.
     """
     topic, group = call.header.topic, call.header.group
-    config = broker.topics.get(topic)
+    config = broker.tables.topics.get(topic)
     if config is None:
         raise TopicNotExist(remarks.topic_not_exist(topic))
     queue_count = config.write_queue_nums
@@ -170,9 +178,9 @@ def _behind(part: ConsumeStats) -> int:
 
 def _check_size(broker: Broker) -> Steps[None]:
     count = visited = 0
-    table = broker.topics.table
-    for group in list(broker.groups.table):
-        for topic in list(broker.offsets.topics_of(group)):
+    table = broker.tables.topics.table
+    for group in list(broker.tables.groups.table):
+        for topic in list(broker.tables.offsets.index.topics_of(group)):
             if topic in table:
                 count += table[topic].write_queue_nums
             visited += 1
@@ -188,7 +196,7 @@ def _check_size(broker: Broker) -> Steps[None]:
 def _time_span(broker: Broker, topic: str, group: str, queue_id: int) -> Lookup[QueueTimeSpan]:
     store = broker.store
     first, end = store.reader.min_offset(topic, queue_id), store.reader.max_offset(topic, queue_id)
-    committed = broker.offsets.committed(group, topic, queue_id) or 0
+    committed = broker.tables.offsets.committed(group, topic, queue_id) or 0
     oldest_ms = yield from store.reader.store_time(topic, queue_id, first)
     newest_ms = yield from store.reader.store_time(topic, queue_id, end - 1)
     consumed_ms = oldest_ms

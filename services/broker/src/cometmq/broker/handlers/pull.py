@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.detours import SlowReason
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.handlers.client_calls import ask_subscriptions
 from cometmq.broker.handlers.deferred_answers import answer, look_up
@@ -23,6 +22,7 @@ from cometmq.broker.handlers.pull_filters import MessageFilter, message_filter
 from cometmq.broker.hold import HeldPull
 from cometmq.broker.messages import MovedQueue, OffsetMoved, moved_event
 from cometmq.broker.role import MASTER_ID
+from cometmq.broker.statistics.detours import SlowReason
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode
@@ -34,7 +34,6 @@ from cometmq.remoting.errors import (
     ServerError,
     SubscriptionGroupNotExist,
     SubscriptionNotExist,
-    SystemBusy,
     TopicNotExist,
 )
 from cometmq.remoting.message.flags import Perm, PullSysFlag
@@ -86,7 +85,7 @@ def pull_message(
     try:
         return _pull(broker, call, may_hold=True)
     except SubscriptionNotExist:
-        is_known = broker.consumers.group(call.header.consumer_group) is not None
+        is_known = broker.clients.consumers.group(call.header.consumer_group) is not None
         if is_known or not broker.settings.group_record:
             raise
         return _pull_when_told(broker, call)
@@ -102,18 +101,31 @@ def resume(broker: Broker, held: HeldPull) -> None:
     """Answer a held pull because its queue has grown, its deadline has passed or the broker is
     stopping.
     """
-    _resume(broker, held.call)
+    _resume(broker, held.call, held.accounts)
 
 
-def _resume(broker: Broker, call: Call[PullMessage]) -> None:
+def _resume(broker: Broker, call: Call[PullMessage], accounts: object) -> None:
     """Answer a pull that has waited; it waits further while there is no room for its answer."""
     peer = call.peer
     if not peer.is_open:
         return
     if peer.has_room:
-        answer(broker, call, lambda: _pull(broker, call, may_hold=False))
+        answer(broker, call, lambda: _pull_again(broker, call, accounts))
     else:
-        peer.when_room(partial(_resume, broker, call))
+        peer.when_room(partial(_resume, broker, call, accounts))
+
+
+def _pull_again(broker: Broker, call: Call[PullMessage], accounts: object) -> Reply | None:
+    """Serve a pull that `accounts` allowed; the clients choose how long it has waited since."""
+    acl = broker.admission.acl
+    if acl is not None and acl.control.accounts is not accounts:
+        acl.control.check(broker, call)
+    return _pull(broker, call, may_hold=False)
+
+
+def _accounts(broker: Broker) -> object:
+    acl = broker.admission.acl
+    return None if acl is None else acl.control.accounts
 
 
 def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply | None:
@@ -121,7 +133,12 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     group = _check(broker, call)
     accept = message_filter(broker, call, group)
     pull = AdmittedPull(call, group, accept, may_hold, perf_counter())
-    if may_hold and header.sys_flag & _COMMIT and broker.is_master and not broker.is_diverting:
+    if (
+        may_hold
+        and header.sys_flag & _COMMIT
+        and broker.role.is_master
+        and not broker.role.is_diverting
+    ):
         # Committed before the read, which may wait for the disk, so that later commits win.
         _commit(broker, call)
     if isinstance(accept, RecordFilter):
@@ -146,7 +163,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     broker.stats.cold_read_count += 1
     started_ms = broker.clock.monotonic_ms()
 
-    peer = call.peer
+    peer, accounts = call.peer, _accounts(broker)
 
     def load() -> GetResult | None:
         """Read nothing for a peer that has stopped reading while this read waited for its turn."""
@@ -154,7 +171,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
 
     def loaded(messages: GetResult | None) -> None:
         if messages is None:
-            peer.when_room(partial(_resume, broker, call))
+            peer.when_room(partial(_resume, broker, call, accounts))
             return
         waited_ms = broker.clock.monotonic_ms() - started_ms
         broker.stats.count_wait(header.topic, header.consumer_group, waited_ms)
@@ -182,24 +199,24 @@ def _note(broker: Broker, pull: AdmittedPull, result: GetResult | None) -> None:
         reason = SlowReason.FIRST
     else:
         reason = SlowReason.UNUSUAL
-    broker.detours.note(pull.call.code, reason)
+    broker.measured.detours.note(pull.call.code, reason)
 
 
 def _is_told(broker: Broker, call: Call[PullMessage]) -> bool:
     """Return whether the filter holds for this connection only (`clients/told.py`)."""
     header = call.header
     has_own = header.sys_flag & PullSysFlag.SUBSCRIPTION
-    return not has_own and broker.consumers.group(header.consumer_group) is None
+    return not has_own and broker.clients.consumers.group(header.consumer_group) is None
 
 
 def _commit(broker: Broker, call: Call[PullMessage]) -> None:
     """Commit the offset that a pull carries; a full table refuses the commit, not the pull."""
-    header, offsets = call.header, broker.offsets
+    header, offsets = call.header, broker.tables.offsets
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
     if offsets.committed(group, topic, queue_id) == header.commit_offset:
         return
     with suppress(CommandError):
-        offsets.commit(group, topic, queue_id, header.commit_offset, broker.room(call))
+        offsets.commit(group, topic, queue_id, header.commit_offset, broker.admission.room(call))
 
 
 def matching(
@@ -219,15 +236,15 @@ def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
     """Return the group's configuration; raise CommandError if the group may not read this queue."""
     header = call.header
     if not broker.settings.broker_permission & _READ:
-        raise NoPermission(remarks.broker_pull_forbidden(broker.host))
-    group = broker.groups.get(header.consumer_group)
+        raise NoPermission(remarks.broker_pull_forbidden(broker.process.host))
+    group = broker.tables.groups.get(header.consumer_group)
     if group is None:
-        group = broker.group(header.consumer_group, broker.room(call))
+        group = broker.group(header.consumer_group, broker.admission.room(call))
     if group is None:
         raise SubscriptionGroupNotExist(remarks.pull_group_not_exist(header.consumer_group))
     if not group.consume_enable:
         raise NoPermission(remarks.group_pull_forbidden(header.consumer_group))
-    topic = broker.topics.get(header.topic)
+    topic = broker.tables.topics.get(header.topic)
     if topic is None:
         raise TopicNotExist(remarks.pull_topic_not_exist(header.topic))
     if not topic.perm & _READ:
@@ -256,11 +273,11 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
         if code == _NOT_FOUND and pull.may_hold and header.sys_flag & _SUSPEND:
             _hold(broker, pull)
             return None
-        if code == _MOVED and broker.is_master:
+        if code == _MOVED and broker.role.is_master:
             _report_moved(broker, header, result)
     broker.stats.pull_seconds.observe(perf_counter() - pull.started_s)
     next_offset, suggested = result.next_offset, _suggested_broker(broker, pull.group, result)
-    if code != 0 and broker.is_slave and not broker.settings.offset_check_in_slave:
+    if code != 0 and broker.role.is_slave and not broker.settings.offset_check_in_slave:
         # Compatibility: a slave's log may lag behind, so only the master corrects offsets.
         next_offset = header.queue_offset if result.status in _CORRECTED else next_offset
         if code == _MOVED:
@@ -285,12 +302,12 @@ def _hold(broker: Broker, pull: AdmittedPull) -> None:
         if settings.long_polling_enable
         else settings.short_polling_time_mills
     )
-    held = HeldPull(pull.call, broker.clock.monotonic_ms() + wait_ms, pull.accept)
-    if broker.is_stopping:
-        broker.hold.ready.append(held)
-    elif not broker.hold.hold(held, count_max=settings.pull_thread_pool_queue_capacity):
-        broker.stats.busy_count += 1
-        raise SystemBusy(remarks.rejected(in_flight=broker.hold.count, waited_ms=0))
+    deadline_ms = broker.clock.monotonic_ms() + wait_ms
+    held = HeldPull(pull.call, deadline_ms, pull.accept, _accounts(broker))
+    if broker.process.is_stopping:
+        broker.pending.hold.ready.append(held)
+    else:
+        broker.pending.hold.hold(held, count_max=settings.pull_thread_pool_queue_capacity)
 
 
 def _suggested_broker(broker: Broker, group: SubscriptionGroupConfig, result: GetResult) -> int:
@@ -300,14 +317,21 @@ def _suggested_broker(broker: Broker, group: SubscriptionGroupConfig, result: Ge
 
 
 def _report_moved(broker: Broker, header: PullMessage, result: GetResult) -> None:
-    """Store an event for operators: the consumer's offset was outside the queue."""
+    """Store an event for operators: the consumer's offset was outside the queue.
+
+    Compatibility: RocketMQ stores one for each such pull, so that a consumer, which may not send,
+    can fill the disk with them.
+    """
+    place = header.consumer_group, header.topic, header.queue_id
+    if not broker.clients.moved.may_report(place, broker.clock.monotonic_ms()):
+        return
     event = OffsetMoved(
         header.consumer_group,
         MovedQueue(broker.settings.broker_name, header.queue_id, header.topic),
         offset_new=result.next_offset,
         offset_request=header.queue_offset,
     )
-    message = moved_event(event, host=broker.store_host, now_ms=broker.clock.now_ms())
+    message = moved_event(event, host=broker.process.store_host, now_ms=broker.clock.now_ms())
     broker.driver.put(message, _ignore)
 
 

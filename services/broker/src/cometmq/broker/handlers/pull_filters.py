@@ -74,7 +74,7 @@ def _own_filter(broker: Broker, call: Call[PullMessage]) -> MessageFilter:
     _check_enabled(broker, kind)
     if kind != EXPRESSION_TYPE:
         return None
-    broker.filters.compiler.check(expression, call.peer.address)
+    broker.tables.filters.arriving.compiler.check(expression, call.peer.address)
     try:
         return sql_record_filter(compile_sql(expression))
     except SqlError:
@@ -85,13 +85,13 @@ def _registered_sql(
     broker: Broker, call: Call[PullMessage], subscription: SubscriptionData
 ) -> MessageFilter:
     header = call.header
-    data = broker.filters.get(header.topic, header.consumer_group)
+    data = broker.tables.filters.get(header.topic, header.consumer_group)
     if data is None:
         raise FilterDataNotExist(remarks.FILTER_DATA_NOT_EXIST)
     if data.client_version < header.sub_version:
         raise FilterDataNotLatest(remarks.FILTER_DATA_NOT_LATEST)
     _check_enabled(broker, subscription.expression_type)
-    sql = broker.filters.compiled(data, call.peer.address)
+    sql = broker.tables.filters.compiled(data, call.peer.address)
     return None if sql is None else sql_record_filter(sql)
 
 
@@ -101,12 +101,12 @@ def _retry_filter(broker: Broker, call: Call[PullMessage]) -> RecordFilter | Non
     """
     retry_topic, peer = call.header.topic, call.peer.address
     group = retry_topic.removeprefix(RETRY_PREFIX)
-    if group == retry_topic or not broker.filters.knows(group):
+    if group == retry_topic or not broker.tables.filters.knows(group):
         return None
 
     def filter_of(topic: str) -> SqlFilter | None:
-        data = broker.filters.get(topic, group)
-        return None if data is None else broker.filters.compiled(data, peer)
+        data = broker.tables.filters.get(topic, group)
+        return None if data is None else broker.tables.filters.compiled(data, peer)
 
     return retry_record_filter(filter_of)
 
@@ -120,7 +120,7 @@ def _registered(
     broker: Broker, call: Call[PullMessage], group: SubscriptionGroupConfig
 ) -> SubscriptionData:
     header = call.header
-    consumers = broker.consumers.group(header.consumer_group) or broker.told.group(
+    consumers = broker.clients.consumers.group(header.consumer_group) or broker.clients.told.group(
         call.peer, header.consumer_group, broker.clock.monotonic_ms()
     )
     if consumers is None:

@@ -51,12 +51,12 @@ def answer_put(
     else:
         broker.stats.put_failed_count += count
         code, remark = refusal(broker, status)
-        broker.refused.note(call, code, remark, broker.clock.now_ms())
-        call.answer(Reply(code=code, remark=remark, ext=broker.send_ext))
+        broker.admission.refused.note(call, code, remark, broker.clock.now_ms())
+        call.answer(Reply(code=code, remark=remark, ext=broker.config.send_ext))
         return
     broker.stats.count_put(topic, count, result.size)
     header = SendMessageReply(result.message_id, queue_id, result.queue_offset)
-    call.answer(Reply(code, header, b"", None, broker.send_ext))
+    call.answer(Reply(code, header, b"", None, broker.config.send_ext))
 
 
 def answer_delayed(
@@ -99,7 +99,7 @@ def group_refusal(broker: Broker) -> str | None:
     if Refusal.TOO_FEW_COPIES in reasons:
         return refusals.too_few_copies(broker.settings.min_in_sync)
     if Refusal.ROLE in reasons and broker.settings.group_record:
-        return refusals.not_the_master(broker.settings.broker_name, broker.role.role)
+        return refusals.not_the_master(broker.settings.broker_name, broker.role.state.role)
     return None
 
 

@@ -22,7 +22,7 @@ from cometmq.remoting.commands.queries import (
 )
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.store.queues.consume_queue import ENTRY
+from cometmq.store.queues.queue_files import ENTRY
 from cometmq.store.reads import Lookup
 from cometmq.store.results import QueryResult
 
@@ -101,16 +101,16 @@ def _entries(broker: Broker, header: QueryConsumeQueue) -> Lookup[Reply]:
 
 
 def _has_queue(broker: Broker, topic: str, queue_id: int) -> bool:
-    config = broker.topics.get(topic)
+    config = broker.tables.topics.get(topic)
     return config is not None and 0 <= queue_id < max(
         config.read_queue_nums, config.write_queue_nums
     )
 
 
 def _describe_filter(broker: Broker, body: ConsumeQueueEntries, group: str, topic: str) -> None:
-    body.subscription_data = broker.consumers.subscription(group, topic)
+    body.subscription_data = broker.clients.consumers.subscription(group, topic)
     if body.subscription_data is None:
         body.filter_data = f"{group}@{topic} is not online!"
         return
-    data = broker.filters.get(topic, group)
+    data = broker.tables.filters.get(topic, group)
     body.filter_data = "null" if data is None else encode_json(data).decode()

@@ -15,9 +15,8 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.client_calls import CALL_TIMEOUT_MS
 from cometmq.broker.handlers.deferred_answers import settle
 from cometmq.broker.handlers.put_answers import STORED_CODES
-from cometmq.broker.handlers.send import SendHeader, admit, choose_queue
+from cometmq.broker.handlers.send import SendHeader, admit, choose_queue, read_properties
 from cometmq.broker.handlers.stored_topics import check_writer
-from cometmq.broker.messages import read_sent
 from cometmq.remoting import remarks
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Peer, Reply
@@ -44,14 +43,14 @@ async def send_reply_message(broker: Broker, call: Call[SendHeader]) -> Reply:
         queue_id = choose_queue(broker, config, call.header.queue_id, call)
     except CommandError as error:
         broker.stats.put_failed_count += 1
-        return Reply(code=error.code, remark=error.remark, ext=broker.send_ext)
+        return Reply(code=error.code, remark=error.remark, ext=broker.config.send_ext)
     storing = _store(broker, call, queue_id) if broker.settings.store_reply_message_enable else None
     failure = await _push(broker, call)
     stored = None if storing is None else _where(broker, call, queue_id, await storing)
     if failure is not None:
-        return Reply(ResponseCode.SYSTEM_ERROR, stored, remark=failure, ext=broker.send_ext)
+        return Reply(ResponseCode.SYSTEM_ERROR, stored, remark=failure, ext=broker.config.send_ext)
     header = stored or SendMessageReply(NOT_STORED, queue_id, 0)
-    return Reply(header=header, ext=broker.send_ext)
+    return Reply(header=header, ext=broker.config.send_ext)
 
 
 def _check_topic(broker: Broker, topic: str) -> None:
@@ -60,14 +59,14 @@ def _check_topic(broker: Broker, topic: str) -> None:
     A cluster's reply topic exists at every start. Without access control, replies create topics as
     in RocketMQ.
     """
-    is_free = broker.acl is not None and topic.endswith(REPLY_SUFFIX)
-    if is_free and topic not in broker.topics.table:
+    is_free = broker.admission.acl is not None and topic.endswith(REPLY_SUFFIX)
+    if is_free and topic not in broker.tables.topics.table:
         raise TopicNotExist(remarks.send_topic_not_exist(topic))
 
 
 def _store(broker: Broker, call: Call[SendHeader], queue_id: int) -> asyncio.Future[PutResult]:
     header = call.header
-    sent = read_sent(header.properties, "")
+    sent = read_properties(broker, header, "")
     message = NewMessage(
         header.topic,
         queue_id,
@@ -75,7 +74,7 @@ def _store(broker: Broker, call: Call[SendHeader], queue_id: int) -> asyncio.Fut
         header.sys_flag & ~TRANSACTION_MASK,
         header.born_timestamp,
         call.peer.host,
-        broker.store_host,
+        broker.process.store_host,
         call.body,
         header.properties,
         header.reconsume_times,
@@ -106,7 +105,7 @@ async def _push(broker: Broker, call: Call[SendHeader]) -> str | None:
     client_id = property_value(call.header.properties, PropertyKey.REPLY_TO_CLIENT)
     if client_id is None:
         return remarks.REPLY_TO_CLIENT_MISSING
-    requester = broker.producers.find(client_id)
+    requester = broker.clients.producers.find(client_id)
     if requester is None:
         return remarks.reply_channel_missing(client_id)
     try:
@@ -137,7 +136,7 @@ async def _hand_over(broker: Broker, call: Call[SendHeader], requester: Peer) ->
         born_timestamp=sent.born_timestamp,
         flag=sent.flag,
         born_host=call.peer.address,
-        store_host=broker.address,
+        store_host=broker.process.address,
         store_timestamp=now_ms,
         properties=properties,
         reconsume_times=sent.reconsume_times,

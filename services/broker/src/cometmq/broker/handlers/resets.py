@@ -46,7 +46,7 @@ BEHIND: Final = (1 << 63) - 1  # as a corrected offset: the group lags behind al
 def invoke_broker_to_reset_offset(broker: Broker, call: Call[InvokeBrokerToResetOffset]) -> None:
     """Make all members of a group continue from a point in time; answer with the offsets."""
     header = call.header
-    config = broker.topics.get(header.topic)
+    config = broker.tables.topics.get(header.topic)
     if config is None:
         raise ServerError(remarks.reset_offset_no_topic(header.topic))
     queue_ids = _queues(header, config)
@@ -58,9 +58,9 @@ def invoke_broker_to_reset_offset(broker: Broker, call: Call[InvokeBrokerToReset
 
 def _is_known(broker: Broker, header: InvokeBrokerToResetOffset) -> bool:
     """Return whether the group consumes the topic, even if it has not committed an offset yet."""
-    if broker.offsets.queues(header.group, header.topic):
+    if broker.tables.offsets.queues(header.group, header.topic):
         return True
-    group = broker.consumers.group(header.group)
+    group = broker.clients.consumers.group(header.group)
     return group is not None and header.topic in group.subscriptions
 
 
@@ -75,7 +75,7 @@ def _queues(header: InvokeBrokerToResetOffset, config: TopicConfig) -> Sequence[
 
 def _members(broker: Broker, header: InvokeBrokerToResetOffset) -> ConsumerGroup:
     """Return the connected group; raise CommandError if it cannot be reset."""
-    group = broker.consumers.group(header.group)
+    group = broker.clients.consumers.group(header.group)
     if group is None:
         raise ConsumerNotOnline(
             remarks.reset_offset_offline(
@@ -98,7 +98,7 @@ def _targets(
     for queue_id in queue_ids:
         target = yield from _target(broker, header, queue_id)
         if not header.is_force:
-            committed = broker.offsets.committed(header.group, header.topic, queue_id) or 0
+            committed = broker.tables.offsets.committed(header.group, header.topic, queue_id) or 0
             target = min(target, committed)
         queue = MessageQueue(header.topic, broker.settings.broker_name, queue_id)
         targets[queue] = max(0, target)
@@ -160,19 +160,23 @@ async def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffs
     Compatibility: RocketMQ deletes the offsets of the filtered groups. Here they are only left out
     of the answer.
     """
-    return await broker.incremental.run(_correction_offsets(broker, call.header), call.peer)
+    return await broker.pending.incremental.run(_correction_offsets(broker, call.header), call.peer)
 
 
 def _correction_offsets(broker: Broker, header: QueryCorrectionOffset) -> Steps[Reply]:
     left_out = set((header.filter_groups or "").split(","))
     least: dict[int, int] = {}
-    for number, group in enumerate(broker.offsets.groups_of(header.topic) - left_out, 1):
+    for number, group in enumerate(
+        broker.tables.offsets.index.groups_of(header.topic) - left_out, 1
+    ):
         if not number % STEP_COUNT:
             yield
-        for queue_id, offset in broker.offsets.queues(group, header.topic).items():
+        for queue_id, offset in broker.tables.offsets.queues(group, header.topic).items():
             if offset >= broker.store.reader.min_offset(header.topic, queue_id):
                 least[queue_id] = min(offset, least.get(queue_id, offset))
-    for queue_id, offset in broker.offsets.queues(header.compare_group, header.topic).items():
+    for queue_id, offset in broker.tables.offsets.queues(
+        header.compare_group, header.topic
+    ).items():
         if queue_id in least and least[queue_id] > offset:
             least[queue_id] = BEHIND
     return Reply(body=encode_json(CorrectionOffsets(correction_offsets=least)))
@@ -187,7 +191,7 @@ async def clone_group_offset(broker: Broker, call: Call[CloneGroupOffset]) -> Re
     Compatibility: RocketMQ copies nothing when the request is for all topics.
     """
     check_group(call.header.dest_group)
-    await broker.incremental.run(_cloning(broker, call), call.peer)
+    await broker.pending.incremental.run(_cloning(broker, call), call.peer)
     return OK
 
 
@@ -195,14 +199,16 @@ def _cloning(broker: Broker, call: Call[CloneGroupOffset]) -> Steps[None]:
     header = call.header
     source = header.src_group
     asked = (header.topic or "").strip()
-    topics = {asked} if asked else broker.offsets.topics_of(source)
-    online = None if header.offline else broker.consumers.group(source)
+    topics = {asked} if asked else broker.tables.offsets.index.topics_of(source)
+    online = None if header.offline else broker.clients.consumers.group(source)
     subscribed = online.subscriptions.keys() if online is not None else ()
     for number, topic in enumerate(list(topics), 1):
         if not number % STEP_COUNT:
             yield
-        if topic in broker.topics.table and (not subscribed or topic in subscribed):
-            broker.offsets.clone(source, header.dest_group, topic, broker.room(call))
+        if topic in broker.tables.topics.table and (not subscribed or topic in subscribed):
+            broker.tables.offsets.clone(
+                source, header.dest_group, topic, broker.admission.room(call)
+            )
     broker.log.info(
         "offsets.cloned", peer=call.peer.address, group=source, to_group=header.dest_group
     )

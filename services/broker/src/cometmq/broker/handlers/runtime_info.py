@@ -13,10 +13,11 @@ from typing import Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.members import parse_members
 from cometmq.broker.faults import elector_gap
-from cometmq.broker.statistics.counters import WINDOWS_S
+from cometmq.broker.statistics.rates import WINDOWS_S
 from cometmq.broker.storing.disk_figures import DiskFigures
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.versions import CURRENT_VERSION
+from cometmq.runtime.process.memory import used_memory
 from cometmq.store.settings import BrokerRole
 
 VERSION_DESC: Final = "V4_9_4"  # the name of CURRENT_VERSION
@@ -74,6 +75,13 @@ CERTIFICATES: Final = "certificates"
 as `SETTING=MS` in milliseconds since 1970, separated by commas.
 """
 
+MEMORY: Final = "memory"
+"""Only CometMQ has this key: the memory of its process as `PART=BYTES`, separated by commas:
+`resident` (in RAM), of which `program` are its files, `pullCache` records kept for pulls and
+`unread` answers that peers have not read; the rest are tables and Python's objects. `peak` is the
+most there was, `limit` the most there may be.
+"""
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -88,17 +96,18 @@ def runtime_table(broker: Broker, disk: DiskFigures) -> dict[str, str]:
         **_queues(broker),
         **_delays(broker),
         **_times(broker),
+        **_memory(broker),
         **WITHOUT_MEANING,
     }
 
 
 def _identity(broker: Broker) -> dict[str, str]:
-    elapsed_ms = broker.clock.monotonic_ms() - broker.started_monotonic_ms
+    elapsed_ms = broker.clock.monotonic_ms() - broker.process.started_monotonic_ms
     return {
         "brokerVersionDesc": VERSION_DESC,
         "brokerVersion": str(CURRENT_VERSION),
-        SEND_PATH: broker.send_path,
-        "bootTimestamp": str(broker.started_ms),
+        SEND_PATH: broker.process.send_path,
+        "bootTimestamp": str(broker.process.started_ms),
         "runtime": duration_text(elapsed_ms),
         "startAcceptSendRequestTimeStamp": str(
             broker.settings.start_accept_send_request_time_stamp
@@ -106,16 +115,31 @@ def _identity(broker: Broker) -> dict[str, str]:
     }
 
 
+def _memory(broker: Broker) -> dict[str, str]:
+    used = used_memory()
+    if used is None:
+        return {}
+    parts = {
+        "resident": used.resident,
+        "program": used.files,
+        "pullCache": 0 if broker.lane is None else broker.lane.cached_bytes,
+        "unread": broker.process.unread_bytes(),
+        "peak": used.peak,
+        "limit": broker.process.memory_bytes,
+    }
+    return {MEMORY: ",".join(f"{name}={size}" for name, size in parts.items())}
+
+
 def _paths(broker: Broker) -> dict[str, str]:
     lane = broker.lane
     if lane is None:
         return {}
     native = lane.request_count + lane.pull_count
-    return {NATIVE_REQUESTS: str(native), SLOW_REQUESTS: broker.detours.text}
+    return {NATIVE_REQUESTS: str(native), SLOW_REQUESTS: broker.measured.detours.text}
 
 
 def _messages(broker: Broker) -> dict[str, str]:
-    stats, history, store = broker.stats, broker.history, broker.store.stats()
+    stats, history, store = broker.stats, broker.measured.history, broker.store.stats()
     average = store.put_bytes / store.put_count if store.put_count else 0.0
     return {
         "msgPutTotalYesterdayMorning": str(history.yesterday_morning.put_count),
@@ -132,9 +156,9 @@ def _messages(broker: Broker) -> dict[str, str]:
 
 
 def _rates(broker: Broker) -> dict[str, str]:
-    stats = broker.stats
+    measured = broker.measured.rates
     rates = {
-        name: [stats.rate(field, window_s) for window_s in WINDOWS_S]
+        name: [measured.rate(field, window_s) for window_s in WINDOWS_S]
         for name, field in (
             ("putTps", "put_count"),
             ("getTransferedTps", "get_count"),
@@ -151,7 +175,7 @@ def _store(broker: Broker) -> dict[str, str]:
     stats = broker.store.stats()
     refused = {} if stats.is_writable else {WRITES_REFUSED: ",".join(stats.refusals)}
     unfit = broker.replication.following.unfit
-    if broker.is_slave and unfit is not None:
+    if broker.role.is_slave and unfit is not None:
         refused[REPLICATION_REFUSED] = unfit.value
     if reason := _missing_slave(broker, stats.max_offset):
         refused[SLAVE_MISSING] = reason
@@ -160,23 +184,25 @@ def _store(broker: Broker) -> dict[str, str]:
         refused[ROUTES_MISSING] = routes
     if elector_gap(broker):
         refused[ELECTOR_MISSING] = "true"
-    if broker.acl is not None and broker.acl.broken is not None:
-        refused[ACCOUNTS_BROKEN] = str(broker.acl.broken)
-    if broker.acl is not None and broker.acl.control.accounts.doubts:
-        refused[ACCOUNTS_MISSPELT] = ",".join(broker.acl.control.accounts.doubts)
+    if broker.admission.acl is not None and broker.admission.acl.broken is not None:
+        refused[ACCOUNTS_BROKEN] = str(broker.admission.acl.broken)
+    if broker.admission.acl is not None and broker.admission.acl.control.accounts.doubts:
+        refused[ACCOUNTS_MISSPELT] = ",".join(broker.admission.acl.control.accounts.doubts)
     return {
         **refused,
         **_certificates(broker),
         **_copies(broker),
         "commitLogMinOffset": str(stats.min_offset),
         "commitLogMaxOffset": str(stats.max_offset),
-        "dispatchBehindBytes": str(max(0, stats.max_offset - broker.store.confirm_offset)),
+        "dispatchBehindBytes": str(
+            max(0, stats.max_offset - broker.store.commit_log.confirm_offset)
+        ),
         "remainHowManyDataToFlush": size_text(max(0, stats.max_offset - stats.flushed_offset)),
     }
 
 
 def _certificates(broker: Broker) -> dict[str, str]:
-    found = broker.expiries_s()
+    found = broker.process.expiries_s()
     text = ",".join(f"{name}={int(expiry_s * 1000)}" for name, expiry_s in found.items())
     return {CERTIFICATES: text} if text else {}
 
@@ -208,7 +234,7 @@ def _copies(broker: Broker) -> dict[str, str]:
 
 
 def expected_members(possible: Iterable[int], in_sync: Sequence[int], copy_count: int) -> list[int]:
-    """Return the brokers that the group should consist of.
+    """Estimate the ids of the brokers that the group should consist of.
 
     `possible` may list more brokers than the group has, so that it can grow without restarts. If
     fewer than `copy_count` copies are in sync, the brokers with the lowest ids are added.
@@ -231,7 +257,7 @@ def _disk(disk: DiskFigures) -> dict[str, str]:
 
 
 def _times(broker: Broker) -> dict[str, str]:
-    times = broker.driver.put_times
+    times = broker.driver.sends.put_times
     classes = "".join(f"[{name}]:{count} " for name, count in times.classes().items())
     return {
         "putMessageDistributeTime": classes,
@@ -246,8 +272,8 @@ def _queues(broker: Broker) -> dict[str, str]:
     """Return the amounts of pending work: sends waiting for a sync, and reads from disk."""
     settings, driver = broker.settings, broker.driver
     return {
-        "sendThreadPoolQueueSize": str(driver.waiting_count),
-        "sendThreadPoolQueueHeadWaitTimeMills": str(driver.head_wait_ms()),
+        "sendThreadPoolQueueSize": str(driver.sends.waiting_count),
+        "sendThreadPoolQueueHeadWaitTimeMills": str(driver.sends.head_wait_ms()),
         "pullThreadPoolQueueSize": str(len(driver.reads)),
         "pullThreadPoolQueueHeadWaitTimeMills": "0",
         "queryThreadPoolQueueSize": "0",
@@ -266,7 +292,7 @@ def _delays(broker: Broker) -> dict[str, str]:
         f"scheduleMessageOffset_{level}": (
             f"{offset},{broker.store.reader.max_offset(SCHEDULE_TOPIC, level - 1)}"
         )
-        for level, offset in broker.delay.offsets().items()
+        for level, offset in broker.deferred.delays.positions.offsets().items()
     }
 
 

@@ -10,18 +10,29 @@ queues of topics without it), and every answer carries MSG_REGION and TRACE_ON.
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
-from cometmq.broker.delays import retries
+from cometmq.broker.delays import retries, timed
 from cometmq.broker.delays.parking import is_storable_again
-from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers.put_answers import answer_delayed, answer_put, group_refusal
-from cometmq.broker.limits import BATCH_MESSAGES, add_topic
-from cometmq.broker.messages import batch_text, delay, read_sent, without_delay
+from cometmq.broker.limits import (
+    BATCH_KEYS,
+    BATCH_MESSAGES,
+    BATCH_PROPERTY_CHARS,
+    Room,
+    add_topic,
+)
+from cometmq.broker.messages import (
+    SentProperties,
+    batch_text,
+    delay,
+    read_sent,
+    without_delay,
+)
 from cometmq.broker.names import check_topic
+from cometmq.broker.statistics.detours import SlowReason
 from cometmq.broker.transactions.recent_half_messages import RecentHalf
 from cometmq.broker.transactions.transactions import QUEUE_COUNT, prepare
 from cometmq.remoting import remarks
@@ -42,7 +53,7 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.message.batch import BatchItem, batch_items
 from cometmq.remoting.message.flags import TRANSACTION_MASK, Perm, SysFlag, TopicSysFlag
-from cometmq.remoting.message.new_message import NewMessage
+from cometmq.remoting.message.new_message import NewMessage, weight_of
 from cometmq.remoting.message.properties import PropertyKey, join_properties, property_value
 from cometmq.remoting.names import (
     DLQ_PREFIX,
@@ -56,10 +67,13 @@ from cometmq.runtime.incremental import Steps
 from cometmq.store.results import PutResult
 
 SendHeader = SendMessage | SendMessageV2
+BatchParts: TypeAlias = Iterator[tuple[list[NewMessage], bool]]
 
 MULTI_TAG: Final = "MULTI_TAG"
-BATCH_STEP_COUNT: Final = 1_000
-"""Number of messages of a batch that are decoded in one step: 2 ms."""
+BATCH_STEP_WEIGHT: Final = 2_000
+"""Weight of the messages of a batch that are decoded in one step: 2 to 5 ms."""
+PROPERTIES_READ_MAX: Final = 65_536
+"""Characters of the properties that are read; at most half as many can be stored."""
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _WRITE: Final = int(Perm.WRITE)
 
@@ -89,8 +103,8 @@ def send_batch_message(broker: Broker, call: Call[SendHeader]) -> Reply | InOrde
 
 def _refused(broker: Broker, call: Call[SendHeader], error: CommandError) -> Reply:
     broker.stats.put_failed_count += 1
-    broker.refused.note(call, error.code, error.remark, broker.clock.now_ms())
-    return Reply(code=error.code, remark=error.remark, ext=broker.send_ext)
+    broker.admission.refused.note(call, error.code, error.remark, broker.clock.now_ms())
+    return Reply(code=error.code, remark=error.remark, ext=broker.config.send_ext)
 
 
 def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
@@ -98,7 +112,7 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
     topic = header.topic
     config = admit(broker, call)
     answered_id = queue_id = choose_queue(broker, config, header.queue_id, call)
-    sent = read_sent(header.properties, broker.cluster_pair)
+    sent = read_properties(broker, header, broker.config.cluster_pair)
     if topic[0] == "%" and topic.startswith(RETRY_PREFIX):
         topic, queue_id = _redirect(broker, call, topic, queue_id)
         sent.is_half = False  # a committed message whose text still marks it as half
@@ -112,7 +126,7 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
         header.sys_flag,
         header.born_timestamp,
         call.peer.host,
-        broker.store_host,
+        broker.process.store_host,
         call.body,
         sent.text,
         header.reconsume_times,
@@ -123,16 +137,42 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
     )
     if config.topic_filter_type == MULTI_TAG:
         message.sys_flag |= SysFlag.MULTI_TAGS
-    if sent.is_half or sent.delay_level > 0:
+    due_ms = _due_ms(broker, message, sent) if sent.has_timer else None
+    if sent.is_half or sent.delay_level > 0 or due_ms is not None:
         check_storable_again(broker, message)
     if sent.is_half:
         _put_half(broker, call, message, sent.wait, answered_id)
-    elif sent.delay_level > 0:
-        delay(message, broker.delay.clamp(sent.delay_level), wait=sent.wait)
+    elif sent.delay_level > 0 or due_ms is not None:
+        levels = broker.deferred.delays.levels
+        delay(message, levels.clamp(sent.delay_level), wait=sent.wait)
+        if due_ms is not None:
+            timed.hop(message, levels, due_ms, broker.clock.now_ms())
         level_id = message.queue_id
         broker.driver.put(message, partial(answer_delayed, broker, call, level_id, answered_id))
     else:
         broker.driver.put(message, partial(answer_put, broker, call, topic, answered_id, 1))
+
+
+def _due_ms(broker: Broker, message: NewMessage, sent: SentProperties) -> int | None:
+    """Return when a message is to be delivered; None if it has a delay level, or is due now.
+
+    A half message is checked only: its delay begins when it is committed.
+    """
+    rules = broker.timer_rules
+    if sent.delay_level > 0:
+        message.properties = timed.without_timer(message.properties, rules)
+        return None
+    if message.topic[0] == "%":  # a retry or a dead letter
+        return None
+    return timed.requested_ms(message.properties, rules, broker.clock.now_ms())
+
+
+def read_properties(broker: Broker, header: SendHeader, cluster: str) -> SentProperties:
+    """Read the properties of a request, or refuse those that are far too long to be stored."""
+    text = header.properties
+    if text and len(text) > PROPERTIES_READ_MAX:
+        raise MessageIllegal(remarks.message_illegal(broker.settings.max_message_size))
+    return read_sent(text, cluster)
 
 
 def check_storable_again(broker: Broker, message: NewMessage) -> None:
@@ -154,8 +194,8 @@ def _put_half(
 ) -> None:
     """Store a half message; consumers receive it when its transaction commits."""
     if broker.settings.reject_transaction_message:
-        raise NoPermission(refusals.transaction_forbidden(broker.host))
-    broker.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
+        raise NoPermission(refusals.transaction_forbidden(broker.process.host))
+    broker.tables.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
     group = property_value(message.properties, PropertyKey.PRODUCER_GROUP) or ""
     place = (message.topic, message.queue_id)
     prepare(message, wait=wait)
@@ -164,8 +204,8 @@ def _put_half(
 
     def prepared(result: PutResult) -> None:
         if result.status.is_stored:
-            broker.transactions.prepared_count += 1
-            broker.transactions.recent.add(
+            broker.deferred.transactions.prepared_count += 1
+            broker.deferred.transactions.recent.add(
                 RecentHalf(
                     group, place, message.queue_id, result.queue_offset, result.physical_offset,
                     result.size, message,
@@ -183,9 +223,11 @@ def _send_batch(broker: Broker, call: Call[SendHeader]) -> InOrder | None:
     queue_id = choose_queue(broker, config, header.queue_id, call)
     if topic.startswith(RETRY_PREFIX):
         raise MessageIllegal(remarks.BATCH_RETRY_TOPIC + RETRY_PREFIX)
-    common = read_sent(header.properties, broker.cluster_pair)
+    common = read_properties(broker, header, broker.config.cluster_pair)
     if header.sys_flag & TRANSACTION_MASK or common.delay_level > 0:
         raise MessageIllegal(remarks.message_illegal(broker.settings.max_message_size))
+    if common.has_timer:
+        _check_untimed(broker, common.text)
     if len(call.body) > broker.settings.max_message_size:
         raise MessageIllegal(remarks.message_illegal(broker.settings.max_message_size))
     sys_flag = header.sys_flag
@@ -193,24 +235,45 @@ def _send_batch(broker: Broker, call: Call[SendHeader]) -> InOrder | None:
         sys_flag |= SysFlag.MULTI_TAGS
     make = partial(_batch_message, broker, call, queue_id, sys_flag, batch_text(common))
     items = map(make, batch_items(call.body))
-    messages = _take(items)
+    parts = batch_parts(items, broker.admission.room(call))
+    messages, is_large = next(parts)
     if not messages:
         raise ServerError("the batch is empty")
     messages[0].wait = common.waits_for_disk  # the first message answers for all
-    if len(messages) == BATCH_STEP_COUNT:
-        return InOrder(_send_large(broker, call, queue_id, messages, items))
-    broker.room(call).check(BATCH_MESSAGES, len(messages))
+    if is_large:
+        return InOrder(_send_large(broker, call, queue_id, messages, parts))
     done = partial(answer_put, broker, call, topic, queue_id, len(messages))
     broker.driver.put_batch(messages, done)
     return None
 
 
-def _take(items: Iterator[NewMessage]) -> list[NewMessage]:
-    """Return the messages that are decoded in one step."""
-    try:
-        return list(islice(items, BATCH_STEP_COUNT))
-    except CorruptRecord as error:
-        raise ServerError(f"the batch cannot be read, {error}") from error
+def batch_parts(items: Iterator[NewMessage], room: Room) -> BatchParts:
+    """Return the messages that are decoded in each step, and whether there may be more.
+
+    Raise LimitReached as soon as the messages so far exceed a limit.
+    """
+    message_count = key_count = char_count = 0
+    is_more = True
+    while is_more:
+        messages = []
+        is_more = False
+        weight = 0
+        try:
+            for message in items:
+                messages.append(message)
+                key_count += len(message.keys)
+                char_count += len(message.properties)
+                weight += weight_of(message)
+                if weight >= BATCH_STEP_WEIGHT:
+                    is_more = True
+                    break
+        except CorruptRecord as error:
+            raise ServerError(f"the batch cannot be read, {error}") from error
+        message_count += len(messages)
+        room.check(BATCH_MESSAGES, message_count)
+        room.check(BATCH_KEYS, key_count)
+        room.check(BATCH_PROPERTY_CHARS, char_count)
+        yield messages, is_more
 
 
 async def _send_large(
@@ -218,12 +281,12 @@ async def _send_large(
     call: Call[SendHeader],
     queue_id: int,
     messages: list[NewMessage],
-    items: Iterator[NewMessage],
+    parts: BatchParts,
 ) -> Reply | None:
-    batches = broker.large_batches
+    batches = broker.pending.large_batches
     try:
-        with batches.reading(len(call.body), broker.room(call)):
-            work = _large_steps(broker, call, queue_id, messages, items)
+        with batches.reading(len(call.body), broker.admission.room(call)):
+            work = _large_steps(broker, call, queue_id, messages, parts)
             await batches.runner.run(work, call.peer)
     except CommandError as error:
         return _refused(broker, call, error)
@@ -235,14 +298,11 @@ def _large_steps(
     call: Call[SendHeader],
     queue_id: int,
     messages: list[NewMessage],
-    items: Iterator[NewMessage],
+    parts: BatchParts,
 ) -> Steps[None]:
-    room = broker.room(call)
-    while more := _take(items):
+    for more, _ in parts:
         messages += more
-        room.check(BATCH_MESSAGES, len(messages))
         yield
-    room.check(BATCH_MESSAGES, len(messages))
     admit(broker, call)  # again: the topic may have been deleted meanwhile
     done = partial(answer_put, broker, call, call.header.topic, queue_id, len(messages))
     yield from broker.driver.put_large(messages, done)
@@ -260,6 +320,8 @@ def _batch_message(
     header = call.header
     text = join_properties(item.properties, common_text)
     sent = read_sent(text, "")
+    if sent.has_timer:
+        _check_untimed(broker, text)
     return NewMessage(
         header.topic,
         queue_id,
@@ -267,7 +329,7 @@ def _batch_message(
         sys_flag,
         header.born_timestamp,
         call.peer.host,
-        broker.store_host,
+        broker.process.store_host,
         item.body,
         text,
         header.reconsume_times,
@@ -278,15 +340,22 @@ def _batch_message(
     )
 
 
+def _check_untimed(broker: Broker, text: str) -> None:
+    if timed.requested_ms(text, broker.timer_rules, broker.clock.now_ms()) is not None:
+        raise MessageIllegal(refusals.BATCH_TIMED)
+
+
 def admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
-    """Return the topic's configuration; raise CommandError if the message is refused."""
+    """Return the topic's configuration, and let the lane learn it; create the topic if that is
+    allowed. Raise CommandError if the message is refused.
+    """
     topic = call.header.topic
-    config = broker.topics.table.get(topic)
+    config = broker.tables.topics.table.get(topic)
     if (
         config is None
         or topic in SEND_FORBIDDEN_TOPICS
-        or broker.checks_sends
-        or broker.driver.waiting_count >= broker.settings.send_thread_pool_queue_capacity
+        or broker.config.checks_sends
+        or broker.driver.sends.waiting_count >= broker.settings.send_thread_pool_queue_capacity
     ):
         return _admit_unusual(broker, call, config)
     if broker.lane is not None:
@@ -297,7 +366,7 @@ def admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
 def _note(broker: Broker, call: Call[SendHeader], reason: SlowReason) -> None:
     if call.code == RequestCode.SEND_MESSAGE or call.header.topic.startswith("%"):
         reason = SlowReason.NO_NATIVE_FORM
-    broker.detours.note(call.code, reason)
+    broker.measured.detours.note(call.code, reason)
 
 
 def _admit_unusual(
@@ -311,14 +380,14 @@ def _admit_unusual(
     if settings.start_accept_send_request_time_stamp:
         _check_start(broker)
     if not settings.broker_permission & _WRITE and config is not None and config.order:
-        raise NoPermission(remarks.broker_send_forbidden(broker.host))
+        raise NoPermission(remarks.broker_send_forbidden(broker.process.host))
     if config is None or topic in SEND_FORBIDDEN_TOPICS:
         config = _unknown_topic(broker, call)
-    if broker.driver.waiting_count >= settings.send_thread_pool_queue_capacity:
+    if broker.driver.sends.waiting_count >= settings.send_thread_pool_queue_capacity:
         broker.stats.busy_count += 1
         waited_ms = max(0, broker.clock.monotonic_ms() - call.received_ms)
         raise SystemBusy(
-            remarks.rejected(in_flight=broker.driver.waiting_count, waited_ms=waited_ms)
+            remarks.rejected(in_flight=broker.driver.sends.waiting_count, waited_ms=waited_ms)
         )
     return config
 
@@ -341,8 +410,8 @@ def _unknown_topic(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
     is_retry = topic.startswith(RETRY_PREFIX)
     unit_flag = TopicSysFlag.UNIT_SUB if is_retry else TopicSysFlag.UNIT
     sys_flag = int(unit_flag) if header.unit_mode else 0
-    admit_topic = partial(add_topic, broker.room(call))
-    config = broker.topics.create_for_send(
+    admit_topic = partial(add_topic, broker.admission.room(call))
+    config = broker.tables.topics.create_for_send(
         topic,
         default_topic=header.default_topic,
         queue_nums=header.default_topic_queue_nums,
@@ -351,7 +420,9 @@ def _unknown_topic(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
         admit=admit_topic,
     )
     if config is None and is_retry:
-        config = broker.topics.create(topic, queue_nums=1, sys_flag=sys_flag, admit=admit_topic)
+        config = broker.tables.topics.create(
+            topic, queue_nums=1, sys_flag=sys_flag, admit=admit_topic
+        )
     if config is None:
         raise TopicNotExist(remarks.send_topic_not_exist(topic))
     return config
@@ -371,7 +442,7 @@ def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int)
     """Return where a consumer's own retry goes: to its retry topic or its dead-letter topic."""
     header = call.header
     group_name = topic.removeprefix(RETRY_PREFIX)
-    room = broker.room(call)
+    room = broker.admission.room(call)
     group = broker.group(group_name, room)
     if group is None:
         raise SubscriptionGroupNotExist(remarks.send_back_group_not_exist(group_name))
@@ -381,5 +452,7 @@ def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int)
     if retries.fate(header.reconsume_times, count_max) is retries.Fate.RETRY:
         return topic, queue_id
     dead = dead_letter_topic(group_name)
-    broker.topics.create(dead, queue_nums=retries.DLQ_QUEUE_COUNT, admit=partial(add_topic, room))
+    broker.tables.topics.create(
+        dead, queue_nums=retries.DLQ_QUEUE_COUNT, admit=partial(add_topic, room)
+    )
     return dead, 0

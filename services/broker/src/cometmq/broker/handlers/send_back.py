@@ -21,13 +21,13 @@ from cometmq.broker.delays.parking import (
     Reason,
     is_storable_again,
 )
-from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.put_answers import answer_back
 from cometmq.broker.handlers.stored_topics import readable
 from cometmq.broker.limits import Room, add_topic
 from cometmq.broker.messages import delay, sent_back
 from cometmq.broker.names import can_retry
+from cometmq.broker.statistics.detours import SlowReason
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.command import OK, Call, Reply
@@ -47,7 +47,7 @@ def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> R
     header = call.header
     reason = SlowReason.UNUSUAL
     try:
-        group = _check(broker, header, broker.room(call))
+        group = _check(broker, header, broker.admission.room(call))
         if group.retry_queue_nums <= 0:
             return OK
         topic = _retry_topic(broker, call, group)
@@ -55,7 +55,7 @@ def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> R
             reason = SlowReason.FIRST
     finally:
         if broker.lane is not None:
-            broker.detours.note(call.code, reason)
+            broker.measured.detours.note(call.code, reason)
 
     def found(record: MessageRecord | None) -> None:
         if record is None:
@@ -71,7 +71,7 @@ def _check(broker: Broker, header: ConsumerSendMsgBack, room: Room) -> Subscript
     if group is None:
         raise SubscriptionGroupNotExist(remarks.send_back_group_not_exist(header.group))
     if not broker.settings.broker_permission & _WRITE:
-        raise NoPermission(remarks.broker_send_forbidden(broker.host))
+        raise NoPermission(remarks.broker_send_forbidden(broker.process.host))
     return group
 
 
@@ -81,11 +81,11 @@ def _retry_topic(
     header = call.header
     if not can_retry(header.group):
         raise ServerError(refusals.retry_topic_too_long(header.group))
-    config = broker.topics.create_retry(
+    config = broker.tables.topics.create_retry(
         header.group,
         queue_nums=group.retry_queue_nums,
         sys_flag=int(TopicSysFlag.UNIT_SUB) if header.unit_mode else 0,
-        admit=partial(add_topic, broker.room(call)),
+        admit=partial(add_topic, broker.admission.room(call)),
     )
     if not config.perm & _WRITE:
         raise NoPermission(refusals.topic_send_forbidden(config.topic_name))
@@ -104,26 +104,28 @@ def _store_copy(
     )
     level = 0
     topic = retry_topic(header.group)
-    config = broker.topics.table.get(topic)
-    queue_nums = 0 if config is None else broker.topics.known_queue_nums(config)
+    config = broker.tables.topics.table.get(topic)
+    queue_nums = 0 if config is None else broker.tables.topics.known_queue_nums(config)
     queue_id = broker.stats.send_back_count % (min(queue_nums, group.retry_queue_nums) or 1)
     if retries.fate(record.reconsume_times, count_max, header.delay_level) is retries.Fate.DEAD:
         topic, queue_id = dead_letter_topic(header.group), 0
-        broker.topics.create(
+        broker.tables.topics.create(
             topic,
             queue_nums=retries.DLQ_QUEUE_COUNT,
-            admit=partial(add_topic, broker.room(call)),
+            admit=partial(add_topic, broker.admission.room(call)),
         )
     else:
-        level = broker.delay.clamp(retries.retry_level(header.delay_level, record.reconsume_times))
+        level = broker.deferred.delays.levels.clamp(
+            retries.retry_level(header.delay_level, record.reconsume_times)
+        )
     message = sent_back(
-        record, topic=topic, queue_id=queue_id, delay_level=level, host=broker.store_host
+        record, topic=topic, queue_id=queue_id, delay_level=level, host=broker.process.store_host
     )
     origin = record.properties.get(PropertyKey.RETRY_TOPIC, record.topic), header.group
     case = Case(message, Origin.SEND_BACK, Reason.TOO_LARGE, record.physical_offset)
     file_bytes = broker.settings.mapped_file_size_commit_log
     if not is_storable_again(message, file_bytes=file_bytes):
-        broker.parking.park(case, partial(answer_back, broker, call, origin, None))
+        broker.deferred.parking.park(case, partial(answer_back, broker, call, origin, None))
         return
     if level > 0:
         message = structs.replace(message)  # the message to park keeps its topic
@@ -132,7 +134,7 @@ def _store_copy(
 
     def stored(result: PutResult) -> None:
         if result.status in REFUSED_FOR_GOOD:
-            broker.parking.park(case, partial(answer_back, broker, call, origin, None))
+            broker.deferred.parking.park(case, partial(answer_back, broker, call, origin, None))
         else:
             answer_back(broker, call, origin, level_id, result)
 

@@ -21,9 +21,9 @@ def reader(broker: Broker, call: Call[Any]) -> Callable[[str], bool] | None:
     """Return a function that tells whether the sender of a call may read the messages of a topic,
     or None if it may read all messages.
     """
-    if broker.acl is None or not broker.settings.acl_check_stored_topic:
+    if broker.admission.acl is None or not broker.settings.acl_check_stored_topic:
         return None
-    return broker.acl.control.reader(call)
+    return broker.admission.acl.control.reader(call)
 
 
 def readable(broker: Broker, call: Call[Any], offset: int) -> Lookup[MessageRecord | None]:
@@ -49,7 +49,7 @@ def _permitted(
 
 def check_writer(broker: Broker, call: Call[Any]) -> Callable[[str], None]:
     """Return a function that raises ServerError unless the sender of a call has PUB on a topic."""
-    check = None if broker.acl is None else broker.acl.control.writer(call)
+    check = None if broker.admission.acl is None else broker.admission.acl.control.writer(call)
     return (lambda _topic: None) if check is None else check
 
 
@@ -58,8 +58,8 @@ def check_half(broker: Broker, call: Call[Any]) -> Callable[[str | None], None]:
     there is another message; it raises ServerError if the sender of a call may not know of it.
     """
     check = None
-    if broker.acl is not None and broker.settings.acl_check_stored_topic:
-        check = broker.acl.control.writer(call)
+    if broker.admission.acl is not None and broker.settings.acl_check_stored_topic:
+        check = broker.admission.acl.control.writer(call)
     if check is None:
         return lambda _topic: None
     check_topic = check

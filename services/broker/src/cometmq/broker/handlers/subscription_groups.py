@@ -2,8 +2,7 @@
 """Administrative requests about subscription groups."""
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.admin import refuse_on_slave, save_table
-from cometmq.broker.handlers.bodies import json_body
+from cometmq.broker.handlers.admin import json_body, refuse_on_slave, save_table
 from cometmq.broker.limits import GROUPS, check_total
 from cometmq.broker.names import check_group
 from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
@@ -25,12 +24,12 @@ async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeade
         raise ServerError(
             f"retryQueueNums={config.retry_queue_nums}: must be between 0 and {QUEUE_NUMS_MAX}"
         )
-    if config.group_name not in broker.groups.table:
-        check_total(broker.room(call), GROUPS, len(broker.groups.table))
-    broker.groups.put(config)
-    if retry_topic(config.group_name) in broker.topics.table:
-        broker.topics.create_retry(config.group_name, queue_nums=config.retry_queue_nums)
-    await save_table(broker, broker.groups)
+    if config.group_name not in broker.tables.groups.table:
+        check_total(broker.admission.room(call), GROUPS, len(broker.tables.groups.table))
+    broker.tables.groups.put(config)
+    if retry_topic(config.group_name) in broker.tables.topics.table:
+        broker.tables.topics.create_retry(config.group_name, queue_nums=config.retry_queue_nums)
+    await save_table(broker, broker.tables.groups)
     return OK
 
 
@@ -42,24 +41,26 @@ async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscription
     """
     refuse_on_slave(broker)
     group = call.header.group_name
-    broker.groups.remove(group)
+    broker.tables.groups.remove(group)
     if broker.settings.auto_delete_unused_stats:
         broker.stats.forget_group(group)
     if call.header.remove_offset:
-        broker.offsets.drop_group(group)
-        await save_table(broker, broker.offsets)
-    await save_table(broker, broker.groups)
+        broker.tables.offsets.drop_group(group)
+        await save_table(broker, broker.tables.offsets)
+    await save_table(broker, broker.tables.groups)
     return OK
 
 
 async def get_all_subscriptiongroup_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Return the group table, for slaves."""
-    return Reply(body=await broker.incremental.run(broker.groups.encode(), call.peer))
+    return Reply(
+        body=await broker.pending.incremental.run(broker.tables.groups.encode(), call.peer)
+    )
 
 
 def get_subscriptiongroup_config(broker: Broker, call: Call[GetSubscriptiongroupConfig]) -> Reply:
     """Return one group; only 5.x tools request it."""
-    config = broker.groups.get(call.header.group)
+    config = broker.tables.groups.get(call.header.group)
     if config is None:
         raise SubscriptionGroupNotExist(f"No group in this broker. group: {call.header.group}")
     return Reply(body=encode_json(config))

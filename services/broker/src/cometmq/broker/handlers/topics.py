@@ -48,9 +48,9 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
         topic_filter_type=header.topic_filter_type,
         topic_sys_flag=header.topic_sys_flag or 0,
     )
-    _check_room(broker.room(call), broker.topics, config)
-    broker.topics.put(config)
-    await save_table(broker, broker.topics)
+    _check_room(broker.admission.room(call), broker.tables.topics, config)
+    broker.tables.topics.put(config)
+    await save_table(broker, broker.tables.topics)
     await broker.registration.announce()
     return Reply(remark=remarks.NOT_SET)
 
@@ -64,30 +64,32 @@ async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]
     topic = call.header.topic
     refuse_on_slave(broker)
     _check_changeable(broker, topic)
-    broker.topics.remove(topic)
+    broker.tables.topics.remove(topic)
     stored = broker.driver.delete_topic(topic)
     if broker.settings.auto_delete_unused_stats:
         broker.stats.forget_topic(topic)
-    await save_table(broker, broker.topics)
-    _check_deleted(broker, (await stored).status)
+    await save_table(broker, broker.tables.topics)
+    check_deleted(broker, (await stored).status)
     return OK
 
 
-def _check_deleted(broker: Broker, mark: PutStatus) -> None:
+def check_deleted(broker: Broker, mark: PutStatus) -> None:
     """Raise an error if a master elected now might still have the queues."""
-    is_alone = broker.is_master and not broker.store.needs_replicas
+    is_alone = broker.role.is_master and not broker.store.writer.needs_replicas
     if not is_alone and mark not in {PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE}:
         raise ServerError(f"the deletion has not reached all copies ({mark.name}): repeat it")
 
 
 async def get_all_topic_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Return the topic table, for slaves."""
-    return Reply(body=await broker.incremental.run(broker.topics.encode(), call.peer))
+    return Reply(
+        body=await broker.pending.incremental.run(broker.tables.topics.encode(), call.peer)
+    )
 
 
 def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:
     """Return one topic; only 5.x tools request it."""
-    config = broker.topics.get(call.header.topic)
+    config = broker.tables.topics.get(call.header.topic)
     if config is None:
         raise TopicNotExist(f"No topic in this broker. topic: {call.header.topic}")
     return Reply(body=encode_json(config))
@@ -96,7 +98,7 @@ def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:
 def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> None:
     """Answer with each queue's offsets and the store time of its last message."""
     topic, store = call.header.topic, broker.store
-    config = broker.topics.get(topic)
+    config = broker.tables.topics.get(topic)
     if config is None:
         raise TopicNotExist(remarks.topic_not_exist(topic))
     count = max(config.read_queue_nums, config.write_queue_nums)
@@ -132,7 +134,7 @@ def _check_room(room: Room, topics: Topics, config: TopicConfig) -> None:
 
 def _check_changeable(broker: Broker, topic: str) -> None:
     check_topic(topic)
-    if broker.topics.is_reserved(topic):
+    if broker.tables.topics.is_reserved(topic):
         raise ServerError(remarks.system_topic_conflict(topic))
 
 

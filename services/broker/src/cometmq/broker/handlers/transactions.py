@@ -13,11 +13,13 @@ import random
 from typing import Any, Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.delays import timed
 from cometmq.broker.delays.parking import REFUSED_FOR_GOOD, Case, Origin, Reason
-from cometmq.broker.detours import SlowReason
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.put_answers import STORED_CODES, refusal
 from cometmq.broker.handlers.stored_topics import check_half, check_writer
+from cometmq.broker.messages import delay
+from cometmq.broker.statistics.detours import SlowReason
 from cometmq.broker.transactions.transactions import (
     HALF_QUEUE_ID,
     QUEUE_COUNT,
@@ -43,7 +45,7 @@ from cometmq.remoting.commands.transactions import (
     ResumeCheckHalfMessage,
     SetTransactionAside,
 )
-from cometmq.remoting.errors import ServerError, SlaveNotAvailable
+from cometmq.remoting.errors import MessageIllegal, ServerError, SlaveNotAvailable
 from cometmq.remoting.message.flags import (
     TRANSACTION_COMMIT,
     TRANSACTION_NONE,
@@ -53,7 +55,13 @@ from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.remoting.names import CHECK_GROUP, CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.remoting.names import (
+    CHECK_GROUP,
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+)
 from cometmq.remoting.raw import FLAG_ONEWAY
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.results import PutResult, PutStatus
@@ -73,14 +81,14 @@ def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
     if broker.lane is not None:
         is_answered = not call.flag & FLAG_ONEWAY
         why = SlowReason.NO_NATIVE_FORM if is_answered else SlowReason.UNUSUAL
-        broker.detours.note(call.code, why)
+        broker.measured.detours.note(call.code, why)
     if header.commit_or_rollback not in _DECISIONS:
         raise ServerError(remarks.DECISION_WRONG)
     _check_role(broker)
     if header.commit_or_rollback == TRANSACTION_NONE:
         return OK
     check_topic, check_known = check_writer(broker, call), check_half(broker, call)
-    recent = broker.transactions.recent.take(header.commit_log_offset)
+    recent = broker.deferred.transactions.recent.take(header.commit_log_offset)
     if recent is not None:
         check_known(recent.place[0])
         _check_names(header, group=recent.group, queue_offset=recent.queue_offset)
@@ -102,7 +110,7 @@ def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
 
 
 def _check_role(broker: Broker) -> None:
-    if not broker.is_master:
+    if not broker.role.is_master:
         raise SlaveNotAvailable(_FOLLOWER)
 
 
@@ -129,12 +137,25 @@ def _end(
 ) -> Reply | None:
     if call.header.commit_or_rollback == TRANSACTION_ROLLBACK:
         return _store_end(broker, call, half, Outcome.ROLLED_BACK)
-    message = committed(half, place, host=broker.store_host)
-    queue_id = broker.destinations.queue_id(*place)
+    message = committed(half, place, host=broker.process.store_host)
+    queue_id = broker.deferred.destinations.queue_id(*place)
     if isinstance(queue_id, Reason):
         return _store_end(broker, call, half, Outcome.COMMITTED, message, reason=queue_id)
     message.queue_id = queue_id
+    _delay_timed(broker, message)
     return _store_end(broker, call, half, Outcome.COMMITTED, message)
+
+
+def _delay_timed(broker: Broker, message: NewMessage) -> None:
+    """Redirect a committed message with a delivery time to a delay level; its text was checked."""
+    now_ms, rules = broker.clock.now_ms(), broker.timer_rules
+    try:
+        due_ms = timed.requested_ms(message.properties, rules, now_ms)
+    except MessageIllegal:  # stored by a broker with other rules
+        return
+    if due_ms is not None:
+        delay(message, 1)
+        timed.hop(message, rules.levels, due_ms, now_ms)
 
 
 def _store_end(
@@ -152,25 +173,25 @@ def _store_end(
     For a `reason`, or if the store will never accept it, the copy is parked: otherwise the half
     message would be checked and committed again and again.
     """
-    transactions = broker.transactions
+    transactions = broker.deferred.transactions
     state = transactions.begin_end(half.queue_offset, call)
     if state is EndState.ENDED:
         return OK
     if state is EndState.IN_FLIGHT:
         return None
-    end = op(half, host=broker.store_host, now_ms=broker.clock.now_ms())
+    end = op(half, host=broker.process.store_host, now_ms=broker.clock.now_ms())
 
     def park(why: Reason) -> None:
         assert message is not None
         case = Case(message, Origin.TRANSACTION, why, half.physical_offset)
-        broker.parking.park(case, finish, also=(end,))
+        broker.deferred.parking.park(case, finish, also=(end,))
 
     def stored(result: PutResult) -> None:
         if message is not None and result.status in REFUSED_FOR_GOOD:
             park(Reason.TOO_LARGE)
             return
         if outcome is Outcome.COMMITTED and message is not None and result.status.is_stored:
-            broker.stats.count_put(message.topic, 1, half.size)
+            _count_committed(broker, message, half.size)
         finish(result)
 
     def finish(result: PutResult) -> None:
@@ -178,12 +199,18 @@ def _store_end(
         for waiting in transactions.finish_end(half.queue_offset, ended):
             answer_end(broker, waiting, result)
 
-    broker.topics.create(OP_HALF_TOPIC, queue_nums=QUEUE_COUNT)
+    broker.tables.topics.create(OP_HALF_TOPIC, queue_nums=QUEUE_COUNT)
     if reason is not None:
         park(reason)
     else:
         broker.driver.put_batch((end,) if message is None else (message, end), stored)
     return None
+
+
+def _count_committed(broker: Broker, message: NewMessage, size: int) -> None:
+    broker.stats.count_put(message.topic, 1, size)
+    if message.topic == SCHEDULE_TOPIC:
+        broker.stats.count_delayed(message.queue_id, 1, size)
 
 
 def answer_end(broker: Broker, call: Call[Any], result: PutResult) -> None:
@@ -222,11 +249,13 @@ def _check_half(
 
 
 def _ask(broker: Broker, half: MessageRecord, place: tuple[str, int]) -> AskTransactionStateReply:
-    counts = broker.transactions
+    counts = broker.deferred.transactions
     if half.queue_offset in counts.ended:
         return AskTransactionStateReply(is_ended=True)
     group = half.properties.get(PropertyKey.PRODUCER_GROUP, "")
-    peers = [client.peer for client in broker.producers.clients(group) if client.peer.is_writable]
+    peers = [
+        client.peer for client in broker.clients.producers.clients(group) if client.peer.is_writable
+    ]
     random.shuffle(peers)
     body = _as_sent(half, place)
     header = CheckTransactionState(
@@ -264,8 +293,8 @@ def set_transaction_aside(broker: Broker, call: Call[SetTransactionAside]) -> No
 def _set_aside(
     broker: Broker, call: Call[SetTransactionAside], half: MessageRecord
 ) -> Reply | None:
-    broker.topics.create(CHECK_MAX_TIME_TOPIC, queue_nums=QUEUE_COUNT)
-    message = set_aside(half, host=broker.store_host)
+    broker.tables.topics.create(CHECK_MAX_TIME_TOPIC, queue_nums=QUEUE_COUNT)
+    message = set_aside(half, host=broker.process.store_host)
     return _store_end(broker, call, half, Outcome.SET_ASIDE, message)
 
 
@@ -282,17 +311,17 @@ def resume_check_half_message(broker: Broker, call: Call[ResumeCheckHalfMessage]
             raise ServerError(remarks.message_not_found(offset))
         if real_place(record) is None:
             raise ServerError(_NOT_HALF)
-        _store_again(broker, call, resumed(record, host=broker.store_host))
+        _store_again(broker, call, resumed(record, host=broker.process.store_host))
         return None
 
     look_up(broker, call, stored_half(broker.store.reader, offset), found)
 
 
 def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
-    broker.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
+    broker.tables.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
 
     def stored(result: PutResult) -> None:
-        broker.transactions.prepared_count += result.status.is_stored
+        broker.deferred.transactions.prepared_count += result.status.is_stored
         answer_end(broker, call, result)
 
     broker.driver.put(message, stored)
@@ -309,18 +338,18 @@ def recall_transactions(broker: Broker) -> None:
     """
     for topic in (HALF_TOPIC, OP_HALF_TOPIC):
         if broker.store.reader.queue(topic, HALF_QUEUE_ID) is not None:
-            broker.topics.create(topic, queue_nums=QUEUE_COUNT)
-    examined = broker.offsets.committed(CHECK_GROUP, OP_HALF_TOPIC, HALF_QUEUE_ID) or 0
+            broker.tables.topics.create(topic, queue_nums=QUEUE_COUNT)
+    examined = broker.tables.offsets.committed(CHECK_GROUP, OP_HALF_TOPIC, HALF_QUEUE_ID) or 0
 
     def failed(error: Exception) -> None:
         broker.log.warning("transactions.unrecalled", error=describe(error))
 
     lookup = ended_since(broker.store.reader, examined)
-    broker.driver.reads.look_up(lookup, broker.transactions.recall, failed)
+    broker.driver.reads.look_up(lookup, broker.deferred.transactions.recall, failed)
 
 
 def forget_ended(broker: Broker) -> None:
     """Forget which half messages ended, once the txn-checker has examined them."""
-    examined = broker.offsets.committed(CHECK_GROUP, HALF_TOPIC, HALF_QUEUE_ID)
+    examined = broker.tables.offsets.committed(CHECK_GROUP, HALF_TOPIC, HALF_QUEUE_ID)
     if examined is not None:
-        broker.transactions.ended.forget_below(examined)
+        broker.deferred.transactions.ended.forget_below(examined)

@@ -32,7 +32,7 @@ class LaneAccess:
     """The broker's current accounts, converted once for both lanes."""
 
     def __init__(self, broker: Broker) -> None:
-        self.control = None if broker.acl is None else broker.acl.control
+        self.control = None if broker.admission.acl is None else broker.admission.acl.control
         self._converted: Accounts | None = None
         self._native: LaneAccounts | None = None
 

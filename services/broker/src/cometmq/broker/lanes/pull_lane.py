@@ -9,7 +9,7 @@ changed that the admission of a pull depends on.
 A handler serves a pull instead if
 - the broker has no lane (`send_lane.open_lane`), the lane has failed or has no cache
   (`nativeCacheBytes=0`), or the port refuses some codes;
-- in a broker group, consumers currently may not see the ends of queues (`Gate.may_read`);
+- in a broker group, consumers currently may not see the ends of queues (`Permission.may_read`);
 - no handler has admitted a pull of this kind since the last change of settings, accounts, topics,
   groups, consumers or filters;
 - its filter has more than CODES_MAX tags, or an SQL expression without a native program (`learn`);
@@ -39,7 +39,7 @@ from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import CODES_MAX, TagFilter, codes_of
 from cometmq.broker.lanes.access import LaneAccess
 from cometmq.broker.limits import is_full
-from cometmq.broker.native import accel
+from cometmq.broker.native import Breaker, accel
 from cometmq.broker.role import MASTER_ID
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode
@@ -49,7 +49,6 @@ from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import plain_pieces, pulled_pieces
 from cometmq.remoting.transport.lane import Answered
-from cometmq.remoting.transport.tasks import describe
 from cometmq.store.log.commit_log import LogView
 from cometmq.store.queues.pulls import read_entries, read_log
 from cometmq.store.results import GetStatus
@@ -72,38 +71,43 @@ TIMED_MASK: Final = 7
 class BrokerPulls:
     """Serves plain pulls natively."""
 
-    def __init__(self, broker: Broker, access: LaneAccess) -> None:
+    def __init__(self, broker: Broker, access: LaneAccess, breaker: Breaker) -> None:
         self._broker = broker
         self._access = access
+        self._breaker = breaker
         self._native = _build(broker, access)
         self._settings = broker.settings
         self._note_versions()
-        self._locks_version = broker.locks.version
+        self._locks_version = broker.clients.locks.version
         self._log = broker.store.commit_log
         self._store = broker.store.pulls
         self._store_version = self._store.version
-        self._has_failed = False
         self._budget = TURN_STEPS_MAX
         self._chunk_count = 0  # chunks with answered pulls
         self._untimed_count = 0  # pulls answered since a chunk was timed
         self.request_count = 0  # answered since startup
+
+    @property
+    def cached_bytes(self) -> int:
+        """The size of the blocks of records that are kept for pulls."""
+        return self._native.cached_bytes
 
     def staging(self) -> "PullLane | None":
         """Adopt changes; return the native lane, or None if handlers must serve all pulls."""
         # One function without calls, if nothing has changed that the native lane depends on: it
         # runs twice in each turn (bench/micro/bench_pull_lane.py).
         broker, control = self._broker, self._access.control
-        if self._has_failed or not broker.settings.native_cache_bytes:
+        if self._breaker.is_open or not broker.settings.native_cache_bytes:
             return None
-        if broker.may_read is not None and not broker.may_read():
+        if broker.role.may_read is not None and not broker.role.may_read():
             return None
         if not (
             self._settings is broker.settings
-            and self._topics_version is broker.topics.version
-            and self._groups_version is broker.groups.version
-            and self._consumers_version == broker.consumers.version
-            and self._filters_version == broker.filters.version
-            and self._locks_version == broker.locks.version
+            and self._topics_version is broker.tables.topics.version
+            and self._groups_version is broker.tables.groups.version
+            and self._consumers_version == broker.clients.consumers.version
+            and self._filters_version == broker.tables.filters.version
+            and self._locks_version == broker.clients.locks.version
             and self._store_version == self._store.version
             and (control is None or self._accounts is control.accounts)
         ):
@@ -120,8 +124,8 @@ class BrokerPulls:
         whether they are new.
         """
         broker, header = self._broker, call.header
-        topic = broker.topics.get(header.topic)
-        if self._has_failed or topic is None or self._is_outdated():
+        topic = broker.tables.topics.get(header.topic)
+        if self._breaker.is_open or topic is None or self._is_outdated():
             return False
         if self._has_changed():
             self._native.forget()
@@ -150,7 +154,7 @@ class BrokerPulls:
         """Serve later requests with the same bytes, because this one has renewed or taken locks;
         return whether they are new.
         """
-        if self._has_failed or self._settings.group_record:
+        if self._breaker.is_open or self._settings.group_record:
             return False
         self._follow_locks()
         return self._native.learn_renewal(call.serialization, call.head, call.body, answer, locks)
@@ -159,10 +163,10 @@ class BrokerPulls:
         """Answer staged requests; see `cometmq.remoting.transport.lane`."""
         broker, native = self._broker, self._native
         if (
-            self._has_failed
+            self._breaker.is_open
             or self._is_outdated()
             or self._has_changed()
-            or not broker.offsets.has_room(count)
+            or not broker.tables.offsets.has_room(count)
         ):
             return b"", 0, *native.frame(first), True
         self._follow_locks()
@@ -172,7 +176,7 @@ class BrokerPulls:
                 first, count, room, self._log.view(), self._budget
             )
         except accel.PanicException as error:
-            self.fail(error)
+            self._breaker.trip(error)
             return b"", 0, *native.frame(first), True
         self._apply(effects)
         return data, done, start, end, is_odd
@@ -186,14 +190,14 @@ class BrokerPulls:
         all pulls.
         """
         native = self.staging()
-        if native is None or not self._broker.offsets.has_room(count_max):
+        if native is None or not self._broker.tables.offsets.has_room(count_max):
             return None
         return native, self._log.view(), self._budget
 
     def pulled(self, effects: "PullEffects | None", fault: BaseException | None) -> None:
         """Store and count the effects of answered requests; fail after a bug in native code."""
         if fault is not None:
-            self.fail(fault)
+            self._breaker.trip(fault)
         if effects is not None:
             self._apply(effects)
 
@@ -204,11 +208,13 @@ class BrokerPulls:
         if left < self._budget == TURN_STEPS_MAX:
             asyncio.get_running_loop().call_soon(self._refill)
         self._budget = left
-        may_commit = commits and broker.is_master and not broker.is_diverting
-        if may_commit and not is_full(broker.limits, broker.journal):
-            broker.offsets.commit_pulled(commits)
+        may_commit = commits and broker.role.is_master and not broker.role.is_diverting
+        if may_commit and not is_full(broker.admission.limits, broker.tables.journal):
+            broker.tables.offsets.commit_pulled(commits)
         if renewed:
-            broker.locks.renew(chain.from_iterable(renewed), now_ms=broker.clock.monotonic_ms())
+            broker.clients.locks.renew(
+                chain.from_iterable(renewed), now_ms=broker.clock.monotonic_ms()
+            )
         if totals:
             count, message_count = broker.stats.count_gets(totals)
             self._untimed_count += count
@@ -221,13 +227,6 @@ class BrokerPulls:
 
     def _refill(self) -> None:
         self._budget = TURN_STEPS_MAX
-
-    def fail(self, error: BaseException) -> None:
-        """Leave all pulls to the handlers from now on, so that a bug in native code leaves no pull
-        unanswered.
-        """
-        self._has_failed = True
-        self._broker.log.error("lane.failed", error=describe(error), action="report this bug")
 
     def _adopt(self) -> None:
         """Adopt what has changed."""
@@ -249,25 +248,25 @@ class BrokerPulls:
     def _has_changed(self) -> bool:
         broker = self._broker
         return (
-            self._topics_version is not broker.topics.version
-            or self._groups_version is not broker.groups.version
-            or self._consumers_version != broker.consumers.version
-            or self._filters_version != broker.filters.version
+            self._topics_version is not broker.tables.topics.version
+            or self._groups_version is not broker.tables.groups.version
+            or self._consumers_version != broker.clients.consumers.version
+            or self._filters_version != broker.tables.filters.version
         )
 
     def _note_versions(self) -> None:
         broker = self._broker
         self._accounts = self._access.accounts
-        self._topics_version = broker.topics.version
-        self._groups_version = broker.groups.version
-        self._consumers_version = broker.consumers.version
-        self._filters_version = broker.filters.version
+        self._topics_version = broker.tables.topics.version
+        self._groups_version = broker.tables.groups.version
+        self._consumers_version = broker.clients.consumers.version
+        self._filters_version = broker.tables.filters.version
 
     def _follow_locks(self) -> None:
         """Leave requests for locks to the handlers again after any lock was taken or released."""
-        if self._locks_version != self._broker.locks.version:
+        if self._locks_version != self._broker.clients.locks.version:
             self._native.forget_renewals()
-            self._locks_version = self._broker.locks.version
+            self._locks_version = self._broker.clients.locks.version
 
     def _follow_store(self) -> None:
         """Drop the cached blocks after the log was truncated or found damaged."""

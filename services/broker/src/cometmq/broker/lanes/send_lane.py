@@ -14,7 +14,6 @@ broker has a reason to inspect every send, the lane serves none.
 `services/broker/tests/lanes` tests that the lane and the handlers give the same results.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -22,17 +21,16 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.queue_locks import QueueLock
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import TagFilter
-from cometmq.broker.handlers.put_answers import answer_back, answer_delayed, answer_put
 from cometmq.broker.handlers.send import MULTI_TAG
 from cometmq.broker.lanes.access import LaneAccess, reason_against
 from cometmq.broker.lanes.pull_lane import BrokerPulls
-from cometmq.broker.lanes.run_answers import RunAnswers
+from cometmq.broker.lanes.run_answers import RunAnswers, SendAnswers
 from cometmq.broker.lanes.transaction_lane import LaneTransactions
-from cometmq.broker.native import OUTDATED, accel, reason_without
+from cometmq.broker.native import OUTDATED, Breaker, accel, reason_without
 from cometmq.broker.transactions.transactions import OP_TAG_CODE, OP_TEXT
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
-from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.frame import FRAME_BYTES_MAX
@@ -40,19 +38,16 @@ from cometmq.remoting.header_plan import plain_pieces, sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.lane import Answered, Part, Staging
-from cometmq.remoting.transport.loans import Loan
-from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.versions import REQUEST_MAX_RECONSUME_MIN
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.layout import is_topic
 from cometmq.store.reads import cached
-from cometmq.store.results import PutResult, PutStatus
+from cometmq.store.results import PutResult
 from cometmq.store.writing.runs import CreateQueue, PlacedRun, Queues
 
 if TYPE_CHECKING:
-    from cometmq.accel import LaneAnswers, SendLane
+    from cometmq.accel import SendLane
 
-_PUT_OK: Final = PutStatus.PUT_OK
 DELAY_MS_MAX: Final = 1 << 53  # of any level; Python refuses the sends of longer ones
 
 
@@ -61,7 +56,7 @@ def open_lane(broker: Broker) -> "BrokerLane | None":
     reason = _reason_against(broker)
     lane = BrokerLane(broker) if reason is None else None
     broker.lane = lane
-    broker.send_path = "native" if reason is None else f"python: {reason}"
+    broker.process.send_path = "native" if reason is None else f"python: {reason}"
     if reason == OUTDATED:
         broker.log.warning("native.outdated", error=reason)
     return lane
@@ -70,7 +65,10 @@ def open_lane(broker: Broker) -> "BrokerLane | None":
 def _reason_against(broker: Broker) -> str | None:
     if (reason := reason_without(broker.settings)) is not None:
         return reason
-    if broker.acl is not None and (reason := reason_against(broker.acl.control)) is not None:
+    if (
+        broker.admission.acl is not None
+        and (reason := reason_against(broker.admission.acl.control)) is not None
+    ):
         return reason
     return None
 
@@ -81,18 +79,19 @@ class BrokerLane:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._settings = broker.settings
-        self._topics_version = broker.topics.version
-        self._groups_version = broker.groups.version
+        self._topics_version = broker.tables.topics.version
+        self._groups_version = broker.tables.groups.version
         self._access = LaneAccess(broker)
         self._control = self._access.control
         self._accounts = self._access.accounts
         self._native = _build(broker, self._access)
         self._put_count = 0  # staged sends accepted for this commit
-        self._has_failed = False
-        self._pulls = BrokerPulls(broker, self._access)
+        self._breaker = Breaker("lane", broker.log)
+        self._pulls = BrokerPulls(broker, self._access, self._breaker)
         self.pulls, self.pulled = self._pulls.pulls, self._pulls.pulled
         self._transactions = LaneTransactions(broker)
         self._transactions.adopt(self._native)
+        self._answers = SendAnswers(broker, self._native, self._transactions, self._breaker)
         self.begin_turn = broker.driver.begin_turn
         self.end_turn = broker.driver.end_turn
         self.request_count = 0  # sends and ends of transactions accepted since startup
@@ -100,6 +99,10 @@ class BrokerLane:
     @property
     def pull_count(self) -> int:
         return self._pulls.request_count
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._pulls.cached_bytes
 
     # Connections: see `cometmq.remoting.transport.lane`
 
@@ -120,7 +123,7 @@ class BrokerLane:
     def learn_back(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> bool:
         """From now on, take the messages that a group sends back; `topic` is its retry topic."""
         broker = self._broker
-        queue_nums = broker.topics.known_queue_nums(topic)
+        queue_nums = broker.tables.topics.known_queue_nums(topic)
         if queue_nums != topic.write_queue_nums:
             return False  # its consumers do not know all queues yet
         if self._settings.acl_check_stored_topic:
@@ -160,8 +163,7 @@ class BrokerLane:
                 backs=(self._broker.stats.send_back_count, self._read_record),
             )
         except accel.PanicException as error:
-            self._fail(error)
-            self._pulls.fail(error)
+            self._breaker.trip(error)
             return None
 
     def sends(self) -> "tuple[SendLane, int | None] | None":
@@ -169,10 +171,10 @@ class BrokerLane:
         # Few calls, because it runs in each turn.
         broker, control, native = self._broker, self._control, self._native
         is_current = (
-            not self._has_failed
+            not self._breaker.is_open
             and self._settings is broker.settings
-            and self._topics_version is broker.topics.version
-            and self._groups_version is broker.groups.version
+            and self._topics_version is broker.tables.topics.version
+            and self._groups_version is broker.tables.groups.version
             and (control is None or self._accounts is control.accounts)
             and native.staged_count == self._put_count
         )
@@ -181,7 +183,7 @@ class BrokerLane:
         return self._native, self._transactions.now_ms(self._native)
 
     def sends_failed(self, fault: BaseException) -> None:
-        self._fail(fault)
+        self._breaker.trip(fault)
         self.drop()
 
     def answer(self, first: int, count: int, room: int) -> Answered:
@@ -196,13 +198,15 @@ class BrokerLane:
         # or filled the commit, which has then released all staged sends.
         first = self._put_count
         is_released = self._native.staged_count < first + count
-        has_changed = self._has_changed() or self._groups_version is not self._broker.groups.version
+        has_changed = (
+            self._has_changed() or self._groups_version is not self._broker.tables.groups.version
+        )
         if is_released or has_changed or self._is_busy():
             return None
         try:
             end_count = self._transactions.begin(self._native, first, count)
         except accel.PanicException as error:
-            self._fail(error)
+            self._breaker.trip(error)
             return None
         if end_count is None:
             return None
@@ -219,36 +223,37 @@ class BrokerLane:
         """Adopt changes of topics, settings and accounts; return whether staging is possible."""
         if self._native.staged_count > self._put_count:
             self.drop()  # an error in the transport has left them
-        if self._groups_version is not self._broker.groups.version:
+        if self._groups_version is not self._broker.tables.groups.version:
             self._native.forget_backs()
-            self._groups_version = self._broker.groups.version
+            self._groups_version = self._broker.tables.groups.version
         if not self._has_changed():
-            return not self._has_failed
+            return not self._breaker.is_open
         if self._put_count:
             return False  # until the commit
         accounts = self._access.accounts
         if self._settings is not self._broker.settings or self._accounts is not accounts:
-            self._native = _build(self._broker, self._access)
+            native = self._native = _build(self._broker, self._access)
+            self._answers = SendAnswers(self._broker, native, self._transactions, self._breaker)
             self._settings = self._broker.settings
             self._accounts = accounts
         self._native.forget()
-        self._topics_version = self._broker.topics.version
+        self._topics_version = self._broker.tables.topics.version
         self._transactions.adopt(self._native)
-        return not self._has_failed
+        return not self._breaker.is_open
 
     def _has_changed(self) -> bool:
         broker, control = self._broker, self._control
         return (
             self._settings is not broker.settings
-            or self._topics_version is not broker.topics.version
+            or self._topics_version is not broker.tables.topics.version
             or (control is not None and self._accounts is not control.accounts)
         )
 
     def _is_busy(self) -> bool:
         broker = self._broker
         capacity = self._settings.send_thread_pool_queue_capacity
-        is_unusual = broker.checks_sends or broker.is_diverting
-        return is_unusual or broker.driver.waiting_count >= capacity
+        is_unusual = broker.config.checks_sends or broker.role.is_diverting
+        return is_unusual or broker.driver.sends.waiting_count >= capacity
 
     # The store: see `cometmq.store.writing.runs`
 
@@ -268,136 +273,33 @@ class BrokerLane:
                 first, count, offset, file_end, store_timestamp, queues, create
             )
         except accel.PanicException as error:
-            self._fail(error)
+            self._breaker.trip(error)
             # The run counts as placed but writes no byte, so none of its sends is acknowledged.
-            failed = partial(self._answer_failed, self._native.unplaced(first, count))
+            failed = partial(self._answers.answer_failed, self._native.unplaced(first, count))
             return count, 0, b"", [], KeyedRows(), [(False, failed, count)]
-        answers = [(waits, RunAnswers(self, one), one.count) for waits, one in groups]
+        answers = [(waits, RunAnswers(self._answers, one), one.count) for waits, one in groups]
         return done, message_count, records, entries, keys, answers
 
     def refuse(self, first: int, count: int, result: PutResult) -> None:
         """Answer accepted sends that were not placed."""
         answers = self._native.unplaced(first, count)
         self._transactions.finish(answers, result)
-        self._answer_each(answers, result)
+        self._answers.answer_each(answers, result)
 
     def release(self) -> None:
         """Forget all sends; the commit now holds their records and answers."""
         self._native.release()
         self._put_count = 0
 
-    # Answers
-
-    def lend_run(self, answers: "LaneAnswers", withdraw: Callable[[], int]) -> Loan | None:
-        """Encode the answer to a lone send for another thread, which writes it to the connection;
-        return None if only `answer_run` may answer.
-        """
-        if answers.count != 1 or answers.half_count or answers.end_count:
-            return None
-        try:
-            ((peer, data, _),) = answers.encode(self._native)
-        except accel.PanicException as error:
-            self._fail(error)
-            return None
-        lender: Staging = peer  # type: ignore[assignment]
-        return lender.lend(data, withdraw)
-
-    def run_answered(self, answers: "LaneAnswers", loan: Loan) -> None:
-        """Count a send whose answer was written by another thread."""
-        self._count(answers)
-        loan.answered(answers.count)
-
-    def answer_run(self, answers: "LaneAnswers", result: PutResult) -> None:
-        """Answer the sends of a run."""
-        if answers.half_count or answers.end_count:
-            self._transactions.finish(answers, result)
-            self._keep_halves(answers, result)
-        is_current = self._settings is self._broker.settings  # every answer depends on them
-        if result.status is not _PUT_OK or not is_current:
-            self._answer_each(answers, result)
-            return
-        try:
-            encoded = answers.encode(self._native)
-        except accel.PanicException as error:
-            self._fail(error)
-            self._answer_each(answers, result)  # nothing is counted or sent yet
-            return
-        self._count(answers)
-        if encoded:
-            peer: Staging = encoded[0][0]  # type: ignore[assignment]
-            peer.reply_rows(encoded)
-
-    def _count(self, answers: "LaneAnswers") -> None:
-        stats = self._broker.stats
-        totals, delays, backs = answers.counts()
-        stats.count_puts(totals)
-        for level_id, count, size in delays:
-            stats.count_delayed(level_id, count, size)
-        for topic, group, count in backs:
-            stats.count_send_backs(topic, group, count)
-
-    def _keep_halves(self, answers: "LaneAnswers", result: PutResult) -> None:
-        """Keep stored half messages in memory for the requests that end them."""
-        if not result.status.is_stored:
-            return
-        try:
-            self._native.keep_halves(answers)
-        except accel.PanicException as error:
-            self._fail(error)  # the half messages will be read from the log
-
-    def _answer_each(self, answers: "LaneAnswers", result: PutResult) -> None:
-        """Answer each send as a handler would; used if the result is not a plain success."""
-        for (
-            peer,
-            opaque,
-            serialization,
-            topic,
-            queue_id,
-            level_id,
-            count,
-            place,
-            back,
-        ) in answers.rows():
-            offset, size, queue_offset, message_ids = place
-            one = PutResult(
-                result.status, offset, size, queue_offset, result.store_timestamp, message_ids
-            )
-            call = _call(peer, opaque, serialization)
-            if back is not None:
-                answer_back(self._broker, call, back, level_id, one)
-            elif level_id is None:
-                answer_put(self._broker, call, topic, queue_id, count, one)
-            else:
-                answer_delayed(self._broker, call, level_id, queue_id, one)
-
-    def _answer_failed(self, answers: "LaneAnswers", _result: PutResult) -> None:
-        reply = Reply(ResponseCode.SYSTEM_ERROR, remark="the native message path has failed")
-        self._transactions.fail(answers, reply)
-        for peer, opaque, serialization, *_ in answers.rows():
-            _call(peer, opaque, serialization).answer(reply)
-
-    def _fail(self, error: BaseException) -> None:
-        """Leave all sends to the handlers from now on, so that a bug in native code loses no
-        messages.
-        """
-        self._has_failed = True
-        self._broker.log.error("lane.failed", error=describe(error), action="report this bug")
-
-
-def _call(peer: object, opaque: int, serialization: int) -> Call[None]:
-    call: Call[None] = Call(RequestCode.SEND_MESSAGE_V2, None, opaque)
-    call.peer, call.serialization = peer, serialization
-    return call
-
 
 def _build(broker: Broker, access: LaneAccess) -> "SendLane":
     settings = broker.settings
-    pieces = sent_pieces(broker.send_ext, ResponseCode.SUCCESS)
+    pieces = sent_pieces(broker.config.send_ext, ResponseCode.SUCCESS)
     plain = plain_pieces(ResponseCode.SUCCESS)
-    delays_ms = broker.delay.levels.delays_ms
+    delays_ms = broker.deferred.delays.levels.delays_ms
     return accel.SendLane(
-        store_host=broker.store_host,
-        cluster=broker.cluster_pair,
+        store_host=broker.process.store_host,
+        cluster=broker.config.cluster_pair,
         frame_bytes_max=FRAME_BYTES_MAX,
         body_bytes_max=settings.max_message_size,
         batch_count_max=settings.batch_messages_max,

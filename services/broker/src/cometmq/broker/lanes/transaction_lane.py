@@ -23,20 +23,20 @@ class LaneTransactions:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._transactions = broker.transactions
+        self._transactions = broker.deferred.transactions
         self._takes_ends = False
         self._clear_count = 0
 
     def adopt(self, native: "SendLane") -> None:
         """Follow a change of topics or settings; the handlers create the topics."""
-        topics = self._broker.topics.table
+        topics = self._broker.tables.topics.table
         has_halves = HALF_TOPIC in topics
         native.take_halves(has_halves and not self._broker.settings.reject_transaction_message)
         self._takes_ends = has_halves and OP_HALF_TOPIC in topics
 
     def now_ms(self, native: "SendLane") -> int | None:
         """Return the current time, for staging ends; None if the handlers must serve the ends."""
-        if not self._takes_ends or not self._broker.is_master:
+        if not self._takes_ends or not self._broker.role.is_master:
             return None
         clear_count = self._transactions.recent.clear_count
         if self._clear_count != clear_count:

@@ -2,6 +2,8 @@
 """The registration state at one name server."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cometmq.broker.registration.bodies import PART_BYTES
 from cometmq.broker.registration.identity import Identity
@@ -59,3 +61,12 @@ class Link:
         """The current interval of `Listing.is_lost`; grows while registrations are lost."""
         self.wake = asyncio.Event()
         self.waiters: list[asyncio.Future[bool]] = []
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Note when a registration or question was sent, until it is answered."""
+        self.asked_s = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            self.asked_s = None

@@ -86,6 +86,10 @@ class Listing:
         In a broker group, slaves do not defend their ids: they may exchange them in a
         switchover, and a successor refuses a deposed master by its epoch.
         """
+        with link.asking():  # a new role does not wait for the answer
+            return await self._has_lost(link)
+
+    async def _has_lost(self, link: Link) -> bool:
         is_changed = await self._is_changed(link)
         now_s = asyncio.get_running_loop().time()
         if not is_changed:

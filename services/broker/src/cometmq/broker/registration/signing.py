@@ -7,8 +7,7 @@ from typing import Final
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.commands.table import PUBLIC, Service
-from cometmq.remoting.errors import SettingsError
-from cometmq.remoting.signature import SessionCredentials, signing
+from cometmq.remoting.signature import credentials_of, signing
 from cometmq.remoting.types import Buffer
 
 SIGNED: Final = frozenset(
@@ -23,12 +22,10 @@ Hook = Callable[[int, dict[str, str], Buffer], None]
 
 def registration_signing(settings: BrokerSettings) -> tuple[Hook, ...]:
     """Return the hooks of the broker's client; raise SettingsError for half an account."""
-    access_key, secret_key = settings.access_key, settings.secret_key
-    if not access_key and not secret_key:
+    credentials = credentials_of(settings.access_key, settings.secret_key)
+    if credentials is None:
         return ()
-    if not (access_key and secret_key):
-        raise SettingsError("accessKey and secretKey belong together: set both or neither")
-    sign = signing(SessionCredentials(access_key, secret_key))
+    sign = signing(credentials)
 
     def sign_registrations(code: int, ext: dict[str, str], body: Buffer) -> None:
         if code in SIGNED:

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker's counters: plain integers, read at scrape time and by admin commands.
 
-The loop only increments them. Rates are computed from copies that timers take: once a second a copy
-of the totals, for the windows of GET_BROKER_RUNTIME_INFO (10 s, 1 min, 10 min); every ten seconds a
-copy of each active source, for the windows of VIEW_BROKER_STATS_DATA (`sampler.py`).
+The loop only increments them. Timers copy them: once a second the totals (`rates.py`), and every
+ten seconds each active source (`sampler.py`).
 
 Invariants: the tables are bounded; above the bound, new sources share one set of counters. A source
 becomes active when one of its counters is incremented, and inactive when a round finds its figures
 unchanged. The copies that an inactive source misses are added before its next increment or read.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Final, Protocol
 
@@ -21,17 +19,14 @@ from cometmq.broker.statistics.latencies import latency_buckets
 from cometmq.broker.statistics.windows import Rounds, Windows
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 
-SAMPLE_INTERVAL_MS: Final = 1_000
-SAMPLE_COUNT_MAX: Final = 601  # both ends of the longest window
-WINDOWS_S: Final = (10, 60, 600)
 SOURCES_MAX: Final = STATISTICS.fixed // 2  # of topics, and as many of groups in topics
 
 
 class Source(Protocol):
     """A set of counters whose figures are sampled."""
 
-    windows: Windows | None
-    is_active: bool
+    windows: Windows | None = None
+    is_active: bool = False
 
     def figures(self) -> tuple[int, ...]:
         """Return the current figures."""
@@ -88,40 +83,29 @@ LEVEL_FIGURES: Final = ("put_count", "put_bytes", "get_count", "get_bytes")
 BROKER_FIGURES: Final = ("put_count", "get_count")
 
 
-class Sample(msgspec.Struct, gc=False, frozen=True):
-    at_ms: int
-    put_count: int = 0
-    get_count: int = 0
-    found_count: int = 0
-    miss_count: int = 0
+class ActiveSources:
+    """The sources that rounds copy, and the rounds that inactive ones have missed."""
+
+    def __init__(self) -> None:
+        self.active: dict[int, Source] = {}
+        self.rounds = Rounds()
+
+    def activate(self, source: Source) -> None:
+        """Start sampling a source; call this before its figures change."""
+        self.catch_up(source)
+        source.is_active = True
+        self.active[id(source)] = source
+
+    def catch_up(self, source: Source) -> None:
+        """Add the copies that an inactive source has missed."""
+        if source.windows is not None and not source.is_active:
+            source.windows.catch_up(self.rounds, source.figures())
+
+    def remove(self, source: Source) -> None:
+        self.active.pop(id(source), None)
 
 
-class BrokerStats:
-    __slots__ = (
-        "_other_groups",
-        "_other_topics",
-        "active",
-        "any_queue_count",
-        "busy_count",
-        "cold_read_count",
-        "found_count",
-        "get_bytes",
-        "get_count",
-        "get_time_max_ms",
-        "groups",
-        "is_active",
-        "levels",
-        "miss_count",
-        "pull_seconds",
-        "put_count",
-        "put_failed_count",
-        "rounds",
-        "samples",
-        "send_back_count",
-        "topics",
-        "windows",
-    )
-
+class BrokerStats(Source):
     def __init__(self) -> None:
         self._other_topics = TopicStats()  # of deleted topics, and of new ones above the bound
         self._other_groups = GroupStats()
@@ -140,11 +124,8 @@ class BrokerStats:
         self.topics: dict[str, TopicStats] = {}
         self.groups: dict[tuple[str, str], GroupStats] = {}  # topic, group
         self.levels: dict[int, LevelStats] = {}  # queue id of the delayed messages
-        self.samples: deque[Sample] = deque(maxlen=SAMPLE_COUNT_MAX)
-        self.windows: Windows | None = None
-        self.is_active = True  # always: its counters need no check
-        self.active: dict[int, Source] = {id(self): self}
-        self.rounds = Rounds()
+        self.sources = ActiveSources()
+        self.sources.activate(self)  # for ever: its counters need no check
 
     @property
     def put_bytes(self) -> int:
@@ -250,7 +231,7 @@ class BrokerStats:
                 return self._other_groups
             stats = self.groups[topic, group] = GroupStats()
         if not stats.is_active:
-            self.activate(stats)
+            self.sources.activate(stats)
         return stats
 
     def level(self, queue_id: int) -> LevelStats:
@@ -259,48 +240,20 @@ class BrokerStats:
         if stats is None:
             stats = self.levels[queue_id] = LevelStats()
         if not stats.is_active:
-            self.activate(stats)
+            self.sources.activate(stats)
         return stats
-
-    def activate(self, source: Source) -> None:
-        """Start sampling a source; call this before its figures change."""
-        self.catch_up(source)
-        source.is_active = True
-        self.active[id(source)] = source
-
-    def catch_up(self, source: Source) -> None:
-        """Add the copies that an inactive source has missed."""
-        if source.windows is not None and not source.is_active:
-            source.windows.catch_up(self.rounds, source.figures())
 
     def forget_topic(self, topic: str) -> None:
         stats = self.topics.pop(topic, None)
         if stats is not None:
-            self.active.pop(id(stats), None)
+            self.sources.remove(stats)
             self._other_topics.put_bytes += stats.put_bytes
         for key in [key for key in self.groups if key[0] == topic]:
-            self.active.pop(id(self.groups.pop(key)), None)
+            self.sources.remove(self.groups.pop(key))
 
     def forget_group(self, group: str) -> None:
         for key in [key for key in self.groups if key[1] == group]:
-            self.active.pop(id(self.groups.pop(key)), None)
-
-    def sample(self, now_ms: int, *, put_count: int) -> None:
-        """Copy the totals; `put_count` is the store's number of messages."""
-        self.samples.append(
-            Sample(now_ms, put_count, self.get_count, self.found_count, self.miss_count)
-        )
-
-    def rate(self, field: str, window_s: int) -> float:
-        """Return the growth per second of one field of `Sample` over the window."""
-        if len(self.samples) < 2:
-            return 0.0
-        newest = self.samples[-1]
-        oldest = self.samples[max(0, len(self.samples) - 1 - window_s)]
-        elapsed_s = (newest.at_ms - oldest.at_ms) / 1000
-        if elapsed_s <= 0:
-            return 0.0
-        return float(getattr(newest, field) - getattr(oldest, field)) / elapsed_s
+            self.sources.remove(self.groups.pop(key))
 
     def _active_topic(self, topic: str) -> TopicStats:
         """Return the counters of a topic, to be incremented."""
@@ -311,5 +264,5 @@ class BrokerStats:
             else:
                 stats = self._other_topics
         if not stats.is_active:
-            self.activate(stats)
+            self.sources.activate(stats)
         return stats

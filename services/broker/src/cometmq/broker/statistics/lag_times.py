@@ -10,8 +10,10 @@ in a queue is searched for only once, so the log is read only for queues whose o
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
-from cometmq.broker.tables.offsets import KEY_SEPARATOR, Offsets
+from cometmq.broker.tables.offset_index import KEY_SEPARATOR
+from cometmq.broker.tables.offsets import Offsets
 from cometmq.remoting.progress import position
+from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.reader import Reader
 from cometmq.store.reads import Lookup
 
@@ -33,7 +35,10 @@ class LagTimes:
 
     def __init__(self) -> None:
         self.oldest_ms: dict[Key, int] = {}
-        self._known: dict[tuple[str, int], tuple[int, int]] = {}  # key, queue -> offset, time
+        self._known: dict[tuple[str, int], tuple[ConsumeQueue, int, int]] = {}
+        """By key and queue id: offset and store time of the next message in this queue; that of a
+        topic created again is another one, with the same offsets.
+        """
         self._round: Iterator[str] = iter(())
         self._measured: tuple[int, tuple[int, int]] | None = None  # when the round began
         self._state: tuple[int, tuple[int, int]] | None = None  # after a complete round
@@ -74,17 +79,18 @@ class LagTimes:
         topic, _, group = key.partition(KEY_SEPARATOR)
         searches, oldest_ms = 0, -1
         for queue_id, committed in list(queues.items()):
-            offset = position(committed, store.min_offset(topic, queue_id))
-            if offset >= store.max_offset(topic, queue_id):
+            queue = store.queue(topic, queue_id)
+            offset = 0 if queue is None else position(committed, queue.min_offset)
+            if queue is None or offset >= queue.max_offset:
                 self._known.pop((key, queue_id), None)
                 continue
             known = self._known.get((key, queue_id))
-            if known is None or known[0] != offset:
+            if known is None or known[0] is not queue or known[1] != offset:
                 searches += 1
                 stored_ms = yield from store.store_time(topic, queue_id, offset)
-                known = self._known[key, queue_id] = offset, stored_ms
-            if known[1] >= 0 and (oldest_ms < 0 or known[1] < oldest_ms):
-                oldest_ms = known[1]
+                known = self._known[key, queue_id] = queue, offset, stored_ms
+            if known[2] >= 0 and (oldest_ms < 0 or known[2] < oldest_ms):
+                oldest_ms = known[2]
         if oldest_ms >= 0:
             self.oldest_ms[topic, group] = oldest_ms
         else:

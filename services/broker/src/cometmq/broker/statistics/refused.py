@@ -11,10 +11,13 @@ from cometmq.remoting.bodies.overview import RefusedRequests
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.refusals import is_access_refusal
+from cometmq.remoting.signature import ACCESS_KEY
 
 ENTRIES_MAX: Final = 200
 SUBJECT_CHARS_MAX: Final = 255
 REMARK_CHARS_MAX: Final = 500
+ACCOUNT_CHARS_MAX: Final = 100
 _ANSWERS: Final = frozenset(
     {
         ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -46,12 +49,20 @@ class RecentRefusals:
         entry.count += 1
         entry.last_ms = now_ms
         entry.peer = call.peer.address
-        entry.remark = (remark or "")[:REMARK_CHARS_MAX]
+        entry.remark = _explained(call, remark or "")[:REMARK_CHARS_MAX]
         self._entries[key] = entry  # the newest is last
 
     def newest(self) -> list[RefusedRequests]:
         """Return all entries, the newest first."""
         return list(self._entries.values())[::-1]
+
+
+def _explained(call: Call[Any], remark: str) -> str:
+    """Return the remark, with the account if access control refused it and does not say whom."""
+    if not is_access_refusal(remark):
+        return remark
+    key = call.ext.get(ACCESS_KEY, "")[:ACCOUNT_CHARS_MAX]
+    return f"{remark} (account {key})" if key and key not in remark else remark
 
 
 def _subject(header: object) -> str:

@@ -52,8 +52,8 @@ class StatSampler:
         if now_ms - self._day_ms >= DAY.interval_ms:
             self._day_ms = now_ms
             self._periods.append(DAY)
-        self._stats.rounds.begin(self._periods, now_ms)
-        self._rest = iter(list(self._stats.active.values()))
+        self._stats.sources.rounds.begin(self._periods, now_ms)
+        self._rest = iter(list(self._stats.sources.active.values()))
 
     def _copy(self, now_ms: int) -> int:
         stats, count = self._stats, 0
@@ -63,7 +63,7 @@ class StatSampler:
             if source.windows is None:
                 source.windows = Windows(len(figures))
             elif source.windows.is_flat(figures) and source is not stats:
-                stats.active.pop(id(source), None)
+                stats.sources.remove(source)
                 source.is_active = False
             source.windows.add(self._periods, now_ms, figures)
         return count
@@ -133,7 +133,7 @@ def find_statistic(
     counted_at = figures.index(statistic.times or statistic.value)
     if source.figures()[counted_at] == 0:
         return None
-    stats.catch_up(source)
+    stats.sources.catch_up(source)
     if source.windows is None:
         return BrokerStatsData()
     times_at = None if statistic.times is None else figures.index(statistic.times)
@@ -145,7 +145,7 @@ def pull_rate(stats: BrokerStats, topic: str, group: str) -> float:
     source = stats.groups.get((topic, group))
     if source is None or source.windows is None:
         return 0.0
-    stats.catch_up(source)
+    stats.sources.catch_up(source)
     return source.windows.item(
         MINUTE, GROUP_FIGURES.index("get_count"), GROUP_FIGURES.index("pull_count")
     ).tps

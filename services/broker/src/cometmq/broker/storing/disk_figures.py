@@ -59,4 +59,4 @@ class DiskWatch:
         def failed(_: Exception) -> None:
             self._is_reading = False  # the store reports errors of its disk
 
-        driver.reads.look_up(store.reader.read_record(store.stats().min_offset), found, failed)
+        driver.reads.look_up(store.reader.stored_record(store.stats().min_offset), found, failed)

@@ -6,8 +6,8 @@ again with each commit and begins as soon as the running one ends, so that the d
 the loop. The syncs run on a native thread (`NativeSyncs`) or, without native code, on a worker
 (`WorkerSyncs`, the reference). Both report the ends of syncs on the loop, in order.
 
-A lone sender would wait for the loop to wake up after the sync. The native thread therefore writes
-its answer, which the loop encodes during the sync, to its socket (`LoneAnswer`).
+A few senders would wait for the loop to wake up after the sync. The native thread therefore writes
+their answers, which the loop encodes during the sync, to their sockets (`LendableAnswers`).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from cometmq.remoting.log import Log
 from cometmq.runtime.worker import Worker, error_of
@@ -25,6 +25,9 @@ from cometmq.store.disk import Descriptor
 from cometmq.store.errors import DiskError
 from cometmq.store.results import PutResult
 from cometmq.store.upkeep.flush import FlushJob
+
+if TYPE_CHECKING:
+    from cometmq.accel import LentAnswers
 
 SLOW_S: Final = 0.1
 SLOW_COUNT: Final = 3
@@ -38,39 +41,34 @@ class Sync:
     job: FlushJob
     since_ms: int | None
     seconds: float = 0.0
+    late_s: float = 0.0
+    """The time from its end to the report."""
 
 
 SyncEnded: TypeAlias = Callable[[Sync, Exception | None], None]
 """Receives a sync that has ended, and its error."""
 
 
-SocketBytes: TypeAlias = tuple[int, bytes]
-"""A socket, and what is to be written to it."""
-
-
-class LoneAnswer(ABC):
-    """The answer to the only put that waits; a callback of the store."""
+class LendableAnswers(ABC):
+    """The answers to puts that wait for a sync; a callback of the store."""
 
     __slots__ = ()
 
     @abstractmethod
     def __call__(self, result: PutResult) -> None:
-        """Answer, or complete what the thread has answered."""
+        """Answer what the thread has not answered."""
 
     @abstractmethod
-    def lend(self, withdraw: Callable[[], int]) -> SocketBytes | None:
-        """Let the thread that syncs send the answer; return None if only the loop can send it.
-
-        `withdraw` stops the thread from doing so, and returns how many bytes it has written.
-        """
+    def lend(self) -> "LentAnswers | None":
+        """Encode the answers for the thread that syncs; return None if the loop has to."""
 
 
 class LogSyncs(Protocol):
     """Runs one sync at a time, and has room for the next one."""
 
     @property
-    def withdraw(self) -> Callable[[], int] | None:
-        """Takes an answer back; None if `answer` may not be called."""
+    def can_answer(self) -> bool:
+        """Whether `lend` may be called."""
 
     @property
     def is_busy(self) -> bool:
@@ -86,9 +84,12 @@ class LogSyncs(Protocol):
         The job must cover what the replaced one covers.
         """
 
-    def answer(self, answer: SocketBytes) -> None:
-        """Send an answer when the sync that was started last, or the one that replaces it, has
-        succeeded, unless it is withdrawn before.
+    def lend(self, answers: "LentAnswers", *, is_all: bool) -> None:
+        """Send answers when the sync that was started last, or the one that replaces it, has
+        succeeded.
+
+        `is_all` says that the loop has no other answers to send after this sync. Its end may then
+        be reported a millisecond late.
         """
 
     def collect(self) -> None:
@@ -101,7 +102,7 @@ class LogSyncs(Protocol):
 class WorkerSyncs:
     """Syncs on a worker, which is given the next sync before the last one is reported."""
 
-    withdraw = None
+    can_answer = False
 
     def __init__(self, worker: Worker, ended: SyncEnded) -> None:
         self._worker = worker
@@ -130,8 +131,8 @@ class WorkerSyncs:
             sync.since_ms = self._next.since_ms
         self._next = sync
 
-    def answer(self, answer: SocketBytes) -> None:
-        """Raise an error."""
+    def lend(self, answers: "LentAnswers", *, is_all: bool) -> None:
+        """Raise NotImplementedError: `can_answer` is False."""
         raise NotImplementedError
 
     def collect(self) -> None:
@@ -163,7 +164,7 @@ def _timed(job: FlushJob) -> float:
     return time.perf_counter() - began_s
 
 
-Ended: TypeAlias = tuple[int, float, tuple[int, int] | None]
+Ended: TypeAlias = tuple[int, float, tuple[int, int] | None, float]
 
 
 class NativeSyncer(Protocol):
@@ -175,23 +176,23 @@ class NativeSyncer(Protocol):
     def start(self, number: int, files: Sequence[int], folder: int | None) -> bool:
         """Sync next; return whether this replaces a sync that had not begun."""
 
-    def answer(self, number: int, fd: int, data: bytes) -> None:
-        """Write to a socket after a sync."""
-
-    def withdraw(self) -> int:
-        """Take the answer back; return how many bytes of it were written."""
+    def lend(self, number: int, answers: "LentAnswers", is_all: bool) -> None:
+        """Write answers after a sync."""
 
     def take(self) -> list[Ended]:
-        """Return the number, the seconds and the failure of each sync that has ended."""
+        """Return each sync that has ended: its number, its seconds, its failure, and the seconds
+        since its end.
+        """
 
 
 class NativeSyncs:
     """Syncs on a native thread, which begins the next sync without waiting for the loop."""
 
+    can_answer = True
+
     def __init__(self, syncer: NativeSyncer, ended: SyncEnded) -> None:
         self._syncer = syncer
         self._ended = ended
-        self.withdraw = syncer.withdraw
         self._number = 0
         self._last = 0  # the number of the last sync that the thread was given
         self._open: dict[int, tuple[Sync, list[Descriptor]]] = {}
@@ -231,32 +232,34 @@ class NativeSyncs:
         self._last = number
         self._open[number] = sync, descriptors
 
-    def answer(self, answer: SocketBytes) -> None:
-        """Pass the answer to the thread."""
+    def lend(self, answers: "LentAnswers", *, is_all: bool) -> None:
+        """Pass the answers to the thread."""
         # Not `_last`: if no file could be opened, the thread does not know this sync, and the next
         # one answers.
-        self._syncer.answer(self._number, *answer)
+        self._syncer.lend(self._number, answers, is_all)
 
     def _report_unopened(self, sync: Sync, error: DiskError) -> None:
         """Report, in a later turn, a file that could not be opened."""
         number = self._number = self._number + 1
         self._open[number] = sync, []
-        self._loop.call_soon(self._note_ended, number, 0.0, error)
+        self._loop.call_soon(self._note_ended, number, 0.0, 0.0, error)
 
     def collect(self) -> None:
         """Report the syncs that have ended so far."""
         self._ended_syncs += self._syncer.take()
         while self._ended_syncs:  # a report may call this again: the order must be kept
-            number, seconds, failure = self._ended_syncs.popleft()
+            number, seconds, failure, late_s = self._ended_syncs.popleft()
             error = None
             if failure is not None:
                 sync, _ = self._open[number]
                 error = DiskError("sync", sync.job.path(failure[0]), failure[1])
-            self._note_ended(number, seconds, error)
+            self._note_ended(number, seconds, late_s, error)
 
-    def _note_ended(self, number: int, seconds: float, error: DiskError | None) -> None:
+    def _note_ended(
+        self, number: int, seconds: float, late_s: float, error: DiskError | None
+    ) -> None:
         sync, _ = self._open.pop(number)
-        sync.seconds = seconds
+        sync.seconds, sync.late_s = seconds, late_s
         try:
             self._ended(sync, error)
         finally:

@@ -244,8 +244,6 @@ class StoreReads:
 
     def _loaded(self, search: _Search, future: asyncio.Future[Buffer]) -> None:
         if search.is_over or self._is_abandoned(search):
-            if not future.cancelled():
-                future.exception()  # mark the error as retrieved: asyncio would report it
             return
         error = error_of(future)
         if error is not None:
@@ -302,7 +300,12 @@ class StoreReads:
 
     def _note(self, future: asyncio.Future[Any]) -> None:
         self.futures.add(future)
-        future.add_done_callback(self.futures.discard)
+        future.add_done_callback(self._forget)
+
+    def _forget(self, future: asyncio.Future[Any]) -> None:
+        self.futures.discard(future)
+        if not future.cancelled():
+            future.exception()  # its request may be over: asyncio would report the error
 
     def _wait(self, request: _Request) -> None:
         """Start the time limit of a peer's request."""

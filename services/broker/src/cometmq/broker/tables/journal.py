@@ -26,39 +26,31 @@ before and the tables are saved at intervals, which is what RocketMQ guarantees;
 and the tables keep noting changes until a retry has written them.
 """
 
-import asyncio
-import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 
+from cometmq.broker.tables.journal_files import JournalFiles
+from cometmq.broker.tables.journal_replay import Replay
 from cometmq.broker.tables.persistence import Saved
+from cometmq.broker.tables.table_marks import TableMarks
 from cometmq.broker.turn import Turn
-from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.worker import Worker
-from cometmq.store.disk import Disk, DiskFile
-from cometmq.store.errors import DiskError
+from cometmq.store.disk import Disk
 from cometmq.store.journal import (
     FILE_BYTES,
-    Entry,
     Kind,
-    Marks,
     Position,
-    collect,
     encode_changes,
     encode_marks,
 )
-from cometmq.store.redo_log import RedoLog
 
 SYNC_INTERVAL_MS: Final = 500
 RETRY_INTERVAL_MS: Final = 1_000
-FILES_MAX: Final = 16
-"""Maximum number of files while tables cannot be saved; usually there are one or two."""
-_MARKS_MAX: Final = 8  # of one table: failed saves may still have replaced the file
 
 
 class Journaled(Saved, Protocol):
@@ -91,7 +83,7 @@ class Counter(Protocol):
 
 
 class Journal:
-    """The journal; only the event loop may use it, except that `sync` runs its work on a worker."""
+    """Notes the changes of tables and writes them; only the event loop may use it."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, all but two by name
         self,
@@ -113,48 +105,31 @@ class Journal:
         """
         self.turn = turn or Turn()
         self._log_end = log_end
-        self._disk = disk
-        self._worker = worker
         self._folder = folder
-        self._files = RedoLog(disk, folder, file_bytes=file_bytes)
         self._log = log
-        self._found = collect(self._files, self._files.replay())
-        self.number = self._found.number
+        self.files = JournalFiles(
+            disk, folder, worker=worker, log=log, file_bytes=file_bytes,
+            marks=self._encode_marks, filled=self.turn.filled,
+        )  # fmt: skip
+        found = self.files.found
+        self.replay = Replay(found, log, keeps_position=keeps_position)
+        self.number = found.number
         """The number of the last entry."""
-        is_known = keeps_position and not self.damage
-        self.position: Position | None = self._found.position if is_known else None
+        self.position = self.replay.position
         """The position in the last entry or in the marks; None if it is unknown."""
         # All changes that messages before this offset depend on are in the journal.
-        self.known_log_end = self._found.log_end
+        self.known_log_end = found.log_end
         self._due: Position | None = None  # for the next entry that is not counted
-        self._ends = dict.fromkeys(self._files.starts[:-1], self.number)
-        """Start of each full file -> number of its last entry or of a later entry."""
         self._tables: dict[str, Journaled] = {}
-        self._marks: Marks = {}
-        self._has_new_marks = False
+        self._marks = TableMarks()
         self._changed: dict[str, Journaled] = {}  # with noted changes
         self._owed: list[tuple[str, bytes]] = []  # applied, but not written yet
-        self._last_changes: dict[str, int] = {}  # table -> number of the last entry with it
-        self._doomed: list[str] = []  # files that are no longer used
-        self._is_deleting, self._is_synced = False, True
-        self._unsynced: list[DiskFile] = []  # full ones
-        self._syncing: asyncio.Future[None] | None = None
         self._counter: Counter | None = None
         self.fault = ""  # the reason why the journal cannot be written
-        # Tables that may lack even changes that were made before `known_log_end`.
-        self.unreliable: set[str] = set()
-        self.failed_count = self.byte_count = 0
-
-    @property
-    def damage(self) -> str:
-        """What is wrong with the journal of the last run; empty if at most its last entry was
-        incomplete.
-        """
-        return self._found.damage
 
     @property
     def size_bytes(self) -> int:
-        return self._files.size_bytes
+        return self.files.redo.size_bytes
 
     # Start and stop
 
@@ -164,70 +139,19 @@ class Journal:
         Return whether the table is then complete: as the last run left it.
         """
         name = table.file.path.name
-        digest = table.file.loaded_digest
-        entries = self._found.entries_of(name)
-        base = self._found.base(name, digest)
-        is_complete = base is not None and not self.damage
-        if table.file.is_restored:
-            self._log.error(
-                "table.damaged", table=name, action="find out why the disk changes bytes"
-            )
-        if base is None and table.file.is_restored:
-            # A backup is older than the damaged file, and no entry is older than the backup: all of
-            # them lead to the last values.
-            base = entries[0].number - 1 if entries else self.number
-            self.position, is_complete = None, False
-            self.unreliable.add(name)
-        if base is not None:
-            missing = [entry for entry in entries if entry.number > base]
-            if not self._apply(table, name, missing):
-                is_complete = False
-                self.unreliable.add(name)
-        else:
-            # No mark names this content: another program wrote the file. It is unknown which of
-            # these entries the file already includes.
-            self.position = None
-            if self._found.marks:
-                self.unreliable.add(name)
-            if entries:
-                self._log.warning("journal.left_out", table=name, entries=len(entries))
-            if digest and name in self._found.marks:
-                self._log.warning("table.changed", table=name)
-        if entries:
-            self._last_changes[name] = entries[-1].number
-        self._marks[name] = {digest: self.number if base is None else base}
+        base, last, is_complete = self.replay.apply(table, name)
+        self.position = self.replay.position
+        base = self.number if base is None else base
+        self._marks.begin(name, table.file.loaded_digest, base, last)
         self._tables[name] = table
         table.noted = partial(self._note, name)
         return is_complete
 
-    def _apply(self, table: Journaled, name: str, entries: list[Entry]) -> bool:
-        """Apply entries; return whether all of them fit the table."""
-        for entry in entries:
-            try:
-                table.apply_changes(entry.changes[name])
-            except (ValueError, CometError) as error:
-                self._log.error(
-                    "journal.damaged", table=name, entry=entry.number, error=describe(error)
-                )
-                self.position = None
-                return False
-        if entries:
-            self._log.info("journal.replayed", table=name, entries=len(entries))
-        return True
-
     def begin(self) -> None:
         """Start writing; call this after the last table is attached."""
-        cut, fault = self._found.cut, self._found.fault
-        self._found.entries.clear()
-        if cut is not None:
-            tell = self._log.error if cut.is_damage else self._log.info
-            tell("journal.damaged" if cut.is_damage else "journal.torn",
-                 file=cut.path, position=cut.position, lost_bytes=cut.byte_count)  # fmt: skip
-        if fault:
-            self._log.error("journal.damaged", folder=self._folder, error=fault)
-            self._attempt(self._files.clear)
-            self._ends.clear()
-        self._has_new_marks = True
+        if not self.replay.end(self._folder):
+            self._attempt(self.files.clear)
+        self._marks.are_new = True
         self.write()
 
     async def close(self) -> None:
@@ -236,30 +160,12 @@ class Journal:
         A file with the marks and the position is kept: the next start notices tables that have
         changed since.
         """
-        await self._worker.submit(lambda: None)  # after a sync and a deletion before it
-        self._delete()  # files that became obsolete during that deletion
-        await self._worker.submit(lambda: None)
+        await self.files.drain()
         for table in self._tables.values():
             table.noted = None
         if any(table.is_dirty for table in self._tables.values()):
             return
-        await self._worker.submit(partial(self._attempt, self._condense))
-
-    def _condense(self) -> None:
-        """Replace the files with one that holds only the marks and the position; blocks.
-
-        It is synced before the store counts as closed, so that after a clean stop, a crash of the
-        host does not make the store a new copy.
-        """
-        files = self._files
-        try:
-            file = files.begin_file(Kind.MARKS, self._encode_marks())
-            _sync(self._disk, self._folder, [file])
-        except DiskError:  # after a crash of the host, the files could hold an earlier position
-            files.clear()
-            raise
-        if not self._doomed:  # otherwise the entries would have a gap
-            files.drop_below(files.file_start)
+        await self.files.worker.submit(partial(self._attempt, self.files.condense))
 
     # Changes
 
@@ -279,7 +185,7 @@ class Journal:
         # After a failure the changes remain noted until `retry`: a failing disk costs one attempt
         # per second instead of one per request.
         has_entry = bool(self._changed or self._owed) or self._due is not None
-        if (has_entry or self._has_new_marks) and not self.fault:
+        if (has_entry or self._marks.are_new) and not self.fault:
             self._attempt(self._write)
 
     def apply(self, changes: Mapping[str, msgspec.Raw], position: Position | None = None) -> None:
@@ -302,7 +208,7 @@ class Journal:
         """Try to write again after a failure; called by a timer."""
         if self.fault:
             self.fault = ""
-            self._has_new_marks = True
+            self._marks.are_new = True
             self._attempt(self._write, is_retry=True)
             if not self.fault:
                 self._log.info("journal.resumed")
@@ -313,9 +219,9 @@ class Journal:
             log_end = self.known_log_end
         if not self._changed and not self._owed:
             self.known_log_end = log_end
-        if self._has_new_marks:
-            self._append(Kind.MARKS, self._encode_marks())
-            self._has_new_marks = False
+        if self._marks.are_new:
+            self.files.append(Kind.MARKS, self._encode_marks(), self.number)
+            self._marks.are_new = False
         if self._owed:
             self._write_entry(self._owed, None if self._changed else self._due)
             self._owed = []
@@ -356,7 +262,7 @@ class Journal:
         self, changes: Sequence[tuple[str, bytes]], position: Position | None = None
     ) -> None:
         payload = encode_changes(self.number + 1, changes, position, self.known_log_end)
-        if len(payload) > self._files.payload_bytes_max // 2:  # the file begins with marks
+        if len(payload) > self.files.redo.payload_bytes_max // 2:  # the file begins with marks
             if len(changes) > 1:
                 for change in changes[:-1]:
                     self._write_entry([change])
@@ -365,43 +271,24 @@ class Journal:
                 table = changes[0][0]
                 self._log.warning("journal.entry_too_long", table=table, bytes=len(payload))
             return
-        self._append(Kind.CHANGES, payload)
+        self.files.append(Kind.CHANGES, payload, self.number)
         self.number += 1
         for name, _ in changes:
-            self._last_changes[name] = self.number
+            self._marks.last_changes[name] = self.number
         if position is not None:
             self.position = position
             if position == self._due:
                 self._due = None
 
     def _encode_marks(self) -> bytes:
-        return encode_marks(self.number, self._marks, self.position, self.known_log_end)
-
-    def _append(self, kind: Kind, payload: bytes) -> None:
-        if not self._files.has_room(len(payload)):
-            self._begin_file()
-        self._files.append(kind, payload)
-        self.byte_count += len(payload)
-        self._is_synced = False
-
-    def _begin_file(self) -> None:
-        # Saves have failed for so long that no file could be deleted. Fail here, as on a full disk,
-        # rather than fill the disk.
-        if len(self._ends) + 1 >= FILES_MAX:
-            raise DiskError("write", self._folder, errno.EFBIG)
-        starts, file = self._files.starts, self._files.file
-        self._files.begin_file(Kind.MARKS, self._encode_marks())
-        if starts and file is not None:
-            self._ends[starts[-1]] = self.number
-            self._unsynced.append(file)
-            self.turn.filled()
+        return encode_marks(self.number, self._marks.marks, self.position, self.known_log_end)
 
     def _attempt(self, action: Callable[[], None], *, is_retry: bool = False) -> None:
         try:
             action()
         except Exception as error:  # noqa: BLE001  # whatever the error, answers must be sent
             self.fault = describe(error)
-            self.failed_count += 1
+            self.files.failed_count += 1
             if not is_retry:
                 self._log.error("journal.write_failed", folder=self._folder, error=self.fault)
 
@@ -409,92 +296,17 @@ class Journal:
 
     def mark(self, name: str, digest: str, number: int) -> None:
         """Record that a file is about to be saved with all entries up to this number."""
-        marks = self._marks[name]
-        marks.pop(digest, None)
-        marks[digest] = number
-        if len(marks) > _MARKS_MAX:
-            del marks[list(marks)[1]]  # the first is the last save that succeeded: keep it
-        self._has_new_marks = True
+        self._marks.add(name, digest, number)
         self.write()
 
     def saved(self, name: str) -> None:
         """Record that a file now has the content that was marked last; delete journal files that
         are now obsolete.
         """
-        marks = self._marks.get(name)
-        if not marks:
+        if not self._marks.marks.get(name):
             return
-        digest, number = marks.popitem()
-        self._marks[name] = {digest: number}
-        if not self._has_new_marks:
-            self._has_new_marks = True
+        if not self._marks.are_new:
             self.turn.noted()
-        self._drop()
-        self._attempt(self._delete)
-
-    def _drop(self) -> None:
-        """Stop using full journal files whose changes are all saved in the tables' files."""
-        needed = self.number
-        for name, last in self._last_changes.items():
-            # A kill during a save leaves either the old or the new content: keep the entries that
-            # the old content needs.
-            saved = min(self._marks[name].values())
-            if last > saved:
-                needed = min(needed, saved)
-        for start in sorted(self._ends):
-            if self._ends[start] > needed:
-                break
-            later = self._files.starts[self._files.starts.index(start) + 1]
-            self._doomed += self._files.forget_below(later)
-            del self._ends[start]
-
-    def _delete(self) -> None:
-        """Delete unneeded files on the worker, because freeing the blocks of one may take 30 ms.
-
-        The oldest file is deleted first, so that the remaining entries have no gap.
-        """
-        paths = list(self._doomed)
-        if not paths or self._is_deleting:
-            return
-        future = self._worker.submit(partial(_remove, self._disk, paths))
-        self._is_deleting = True
-        future.add_done_callback(partial(self._deleted, len(paths)))
-
-    def _deleted(self, count: int, future: asyncio.Future[None]) -> None:
-        self._is_deleting = False
-        error = None if future.cancelled() else future.exception()
-        if error is None:
-            del self._doomed[:count]
-        else:
-            self._log.warning("journal.not_deleted", error=describe(error))
-
-    # Syncs
-
-    def sync(self) -> None:
-        """On the worker, sync the writes since the last sync, unless a sync is already running."""
-        file = self._files.file
-        if self._syncing is not None or self._is_synced or file is None:
-            return
-        files, self._unsynced = [*self._unsynced, file], []
-        self._is_synced = True
-        self._syncing = self._worker.submit(partial(_sync, self._disk, self._folder, files))
-        self._syncing.add_done_callback(self._synced)
-
-    def _synced(self, future: asyncio.Future[None]) -> None:
-        self._syncing = None
-        error = None if future.cancelled() else future.exception()
-        if error is not None:
-            self.failed_count += 1
-            self._log.error("journal.sync_failed", folder=self._folder, error=describe(error))
-            self.turn.filled()  # the kernel may have dropped the changes: the tables have them
-
-
-def _remove(disk: Disk, paths: list[str]) -> None:
-    for path in paths:
-        disk.remove(path)
-
-
-def _sync(disk: Disk, folder: str, files: list[DiskFile]) -> None:
-    for file in files:
-        file.sync()
-    disk.sync_folder(folder)
+        self._marks.settle(name)
+        self.files.drop(self._marks.needed(self.number))
+        self._attempt(self.files.delete)

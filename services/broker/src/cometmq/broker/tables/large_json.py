@@ -2,7 +2,7 @@
 """Encodes tables of hundreds of thousands of entries as JSON, in steps of about 0.2 ms."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -10,6 +10,11 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.runtime.incremental import Steps
 
 V = TypeVar("V")
+
+
+class _Dirty(Protocol):
+    is_dirty: bool
+
 
 PART_WEIGHT: Final = 4096
 PART_ENTRIES: Final = 512
@@ -40,3 +45,16 @@ def encode_large(
     if part:
         pieces.append(encode_json(part)[1:-1])
     return b"%b{%b}%b" % (begin, b",".join(pieces), end)
+
+
+def clean_after(table: _Dirty, encoding: Steps[bytes]) -> Steps[bytes]:
+    """Clear `is_dirty` and encode; set `is_dirty` again if the encoding does not complete."""
+    table.is_dirty = False
+    is_whole = False
+    try:
+        data = yield from encoding
+        is_whole = True
+        return data
+    finally:
+        if not is_whole:
+            table.is_dirty = True

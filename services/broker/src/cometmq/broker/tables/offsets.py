@@ -13,27 +13,25 @@ clients cannot exhaust memory.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import msgspec
 
-from cometmq.broker.limits import GROUP_OFFSETS, OFFSETS, UNKNOWN_OFFSETS, Room
+from cometmq.broker.limits import GROUP_OFFSETS, OFFSETS, Room
 from cometmq.broker.names import TOPIC_CHARS_MAX, check_group
-from cometmq.broker.tables.large_json import encode_large
+from cometmq.broker.tables.large_json import clean_after, encode_large
+from cometmq.broker.tables.offset_index import KEY_SEPARATOR, OffsetIndex
+from cometmq.broker.tables.unknown_offsets import UnknownOffsets
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.errors import ServerError, SystemBusy
 from cometmq.runtime.incremental import Steps
 from cometmq.store.json_config import JsonTable
 
-KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may contain it
-
 PIECE_COUNT_MAX: Final = 32_768  # offsets in a piece of changes: less than 1 MB beside the names
 PIECE_CHARS_MAX: Final = 1 << 20  # of all names in it
 
-NO_NAMES: Final[frozenset[str]] = frozenset()
 NO_QUEUES: Final[Mapping[int, int]] = MappingProxyType({})
 
 OffsetTable: TypeAlias = dict[str, dict[int, int]]
@@ -60,7 +58,9 @@ class OffsetFile(msgspec.Struct, rename="camel"):
 
 
 class Offsets:
-    def __init__(self, file: JsonTable[OffsetFile] | None = None) -> None:
+    def __init__(
+        self, file: JsonTable[OffsetFile] | None = None, unknown: UnknownOffsets | None = None
+    ) -> None:
         loaded = file.load() if file is not None else None
         self.file = file
         self.table: OffsetTable = _valid_table(loaded.offset_table if loaded is not None else {})
@@ -69,21 +69,12 @@ class Offsets:
         """Increases with each change."""
         self.noted: Callable[[], None] | None = None
         self._noted: OffsetChanges = {}
-        self._count = 0
-        self._group_counts: dict[str, int] = {}
-        self._unknown: set[tuple[str, int]] = set()  # key and queue that did not exist
-        self._recounted_as_of: object = None
+        self.unknown = unknown
         self.count_max = sys.maxsize
         """The bound of the table."""
-        self.is_known: Callable[[str, str, int], bool] = lambda _group, _topic, _queue_id: True
-        """Tells whether a group, and a queue of a topic, exist."""
-        self.known_version: Callable[[], object] = lambda: None
-        """Returns a value that changes with the results of `is_known`."""
-        self._topics: dict[str, set[str]] = {}
-        self._groups: dict[str, set[str]] = {}
+        self.index = OffsetIndex()
         for key, queues in self.table.items():
-            self._list(key)
-            self._add(key, len(queues))
+            self.index.add(key, len(queues))
 
     @property
     def is_dirty(self) -> bool:
@@ -95,17 +86,6 @@ class Offsets:
         self._is_dirty = value
         self.version += value
 
-    @property
-    def count(self) -> int:
-        return self._count
-
-    @property
-    def unknown_count(self) -> int:
-        """The number of offsets of groups, topics and queues that did not exist when the offsets
-        were committed.
-        """
-        return len(self._unknown)
-
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the group's next queue offset; None if it never committed one."""
         queues = self.table.get(f"{topic}{KEY_SEPARATOR}{group}")
@@ -113,7 +93,7 @@ class Offsets:
 
     def has_room(self, count: int) -> bool:
         """Return whether this number of commits is certain to stay within the bound."""
-        return self._count + count <= self.count_max
+        return self.index.count + count <= self.count_max
 
     def commit(
         self, group: str, topic: str, queue_id: int, offset: int, room: Room | None = None
@@ -134,10 +114,9 @@ class Offsets:
         if queues is None or queue_id not in queues:
             if room is not None:
                 self._admit(group, topic, queue_id, room)
-            self._add(key, 1)
+            self.index.add(key, 1)
             if queues is None:
                 queues = self.table[key] = {}
-                self._list(key)
         queues[queue_id] = offset
         self.is_dirty = True
         if self.noted is not None:
@@ -166,58 +145,26 @@ class Offsets:
         check_group(group)
         if not topic or len(topic) > TOPIC_CHARS_MAX or KEY_SEPARATOR in topic:
             raise ServerError(remarks.TOPIC_ILLEGAL)
-        count = self._group_counts.get(group, 0)
-        room.check(GROUP_OFFSETS, count + 1, f"the group {group}")
-        if self.is_known(group, topic, queue_id):
-            room.admit(OFFSETS, self._count)
+        room.check(GROUP_OFFSETS, self.index.count_of(group) + 1, f"the group {group}")
+        if self.unknown is None or self.unknown.is_known(group, topic, queue_id):
+            room.admit(OFFSETS, self.index.count)
             return
-        if len(self._unknown) >= room.limits.maximum(UNKNOWN_OFFSETS):
-            self._recount_unknown()
-        room.admit(UNKNOWN_OFFSETS, len(self._unknown))
-        room.admit(OFFSETS, self._count)
-        self._unknown.add((f"{topic}{KEY_SEPARATOR}{group}", queue_id))
-
-    def find_unknown(self) -> None:
-        """Count the offsets of groups, topics and queues that do not exist."""
-        for key, queues in self.table.items():
-            topic, _, group = key.partition(KEY_SEPARATOR)
-            self._unknown.update(
-                (key, queue_id) for queue_id in queues if not self.is_known(group, topic, queue_id)
-            )
-
-    def _recount_unknown(self) -> None:
-        """Forget the unknown groups, topics and queues that exist by now."""
-        version = self.known_version()
-        if version == self._recounted_as_of:
-            return
-        self._recounted_as_of = version
-        for key, queue_id in list(self._unknown):
-            topic, _, group = key.partition(KEY_SEPARATOR)
-            if self.is_known(group, topic, queue_id):
-                self._unknown.discard((key, queue_id))
-
-    def _add(self, key: str, count: int) -> None:
-        """Count entries that were added, or removed if the number is negative."""
-        self._count += count
-        group = key.partition(KEY_SEPARATOR)[2]
-        left = self._group_counts.get(group, 0) + count
-        if left:
-            self._group_counts[group] = left
-        else:
-            self._group_counts.pop(group, None)
+        self.unknown.check(room)
+        room.admit(OFFSETS, self.index.count)
+        self.unknown.add(group, topic, queue_id)
 
     def _remove(self, key: str, queue_id: int) -> None:
         queues = self.table.get(key)
         if queues is None or queues.pop(queue_id, None) is None:
             return
-        self._add(key, -1)
-        self._unknown.discard((key, queue_id))
+        self.index.add(key, -1)
+        if self.unknown is not None:
+            self.unknown.discard(key, queue_id)
         self.is_dirty = True
         if self.noted is not None:
             self._note(key, queue_id, None)
         if not queues:
             del self.table[key]
-            self._unlist(key)
 
     def _note(self, key: str, queue_id: int, offset: int | None) -> None:
         noted = self._noted.get(key)
@@ -243,16 +190,6 @@ class Offsets:
         """Return the group's offsets in the topic, as queue -> offset."""
         return self.table.get(f"{topic}{KEY_SEPARATOR}{group}", NO_QUEUES)
 
-    def groups(self) -> AbstractSet[str]:
-        """Return the groups that have offsets in any topic."""
-        return self._topics.keys()
-
-    def topics_of(self, group: str) -> AbstractSet[str]:
-        return self._topics.get(group, NO_NAMES)
-
-    def groups_of(self, topic: str) -> AbstractSet[str]:
-        return self._groups.get(topic, NO_NAMES)
-
     def clone(self, source: str, target: str, topic: str, room: Room | None = None) -> None:
         """Replace a group's offsets in a topic with another group's, if that group has any.
 
@@ -267,23 +204,19 @@ class Offsets:
             room.check_journal()
             for queue_id in new:  # they count only once all of them are admitted
                 self._admit(target, topic, queue_id, room)
-        self._check_total(len(new))
+        if new and not self.has_room(len(new)):
+            raise SystemBusy(f"the broker stores at most {self.count_max} offsets (offsetsMax)")
         self._set(f"{topic}{KEY_SEPARATOR}{target}", offsets)
 
-    def _check_total(self, more: int) -> None:
-        if more > 0 and not self.has_room(more):
-            raise SystemBusy(f"the broker stores at most {self.count_max} offsets (offsetsMax)")
-
     def _check_copied(self, more: int) -> None:
-        if self._count + more > COPIED_MAX:
+        if self.index.count + more > COPIED_MAX:
             raise SystemBusy(f"a copy stores at most {COPIED_MAX} offsets")
 
     def _set(self, key: str, offsets: Mapping[int, int]) -> None:
         """Replace a group's offsets in a topic."""
         self._note_removed(key)
-        self._add(key, len(offsets) - len(self.table.get(key, ())))
+        self.index.add(key, len(offsets) - len(self.table.get(key, ())))
         self.table[key] = dict(offsets)
-        self._list(key)
         self.is_dirty = True
         if self.noted is not None:
             for queue_id, offset in offsets.items():
@@ -295,14 +228,13 @@ class Offsets:
                 self._note(key, queue_id, None)
 
     def drop_group(self, group: str) -> None:
-        for topic in self._topics.pop(group, NO_NAMES):
-            key = f"{topic}{KEY_SEPARATOR}{group}"
-            self._note_removed(key)
-            self._add(key, -len(self.table.pop(key)))
-            self._groups[topic].discard(group)
-            if not self._groups[topic]:
-                del self._groups[topic]
-            self.is_dirty = True
+        for topic in list(self.index.topics_of(group)):
+            self._drop(f"{topic}{KEY_SEPARATOR}{group}")
+
+    def _drop(self, key: str) -> None:
+        self._note_removed(key)
+        self.index.add(key, -len(self.table.pop(key)))
+        self.is_dirty = True
 
     def noted_changes(self) -> list[bytes]:
         """Return the last value of each noted offset, usually in one piece."""
@@ -321,7 +253,6 @@ class Offsets:
             queues = self.table.get(key)
             if queues is None:
                 queues = self.table[key] = {}
-                self._list(key)
             before = len(queues)
             for queue_id, asked in offsets.items():
                 offset = valid(asked)
@@ -329,10 +260,9 @@ class Offsets:
                     queues.pop(queue_id, None)
                 else:
                     queues[queue_id] = offset
-            self._add(key, len(queues) - before)
+            self.index.add(key, len(queues) - before)
             if not queues:
                 del self.table[key]
-                self._unlist(key)
         self.is_dirty = True
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
@@ -340,12 +270,9 @@ class Offsets:
         table: OffsetTable = {}
         for piece in pieces:
             table |= _valid_table(_TABLE_DECODER.decode(piece))
-        self._check_copied(sum(map(len, table.values())) - self._count)
+        self._check_copied(sum(map(len, table.values())) - self.index.count)
         for key in self.table.keys() - table.keys():
-            self._note_removed(key)
-            self._add(key, -len(self.table.pop(key)))
-            self._unlist(key)
-            self.is_dirty = True
+            self._drop(key)
         self.overwrite(table)
 
     def encode(self) -> Steps[bytes]:
@@ -353,38 +280,8 @@ class Offsets:
         return encode_large(OffsetFile(), self.table, len)
 
     def encode_for_file(self) -> Steps[bytes]:
-        """Clear `is_dirty` and return the content of the file; set `is_dirty` again if encoding
-        does not complete.
-        """
-        self.is_dirty = False
-        is_whole = False
-        try:
-            data = yield from self.encode()
-            is_whole = True
-            return data
-        finally:
-            if not is_whole:
-                self.is_dirty = True
-
-    def _list(self, key: str) -> None:
-        """Index a key by group and topic; a file may contain malformed keys."""
-        names = key.split(KEY_SEPARATOR)
-        if len(names) == 2:
-            topic, group = names
-            self._topics.setdefault(group, set()).add(topic)
-            self._groups.setdefault(topic, set()).add(group)
-
-    def _unlist(self, key: str) -> None:
-        names = key.split(KEY_SEPARATOR)
-        if len(names) == 2:
-            topic, group = names
-            for index, name, other in (
-                (self._topics, group, topic),
-                (self._groups, topic, group),
-            ):
-                index[name].discard(other)
-                if not index[name]:
-                    del index[name]
+        """Clear `is_dirty` and return the content of the file."""
+        return clean_after(self, self.encode())
 
 
 def _valid_table(table: OffsetTable) -> OffsetTable:

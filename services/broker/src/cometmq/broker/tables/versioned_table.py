@@ -11,7 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from cometmq.broker.tables.large_json import encode_large
+from cometmq.broker.tables.large_json import clean_after, encode_large
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
@@ -80,18 +80,8 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         return encode_large(self.without_entries(), self.table)
 
     def encode_for_file(self) -> Steps[bytes]:
-        """Clear `is_dirty` and return the content of the file; set `is_dirty` again if encoding
-        does not complete.
-        """
-        self.is_dirty = False
-        is_whole = False
-        try:
-            data = yield from self.encode()
-            is_whole = True
-            return data
-        finally:
-            if not is_whole:
-                self.is_dirty = True
+        """Clear `is_dirty` and return the content of the file."""
+        return clean_after(self, self.encode())
 
     def noted_changes(self) -> list[bytes]:
         """Return the version and the recorded configurations, in pieces of bounded size."""

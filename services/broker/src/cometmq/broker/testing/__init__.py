@@ -3,15 +3,14 @@
 
 from cometmq.broker.testing.brokers import MemoryStore, memory_broker
 from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.peers import FakePeer, Sent
 from cometmq.broker.testing.replay import Answer, expected_answer, replay
+from cometmq.remoting.testing.peer import FakePeer
 
 __all__ = [
     "Answer",
     "FakePeer",
     "MemoryStore",
     "RecordingLog",
-    "Sent",
     "expected_answer",
     "memory_broker",
     "replay",

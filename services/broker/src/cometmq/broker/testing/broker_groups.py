@@ -18,7 +18,7 @@ from cometmq.broker.app import BrokerApp
 from cometmq.broker.broker import Broker
 from cometmq.broker.copies.roles.membership import Membership
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.storing.store_driver import Workers
+from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.testing.clients import Client
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import actions, election, missing_record
@@ -167,7 +167,8 @@ class BrokerGroup:
         await app.start()
         # The usual wait of 3 s would end only one second after a master drops a silent copy.
         if app.copies is not None:
-            app.copies.gate.wait_ms_max = app.copies.gate.forward_ms_max = int(DEADLINE_S * 1000)
+            gate, wait_ms = app.copies.gate, int(DEADLINE_S * 1000)
+            gate.permission.wait_ms_max = gate.diversion.forward_ms_max = wait_ms
         self.apps[ordinal] = app
 
     def change_settings(self, **settings: str) -> None:

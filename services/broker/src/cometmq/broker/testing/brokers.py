@@ -7,29 +7,45 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cometmq.broker.broker import Broker
-from cometmq.broker.clients.consumers import Consumers, notify_members
+from cometmq.broker.broker import (
+    Admission,
+    Broker,
+    Clients,
+    Configuration,
+    Deferred,
+    Measured,
+    Pending,
+    Process,
+    Tables,
+)
+from cometmq.broker.clients.consumers import ConsumerGroup, Consumers, notify_member
+from cometmq.broker.clients.registered import Registered
 from cometmq.broker.delays.level import DelayFile
 from cometmq.broker.delays.parking import Destinations, Parking
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
+from cometmq.broker.limits import LIMITS
 from cometmq.broker.registration.identity import Identity
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.registration.registrant import Registrant
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.counters import BrokerStats
 from cometmq.broker.statistics.daily_totals import History, Totals
 from cometmq.broker.statistics.put_times import PutTimes
+from cometmq.broker.statistics.rates import Rates
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.tables.offsets import Offsets
 from cometmq.broker.tables.persistence import Saved
 from cometmq.broker.tables.subscription_groups import Groups
 from cometmq.broker.tables.topics import Topics
+from cometmq.broker.tables.unknown_offsets import UnknownOffsets
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.command import Call, Peer, Response
 from cometmq.remoting.errors import ConnectFailed
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.incremental import finish as finish_steps
+from cometmq.runtime.limits import Limits
 from cometmq.runtime.settings import load
 from cometmq.store.reads import Lookup, finish
 from cometmq.store.results import PutResult, PutStatus
@@ -39,6 +55,12 @@ from cometmq.store.stats import StoreStats
 T = TypeVar("T")
 
 SETTINGS = {"brokerName": "broker-a", "brokerClusterName": "PeersCluster"}
+
+
+def notify_members(group: ConsumerGroup) -> None:
+    """Notify all members of a changed group at once."""
+    for peer in group.peers():
+        notify_member(peer, group.name)
 
 
 class NoNamesrv:
@@ -63,7 +85,7 @@ class MemoryStore:
     """The store as seen by the control plane; it answers from a table."""
 
     def __init__(self) -> None:
-        self.reader = self
+        self.reader = self.writer = self.write_state = self.commit_log = self.counters = self
         self.queues: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.deleted: list[str] = []
         self.mark = PutStatus.PUT_OK
@@ -110,6 +132,8 @@ class MemoryStore:
     def read_record(self, physical_offset: int) -> Lookup[None]:
         yield from ()
 
+    stored_record = read_record
+
     def stats(self) -> StoreStats:
         figures: list[Any] = [0] * len(StoreStats._fields)
         return StoreStats._make(figures)._replace(is_writable=True, refusals=())
@@ -151,6 +175,7 @@ class MemoryDriver:
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
+        self.sends = self
         self.put_times = PutTimes(lambda: 10)
         self.reads = MemoryReads()
 
@@ -184,7 +209,7 @@ class MemorySaver:
         self.saved[table.file.path.name] = data
 
 
-class MemoryDelay:
+class MemoryPositions:
     """The progress of delay levels, as set by a test."""
 
     def __init__(self) -> None:
@@ -193,14 +218,21 @@ class MemoryDelay:
     def offsets(self) -> dict[int, int]:
         return self.progress
 
+    def as_table(self) -> DelayFile:
+        return DelayFile(offset_table=self.progress)
+
+
+class MemoryDelay:
+    """Delay levels in which no message waits."""
+
+    def __init__(self) -> None:
+        self.positions = MemoryPositions()
+
     def waiting(self) -> dict[int, int]:
         return {}
 
     def stranded(self) -> dict[int, int]:
         return {}
-
-    def as_table(self) -> DelayFile:
-        return DelayFile(offset_table=self.progress)
 
 
 def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broker:
@@ -225,34 +257,34 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
     filters = FilterSubscriptions(clock_ms=clock.now_ms)
     groups = Groups(clock_ms=clock.now_ms)
     store_host = bytes([127, 0, 0, 1, 0, 0, 42, 159])
+    config = Configuration(loaded, DataVersion(timestamp=clock.now_ms()))
+    tables = Tables(topics, groups, Offsets(unknown=UnknownOffsets(topics, groups)), filters, saver)
+    limits = Limits(LIMITS, lambda: config.loaded.value, clock_ms=clock.monotonic_ms, log=NO_LOG)
     return Broker(
-        loaded=loaded,
-        settings=loaded.value,
-        settings_version=DataVersion(timestamp=clock.now_ms()),
-        clock=clock,
-        log=NO_LOG,
-        store=queues,
-        driver=driver,
-        saver=saver,
-        topics=topics,
-        groups=groups,
-        offsets=Offsets(),
-        delay=delay,
-        consumers=Consumers(changed=notify_members, emptied=filters.unregister),
-        filters=filters,
-        hold=absent,
-        registration=Registration(
-            identity, topics, NoNamesrv(), NamesrvAddresses(""), settings=lambda: loaded.value
+        config,
+        clock,
+        NO_LOG,
+        Process("127.0.0.1:10911", "127.0.0.1", store_host, clock.now_ms(), clock.monotonic_ms()),
+        queues,
+        driver,
+        tables,
+        Clients(Consumers(changed=notify_members, emptied=filters.unregister), Registered(limits)),
+        Admission(limits, tables),
+        Deferred(
+            delay,
+            Parking(topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=NO_LOG),
+            Destinations(topics, groups),
         ),
-        stats=stats,
-        sampler=StatSampler(stats, now_ms=clock.monotonic_ms()),
-        history=History(lambda: Totals(queues.put_count, stats.get_count), now_ms=clock.now_ms()),
-        address="127.0.0.1:10911",
-        host="127.0.0.1",
-        store_host=store_host,
-        parking=Parking(
-            topics, driver, host=store_host, monotonic_ms=clock.monotonic_ms, log=NO_LOG
+        stats,
+        Measured(
+            Rates(stats),
+            StatSampler(stats, now_ms=clock.monotonic_ms()),
+            History(lambda: Totals(queues.put_count, stats.get_count), now_ms=clock.now_ms()),
         ),
-        destinations=Destinations(topics, groups),
-        started_ms=clock.now_ms(),
+        Registration(
+            Registrant(identity, topics, NoNamesrv(), settings=lambda: loaded.value),
+            NamesrvAddresses(""),
+            settings=lambda: loaded.value,
+        ),
+        pending=Pending(hold=absent),
     )

@@ -4,15 +4,12 @@
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
+from cometmq.broker.storing.log_syncs import Ended
 
-class Answer(NamedTuple):
-    """What the thread writes to a socket after a sync."""
-
-    number: int
-    socket: int
-    data: bytes
+if TYPE_CHECKING:
+    from cometmq.accel import LentAnswers
 
 
 class HeldSyncer:
@@ -22,14 +19,18 @@ class HeldSyncer:
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
         self._running: int | None = None
         self._next: int | None = None
-        self._ended: list[tuple[int, float, tuple[int, int] | None]] = []
+        self._ended: list[Ended] = []
         self._ended_last = 0
         self._ends: list[int] = []
         self._is_held = True
-        self._answer: Answer | None = None
-        self._sent = 0
-        self.sent_count = 0
-        """How many answers were written here."""
+        self._has_failed = False
+        self._lent: list[tuple[int, LentAnswers]] = []
+        self.is_waking = True
+        """Whether the loop is told of the ends of syncs."""
+        self.lent_count = 0
+        """How many times answers were lent."""
+        self.written_count = 0
+        """How many times they were all written here."""
 
     def fileno(self) -> int:
         """See `LogSyncer`."""
@@ -43,30 +44,19 @@ class HeldSyncer:
         self._step()
         return is_replaced
 
-    def answer(self, number: int, fd: int, data: bytes) -> None:
+    def lend(self, number: int, answers: "LentAnswers", is_all: bool) -> None:
         """See `LogSyncer`."""
-        assert self._answer is None
-        self._answer, self._sent = Answer(number, fd, data), 0
-        if number <= self._ended_last:
-            self._reply(number, is_synced=True)
+        del is_all
+        if number > self._ended_last and not self._has_failed:
+            self._lent.append((number, answers))
+            self.lent_count += 1
 
-    def withdraw(self) -> int:
-        """See `LogSyncer`."""
-        self._answer = None
-        sent, self._sent = self._sent, 0
-        return sent
-
-    def take(self) -> list[tuple[int, float, tuple[int, int] | None]]:
+    def take(self) -> list[Ended]:
         """See `LogSyncer`."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
         ended, self._ended = self._ended, []
         return ended
-
-    @property
-    def has_answer(self) -> bool:
-        """Whether an answer waits for a sync."""
-        return self._answer is not None
 
     def end(self, number: int = 0) -> None:
         """End the running sync, or the next one to begin, with an errno."""
@@ -85,15 +75,15 @@ class HeldSyncer:
         while self._running is not None and (self._ends or not self._is_held):
             number = self._ends.pop(0) if self._ends else 0
             self._ended_last = self._running
-            self._reply(self._running, is_synced=not number)
-            self._ended.append((self._running, 0.0, (0, number) if number else None))
-            os.eventfd_write(self._event, 1)
+            self._has_failed |= bool(number)
+            self._write(self._running)
+            self._ended.append((self._running, 0.0, (0, number) if number else None, 0.0))
+            if self.is_waking:
+                os.eventfd_write(self._event, 1)
             self._running, self._next = self._next, None
 
-    def _reply(self, number: int, *, is_synced: bool) -> None:
-        answer = self._answer
-        if answer is not None and answer.number <= number:
-            self._answer = None
-            if is_synced:
-                self._sent = os.write(answer.socket, answer.data)
-                self.sent_count += 1
+    def _write(self, number: int) -> None:
+        due = [answers for one, answers in self._lent if one <= number]
+        self._lent = [(one, answers) for one, answers in self._lent if one > number]
+        if not self._has_failed:
+            self.written_count += sum([answers.write() for answers in due])

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from cometmq.broker.copies.streams.epoch_log import EpochLog
-from cometmq.broker.copies.streams.following import Follower
+from cometmq.broker.copies.streams.follower import Follower
 from cometmq.broker.copies.streams.handshake import Identity
 from cometmq.broker.copies.streams.proving import Proving
+from cometmq.broker.copies.streams.replica import Replica
 from cometmq.broker.copies.streams.reports import Heard
 from cometmq.broker.copies.streams.sending import LogSender
 from cometmq.broker.copies.streams.tails import keep_tail
@@ -83,7 +84,7 @@ class MemberNode(Node):
             is_required=is_key_required,
         )
         self._open_tables()
-        self._open_streams(self.proving.identity)
+        self._open_streams()
         self.driver.turn.grew.connect(self._log_grew)
         self.driver.turn.counted.connect(self._tables_changed)
         self.leading: Leadership | None = None
@@ -106,35 +107,24 @@ class MemberNode(Node):
         self.journal.begin()
         self.tables = TableFeed(self.journal, tables)
 
-    def _open_streams(self, identity: Identity) -> None:
-        self.sender = LogSender(
-            identity,
-            self.store,
-            self.epochs,
-            self.tables,
-            epoch_seen=self.epoch_seen,
-            port=self.server,
-            proving=self.proving,
-            worker=self.workers.replicate,
-            settings=lambda: self.settings,
-            now_ms=self.clock.monotonic_ms,
-            log=self.log,
-        )
-        self.server.serve_members(self.sender)
-        self.member_follower = Follower(
-            identity,
+    def _open_streams(self) -> None:
+        self.replica = Replica(
             self.driver,
             self.epochs,
             self.tables,
             self,
             keep_tail=partial(keep_tail, self.folder / "cut"),
-            proving=self.proving,
             worker=self.workers.config,
             settings=lambda: self.settings,
             now_ms=self.clock.monotonic_ms,
             log=self.log,
             status=self.state.following,
         )
+        self.sender = LogSender(
+            self.replica, port=self.server, worker=self.workers.replicate, proving=self.proving
+        )
+        self.server.serve_members(self.sender)
+        self.member_follower = Follower(self.replica, self.proving)
 
     async def __aexit__(self, *_: object) -> None:
         await self.member_follower.stop()
@@ -145,17 +135,17 @@ class MemberNode(Node):
     async def lead(self, epoch: int, members: Iterable["MemberNode"] = ()) -> None:
         """Become the master of an epoch whose in-sync set also contains these members."""
         await self.member_follower.stop()
-        self.store.confirm(None)
+        self.store.publisher.confirm(None)
         await self.epochs.save(begun(self.epochs.history, epoch, self.end))
         copies = tuple(sorted([self.copy, *(member.copy for member in members)]))
         record = Record("u", "broker-a", epoch, self.copy, copies, copies=max(2, len(copies)))
-        confirmed = self.member_follower.confirmed
+        confirmed = self.replica.confirmed
         self.leading = in_sync.lead(
             self.copy, Versioned(record, "1"), start=self.end, confirmed=confirmed
         )
-        self.store.role_writable = True
-        self.store.needs_replicas = True
-        self.store.may_replicate = lambda _end: True
+        self.store.write_state.role_writable = True
+        self.store.writer.needs_replicas = True
+        self.store.writer.may_replicate = lambda _end: True
         self.tables.begin(epoch)
         self.sender.lead(epoch, confirmed=self.leading.confirmed, reports=self)
         self._advanced()
@@ -171,7 +161,7 @@ class MemberNode(Node):
         self.leading = None
         self.sender.stop()
         self.tables.stop()
-        self.store.role_writable = False
+        self.store.write_state.role_writable = False
         await self.member_follower.stop()
 
     async def fill(self, count: int, body: bytes = b"Hello") -> None:
@@ -225,11 +215,12 @@ class MemberNode(Node):
 
 
 def is_equal(slave: MemberNode, master: MemberNode) -> bool:
-    """Return whether a slave has the same visible messages, log, history and tables as its
-    master.
+    """Return whether a slave has the same messages, log, history and tables as its master, and
+    all messages are visible at both.
     """
     return (
-        slave.end == master.end
+        slave.store.commit_log.confirm_offset == slave.end == master.end
+        and master.store.commit_log.confirm_offset == master.end
         and slave.visible_count == master.visible_count
         and slave.history == master.history
         and slave.tables.position == master.tables.position

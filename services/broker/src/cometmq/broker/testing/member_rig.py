@@ -2,19 +2,25 @@
 """One group member with a record in memory, and duties that only record their calls."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import astuple
+
 from cometmq.broker.copies.roles.duties import Position
 from cometmq.broker.copies.roles.inbox import Inbox
+from cometmq.broker.copies.roles.member_driver import MemberDriver
 from cometmq.broker.copies.roles.membership import Membership
+from cometmq.broker.copies.roles.record_watch import RecordWatch
+from cometmq.broker.copies.roles.saved_state import SavedState
 from cometmq.broker.testing.logs import RecordingLog
-from cometmq.ha import events
+from cometmq.ha import member as rules
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.member import Role
-from cometmq.ha.places.memory import MemoryPlace
+from cometmq.ha.places.memory import Delay, MemoryPlace, no_delay
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, Record
 from cometmq.ha.state import State, StateFile
@@ -52,38 +58,20 @@ class Duties:
     def position(self) -> Position:
         return Position(last_log_epoch=2, max_offset=100, tables_epoch=2, tables=5, lag_bytes=7)
 
-    async def start_following(self, master: int, epoch: int) -> None:
-        self.note("follow", master, epoch)
-
-    async def stop_following(self) -> None:
-        await self.waiting.wait()
-        self.note("stop")
-
-    async def begin_epoch(self, epoch: int) -> None:
-        self.note("begin", epoch)
+    async def perform(self, action: rules.Duty) -> None:
+        """Record the first word of the action's name, and what orders it."""
+        if isinstance(action, rules.StopFollowing):
+            await self.waiting.wait()
+        given = () if isinstance(action, rules.Lead) else astuple(action)
+        self.note(re.findall("[A-Z][a-z]+", type(action).__name__)[0].lower(), *given)
 
     async def repair_history(self) -> None:
         self.note("repair")
-
-    async def lead(self, found: object) -> None:
-        self.note("lead")
-
-    async def close_to_clients(self) -> None:
-        self.note("close")
-
-    async def park(self, target: int) -> None:
-        self.note("park", target)
 
     async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
         self.note("hand over", target, leaves)
         await self.answered.wait()
         return self.result
-
-    async def unpark(self) -> None:
-        self.note("unpark")
-
-    async def forward_parked(self, target: int) -> None:
-        self.note("forward", target)
 
     def drop(self, ordinal: int) -> None:
         self.note("drop", ordinal)
@@ -95,20 +83,27 @@ class Duties:
 
 
 class Rig:
-    def __init__(self, folder: Path, *, promised: int = 0) -> None:
+    def __init__(self, folder: Path, *, promised: int = 0, delay: Delay = no_delay) -> None:
         self.file = StateFile(folder, OsFiles())
         self.place = MemoryPlace()
-        self.port = self.place.port()
+        self.port = self.place.port(delay=delay)
         self.log = RecordingLog()
         self.duties = Duties(self.file)
         state = State(group="g", ordinal=0, incarnation="m", boot_id="b", promised=promised)
         self.file.save(state)
         self.worker = Worker("test")
         self.inbox = Inbox(state.copy, state.promised, log=self.log)
-        self.member = Membership(
-            state, self.file, self.port, self.duties,
-            inbox=self.inbox, worker=self.worker, log=self.log,
-        )  # fmt: skip
+        saved = SavedState(state, self.file, self.worker)
+        self.driver = MemberDriver(saved, self.port, self.duties, inbox=self.inbox, log=self.log)
+        self.member = Membership(self.driver, saved, self.duties, inbox=self.inbox, log=self.log)
+        self.watch = RecordWatch(
+            self.port, saved, self.inbox, seen=self.duties.record_seen, log=self.log
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.driver.run())
+            group.create_task(self.watch.run())
 
     @property
     def role(self) -> Role:
@@ -129,14 +124,14 @@ class Rig:
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(60):
             while not condition():
-                await self.member.changed()
+                await self.driver.changed()
 
 
 @asynccontextmanager
-async def running(folder: Path, **options: int) -> AsyncIterator[Rig]:
-    rig = Rig(folder, **options)
-    task = asyncio.get_running_loop().create_task(rig.member.run())
-    rig.inbox.observe(events.Recovered())
+async def running(folder: Path, *, promised: int = 0) -> AsyncIterator[Rig]:
+    rig = Rig(folder, promised=promised)
+    task = asyncio.get_running_loop().create_task(rig.run())
+    rig.inbox.observe(rules.Recovered())
     try:
         yield rig
     finally:

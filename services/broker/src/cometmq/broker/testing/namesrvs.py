@@ -10,6 +10,7 @@ import msgspec
 
 from cometmq.broker.registration.identity import Identity
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.registration.registrant import Registrant
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
@@ -114,16 +115,16 @@ def registration(
     **changes: object,
 ) -> Registration:
     settings = msgspec.structs.replace(BrokerSettings(), **changes)
-    return Registration(
+    registrant = Registrant(
         ME,
         topics,
         namesrvs,
-        NamesrvAddresses(text),
         settings=lambda: settings,
         keys=lambda: keys,
         shared_address=shared_address,
         log=log,
     )
+    return Registration(registrant, NamesrvAddresses(text), settings=lambda: settings, log=log)
 
 
 @asynccontextmanager

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.testing.peers import FakePeer
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec, Connection
@@ -17,6 +16,7 @@ from cometmq.remoting.errors import CommandError
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.testing.golden import Exchange, GoldenFrame, load_exchanges
+from cometmq.remoting.testing.peer import FakePeer
 from cometmq.remoting.types import Buffer
 
 Handler = Callable[..., Any]

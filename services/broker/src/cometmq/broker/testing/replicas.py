@@ -8,14 +8,15 @@ from typing import Any, Final, Self
 import msgspec
 
 from cometmq.broker.copies.state import Replication
-from cometmq.broker.copies.streams.rocketmq.following import SlaveFollower
 from cometmq.broker.copies.streams.rocketmq.frames import Transfer, TransferReader, encode_report
+from cometmq.broker.copies.streams.rocketmq.slave import SlaveFollower
 from cometmq.broker.copies.streams.rocketmq.slave_addresses import fixed_addresses
 from cometmq.broker.copies.streams.serving import LogServer
 from cometmq.broker.native import open_native_code
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.storing.log_syncs import NativeSyncer
-from cometmq.broker.storing.store_driver import StoreDriver, Workers
+from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.new_message import NewMessage
@@ -75,8 +76,8 @@ class Node:
             clock=self.clock,
             log=self.log,
         )
-        self.store.needs_replicas = self.settings.broker_role is BrokerRole.SYNC_MASTER
-        self.store.may_replicate = lambda end: self.state.slaves.may_replicate(
+        self.store.writer.needs_replicas = self.settings.broker_role is BrokerRole.SYNC_MASTER
+        self.store.writer.may_replicate = lambda end: self.state.slaves.may_replicate(
             end, self.settings.ha_slave_fallbehind_max
         )
         self.master_address = ""

@@ -20,7 +20,7 @@ from cometmq.broker.lanes.send_lane import BrokerLane, open_lane
 from cometmq.broker.native import accel
 from cometmq.broker.registration.addresses import Ports
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.storing.store_driver import Workers
+from cometmq.broker.storing.disk_jobs import Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
@@ -29,9 +29,11 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
+from cometmq.remoting.transport.flow.in_flight import InFlight
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.server_peer import ServerPeer
 from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.acl.accounts import Accounts
@@ -97,7 +99,7 @@ class Wire:
 
 
 class Connected(NamedTuple):
-    peer: LanePeer
+    peer: ServerPeer
     wire: Wire
 
 
@@ -149,14 +151,16 @@ class ScriptedBroker:
         self.hub: Hub[PeerProtocol] = Hub(
             Codec(COMMANDS), server, clock_ms=self.clock.monotonic_ms, log=NO_LOG
         )
-        self._in_flight_max = server.in_flight_per_connection_max, server.in_flight_max
+        self._in_flight = InFlight(
+            server.in_flight_per_connection_max, server.in_flight_max, self.hub.stats
+        )
         self._dispatcher = self._dispatch(())
         self.lane: BrokerLane | None = open_lane(broker)
-        self.hub.lane = self.lane
+        self.direct: DirectIO | None = None
         if is_direct:
             assert self.lane is not None
-            self.hub.direct = DirectIO(self.hub, self.lane, accel.Sockets(), server)
-        Arrivals(broker, self.hub.flush)
+            self.direct = DirectIO(self.hub, self.lane, accel.Sockets(), self._in_flight)
+        Arrivals(broker, self.hub.writes.flush)
         broker.driver.turn.took_long.connect(self.hub.charge)
         self.connections: list[Connected] = []
 
@@ -170,13 +174,13 @@ class ScriptedBroker:
         )
 
     def _dispatch(self, excluded: Collection[int]) -> Dispatcher[Broker]:
-        acl = self.broker.acl
+        acl = self.broker.admission.acl
         hooks: Hooks[Broker] = Hooks(() if acl is None else (acl.control.check,))
         dispatcher = Dispatcher(
             {code: handler for code, handler in HANDLERS.items() if code not in excluded},
             self.broker,
             hooks,
-            in_flight_max=self._in_flight_max,
+            in_flight=self._in_flight,
             tasks=TaskSet(NO_LOG),
             stats=self.hub.stats,
             log=NO_LOG,
@@ -187,17 +191,22 @@ class ScriptedBroker:
     def connect(self, *, excluded: Collection[int] = ()) -> Connected:
         """Open another connection; its port refuses the `excluded` codes."""
         dispatcher = self._dispatch(excluded) if excluded else self._dispatcher
-        peer, wire = LanePeer(self.hub, dispatcher), Wire(len(self.connections))
+        wire = Wire(len(self.connections))
+        peer: ServerPeer = (
+            ServerPeer(self.hub, dispatcher)
+            if self.lane is None
+            else LanePeer(self.hub, dispatcher, self.lane, self.direct)
+        )
         peer.connection_made(cast("asyncio.Transport", wire))
         self.connections.append(Connected(peer, wire))
         return self.connections[-1]
 
-    def receive(self, peer: LanePeer, data: bytes) -> None:
+    def receive(self, peer: ServerPeer, data: bytes) -> None:
         """Pass a chunk to a connection."""
-        if self.hub.direct is None:
-            peer.data_received(data)
+        if self.direct is not None and isinstance(peer, LanePeer):
+            self.direct.serve([(peer, data)])
         else:
-            self.hub.direct.serve([(peer, data)])
+            peer.data_received(data)
 
     async def settle(self) -> None:
         """Run the loop until received requests are committed and answered."""

@@ -11,17 +11,19 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.delays.delays import Delays
 from cometmq.broker.delays.level import delay_file
 from cometmq.broker.delays.parking import Destinations, Parking
+from cometmq.broker.delays.positions import Positions
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.storing.store_driver import StoreDriver, Workers
+from cometmq.broker.storing.disk_jobs import Workers
+from cometmq.broker.storing.store_driver import StoreDriver
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.testing.brokers import SETTINGS, memory_broker
-from cometmq.broker.testing.peers import FakePeer
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.testing.peer import FakePeer
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
 from cometmq.store.delay_levels import DelayLevels
@@ -53,26 +55,27 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     workers = Workers.start()
     broker.store = store
     broker.driver = StoreDriver(store, workers=workers, clock=broker.clock, log=NO_LOG)
-    broker.saver = TableSaver(workers.config, log=NO_LOG, runner=broker.incremental)
-    broker.hold = HoldTable()
-    broker.parking = Parking(
-        broker.topics,
+    broker.tables.saver = TableSaver(workers.config, log=NO_LOG, runner=broker.pending.incremental)
+    broker.pending.hold = HoldTable()
+    broker.deferred.parking = Parking(
+        broker.tables.topics,
         broker.driver,
-        host=broker.store_host,
+        host=broker.process.store_host,
         monotonic_ms=broker.clock.monotonic_ms,
         log=NO_LOG,
     )
-    broker.destinations = Destinations(broker.topics, broker.groups)
-    broker.delay = Delays(
+    broker.deferred.destinations = Destinations(broker.tables.topics, broker.tables.groups)
+    levels = DelayLevels.parse(loaded.value.message_delay_level)
+    broker.deferred.delays = Delays(
         store,
-        DelayLevels.parse(loaded.value.message_delay_level),
-        delay_file(str(folder / "config" / "delayOffset.json")),
+        levels,
+        Positions(delay_file(str(folder / "config" / "delayOffset.json")), levels.numbers),
         driver=broker.driver,
-        saver=broker.saver,
-        destinations=broker.destinations,
-        parking=broker.parking,
+        saver=broker.tables.saver,
+        destinations=broker.deferred.destinations,
+        parking=broker.deferred.parking,
         delivered=delivery_counter(broker.stats, lambda: broker.settings),
-        host=broker.store_host,
+        host=broker.process.store_host,
         log=NO_LOG,
     )
 
@@ -81,7 +84,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         yield broker
     finally:
         await broker.driver.drain()
-        await broker.saver.drain()
+        await broker.tables.saver.drain()
         store.close()
         workers.close()
 

@@ -26,7 +26,8 @@ from cometmq.remoting.message.properties import (
 )
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, OP_TAG
-from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.queue_files import ENTRY, FILLER_SIZE
 from cometmq.store.reads import Lookup
 
 HALF_QUEUE_ID: Final = 0

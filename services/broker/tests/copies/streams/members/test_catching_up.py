@@ -9,14 +9,14 @@ import pytest
 from cometmq.broker.copies.streams import master_stream
 from cometmq.broker.testing.member_nodes import MemberNode, is_equal
 from cometmq.broker.testing.replicas import until
-from cometmq.store.upkeep import checkpointer
+from cometmq.store.upkeep import catch_up
 
 
 @pytest.mark.parametrize(("interval_ms", "least", "most"), [(10, 1, 1), (0, 6, 4000)])
 async def test_a_follower_far_behind_rarely_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int, least: int, most: int
 ) -> None:
-    monkeypatch.setattr(checkpointer, "FAR_BEHIND_BYTES", 100_000)
+    monkeypatch.setattr(catch_up, "FAR_BEHIND_BYTES", 100_000)
     monkeypatch.setattr(master_stream, "REPORT_BEHIND_MS", interval_ms)
     async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
         await master.lead(1)
@@ -32,8 +32,8 @@ async def test_a_follower_far_behind_rarely_reports(
 async def test_a_follower_far_behind_reads_no_faster_than_checkpoints_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointer, "UNSAVED_COUNT_MAX", 100)
-    monkeypatch.setattr(checkpointer, "FAR_BEHIND_BYTES", 100_000)
+    monkeypatch.setattr(catch_up, "UNSAVED_COUNT_MAX", 100)
+    monkeypatch.setattr(catch_up, "FAR_BEHIND_BYTES", 100_000)
     async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
         await master.lead(1)
         for _ in range(40):
@@ -41,8 +41,7 @@ async def test_a_follower_far_behind_reads_no_faster_than_checkpoints_save(
         await slave.follow_member(master, 1)
         await until(
             lambda: (
-                slave.store.upkeep.checkpointer.is_crowded
-                and slave.member_follower.is_waiting_for_disk
+                slave.store.upkeep.catch_up.is_crowded and slave.member_follower.is_waiting_for_disk
             )
         )
         end = slave.end
@@ -64,11 +63,11 @@ async def test_a_follower_far_behind_reads_no_faster_than_checkpoints_save(
 async def test_a_follower_in_sync_never_waits_for_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointer, "UNSAVED_COUNT_MAX", 100)
+    monkeypatch.setattr(catch_up, "UNSAVED_COUNT_MAX", 100)
     async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
         await master.lead(1, [slave])
         await slave.follow_member(master, 1)
         for _ in range(10):
             await master.fill(50)
             await until(lambda: is_equal(slave, master))
-        assert not slave.store.upkeep.checkpointer.is_crowded
+        assert not slave.store.upkeep.catch_up.is_crowded

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from cometmq.broker.copies.state import FollowState
-from cometmq.broker.copies.streams import frames, master_stream, tails
+from cometmq.broker.copies.streams import frames, tails
 from cometmq.broker.copies.streams.frames import Confirm, FrameReader, Kind, Report, WantedBlock
 from cometmq.broker.copies.streams.handshake import (
     Digest,
@@ -23,6 +23,7 @@ from cometmq.broker.copies.streams.handshake import (
     Welcome,
     decode_handshake,
 )
+from cometmq.broker.copies.tables import feed
 from cometmq.broker.copies.unfit import PASSING, Unfit
 from cometmq.broker.testing.member_nodes import CLUSTER, MemberNode
 from cometmq.broker.testing.replicas import HOST, RawSlave, until
@@ -280,7 +281,7 @@ async def follower_of_peer(folder: Path) -> AsyncIterator[tuple[MemberNode, Peer
     server = await asyncio.start_server(accept, HOST, 0)
     address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
     async with MemberNode(folder, 1, keys=()) as slave:
-        slave.store.role_writable = False
+        slave.store.write_state.role_writable = False
         slave.member_follower.follow(3, 0, lambda: address)
         peer = await peers.get()
         hello = decode_handshake(memoryview(await peer.until(Kind.HELLO, opening=True)), Hello)
@@ -306,9 +307,9 @@ async def test_the_handshake_of_a_follower(tmp_path: Path) -> None:
         await welcomed(peer)
         await until(lambda: slave.state.following.state is FollowState.FOLLOWING)
         assert slave.history == [(3, 0)]
-        assert not slave.member_follower.may_read
+        assert not slave.replica.may_read()
         peer.writer.write(frames.encode_confirm(Confirm(3, 0, 500, 44)))
-        await until(lambda: slave.member_follower.may_read)
+        await until(slave.replica.may_read)
         assert slave.state.following.master_max_offset == 500
 
 
@@ -393,7 +394,7 @@ async def test_an_epoch_cannot_begin_inside_a_record(tmp_path: Path) -> None:
 async def test_too_large_tables_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_stream, "WHOLE_BYTES_MAX", 1_000)
+    monkeypatch.setattr(feed, "WHOLE_BYTES_MAX", 1_000)
     async with follower_of_peer(tmp_path) as (slave, peer, _):
         await welcomed(peer)
         piece: Any = ("offsets.json", b'{"T@G":{"0":1}}')

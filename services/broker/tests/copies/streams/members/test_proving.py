@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cometmq.broker.copies.state import FollowState
-from cometmq.broker.copies.streams import following, frames
+from cometmq.broker.copies.streams import follower, frames
 from cometmq.broker.copies.streams.frames import FrameReader, Kind
 from cometmq.broker.copies.streams.handshake import (
     Hello,
@@ -431,7 +431,7 @@ async def test_strangers_do_not_crowd_out_members(tmp_path: Path) -> None:
 async def test_an_unfinished_proof_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def silent(_: Stranger) -> None: ...
 
-    monkeypatch.setattr(following, "HANDSHAKE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(follower, "HANDSHAKE_TIMEOUT_S", 0.05)
     async with impostor(tmp_path, silent) as (slave, seen):
         await until(lambda: len(seen) > 2)
         assert not slave.epochs_seen

@@ -46,7 +46,7 @@ class Group:
             mapped_file_size_commit_log=2048,
             max_ha_transfer_byte_in_second=0,
         )
-        node.store.role_writable = False
+        node.store.write_state.role_writable = False
         self.nodes[ordinal] = await self.stack.enter_async_context(node)
         return node
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.copies.state import FollowState
-from cometmq.broker.copies.streams import master_stream, sending
+from cometmq.broker.copies.streams import sending, showing
 from cometmq.broker.testing.member_nodes import MemberNode, is_equal
 from cometmq.broker.testing.replicas import DEADLINE_S, until
 from cometmq.ha.epochs import Entry
@@ -32,7 +32,7 @@ async def test_a_follower_catches_up_and_stays_equal(tmp_path: Path) -> None:
             await master.fill(7)
         await until(lambda: is_equal(slave, master) and slave.visible_count == 185)
         assert slave.log_bytes() == master.log_bytes()
-        assert slave.member_follower.may_read
+        assert slave.replica.may_read()
         assert [view.copy for view in master.sender.followers()] == [slave.copy]
         await until(lambda: master.sender.followers()[0].acked_offset == master.end)
 
@@ -157,7 +157,7 @@ async def test_confirm_offsets_do_not_travel_with_every_batch(
         for _ in range(30):
             await master.fill(10)
             await until(lambda: master.sender.confirmed == master.end)
-            seen.add(slave.member_follower.confirmed)
+            seen.add(slave.replica.confirmed)
         assert len(seen) < 15
         await until(lambda: slave.visible_count == master.visible_count)
 
@@ -165,15 +165,15 @@ async def test_confirm_offsets_do_not_travel_with_every_batch(
 async def test_few_confirmed_records_wait_for_others_but_many_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_stream, "SHOW_DELAY_MS", 3_600_000)  # never without more records
+    monkeypatch.setattr(showing, "SHOW_DELAY_MS", 3_600_000)  # never without more records
     async with MemberNode(tmp_path, 0) as master, MemberNode(tmp_path, 1) as slave:
         await master.lead(1, [slave])
         await slave.follow_member(master, 1)
         await master.fill(10)
-        await until(lambda: slave.member_follower.confirmed == master.end)
+        await until(lambda: slave.replica.confirmed == master.end)
         await asyncio.sleep(0.05)
         assert slave.visible_count == 0
-        while master.end < master_stream.SHOW_BYTES:
+        while master.end < showing.SHOW_BYTES:
             await master.fill(10)
         await until(lambda: slave.visible_count == master.visible_count)
 
@@ -393,7 +393,7 @@ async def test_stopping_ends_a_truncation_first(tmp_path: Path) -> None:
         old.driver.truncate = slow  # type: ignore[method-assign]
         await old.follow_member(new, 2)
         await began.wait()
-        assert not old.member_follower.may_read
+        assert not old.replica.may_read()
         await old.member_follower.stop()
         assert old.end == 0
         assert old.history == [(2, 0)]

@@ -83,7 +83,7 @@ async def fill(node: Node, count: int, start: int = 0) -> list[bytes]:
 async def test_a_slave_catches_up_and_stays_equal() -> None:
     async with Node() as master, Node() as slave:
         sent = await fill(master, 200)
-        slave.store.role_writable = False
+        slave.store.write_state.role_writable = False
         slave.follow(master.address)
         await until(lambda: slave.end == master.end)
         sent += await fill(master, 50, 200)
@@ -158,7 +158,7 @@ async def test_a_slave_takes_frames_that_cut_records_anywhere() -> None:
             master.send(encode_header(start, len(piece)) + piece)
         await until(lambda: slave.end == len(log))
         assert bodies(slave) == sent
-        assert slave.store.confirm_offset == slave.end
+        assert slave.store.commit_log.confirm_offset == slave.end
 
 
 async def test_a_record_that_was_cut_by_a_lost_connection_is_asked_for_again() -> None:
@@ -285,7 +285,7 @@ async def test_a_slave_without_space_for_its_next_file_continues_once_there_is_s
         slave.follow(sender.address)
         await until(lambda: sender.connect_count > 2)
         await until(lambda: slave.state.following.state is FollowState.FAILED)
-        assert slave.end == slave.store.confirm_offset == 4096
+        assert slave.end == slave.store.commit_log.confirm_offset == 4096
         assert not slave.log.named("replica.unfit")
         disk.fault = None
         await until(lambda: slave.end == master.end)
@@ -304,9 +304,9 @@ async def test_a_slave_that_could_not_read_what_it_appended_shows_it_later() -> 
         await until(lambda: slave.log.named("replica.failed"))
         await until(lambda: slave.state.following.state is FollowState.FAILED)
         assert slave.end > 0
-        assert slave.store.confirm_offset == 0
+        assert slave.store.commit_log.confirm_offset == 0
         disk.fault = None
-        await until(lambda: slave.store.confirm_offset == master.end)
+        await until(lambda: slave.store.commit_log.confirm_offset == master.end)
         assert not slave.log.named("replica.unfit")
         assert bodies(slave) == sent
 

@@ -254,7 +254,7 @@ async def test_a_slave_of_a_group_acknowledges_nothing(
 ) -> None:
     async with MemberNode(tmp_path, 0, keys=()) as master:
         acknowledged: list[int] = []
-        monkeypatch.setattr(master.driver, "note_replicated", acknowledged.append)
+        monkeypatch.setattr(master.driver.sends, "note_replicated", acknowledged.append)
         await master.lead(1)
         await master.fill(3)
         slave = await RawSlave.connect(master.address)

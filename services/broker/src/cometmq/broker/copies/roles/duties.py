@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from cometmq.ha.member import Duty
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Versioned
 
@@ -34,14 +35,11 @@ class Duties(Protocol):
     def position(self) -> Position:
         """Return the broker's position now."""
 
-    async def start_following(self, master: int, epoch: int) -> None:
-        """Start connecting to the master of an epoch; do not wait for the connection."""
+    async def perform(self, action: Duty) -> None:
+        """Perform an action of a reaction; on return it is complete, on disk where specified.
 
-    async def stop_following(self) -> None:
-        """Close the connection to the master; data received from it is no longer appended."""
-
-    async def begin_epoch(self, epoch: int) -> None:
-        """Begin an epoch at the end of the log and save its entry."""
+        Connecting to a master is complete once it has begun.
+        """
 
     async def repair_history(self) -> None:
         """Save the history of the log, without epochs that begin beyond its end (R5).
@@ -49,29 +47,12 @@ class Duties(Protocol):
         The member is neither master nor slave in the meantime. Raise OSError if this fails.
         """
 
-    async def lead(self, found: Versioned) -> None:
-        """Start serving clients as the master of the epoch that has begun."""
-
-    async def close_to_clients(self) -> None:
-        """Drop pending answers, refuse requests, and close the connections of clients and
-        slaves.
-        """
-
-    async def park(self, target: int) -> None:
-        """Hold new requests that change state, instead of serving them."""
-
     async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
-        """Wait until a parked target has caught up, and write the record that makes it the master.
+        """Wait until the target has caught up, and write the record that makes it the master.
 
         Return the answer and the new epoch; None if the target did not catch up in time, or if the
         leadership ended, so that nothing was written.
         """
-
-    async def unpark(self) -> None:
-        """Serve the held requests."""
-
-    async def forward_parked(self, target: int) -> None:
-        """End the leadership; forward the held requests, and all later ones, to a broker."""
 
     def drop(self, ordinal: int) -> None:
         """Remove a member from the in-sync set, and keep it out while this broker leads."""

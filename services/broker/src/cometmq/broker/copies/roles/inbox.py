@@ -2,25 +2,46 @@
 """What reaches a member of a broker group: its events in order, and its state after the last one.
 
 It is built before the member that handles the events, so that streams and requests can report to
-it. Epochs that others mention are checked against the record first (`claims.py`).
+it. Epochs that others mention are checked against the record first (`epoch_claims.py`).
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-from cometmq.broker.copies.roles.claims import EpochClaims
-from cometmq.broker.copies.roles.jobs import Job
-from cometmq.ha import events
+from cometmq.broker.copies.roles.epoch_claims import EpochClaims
+from cometmq.ha import member as rules
 from cometmq.ha.epochs import HistoryUnsaved
 from cometmq.ha.member import Member
-from cometmq.ha.record import Copy
+from cometmq.ha.record import Copy, Record, Versioned
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 
 FREE_SPACE: Final = "free space on the disk: this broker then takes part again"
 
 Sleep = Callable[[float], Awaitable[object]]
+
+
+class Read(NamedTuple):
+    """An answer to a read of the record, and the state in which the read began."""
+
+    began: Member
+    found: Versioned | None
+
+
+class Seen(NamedTuple):
+    """A fact in the record that the state file lacks."""
+
+    record: Record
+
+
+class Retry(NamedTuple):
+    """A request to retry saving the state, which did not fit on the disk."""
+
+
+class Job(NamedTuple):
+    event: rules.Event | Read | Seen | Retry
+    done: asyncio.Future[None] | None
 
 
 class Inbox:
@@ -36,7 +57,7 @@ class Inbox:
         self.can_recover = True
         self.recorded_epoch = 0
         self.claims = EpochClaims(
-            check=lambda epoch: self.jobs.put_nowait(Job(events.EpochSeen(epoch), None)),
+            check=lambda epoch: self.jobs.put_nowait(Job(rules.EpochSeen(epoch), None)),
             recorded=lambda: max(self.recorded_epoch, self.member.promised),
             log=log,
             sleep=sleep,
@@ -44,9 +65,9 @@ class Inbox:
         self.sleep = sleep
         self._log = log
 
-    def observe(self, event: events.Observation) -> None:
+    def observe(self, event: rules.Observation) -> None:
         """Queue an event."""
-        if isinstance(event, events.StoreFailed):
+        if isinstance(event, rules.StoreFailed):
             self.can_recover = False
         self.jobs.put_nowait(Job(event, None))
 
@@ -65,8 +86,8 @@ class Inbox:
             self._log.error(
                 "member.failed", step="SaveHistory", error=describe(error), action=FREE_SPACE
             )
-            self.jobs.put_nowait(Job(events.StoreFailed(), None))
+            self.jobs.put_nowait(Job(rules.StoreFailed(), None))
             self.is_full.set()
             return
         self._log.error("member.store_failed", error=describe(error))
-        self.observe(events.StoreFailed())
+        self.observe(rules.StoreFailed())

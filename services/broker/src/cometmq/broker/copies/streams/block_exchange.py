@@ -98,7 +98,7 @@ class BlockExchange:
 
     def tick(self, end: int) -> None:
         """Ask for the next damaged block before `end`, up to which both logs are the same."""
-        transport, repairs = self._transport, self._store.block_repairs
+        transport, repairs = self._transport, self._store.upkeep.scrubber.repairs
         if transport is None or self._asked is not None or not self._store.commit_log.damage:
             return
         now_ms = self._now_ms()
@@ -120,7 +120,7 @@ class BlockExchange:
         transport.write(frames.encode_wanted_block(wanted))
 
     def _begin_round(self) -> None:
-        self._found_count = self._store.block_repairs.found_count
+        self._found_count = self._store.upkeep.scrubber.repairs.found_count
         self._after, self._has_ended, self._has_complained = 0, False, False
 
     def take_block(self, body: memoryview) -> None:
@@ -132,7 +132,7 @@ class BlockExchange:
                 f"{len(data)} bytes of offset {offset}; {asked} was asked for"
             )
         self._asked = None
-        is_offered = data and self._store.block_repairs.offer(
+        is_offered = data and self._store.upkeep.scrubber.repairs.offer(
             Offer(asked, data, self._peer, partial(self._done, asked))
         )
         if not is_offered:

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A follower's connection to this master: the handshake, then the log and the tables.
-
-The connection has proven itself before, if this broker has a key of the broker group
-(`proving.py`). Until HELLO has been accepted, it counts among the connections of strangers, which
-are few and brief.
-"""
+"""A follower's connection to this master: the handshake, then the log and the tables."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +10,9 @@ import msgspec
 
 from cometmq.broker.copies.streams import frames
 from cometmq.broker.copies.streams.block_exchange import BlockExchange
+from cometmq.broker.copies.streams.confirms import Confirms
 from cometmq.broker.copies.streams.epoch_log import epoch_at, next_start
-from cometmq.broker.copies.streams.frames import Confirm, FrameReader, Kind, Report
+from cometmq.broker.copies.streams.frames import FrameReader, Kind, Report
 from cometmq.broker.copies.streams.handshake import (
     DAMAGE_COUNT_MAX,
     Digest,
@@ -108,17 +104,14 @@ class FollowerStream(ServedStream):
         self._sent_offset = 0
         self._epoch_of_bytes = self._epoch_end = 0  # of the bytes at `_sent_offset`, and its end
         self._tables = TableStream(
-            sender.tables, transport.write, is_paused=lambda: self._pump.is_paused
+            sender.replica.tables, transport.write, is_paused=lambda: self._pump.is_paused
         )
-        self._owes_confirm = False  # the socket did not accept it
-        self._confirmed = 0  # the confirm offset that the follower was sent
-        self._is_confirm_fresh = False  # records have carried it since the last timer
+        self.confirms = Confirms(sender, transport, self._pump)
         self.copy: Copy | None = None
         self.is_following = False
-        self.confirm_ms = self.heard_ms
         self._blocks = BlockExchange(
             sender.store, sender.turn, worker=sender.worker, now_ms=sender.now_ms, peer=address,
-            log=sender.log,
+            log=sender.replica.log,
         )  # fmt: skip
 
     # Events of the connection
@@ -136,12 +129,11 @@ class FollowerStream(ServedStream):
 
     def resume_writing(self) -> None:
         self._pump.is_paused = False
-        if self._owes_confirm:
-            self.send_confirm()
+        self.confirms.resume()
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._sender.forget(self.transport)
+        self._sender.admission.port.forget_stranger(self.transport)
         self._ended()
 
     def _ended(self) -> None:
@@ -150,7 +142,7 @@ class FollowerStream(ServedStream):
 
     def refuse(self, error: UnfitLog) -> None:
         """Send the reason, then close the connection."""
-        self._sender.port.note_refused(self.address, error)
+        self._sender.admission.port.note_refused(self.address, error)
         refused = Refused(error.reason.value, str(error), self._sender.epoch)
         self._ended()
         if not self._transport.is_closing():
@@ -174,15 +166,15 @@ class FollowerStream(ServedStream):
         sender = self._sender
         self._check_proven(hello.identity)
         if hello.promised > sender.epoch:
-            sender.epoch_seen(hello.promised)
+            sender.replica.events.epoch_seen(hello.promised)
         leading = sender.leading()
         check_hello(hello, leading)
         point = meeting_point(hello.log, leading.log)
         sender.replace(self, hello.identity.copy)
-        sender.establish(self)
+        sender.admission.establish(self.transport, self.address, self.proven)
         self.copy = hello.identity.copy
         self._epoch, self._history = leading.epoch, leading.log.history
-        if hello.tables <= sender.tables.position.changes:
+        if hello.tables <= sender.replica.tables.position.changes:
             self._tables.sent = hello.tables
         start = digest_start(point.offset, leading.log, hello.log)
         start = intact_start(
@@ -218,14 +210,14 @@ class FollowerStream(ServedStream):
     def _note_refused(self, refused: Refused) -> None:
         """Log why the follower refused this master; note a later epoch that the refusal names."""
         if refused.reason == Unfit.STOPPING and self.copy is not None and self.is_following:
-            self._sender.log.info("follower.left", slave=self.address)
-            self._sender.left(self.copy)
+            self._sender.replica.log.info("follower.left", slave=self.address)
+            self._sender.reports.left(self.copy)
             self.close()
             return
         error = printable(refused.text)
-        self._sender.log.warning("follower.refused", slave=self.address, error=error)
+        self._sender.replica.log.warning("follower.refused", slave=self.address, error=error)
         if refused.epoch > self._epoch:
-            self._sender.epoch_seen(refused.epoch)
+            self._sender.replica.events.epoch_seen(refused.epoch)
         self.close()
 
     # Reports
@@ -240,7 +232,7 @@ class FollowerStream(ServedStream):
             report.epoch != self._epoch
             or not known.offset <= report.offset <= self._sent_offset
             or not known.tables <= report.tables <= self._tables.sent
-            or not known.heard_ms <= report.heard_ms <= self.confirm_ms
+            or not known.heard_ms <= report.heard_ms <= self.confirms.sent_ms
         ):
             raise UnfitLog(
                 Unfit.ACK,
@@ -250,7 +242,7 @@ class FollowerStream(ServedStream):
             )
         self._acked = report
         ack = Ack(self.copy, report.epoch, report.offset, report.tables)
-        self._sender.note_report(Heard(ack, report.heard_ms))
+        self._sender.reports.note(Heard(ack, report.heard_ms))
 
     def _begin(self, report: Report, start: int) -> None:
         """Start sending the log from the point to which the follower has truncated its own."""
@@ -260,10 +252,10 @@ class FollowerStream(ServedStream):
         self._acked = Report(report.epoch, start, -1, 0)
         self._sent_offset = start
         self.is_following = True
-        self._sender.log.info("follower.connected", slave=self.address, offset=start)
-        self._sender.port.forget_refusals(self.address)
+        self._sender.replica.log.info("follower.connected", slave=self.address, offset=start)
+        self._sender.admission.port.forget_refusals(self.address)
         self._blocks.begin(self._transport)
-        self.send_confirm()
+        self.confirms.begin(self._epoch)
         self.wake()
 
     # Damaged blocks
@@ -288,35 +280,6 @@ class FollowerStream(ServedStream):
             if self._tables.send():  # senders are served before the next piece
                 asyncio.get_running_loop().call_soon(self.wake)
             super().wake()
-
-    @property
-    def lacks_confirm(self) -> bool:
-        """Whether the confirm offset last sent to the follower is out of date."""
-        return self._confirmed < self._sender.confirmed
-
-    def send_confirm(self) -> None:
-        """Send the master's progress, which also serves as a heartbeat."""
-        self._owes_confirm = self._pump.is_paused
-        if not self.is_following or self._pump.is_paused or self._transport.is_closing():
-            return
-        self._transport.write(self._next_confirm())
-
-    def send_late_confirm(self) -> bool:
-        """Send the master's progress, unless records have carried it since the last call; return
-        whether it was sent.
-        """
-        was_fresh, self._is_confirm_fresh = self._is_confirm_fresh, False
-        if not was_fresh:
-            self.send_confirm()
-        return not was_fresh
-
-    def _next_confirm(self) -> bytes:
-        """Return the frame of the master's progress; the caller must send it."""
-        sender = self._sender
-        end = self._commit_log.end
-        self.confirm_ms = sender.now_ms()
-        self._confirmed = min(sender.confirmed, end)
-        return frames.encode_confirm(Confirm(self._epoch, self._confirmed, end, self.confirm_ms))
 
     def _place(self) -> tuple[int, int] | None:
         """Return the next slice, which lies within one epoch and contains no damaged bytes."""
@@ -346,9 +309,7 @@ class FollowerStream(ServedStream):
     def _send(self, data: Buffer) -> int:
         offset, count = self._sent_offset, len(data)
         header = frames.encode_records_header(self._epoch_of_bytes, offset, count)
-        if not self._is_confirm_fresh and self.lacks_confirm:
-            self._is_confirm_fresh = True
-            header = self._next_confirm() + header
+        header = self.confirms.beside_records() + header
         self._transport.writelines((header, data))
         self._sent_offset += count
         self._sender.sent_bytes += count
@@ -358,5 +319,7 @@ class FollowerStream(ServedStream):
         if isinstance(error, UnfitLog):
             self.refuse(error)
             return
-        self._sender.log.error("slave.log_unreadable", slave=self.address, error=describe(error))
+        self._sender.replica.log.error(
+            "slave.log_unreadable", slave=self.address, error=describe(error)
+        )
         self.close()

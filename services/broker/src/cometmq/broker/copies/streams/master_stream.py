@@ -9,7 +9,7 @@ nothing is read from the connection.
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -23,17 +23,14 @@ from cometmq.broker.copies.streams.handshake import (
     decode_handshake,
 )
 from cometmq.broker.copies.streams.pump import close_soon
-from cometmq.broker.copies.streams.records import RecordStream
+from cometmq.broker.copies.streams.received_log import ReceivedLog
+from cometmq.broker.copies.streams.replica import Replica
 from cometmq.broker.copies.streams.session import MasterConnection
-from cometmq.broker.copies.tables.feed import Changes
+from cometmq.broker.copies.streams.showing import Showing
+from cometmq.broker.copies.tables.feed import WholeTables
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.broker.turn import OncePerTurn
-from cometmq.ha.epochs import History, last_epoch, reached
+from cometmq.ha.epochs import History
 from cometmq.remoting.errors import CometError, RemoteProtocolError
-from cometmq.remoting.types import Buffer
-
-if TYPE_CHECKING:
-    from cometmq.broker.copies.streams.following import Follower
 
 REPORT_MS: Final = 200
 """Interval of reports while nothing changes; they repeat the master's time."""
@@ -43,26 +40,16 @@ REPORT_BEHIND_MS: Final = 10
 each one costs the master a turn of its loop.
 """
 
-SHOW_DELAY_MS: Final = 5
-"""How long confirmed records may wait for more, so that they become visible together. Making a few
-records visible costs almost as much as making a hundred visible.
-"""
-
-SHOW_BYTES: Final = 32 << 10
-"""Confirmed records of this size do not wait, because showing more of them would take too long."""
-
 SILENT_MS: Final = 5_000
-WHOLE_BYTES_MAX: Final = 256 << 20
-"""Maximum size of all tables together while they are being received."""
 
 
 class MasterStream(MasterConnection):
-    def __init__(self, target: "Follower", hello: Hello, peer: str, opening: bytes = b"") -> None:
+    def __init__(self, replica: Replica, hello: Hello, peer: str, opening: bytes = b"") -> None:
         """`peer` names the master in events. `opening` precedes HELLO; it is empty on a connection
         that has been proven.
         """
-        super().__init__(target.now_ms)
-        self._target = target
+        super().__init__(replica.now_ms)
+        self._replica = replica
         self._opening = opening
         self._hello = hello
         self._frames = FrameReader(
@@ -70,21 +57,16 @@ class MasterStream(MasterConnection):
             Kind.TABLES_END, Kind.WANT_BLOCK, Kind.BLOCK,
         )  # fmt: skip
         self._blocks = BlockExchange(
-            target.driver.store, target.turn, worker=target.worker, now_ms=target.now_ms,
-            peer=peer, log=target.log,
+            replica.driver.store, replica.turn, worker=replica.worker, now_ms=replica.now_ms,
+            peer=peer, log=replica.log,
         )  # fmt: skip
         self._waiting: deque[Frame] = deque()  # while an epoch's entry is being saved
-        self._records: RecordStream | None = None  # None in the handshake
-        self._pieces: list[Buffer] = []  # of the log, not appended yet
-        self._master_history: History = ()
-        self._next_start: int | None = None  # of the next epoch in the master's log
-        self._whole: dict[str, list[msgspec.Raw]] | None = None
-        self._whole_bytes = 0
+        self._log: ReceivedLog | None = None  # None in the handshake
+        self._whole = WholeTables()
         self._is_saving = False
         self.is_waiting_for_disk = False
         self._confirm = frames.Confirm(0, 0, 0, 0)
-        self._show = OncePerTurn(self._show_confirmed)
-        self._show_later: asyncio.TimerHandle | None = None
+        self._showing = Showing(replica.driver, self._break_off)
         self._reported = Report(0, 0, -1, 0)
         self.welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
 
@@ -105,6 +87,7 @@ class MasterStream(MasterConnection):
             self.welcome.set_exception(error)
             self.welcome.exception()
         self._waiting.clear()
+        self._showing.end()
         self._blocks.close()
 
     def _break_off(self, error: Exception) -> None:
@@ -128,10 +111,10 @@ class MasterStream(MasterConnection):
         self.resume()
         if self._is_saving or self.is_waiting_for_disk:
             self._heard_ms = now_ms  # it is not read
-        elif not self._end_if_silent(SILENT_MS) and self._records is not None:
+        elif not self._end_if_silent(SILENT_MS) and self._log is not None:
             if now_ms - self._reported_ms >= REPORT_MS:
                 self._report()
-            self._blocks.tick(min(self._confirm.confirmed, self._end()))
+            self._blocks.tick(min(self._confirm.confirmed, self._log.end))
 
     # Stream
 
@@ -141,23 +124,10 @@ class MasterStream(MasterConnection):
         Call this after the log was truncated to the common point and the remaining history was
         saved.
         """
-        target = self._target
-        self._master_history = welcome.log.history
-        self._records = RecordStream(
-            welcome.start,
-            file_size=welcome.log.file_size,
-            record_bytes_max=target.record_bytes_max(),
-            follow=target.follow_headers(),
-        )
-        self._find_next_start()
+        self._log = ReceivedLog(self._replica, welcome)
         self._report()
         if self._transport is not None:
             self._blocks.begin(self._transport)
-
-    def _find_next_start(self) -> None:
-        newest = last_epoch(self._target.epochs.history)
-        later = [entry.start for entry in self._master_history if entry.epoch > newest]
-        self._next_start = min(later, default=None)
 
     def _work(self) -> None:
         """Process the frames that have arrived, up to one that needs an epoch to be saved first."""
@@ -169,47 +139,26 @@ class MasterStream(MasterConnection):
             self._append()  # the frames before the refusal
             raise
         self._append()
-        if self._records is not None and not self._is_saving:
+        if self._log is not None and not self._is_saving:
             self._report_news()
         if self._confirm is not confirm:
-            self._show_soon()
-
-    def _show_soon(self) -> None:
-        """Make the confirmed records visible after the turn's report has been sent, or a little
-        later. Senders wait for the report, but not for the queues of a copy.
-        """
-        shown = self._target.driver.store.commit_log.confirm_offset
-        if self._confirm.confirmed - shown >= SHOW_BYTES:
-            self._show()
-        elif self._show_later is None:
-            loop = asyncio.get_running_loop()
-            self._show_later = loop.call_later(SHOW_DELAY_MS / 1000, self._show_confirmed)
-
-    def _show_confirmed(self) -> None:
-        if self._show_later is not None:
-            self._show_later.cancel()
-            self._show_later = None
-        if self.ended.done():
-            return
-        try:
-            self._target.driver.confirm(self._confirm.confirmed)
-        except (CometError, OSError) as error:
-            self._break_off(error)
+            self._showing.confirm(self._confirm.confirmed)
 
     def _use(self, kind: Kind, body: memoryview) -> None:
-        if self._records is None:
+        if self._log is None:
             self._answer(kind, body)
         elif kind is Kind.RECORDS:
-            self._take_records(frames.decode_records(body))
+            if self._log.take(frames.decode_records(body)):
+                self._reach(self._log)
         elif kind is Kind.CONFIRM:
             self._take_confirm(frames.decode_confirm(body))
         elif kind is Kind.CHANGES:
-            changes = frames.decode_tables(kind, body)
-            self._target.tables.apply(self._hello.epoch, changes)
+            self._replica.tables.apply(self._hello.epoch, frames.decode_tables(kind, body))
         elif kind is Kind.TABLES:
-            self._collect(frames.decode_tables(kind, body), len(body))
+            self._whole.collect(frames.decode_tables(kind, body), len(body))
         elif kind is Kind.TABLES_END:
-            self._adopt(frames.decode_tables_end(body))
+            number = frames.decode_tables_end(body)
+            self._replica.tables.adopt(self._hello.epoch, number, self._whole.take())
         elif kind is Kind.BLOCK:
             self._blocks.take_block(body)
         elif kind is Kind.WANT_BLOCK:
@@ -236,62 +185,32 @@ class MasterStream(MasterConnection):
                 f" {tuple(known)}",
             )
         self._confirm = confirm
-        self._target.heard(confirm, 0)
-
-    def _take_records(self, records: frames.Records) -> None:
-        assert self._records is not None
-        start = self._records.end + sum(map(len, self._pieces))
-        end = records.offset + len(records.data)
-        epoch = last_epoch(self._target.epochs.history)
-        if records.offset != start or records.epoch != epoch:
-            raise UnfitLog(
-                Unfit.OFFSET,
-                f"the master sends offset {records.offset} of epoch {records.epoch}; this log ends"
-                f" at {start} in epoch {epoch}",
-            )
-        if self._next_start is not None and end > self._next_start:
-            raise RemoteProtocolError(f"bytes {start} to {end} span {self._next_start}, an epoch")
-        self._pieces.append(records.data)
-        if end == self._next_start:
-            self._append()
-            self._reach(end)
+        self._replica.heard(confirm, 0)
 
     def _append(self) -> None:
-        """Append the whole records that have arrived, in one write."""
-        if not self._pieces or self._records is None:
-            return
-        pieces, self._pieces = self._pieces, []
-        whole = self._records.feed(*pieces)
-        if whole:
-            self._target.driver.append(self._end() - len(whole), whole)
-            self._target.heard(self._confirm, len(whole))
+        if self._log is not None and (count := self._log.append()):
+            self._replica.heard(self._confirm, count)
 
-    def _end(self) -> int:
-        """Return the end of the last whole record; an empty log may begin with a later file."""
-        assert self._records is not None
-        return self._records.end - self._records.held_bytes
-
-    def _reach(self, end: int) -> None:
+    def _reach(self, log: ReceivedLog) -> None:
         """Save the entry of the epoch that begins here."""
-        if self._end() != end:
-            raise UnfitLog(Unfit.NOT_A_RECORD, f"epoch begins at {end}, inside a record")
+        self._append()
+        history = log.next_history()
         self._is_saving = True
         assert self._transport is not None
         self._transport.pause_reading()
-        history = reached(self._target.epochs.history, self._master_history, end)
-        self._target.spawn(self._save(history))
+        self._replica.spawn(self._save(log, history))
 
-    async def _save(self, history: History) -> None:
+    async def _save(self, log: ReceivedLog, history: History) -> None:
         try:
-            await self._target.epochs.save(history)
+            await self._replica.epochs.save(history)
         except OSError as error:
-            self._target.failed(error)
+            self._replica.failed(error)
             self.end(error)
             return
         self._is_saving = False
         if self.ended.done() or self._transport is None:
             return
-        self._find_next_start()
+        log.find_next_start()
         try:
             self._work()
         except (CometError, OSError) as error:
@@ -304,10 +223,7 @@ class MasterStream(MasterConnection):
         """Stop reading if checkpoints cannot keep up with the master, because entries take memory
         until they are saved.
         """
-        if (
-            self._target.driver.store.upkeep.checkpointer.is_crowded
-            and not self.is_waiting_for_disk
-        ):
+        if self._replica.driver.store.upkeep.catch_up.is_crowded and not self.is_waiting_for_disk:
             self.is_waiting_for_disk = True
             assert self._transport is not None
             if not self._is_saving:
@@ -315,37 +231,16 @@ class MasterStream(MasterConnection):
 
     def resume(self) -> None:
         """Continue reading once the store has saved enough of the received entries."""
-        if (
-            self.is_waiting_for_disk
-            and not self._target.driver.store.upkeep.checkpointer.is_crowded
-        ):
+        if self.is_waiting_for_disk and not self._replica.driver.store.upkeep.catch_up.is_crowded:
             self.is_waiting_for_disk = False
             if self._transport is not None and not self._is_saving and not self.ended.done():
                 self._transport.resume_reading()
-
-    # Tables
-
-    def _collect(self, changes: Changes, size: int) -> None:
-        if self._whole is None:
-            self._whole, self._whole_bytes = {}, 0
-        self._whole_bytes += size
-        if self._whole_bytes > WHOLE_BYTES_MAX:
-            raise RemoteProtocolError(f"the tables have more than {WHOLE_BYTES_MAX} bytes")
-        for name, piece in changes.tables.items():
-            self._whole.setdefault(name, []).append(piece)
-
-    def _adopt(self, number: int) -> None:
-        whole, self._whole = self._whole, None
-        self._target.tables.adopt(self._hello.epoch, number, whole or {})
 
     # Reports
 
     def _report_news(self) -> None:
         elapsed_ms = self._now_ms() - self._reported_ms
-        if (
-            self._target.driver.store.upkeep.checkpointer.is_catching_up
-            and elapsed_ms < REPORT_BEHIND_MS
-        ):
+        if self._replica.driver.store.upkeep.catch_up.is_active and elapsed_ms < REPORT_BEHIND_MS:
             return
         report = self._next_report()
         is_news = (report.offset, report.tables) != (self._reported.offset, self._reported.tables)
@@ -353,9 +248,10 @@ class MasterStream(MasterConnection):
             self._send_report(report)
 
     def _next_report(self) -> Report:
+        assert self._log is not None
         epoch = self._hello.epoch
-        tables = self._target.tables.received(epoch)
-        return Report(epoch, self._end(), tables, self._confirm.sent_ms)
+        tables = self._replica.tables.received(epoch)
+        return Report(epoch, self._log.end, tables, self._confirm.sent_ms)
 
     def _report(self) -> None:
         self._send_report(self._next_report())

@@ -27,7 +27,7 @@ from cometmq.ha.group_key import Initiator, Keys, NotProven, Purpose, Responder,
 from cometmq.remoting.errors import CometError, ConnectionLost, RemoteProtocolError
 
 if TYPE_CHECKING:
-    from cometmq.broker.copies.streams.sending import LogSender
+    from cometmq.broker.copies.streams.admission import Admission
 
 REFUSED_CHARS_MAX: Final = 200
 """Characters of a refusal before the proof that are logged."""
@@ -214,8 +214,8 @@ class Attempts:
 class ProofResponder(asyncio.Protocol):
     """Lets a member that has connected prove itself."""
 
-    def __init__(self, acceptor: "LogSender", transport: asyncio.Transport, address: str) -> None:
-        self._acceptor = acceptor
+    def __init__(self, admission: "Admission", transport: asyncio.Transport, address: str) -> None:
+        self._admission = admission
         self._transport = transport
         self._address = address
         self._received = b""
@@ -233,7 +233,7 @@ class ProofResponder(asyncio.Protocol):
             self._refuse(reason, str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._acceptor.forget(self._transport)
+        self._admission.port.forget_stranger(self._transport)
 
     def _work(self) -> None:
         if self._pass is None:
@@ -248,7 +248,7 @@ class ProofResponder(asyncio.Protocol):
             self._finish(*found)
 
     def _respond(self, challenge: Challenge) -> None:
-        proving = self._acceptor.proving
+        proving = self._admission.proving
         if challenge.purpose is not Purpose.STREAM:
             raise RemoteProtocolError(f"{challenge.purpose} is no purpose of this port")
         self._challenge = challenge
@@ -268,12 +268,12 @@ class ProofResponder(asyncio.Protocol):
         key = self._pass.check(_decode(frame.body, Answer).mac)
         proven = Proven(self._challenge.initiator, key)
         rest = self._received[end:]
-        self._acceptor.proven(self._transport, self._address, proven, rest)
+        self._admission.serve(self._transport, self._address, proven, rest)
 
     def _refuse(self, reason: Unfit, text: str) -> None:
         text = f"a program that connects is not a proven member: {text}"
-        error = UnfitLog(reason, f"{text} ({self._acceptor.proving.shown})")
-        self._acceptor.unproven(self._transport, self._address, error)
+        error = UnfitLog(reason, f"{text} ({self._admission.proving.shown})")
+        self._admission.unproven(self._transport, self._address, error)
 
 
 def send_refusal(transport: asyncio.Transport, reason: Unfit, text: str) -> None:

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from cometmq.broker.turn import OncePerTurn
 from cometmq.ha.in_sync import Ack
 from cometmq.ha.record import Copy
 
@@ -31,6 +32,42 @@ class Reports(Protocol):
 
     def left(self, copy: Copy) -> None:
         """Handle a follower's notice that it is stopping; it sends no report until it is back."""
+
+
+class ReportBatch:
+    """Passes all reports of one turn of the loop to the leader together."""
+
+    def __init__(self) -> None:
+        self._told: Reports | None = None
+        self._reports: dict[Copy, Heard] = {}
+        self._pass_later = OncePerTurn(self._pass)
+
+    def begin(self, told: Reports) -> None:
+        """Tell this leader from now on."""
+        self._told = told
+
+    def end(self) -> None:
+        """Drop the reports that were not passed on, and all later ones."""
+        self._told = None
+        self._reports.clear()
+
+    def note(self, heard: Heard) -> None:
+        """Pass on a report at the end of this turn."""
+        self._reports[heard.ack.copy] = heard
+        self._pass_later()
+
+    def left(self, copy: Copy) -> None:
+        """Report that a follower is stopping; drop its last report, which would claim that it is
+        running.
+        """
+        self._reports.pop(copy, None)
+        if self._told is not None:
+            self._told.left(copy)
+
+    def _pass(self) -> None:
+        reports, self._reports = self._reports, {}
+        if reports and self._told is not None:
+            self._told.heard(list(reports.values()))
 
 
 class FollowerView(NamedTuple):

@@ -157,15 +157,15 @@ class LogServer:
         members = self._members
         if members is None:
             return False
-        is_plain = version == VERSION and members.proving.admits_unproven
+        is_plain = version == VERSION and members.admission.proving.admits_unproven
         self.openings.note_member(transport, is_plain=is_plain)
-        members.accept(transport, first.address, version, data)
+        members.admission.accept(transport, first.address, version, data)
         return True
 
     def opened_by_slave(self, first: FirstBytes) -> None:
         """Serve a slave, if its host is allowed; otherwise ask the name servers first."""
         members = self._members
-        is_strict = members is not None and not members.proving.admits_unproven
+        is_strict = members is not None and not members.admission.proving.admits_unproven
         if is_strict and not self.addresses.is_explicit:
             text = (
                 "RocketMQ's stream cannot prove the key of this group: name its slaves in"
@@ -300,4 +300,4 @@ class LogServer:
 
     def _answer_senders(self) -> None:
         if self._members is None:  # otherwise the members of the group decide
-            self._driver.note_replicated(self.slaves.acked_offset())
+            self._driver.sends.note_replicated(self.slaves.acked_offset())

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from cometmq.broker.tables.journal import Journal, Journaled
-from cometmq.remoting.errors import CometError, ServiceNotAvailable
+from cometmq.remoting.errors import CometError, RemoteProtocolError, ServiceNotAvailable
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.journal import encode_changes
 
@@ -33,6 +33,9 @@ RECENT_BYTES_MAX: Final = 8 << 20
 """Bytes of changes kept for followers that are behind; followers further behind get the complete
 tables.
 """
+
+WHOLE_BYTES_MAX: Final = 256 << 20
+"""Maximum size of all tables together while they are being received."""
 
 
 class Changes(NamedTuple):
@@ -73,6 +76,27 @@ UNKNOWN: Final = TablesPosition(0, 0)
 
 class TablesLost(CometError):
     """Changes cannot be applied or saved, so the follower needs the complete tables again."""
+
+
+class WholeTables:
+    """The complete tables of a master, while their pieces arrive."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, list[msgspec.Raw]] = {}
+        self._bytes = 0
+
+    def collect(self, changes: Changes, size: int) -> None:
+        """Keep pieces of this size; raise RemoteProtocolError if there are too many."""
+        self._bytes += size
+        if self._bytes > WHOLE_BYTES_MAX:
+            raise RemoteProtocolError(f"the tables have more than {WHOLE_BYTES_MAX} bytes")
+        for name, piece in changes.tables.items():
+            self._pieces.setdefault(name, []).append(piece)
+
+    def take(self) -> dict[str, list[msgspec.Raw]]:
+        """Return the pieces, and begin again."""
+        pieces, self._pieces, self._bytes = self._pieces, {}, 0
+        return pieces
 
 
 class TableFeed:

@@ -16,8 +16,8 @@ import msgspec
 
 from cometmq.broker.copies.state import Following
 from cometmq.broker.copies.unfit import Unfit, UnfitLog
-from cometmq.broker.delays.delays import Delays
 from cometmq.broker.delays.level import DelayFile
+from cometmq.broker.delays.positions import Positions
 from cometmq.broker.registration.identity import Invoker
 from cometmq.broker.registration.registration import Registration
 from cometmq.broker.role import MASTER_ID
@@ -48,7 +48,7 @@ class Copied(msgspec.Struct, frozen=True):
     topics: Topics
     groups: Groups
     offsets: Offsets
-    delay: Delays
+    delay: Positions
 
 
 class MasterCopies:
@@ -225,9 +225,8 @@ class MasterCopies:
 
     async def _copy_delay(self) -> None:
         body = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
-        self._tables.delay.adopt(decode_json(DelayFile, body).offset_table)
-        if self._tables.delay.is_dirty:
-            self._tables.delay.save()
+        self._tables.delay.adopt(decode_json(DelayFile, body))
+        self._saver.request_if_dirty(self._tables.delay)
 
     async def _ask(self, code: RequestCode, header: msgspec.Struct | None = None) -> bytes:
         response = await self._client.invoke(
@@ -239,8 +238,8 @@ class MasterCopies:
         """Return the master's address, unless it is this broker's own because it was just
         demoted.
         """
-        address = self._registration.master_address
-        return "" if address == self._registration.identity.broker_addr else address
+        address = self._registration.registrant.master_address
+        return "" if address == self._registration.registrant.identity.broker_addr else address
 
 
 def _identity(record: MessageRecord) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.settings_file import SettingsFile, merge
+from cometmq.broker.settings.file import SettingsFile, merge
 from cometmq.runtime import properties
 from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import OsFiles

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.accepted_settings import AcceptedSettings
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.settings.accepted import AcceptedSettings
 from cometmq.broker.testing import expected_answer
 from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.runtime import properties
@@ -13,7 +13,7 @@ from cometmq.runtime.settings import Loaded, load
 from cometmq.runtime.settings.fields import fields_of
 from cometmq.store.settings import StoreSettings
 
-GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 UNSET = {  # settings of BrokerConfig and MessageStoreConfig that a broker's answer leaves out
     "dLegerGroup", "dLegerPeers", "dLegerSelfId", "haMasterAddress", "messageStorePlugIn",
     "namesrvAddr", "preferredLeaderId", "readOnlyCommitLogStorePaths", "storePathDLedgerCommitLog",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.copies.roles import claims
-from cometmq.broker.copies.roles.claims import EpochClaims
+from cometmq.broker.copies.roles import epoch_claims
+from cometmq.broker.copies.roles.epoch_claims import EpochClaims
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.member_rig import Rig, X, record, running
 from cometmq.broker.testing.replicas import until
@@ -69,7 +69,7 @@ async def test_a_claim_that_is_never_recorded_is_reported_once_in_a_while() -> N
 
 @asynccontextmanager
 async def leading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr(claims, "PAUSE_MS", 1)
+    monkeypatch.setattr(epoch_claims, "PAUSE_MS", 1)
     async with running(folder) as rig:
         rig.write(record(1))
         await rig.until(lambda: rig.role is Role.MASTER)
@@ -91,7 +91,7 @@ async def test_a_claim_that_the_record_shows_deposes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with leading(tmp_path, monkeypatch) as rig:
-        monkeypatch.setattr(rig.member, "_look", lambda _: None)  # the watch is late
+        monkeypatch.setattr(rig.watch, "_look", lambda _: None)  # the watch is late
         rig.write(record(2, holder=X))
         rig.inbox.epoch_seen(2)
         await rig.until(lambda: rig.member.status().epoch == 2)

@@ -244,7 +244,7 @@ class _MasterStream(MasterConnection):
         start = self._records.end - self._records.held_bytes - len(records)
         follower.driver.append(start, records)
         follower.status.received_bytes += len(records)
-        follower.store.upkeep.checkpointer.note_distance(follower.status.behind_bytes(log.end))
+        follower.store.upkeep.catch_up.note_distance(follower.status.behind_bytes(log.end))
         if log.confirm_offset != log.end:
             text = f"the record at offset {log.confirm_offset} of the master's log is damaged"
             raise UnfitLog(Unfit.NOT_A_RECORD, text)

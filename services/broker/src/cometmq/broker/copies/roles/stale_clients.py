@@ -26,7 +26,7 @@ class Client(Protocol):
         """Send the pending output, and reset the connection."""
 
 
-class LeadingAway:
+class StaleClients:
     """The connections of clients at one broker, after it was the master."""
 
     def __init__(

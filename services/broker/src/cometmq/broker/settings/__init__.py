@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, field
 
-from cometmq.broker.limit_settings import LimitSettings
+from cometmq.broker.settings.limits import LimitSettings
 from cometmq.remoting.names import DEFAULT_CLUSTER, DEFAULT_REGION, TRACE_TOPIC
 from cometmq.runtime import tls_keys
 from cometmq.store.settings import INEFFECTIVE, MUTABLE
@@ -202,6 +202,28 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
         bool,
         Meta(extra=MUTABLE, description="Refuse transactional messages."),
     ] = False
+    timer_wheel_enable: Annotated[
+        bool,
+        Meta(
+            extra=MUTABLE,
+            description=(
+                "Deliver messages at the time in TIMER_DELIVER_MS, TIMER_DELAY_MS or "
+                "TIMER_DELAY_SEC; false ignores these properties, as RocketMQ 4.9 does."
+            ),
+        ),
+    ] = True
+    timer_max_delay_sec: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=TIME_MS_MAX // 1_000,
+            extra=MUTABLE,
+            description=(
+                "The latest time of such a message (s from now); at most "
+                "50 times the longest delay level."
+            ),
+        ),
+    ] = 259_200
     store_reply_message_enable: Annotated[
         bool, Meta(extra=MUTABLE, description="Also store replies in <cluster>_REPLY_TOPIC.")
     ] = True
@@ -264,7 +286,7 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=1,
             extra=MUTABLE,
-            description="Maximum number of held pulls; further pulls are refused with SYSTEM_BUSY.",
+            description="Maximum number of held pulls; a further one wakes others.",
         ),
     ] = 100_000
     slave_sync_delay_mills: Annotated[

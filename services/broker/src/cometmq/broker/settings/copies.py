@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from cometmq.broker.accepted_settings import AcceptedSettings
+from cometmq.broker.settings.accepted import AcceptedSettings
 
 
 class CopiesSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from cometmq.broker.copies_settings import CopiesSettings
+from cometmq.broker.settings.copies import CopiesSettings
 from cometmq.store.settings import MUTABLE
 
 
@@ -134,6 +134,15 @@ class LimitSettings(CopiesSettings, frozen=True, kw_only=True, rename="camel"):
             ),
         ),
     ] = 20_000
+    recalled_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000,
+            extra=MUTABLE,
+            description="Maximum number of recalled messages whose delay has not passed.",
+        ),
+    ] = 10_000
     queue_locks_max: Annotated[
         int,
         Meta(

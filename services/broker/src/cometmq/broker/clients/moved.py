@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides which pulls outside of their queue are reported to operators (pure)."""
+
+from typing import Final
+
+INTERVAL_MS: Final = 60_000
+PLACES_MAX: Final = 10_000
+
+Place = tuple[str, str, int]
+"""Group, topic and queue id."""
+
+
+class MovedReports:
+    """When the last report about each place was made; times are monotonic."""
+
+    def __init__(self) -> None:
+        self._reported: dict[Place, int] = {}  # the oldest first
+
+    def may_report(self, place: Place, now_ms: int) -> bool:
+        """Return whether a place is due for a report, and note that it is made."""
+        reported_ms = self._reported.get(place)
+        if reported_ms is not None and now_ms - reported_ms < INTERVAL_MS:
+            return False
+        self._reported.pop(place, None)
+        if len(self._reported) >= PLACES_MAX:
+            oldest = next(iter(self._reported))
+            if now_ms - self._reported[oldest] < INTERVAL_MS:
+                return False
+            del self._reported[oldest]
+        self._reported[place] = now_ms
+        return True

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a request that changes state is served: here, after a switchover, or at the master.
+
+While a planned switchover is in progress, such requests wait; afterwards they are either served
+here or forwarded to the new master, never both. Producers and consumers keep their connections and
+notice only the pause. A slave forwards such requests to the master that it follows,
+so clients whose routes are out of date (for up to 30 s after a failover) notice nothing.
+
+A forwarded request that reaches a broker which is no longer the master is refused there, with the
+epoch that this broker knows. If the epoch is later than its own, the forwarding broker reads the
+record, waits until it follows the master of that epoch, and sends the request there.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+from cometmq.broker.copies.gate.permission import Permission, not_the_master, settled
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call, Peer, Reply, Response
+from cometmq.remoting.errors import (
+    AccessDenied,
+    CometError,
+    CommandError,
+    ConnectFailed,
+    SystemBusy,
+    command_error,
+)
+from cometmq.remoting.signature import FORWARDED
+from cometmq.remoting.transport.dispatch import Handler, Result
+
+ContextT = TypeVar("ContextT")
+
+FORWARD_MS_MAX: Final = 5_000
+FORWARD_PAUSE_STEP_MS: Final = 10
+"""Each pause before a request is sent again is longer than the previous one by this step. The
+pauses are short while a new master opens, which takes some ten milliseconds, and prevent a storm of
+requests if it never opens.
+"""
+LINGER_STEP_MS: Final = 200
+HELD_BYTES_MAX: Final = 64 << 20
+"""Bounds the bodies of all requests that wait for a switchover, or for a master's answer."""
+STORED: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
+NOT_SERVED: Final = "cometmqNotServed"
+"""Marks the refusal of a forwarded request by a broker that is not the master. Its value is the
+last epoch in which that broker followed a master, or 0. Such a request has not been executed, so it
+may be sent again; other refusals with the same code leave this open.
+"""
+
+
+class Client(Protocol):
+    """The part of a remoting client that forwards requests."""
+
+    async def invoke(  # see `RemotingClient.invoke`
+        self,
+        address: str,
+        code: int,
+        header: Any,
+        body: Any,
+        *,
+        timeout_ms: int,
+        ok: Any,
+        ext: Mapping[str, str],
+    ) -> Response:
+        """Send a request and return the answer; raise CometError if that fails or if the answer's
+        code is not in `ok`.
+        """
+
+
+class Diversion:
+    """Holds or forwards requests; role changes decide which."""
+
+    def __init__(
+        self,
+        client: Client,
+        permission: Permission,
+        *,
+        epoch_seen: Callable[[int], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`epoch_seen` makes this broker read the record if it does not know this epoch."""
+        self._client = client
+        self._permission = permission
+        self._epoch_seen = epoch_seen
+        self._now_ms = now_ms
+        self.forward_ms_max = FORWARD_MS_MAX
+        self._opened: asyncio.Event | None = None  # while requests are held
+        self._held_bytes = 0
+        self._counts: Counter[Peer] = Counter()
+        self._changed = asyncio.Event()  # set and replaced when requests are diverted or not
+        self._target = ""  # where requests are forwarded
+        self._epoch = 0  # the last epoch in which they were forwarded
+        self._epoch_reported = 0  # the latest epoch known or passed to `epoch_seen`
+        self._forwarding_ms = 0  # since when they are forwarded there
+        self._handed_over_ms: int | None = None  # None: this broker has not handed over
+        self.held_count = 0
+        self.forwarded_count = 0
+
+    def hold(self) -> None:
+        """Hold requests that change state from now on."""
+        self._target = ""
+        self._handed_over_ms = None
+        if self._opened is None:
+            self._opened = asyncio.Event()
+        self._note_changed()
+
+    def serve_here(self) -> None:
+        """Serve the held requests and all later ones here."""
+        self._handed_over_ms = None
+        self._release("")
+
+    def forward(self, address: str, epoch: int) -> None:
+        """Forward the held requests, and all later ones that change state, to the master of an
+        epoch.
+        """
+        self._forwarding_ms = self._now_ms()
+        self._epoch = self._epoch_reported = epoch
+        if self._opened is not None:
+            self._handed_over_ms = self._forwarding_ms
+        self._release(address)
+
+    def is_diverting(self, peer: Peer) -> bool:
+        """Return whether requests of a client wait here, or for the master's answer."""
+        return peer in self._counts
+
+    async def linger(self, duration_ms: int) -> None:
+        """Wait until `duration_ms` have passed since this broker handed over, or until it is master
+        again; return at once if it has not handed over.
+        """
+        while self._handed_over_ms is not None:
+            left_ms = self._handed_over_ms + duration_ms - self._now_ms()
+            if left_ms <= 0:
+                return
+            await asyncio.sleep(min(left_ms, LINGER_STEP_MS) / 1000)
+
+    def _release(self, target: str) -> None:
+        self._target = target
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.set()
+        self._note_changed()
+
+    def _note_changed(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def divertible(self, serve: Handler[ContextT]) -> Handler[ContextT]:
+        """Return the handler, wrapped so that its requests may be held or forwarded."""
+
+        def divertible(context: ContextT, call: Call[Any]) -> Result:
+            if self._opened is not None or self._target:
+                return self._bounded(serve, context, call)
+            if self._is_astray(call):
+                return self._not_served()
+            return serve(context, call)
+
+        return divertible
+
+    def _is_astray(self, call: Call[Any]) -> bool:
+        """Return whether a request was forwarded to this broker although it is not the master."""
+        return (self._permission.leader is None or bool(self._target)) and is_forwarded(call)
+
+    def _not_served(self) -> Reply:
+        error = not_the_master("it forwards requests itself" if self._target else "")
+        return Reply(error.code, remark=error.remark, ext={NOT_SERVED: str(self._epoch)})
+
+    async def _bounded(
+        self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
+    ) -> Reply | Any:
+        """Divert a request if there is memory for it."""
+        size = len(call.body)
+        if self._held_bytes + size > HELD_BYTES_MAX:
+            raise SystemBusy("too many requests are waiting for a switchover, or for the master")
+        self._held_bytes += size
+        self._counts[call.peer] += 1
+        try:
+            return await self._diverted(serve, context, call)
+        finally:
+            self._held_bytes -= size
+            self._counts[call.peer] -= 1
+            if not self._counts[call.peer]:
+                del self._counts[call.peer]
+
+    async def _diverted(
+        self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
+    ) -> Reply | Any:
+        """Hold a request until it is decided where to serve it, then serve or forward it.
+
+        The request is served here, or sent again, only if the other broker was not the master or
+        could not be reached, so it is never served twice.
+        """
+        deadline_ms, pause_ms = self._now_ms() + self.forward_ms_max, 0
+        while True:
+            if self._opened is not None:
+                await self._held(self._opened)
+                deadline_ms, pause_ms = self._now_ms() + self.forward_ms_max, 0
+            elif self._is_astray(call):
+                return self._not_served()
+            elif not self._target:
+                return await settled(serve(context, call))
+            else:
+                reply = await self._forwarded(call, self._target, deadline_ms)
+                if reply is not None:
+                    return reply
+                pause_ms += FORWARD_PAUSE_STEP_MS
+                await asyncio.sleep(pause_ms / 1000)
+
+    async def _held(self, opened: asyncio.Event) -> None:
+        """Wait until the switchover has ended or failed."""
+        self.held_count += 1
+        try:
+            await opened.wait()
+        finally:
+            self.held_count -= 1
+
+    async def _forwarded(self, call: Call[Any], target: str, deadline_ms: int) -> Reply | None:
+        """Send a request to the master; return None if it has to be sent again.
+
+        All fields are sent as they were received, because the client may have signed them. The
+        answer is marked, so that our clients look up the master; others ignore the field.
+        """
+        left_ms = deadline_ms - self._now_ms()
+        ext = {**call.ext, FORWARDED: "true"}
+        try:
+            response = await self._client.invoke(
+                target, call.code, None, call.body,
+                timeout_ms=max(1, left_ms), ok=(*STORED, ResponseCode.SERVICE_NOT_AVAILABLE),
+                ext=ext,
+            )  # fmt: skip
+        except ConnectFailed as error:
+            if self._target == target and not self._may_open(deadline_ms):
+                raise not_the_master(f"the master does not accept connections: {error}") from error
+            return None
+        except AccessDenied as error:  # this broker has allowed the request, perhaps by its address
+            raise not_the_master(f"the master refuses the forwarded request: {error}") from error
+        except CommandError:
+            raise
+        except CometError as error:
+            raise SystemBusy(f"the master {target} did not answer: {error}") from error
+        if response.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            await self._refused(response, target, deadline_ms)
+            return None
+        self.forwarded_count += 1
+        ext = {**response.ext, FORWARDED: "true"}
+        return Reply(response.code, None, response.body, response.remark, ext)
+
+    async def _refused(self, response: Response, target: str, deadline_ms: int) -> None:
+        """Return when a refused request may be sent again; raise CommandError if it may not.
+
+        All requests that wait for a later epoch cause one read of the record, and none of them is
+        sent again before this changes. An epoch that is not later than this broker's own
+        causes neither: the other broker may be the new master, which is not open yet.
+        """
+        error = command_error(response.code, response.remark, target)
+        epoch = _epoch_of_refusal(response)
+        if epoch is None:
+            raise error
+        if self._target != target:
+            return
+        if epoch <= self._epoch:
+            if not self._may_open(deadline_ms):
+                raise error
+            return
+        if epoch > self._epoch_reported:
+            self._epoch_reported = epoch
+            self._epoch_seen(epoch)
+        left_ms = max(0, deadline_ms - self._now_ms())
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                await self._changed.wait()
+        except TimeoutError:
+            text = f"and does not know the master of epoch {epoch} yet"
+            raise not_the_master(text) from error
+
+    def _may_open(self, deadline_ms: int) -> bool:
+        """Return whether a broker that does not serve requests may be a new master that is not open
+        yet.
+        """
+        open_by_ms = min(deadline_ms, self._forwarding_ms + self.forward_ms_max)
+        return open_by_ms > self._now_ms()
+
+
+def _epoch_of_refusal(response: Response) -> int | None:
+    """Return the epoch known to a broker that has not executed a request; None if it may have."""
+    try:
+        return int(response.ext[NOT_SERVED])
+    except (KeyError, ValueError):
+        return None
+
+
+def is_forwarded(call: Call[Any]) -> bool:
+    """Return whether another broker has forwarded the request.
+
+    A broker that itself forwards requests refuses such a request. Otherwise two brokers that follow
+    each other, because neither knows the new master, would pass it back and forth endlessly.
+    """
+    return FORWARDED.encode() in call.head

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The role in which this broker acts now."""
+
+import asyncio
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.copies.roles.fenced import Acting, Fenced
+from cometmq.broker.copies.roles.leading import Leading
+
+
+class CurrentRole:
+    """The current role object; only role changes replace it (`role_changes.py`)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.acting: Acting = Fenced()
+        self._broker = broker
+        self._confirmed_led = 0  # by this broker, in its last leadership
+        self._led = asyncio.Event()
+
+    @property
+    def leading(self) -> Leading | None:
+        """The role of the master, or None while this broker is not the master."""
+        acting = self.acting
+        if isinstance(acting, Leading) and not acting.confirmation.has_ended():
+            return acting
+        return None
+
+    @property
+    def confirm_offset(self) -> int:
+        """The last confirm offset known to this member, but at most the end of its log; 0 if none
+        is known.
+        """
+        return min(self.acting.confirm_offset(), self._broker.store.commit_log.end)
+
+    async def run(self) -> None:
+        """Run one leadership after another; each renews the record until it ends."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._led.wait()
+                self._led.clear()
+                if (leading := self.leading) is not None:
+                    group.create_task(leading.writer.run(), name="member-leader")
+
+    def lead(self, leading: Leading) -> None:
+        self.acting = leading
+        self._led.set()
+
+    def fence(self, followed: int) -> None:
+        """Act as master or slave no more; `followed` is the confirm offset known as a slave."""
+        ended = self.acting
+        if isinstance(ended, Leading):
+            self._confirmed_led = ended.confirm_offset()
+            ended.confirmation.end()
+        self.acting = Fenced(max(self._confirmed_led, followed))
+
+    def before_write(self) -> None:
+        """Close all connections if this master's lease has lapsed; runs before answers are sent."""
+        self.acting.before_write()

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drives `cometmq.ha.member`: handles one event at a time, and completes each of its actions before
+it begins the next.
+
+Orders and observations wait in one queue. For each, `react` returns the new state and the actions.
+The promise is on disk before any action that depends on it begins, and before `status` shows it. An
+answer to an elector describes the state after the last completed event.
+
+A failed step ends the membership until a restart, and the order that led to it is refused. There is
+one exception: if the disk was too full for the state file or the epoch file, the member recovers as
+soon as both can be saved. As after a restart, its promises are on disk before it takes part again,
+and so is the history of its log.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from typing import Final
+
+from cometmq.broker.copies.roles.duties import Duties
+from cometmq.broker.copies.roles.inbox import FREE_SPACE, Inbox, Job, Read, Retry, Seen
+from cometmq.broker.copies.roles.record_watch import RETRY_MS
+from cometmq.broker.copies.roles.record_writer import swap
+from cometmq.broker.copies.roles.saved_state import SavedState
+from cometmq.ha import member as rules
+from cometmq.ha import state as states
+from cometmq.ha.durable import DISK_FULL
+from cometmq.ha.epochs import HistoryUnsaved
+from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.port import Answer, RecordPort
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
+
+FULL_RETRY_MS: Final = 1_000
+"""Interval at which a member whose disk was full tries to save its state."""
+_SAVES: Final = frozenset({"SavePromise", "SaveInSync"})
+"""The steps that only save the state file."""
+
+
+class _StepFailed(OrderRefused):
+    """A step could not be performed."""
+
+
+class MemberDriver:
+    """Handles the events of one member."""
+
+    def __init__(
+        self, saved: SavedState, record: RecordPort, duties: Duties, *, inbox: Inbox, log: Log
+    ) -> None:
+        """`inbox` begins with the saved state."""
+        self.settled = inbox.member
+        """The state after the last completed event."""
+        self._inbox = inbox
+        self._saved = saved
+        self._record = record
+        self._duties = duties
+        self._log = log
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Handle events; the caller cancels this."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_working(), name="member-events")
+            group.create_task(self._keep_recovering(), name="member-recovery")
+            group.create_task(self._inbox.claims.run(), name="member-claims")
+
+    async def changed(self) -> None:
+        """Wait until the next event has been completed."""
+        await self._changed.wait()
+
+    async def _keep_working(self) -> None:
+        while True:
+            job = await self._inbox.jobs.get()
+            try:
+                await self._work(job.event)
+            except OrderRefused as error:
+                if isinstance(error, _StepFailed):
+                    # This comes first, because `status` and later events must not see a promise
+                    # that is not on the disk.
+                    await self._fail()
+                if job.done is not None and not job.done.done():
+                    job.done.set_exception(error)
+            else:
+                if job.done is not None and not job.done.done():
+                    job.done.set_result(None)
+            self._settle()
+
+    async def _work(self, event: rules.Event | Read | Seen | Retry) -> None:
+        if isinstance(event, Retry):
+            await self._recover()
+            return
+        if isinstance(event, Seen):
+            if self._inbox.member.role is not Role.FAILED:
+                seen = states.saw(self._saved.state, event.record)
+                await self._perform_step("SaveInSync", self._saved.save(seen))
+            return
+        if isinstance(event, Read):
+            if event.began is not self._inbox.member:
+                self._inbox.is_read_wanted.set()
+                return
+            event = rules.RecordRead(event.found)
+        before = self._inbox.member
+        self._inbox.member, actions = rules.react(before, event)
+        if self._inbox.member.role is not before.role:
+            self._log.info(
+                "member.role_changed", role=self._inbox.member.role.value, before=before.role.value,
+                epoch=self._inbox.member.epoch, cause=type(event).__name__,
+            )  # fmt: skip
+        for action in actions:
+            await self._perform_step(type(action).__name__, self._perform(action))
+
+    async def _perform_step(self, step: str, work: Awaitable[None]) -> None:
+        """Perform a step; if it fails, end the membership, because later steps would break a
+        promise.
+        """
+        try:
+            await work
+        except (CometError, OSError) as error:
+            is_full = isinstance(error, HistoryUnsaved) or (
+                step in _SAVES and isinstance(error, OSError) and error.errno in DISK_FULL
+            )
+            action = FREE_SPACE if is_full else "repair the disk, then restart this broker"
+            self._log.error("member.failed", step=step, error=describe(error), action=action)
+            if is_full:
+                self._inbox.is_full.set()
+            else:
+                self._inbox.can_recover = False
+            raise _StepFailed(
+                Refusal.STORE_FAILED, f"{step} has failed: {describe(error)}; {action}"
+            ) from error
+
+    async def _fail(self) -> None:
+        with contextlib.suppress(_StepFailed):  # logged by the step
+            await self._work(rules.StoreFailed())
+
+    async def _keep_recovering(self) -> None:
+        while True:
+            await self._inbox.is_full.wait()
+            self._inbox.is_full.clear()
+            await self._inbox.sleep(FULL_RETRY_MS / 1000)
+            self._inbox.jobs.put_nowait(Job(Retry(), None))
+
+    async def _recover(self) -> None:
+        """Save all promises and the history, and take part again; if they cannot be saved yet, wait
+        for the next retry.
+        """
+        state = states.promised(self._saved.state, self._inbox.member.promised)
+        try:
+            await self._saved.repair(state)
+        except OSError:
+            self._inbox.is_full.set()
+            return
+        if not self._inbox.can_recover or self._inbox.member.role is not Role.FAILED:
+            return
+        try:
+            await self._duties.repair_history()
+        except OSError:
+            self._inbox.is_full.set()
+            return
+        self._log.info("member.recovered")
+        self._inbox.observe(rules.Recovered())
+
+    async def _perform(self, action: rules.Action) -> None:
+        match action:
+            case rules.ReadRecord():
+                self._inbox.is_read_wanted.set()
+            case rules.SavePromise(epoch=epoch):
+                await self._saved.save(states.promised(self._saved.state, epoch))
+            case rules.Claim(base=base, record=record):
+                outcome = await swap(self._record, base, record)
+                if outcome.answer is Answer.UNKNOWN:
+                    await self._inbox.sleep(RETRY_MS / 1000)
+                self._inbox.is_read_wanted.set()
+            case rules.BeginEpoch(epoch=epoch):
+                await self._duties.perform(action)
+                self._inbox.observe(rules.Opened(epoch))
+            case _:
+                await self._duties.perform(action)
+
+    def _settle(self) -> None:
+        self.settled = self._inbox.member
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and watches the consensus record for a member.
+
+The record is read in a separate task, because a read may take seconds. A read counts only if the
+member's state has not changed since it began; otherwise it is repeated (R4).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.broker.copies.roles.inbox import Inbox, Job, Read, Seen
+from cometmq.broker.copies.roles.saved_state import SavedState
+from cometmq.ha import state as states
+from cometmq.ha.member import Role
+from cometmq.ha.port import RecordPort, RecordUnreachable
+from cometmq.ha.record import RecordDamaged, Versioned
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+
+RETRY_MS: Final = 200
+"""Pause after a failed read or write of the record."""
+IDLE_READ_MS: Final = 1_000
+"""Interval at which a member without a master reads the record, even if the watch shows no change.
+"""
+
+
+class RecordWatch:
+    """Puts what the record says into the inbox of a member."""
+
+    def __init__(
+        self,
+        record: RecordPort,
+        saved: SavedState,
+        inbox: Inbox,
+        *,
+        seen: Callable[[Versioned | None], None],
+        log: Log,
+    ) -> None:
+        """`seen` handles a version of the record reported by a watch."""
+        self.fault = ""
+        """Why the last read of the record failed; empty if it succeeded."""
+        self.uid = ""
+        """The uid of the record when it was last seen; empty if there was none."""
+        self._record = record
+        self._saved = saved
+        self._inbox = inbox
+        self._report = seen
+        self._log = log
+        self._seen: tuple[object, ...] = ()
+
+    async def run(self) -> None:
+        """Read and watch the record; the caller cancels this."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_reading(), name="member-reads")
+            group.create_task(self._keep_watching(), name="member-watch")
+
+    async def _keep_reading(self) -> None:
+        while True:
+            await self._read_wanted()
+            self._inbox.is_read_wanted.clear()
+            began = self._inbox.member
+            try:
+                found = await self._record.read()
+            except (RecordUnreachable, RecordDamaged) as error:
+                self._note_fault(error)
+                self._inbox.is_read_wanted.set()
+                await self._inbox.sleep(RETRY_MS / 1000)
+                continue
+            self._note_fault(None)
+            self._note_seen(found)
+            self._inbox.jobs.put_nowait(Job(Read(began, found), None))
+
+    async def _read_wanted(self) -> None:
+        """Wait until a read of the record is requested; without a master, wait at most
+        `IDLE_READ_MS`.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_READ_MS / 1000):
+                    await self._inbox.is_read_wanted.wait()
+                    return
+            except TimeoutError:
+                member = self._inbox.member
+                if member.epoch == 0 and member.role in (Role.SLAVE, Role.FENCED):
+                    return
+
+    async def _keep_watching(self) -> None:
+        while True:
+            try:
+                async for found in self._record.watch():
+                    self._look(found)
+            except (RecordUnreachable, RecordDamaged) as error:
+                self._note_fault(error)
+                await self._inbox.sleep(RETRY_MS / 1000)
+
+    def _look(self, found: Versioned | None) -> None:
+        """Read the record if a watch shows a different master."""
+        self._report(found)
+        self._note_seen(found)
+        if found is None:
+            return
+        seen = (found.record.uid, found.record.epoch, found.record.holder)
+        if seen != self._seen:
+            self._seen = seen
+            self._inbox.is_read_wanted.set()
+
+    def _note_seen(self, found: Versioned | None) -> None:
+        """Save the record's content, in case it is deleted (R10)."""
+        self.uid = "" if found is None else found.record.uid
+        if found is None:
+            return
+        self._inbox.recorded_epoch = found.record.epoch
+        if states.saw(self._saved.state, found.record) != self._saved.state:
+            self._inbox.jobs.put_nowait(Job(Seen(found.record), None))
+
+    def _note_fault(self, error: CometError | None) -> None:
+        text = "" if error is None else str(error)
+        if text and not self.fault:
+            self._log.warning("record.unreachable", error=text)
+        elif self.fault and not text:
+            self._log.info("record.reachable")
+        self.fault = text

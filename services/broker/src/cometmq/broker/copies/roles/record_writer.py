@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the record of a broker group for its master: the in-sync set, renewals and a hand-over.
+
+One write at a time is in progress; its result is applied to the view that is current when the
+answer arrives.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.copies.roles.confirmation import Confirmation
+from cometmq.ha import in_sync
+from cometmq.ha.port import UNKNOWN, Answer, Outcome, RecordPort, RecordUnreachable
+from cometmq.ha.record import Record, RecordDamaged, Versioned
+from cometmq.remoting.log import Log
+
+RENEWALS_PER_DEADLINE: Final = 4
+PAUSE_MS: Final = 200
+"""Pause after a failed read or write of the record, before the record is read again."""
+HAND_OVER_PAUSE_MS: Final = 5
+"""Interval at which a hand-over checks whether the target has caught up."""
+
+
+async def swap(port: RecordPort, base: Versioned, record: Record) -> Outcome:
+    """Compare and swap; a damaged record counts as an unknown outcome."""
+    try:
+        return await port.replace(base, record)
+    except RecordDamaged:
+        return UNKNOWN
+
+
+class RecordWriter:
+    """Keeps the record up to date with the view of one leadership, until that ends."""
+
+    def __init__(
+        self,
+        confirmation: Confirmation,
+        record: RecordPort,
+        *,
+        deposed: Callable[[], None],
+        log: Log,
+    ) -> None:
+        """`deposed` handles a record that names a different master or epoch."""
+        self._confirmation = confirmation
+        self._attendance = confirmation.attendance
+        self._record = record
+        self._deposed = deposed
+        self._log = log
+        self._writing = asyncio.Lock()
+        self._copies: int | None = None
+
+    def resize(self, copies: int) -> None:
+        """Store a new number of copies with the next write of the record."""
+        self._copies = copies
+        self._confirmation.write_wanted.set()
+
+    def record_seen(self, found: Versioned | None) -> None:
+        """Read the record if a watch shows a version that this master did not write."""
+        leading = self._confirmation
+        is_news = found is not None and found.version != leading.view.base.version
+        if is_news and not self._writing.locked():
+            leading.view = msgspec.structs.replace(leading.view, must_read=True)
+            leading.write_wanted.set()
+
+    async def run(self) -> None:
+        """Renew the record, update its in-sync set, and read it when the rules require that."""
+        interval_ms = self._attendance.timing.renew_deadline_ms // RENEWALS_PER_DEADLINE
+        leading = self._confirmation
+        while not leading.has_ended():
+            leading.write_wanted.clear()
+            is_settled = await self._write_once()
+            if leading.has_ended():
+                return
+            wait_ms = interval_ms if is_settled else PAUSE_MS
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await leading.write_wanted.wait()
+            except TimeoutError:
+                continue
+
+    async def _write_once(self) -> bool:
+        """Write the record if necessary, reading it first if required; return False if the call
+        must be repeated soon.
+        """
+        leading = self._confirmation
+        async with self._writing:
+            if leading.view.must_read and not await self._read():
+                return False
+            unfit = self._attendance.unfit(leading.view)
+            record = in_sync.proposal(leading.view, unfit, copies=self._copies)
+            if leading.has_ended() or record is None:
+                return leading.has_ended()
+            base, began_ms = leading.view.base, self._attendance.now_ms()
+            leading.adopt(in_sync.written(leading.view, record))
+            outcome = await swap(self._record, base, record)
+            if leading.has_ended():
+                return True
+            before = base.record.in_sync
+            if outcome.answer is Answer.APPLIED:
+                self._attendance.renewed_ms = began_ms
+            leading.adopt(in_sync.answered(leading.view, outcome))
+            if outcome.answer is Answer.APPLIED and record.in_sync != before:
+                self._log.info(
+                    "in_sync.changed", epoch=record.epoch,
+                    brokers=[copy.ordinal for copy in record.in_sync],
+                    before=[copy.ordinal for copy in before],
+                )  # fmt: skip
+            return outcome.answer is Answer.APPLIED and not leading.view.must_read
+
+    async def _read(self) -> bool:
+        """Read the record; return whether this master may base a write on it."""
+        leading = self._confirmation
+        try:
+            found = await self._record.read()
+        except (RecordUnreachable, RecordDamaged):
+            return False
+        if leading.has_ended():
+            return False
+        if found is not None and in_sync.is_deposed(leading.view, found):
+            self._deposed()
+            return False
+        leading.adopt(in_sync.found(leading.view, found))
+        return not leading.view.must_read
+
+    async def hand_over(
+        self, target: int, *, leaves: bool, deadline_ms: int, is_ready: Callable[[], bool]
+    ) -> tuple[Answer, int] | None:
+        """Write the record that makes a caught-up member master; return None if nothing was
+        written.
+
+        The caller has stopped appending. Waiting puts are answered while the target catches up, and
+        `is_ready` returns whether all have been answered and the target has caught up.
+        """
+        leading = self._confirmation
+        while not leading.has_ended():
+            progressed = leading.progressed
+            async with self._writing:
+                record = self._successor(target, leaves=leaves) if is_ready() else None
+                if record is not None and not leading.is_lapsed():
+                    base = leading.view.base
+                    leading.adopt(in_sync.written(leading.view, record))
+                    outcome = await swap(self._record, base, record)
+                    if outcome.answer is not Answer.APPLIED and not leading.has_ended():
+                        leading.view = in_sync.answered(leading.view, outcome)
+                        leading.write_wanted.set()
+                    return outcome.answer, record.epoch
+            left_ms = deadline_ms - self._attendance.now_ms()
+            if left_ms <= 0:
+                return None
+            try:
+                async with asyncio.timeout(min(left_ms, HAND_OVER_PAUSE_MS) / 1000):
+                    await progressed.wait()
+            except TimeoutError:
+                continue
+        return None
+
+    def _successor(self, target: int, *, leaves: bool) -> Record | None:
+        view = self._confirmation.view
+        copy = view.base.record.member(target)
+        return None if copy is None else in_sync.hand_over(view, copy, leaves=leaves)

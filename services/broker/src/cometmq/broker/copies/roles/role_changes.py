@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out a member's role changes in its store, for its clients and at name servers.
+
+When a broker becomes master, all records of its log are dispatched, even though the copies may not
+have confirmed the last ones. The gate refuses reads until the copies have confirmed them (R6). From
+then on, readers see only records below the confirm offset, and puts are answered only once they are
+below it.
+
+A demotion may cut the end of the log, so it drops all state that depends on that end: pending puts,
+positions of delay levels, known ends of transactions, locks. A promotion rebuilds it.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.copies.gate.gate import Gate
+from cometmq.broker.copies.members import MemberAddress, Members
+from cometmq.broker.copies.roles.current_role import CurrentRole
+from cometmq.broker.copies.roles.duties import Position
+from cometmq.broker.copies.roles.following import Following
+from cometmq.broker.copies.roles.inbox import Inbox
+from cometmq.broker.copies.roles.leading import Leading
+from cometmq.broker.copies.roles.watchdog import Watchdog
+from cometmq.broker.copies.streams.epoch_log import EpochLog
+from cometmq.broker.copies.streams.follower import Follower
+from cometmq.broker.copies.streams.sending import LogSender
+from cometmq.broker.copies.tables.feed import TableFeed
+from cometmq.broker.role import Role
+from cometmq.ha import epochs, in_sync
+from cometmq.ha import member as rules
+from cometmq.ha.in_sync import Leadership
+from cometmq.ha.member import Duty
+from cometmq.ha.port import Answer
+from cometmq.ha.record import Versioned
+from cometmq.store.writing.write_state import Refusal
+
+NO_ROOM: Final = (Refusal.DISK_FULL, Refusal.LOG_WRITE_FAILED, Refusal.QUEUE_WRITE_FAILED)
+ROOM_PERCENT: Final = 5
+"""A slave may relieve a master whose disk is full only if the usage of the slave's own disk is this
+many percentage points below `diskSpaceWarningLevelRatio`.
+"""
+
+
+class RoleChanges:
+    """The duties of a member (`Duties`): each replaces what the broker does in its role."""
+
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+        self,
+        broker: Broker,
+        *,
+        inbox: Inbox,
+        members: Members,
+        epoch_log: EpochLog,
+        feed: TableFeed,
+        follower: Follower,
+        sender: LogSender,
+        gate: Gate,
+        current: CurrentRole,
+        watchdog: Watchdog,
+        new_leading: Callable[[Leadership], Leading],
+        boottime_ms: Callable[[], int],
+        close_peers: Callable[[], None],
+        promoted: Callable[[], None],
+    ) -> None:
+        """`new_leading` begins a leadership; `close_peers` closes all connections of clients and of
+        RocketMQ's slaves; `promoted` starts the background work of the handlers.
+        """
+        self.new_leading = new_leading
+        self._broker = broker
+        self._inbox = inbox
+        self._members = members
+        self._epochs = epoch_log
+        self._feed = feed
+        self._follower = follower
+        self._sender = sender
+        self._gate = gate
+        self._current = current
+        self._watchdog = watchdog
+        self._boottime_ms = boottime_ms
+        self._close_peers = close_peers
+        self._promoted = promoted
+        broker.driver.turn.grew.connect(self._log_grew)
+        broker.driver.turn.counted.connect(self._tables_changed)
+
+    def _log_grew(self) -> None:
+        """Journal the table changes made before the new bytes of the log, then note the new end."""
+        if self._broker.tables.journal is not None:
+            self._broker.tables.journal.write()
+        self._current.acting.note_end()
+
+    def _tables_changed(self) -> None:
+        self._current.acting.note_end()
+        self._sender.wake_later()
+
+    # See `Duties`
+
+    def position(self) -> Position:
+        tables, store = self._feed.position, self._broker.store
+        is_full = not store.write_state.refusals.isdisjoint(NO_ROOM)
+        used_percent_max = self._broker.settings.disk_space_warning_level_ratio - ROOM_PERCENT
+        return Position(
+            last_log_epoch=epochs.last_epoch(self._epochs.history),
+            max_offset=store.commit_log.end,
+            tables_epoch=tables.epoch,
+            tables=tables.changes,
+            has_lost_master=self._current.acting.has_lost_master(),
+            lag_bytes=self._follower.replica.status.behind_bytes(store.commit_log.end),
+            is_full=is_full,
+            has_room=not is_full and store.upkeep.cleaner.used_percent <= used_percent_max,
+        )
+
+    async def perform(self, action: Duty) -> None:
+        match action:
+            case rules.StartFollowing(master=master, epoch=epoch):
+                self._start_following(master, epoch)
+            case rules.StopFollowing():
+                await self._stop_following()
+            case rules.BeginEpoch(epoch=epoch):
+                await self._begin_epoch(epoch)
+            case rules.Lead(found=found):
+                self._lead(found)
+            case rules.CloseToClients():
+                self._close_to_clients()
+            case rules.HoldRequests():
+                self._hold_requests()
+            case rules.ServeHeld():
+                self._serve_here()
+            case rules.ForwardHeld(target=target):
+                self._forward_held(target)
+
+    def _start_following(self, master: int, epoch: int) -> None:
+        self._broker.role.take(Role.SLAVE, epoch)
+        known = self._members.get(master)
+        if known is None:
+            self._broker.log.error(
+                "member.master_unknown", broker=master, epoch=epoch,
+                action="add this broker to groupMembers of every member",
+            )  # fmt: skip
+        self._forward_to(known, epoch)
+        self._follower.follow(epoch, master, lambda: known.replication if known else "")
+        self._current.acting = Following(self._broker, self._follower.replica, self._boottime_ms)
+
+    async def _stop_following(self) -> None:
+        self._current.fence(self._follower.replica.confirmed)
+        await self._follower.stop()
+
+    async def _begin_epoch(self, epoch: int) -> None:
+        store = self._broker.store
+        store.publisher.confirm(
+            None
+        )  # dispatches everything; the gate hides it until it is confirmed
+        store.publisher.confirm(store.commit_log.end)
+        end = store.commit_log.end
+        await self._epochs.save(epochs.begun(self._epochs.history, epoch, end))
+        self._feed.begin(epoch)
+
+    async def repair_history(self) -> None:
+        # A save that failed may have followed a truncation of the log.
+        end = self._broker.store.commit_log.end
+        await self._epochs.save(epochs.truncated(self._epochs.history, end))
+
+    def _lead(self, found: Versioned) -> None:
+        epoch, broker = found.record.epoch, self._broker
+        view = in_sync.lead(
+            self._inbox.member.me,
+            found,
+            start=broker.store.commit_log.end,
+            confirmed=self._follower.replica.confirmed,
+        )
+        leading = self.new_leading(view)
+        confirmation = leading.confirmation
+        self._current.lead(leading)
+        self._gate.permission.leader = confirmation
+        self._watchdog.leadership_began()
+        self._sender.lead(epoch, confirmed=view.confirmed, reports=confirmation)
+        broker.deferred.transactions.restart()
+        broker.deferred.delays.positions.restart()
+        broker.deferred.delays.fit()
+        broker.deferred.delays.expect_copies(broker.clock.now_ms())
+        broker.clients.locks.clear()
+        broker.role.take(Role.MASTER, epoch)
+        broker.replication.leadership = confirmation
+        self._serve_here()
+        confirmation.open()
+        self._promoted()
+
+    def _close_to_clients(self) -> None:
+        self._end_leadership()
+        self._close_peers()
+        self._serve_here()
+
+    def _hold_requests(self) -> None:
+        self._broker.role.is_diverting = True
+        self._gate.diversion.hold()
+
+    async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
+        leading = self._current.leading
+        if leading is None:
+            return None
+        self._broker.driver.commit()
+        deadline_ms = self._boottime_ms() + self._broker.settings.switchover_timeout_mills
+
+        def is_ready() -> bool:
+            """Return whether every put is answered and the target is connected."""
+            is_connected = any(one.copy.ordinal == target for one in self._sender.followers())
+            return is_connected and not len(self._broker.store.upkeep.pending)
+
+        return await leading.writer.hand_over(
+            target, leaves=leaves, deadline_ms=deadline_ms, is_ready=is_ready
+        )
+
+    def _forward_held(self, target: int) -> None:
+        self._end_leadership()
+        self._forward_to(self._members.get(target), self._inbox.member.epoch)
+        self._broker.pending.hold.wake_all()
+        self._broker.driver.turn.wake()
+
+    def drop(self, ordinal: int) -> None:
+        if (leading := self._current.leading) is not None:
+            leading.confirmation.drop(ordinal)
+
+    def resize(self, copies: int) -> None:
+        if (leading := self._current.leading) is not None:
+            leading.writer.resize(copies)
+
+    def record_seen(self, found: Versioned | None) -> None:
+        if (leading := self._current.leading) is not None:
+            leading.writer.record_seen(found)
+
+    def _forward_to(self, master: MemberAddress | None, epoch: int) -> None:
+        if master is None:
+            self._serve_here()
+            return
+        self._broker.role.is_diverting = True
+        self._gate.diversion.forward(master.broker, epoch)
+
+    def _serve_here(self) -> None:
+        self._broker.role.is_diverting = False
+        self._gate.diversion.serve_here()
+
+    def _end_leadership(self) -> None:
+        """Refuse all requests from now on, and fail the requests that are still pending."""
+        broker = self._broker
+        self._watchdog.leadership_ended()
+        self._gate.permission.leader = None
+        broker.replication.leadership = None
+        self._current.fence(self._follower.replica.confirmed)
+        broker.role.take(Role.FENCED, broker.role.state.epoch)
+        broker.store.write_state.set(Refusal.TOO_FEW_COPIES, holds=False)
+        self._sender.stop()
+        self._feed.stop()
+        broker.driver.forget_unconfirmed()
+        broker.deferred.transactions.restart()
+        broker.deferred.delays.positions.restart()
+        broker.clients.locks.clear()

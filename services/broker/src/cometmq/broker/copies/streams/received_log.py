@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of a master as it arrives: whole records are appended, each in the epoch that it has."""
+
+from cometmq.broker.copies.streams import frames
+from cometmq.broker.copies.streams.handshake import Welcome
+from cometmq.broker.copies.streams.records import RecordStream
+from cometmq.broker.copies.streams.replica import Replica
+from cometmq.broker.copies.unfit import Unfit, UnfitLog
+from cometmq.ha.epochs import History, last_epoch, reached
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.types import Buffer
+
+
+class ReceivedLog:
+    """The log that one connection receives, from the common point on."""
+
+    def __init__(self, replica: Replica, welcome: Welcome) -> None:
+        self._replica = replica
+        self._records = RecordStream(
+            welcome.start,
+            file_size=welcome.log.file_size,
+            record_bytes_max=replica.record_bytes_max(),
+            follow=replica.follow_headers(),
+        )
+        self._pieces: list[Buffer] = []  # not appended yet
+        self._master_history = welcome.log.history
+        self._next_start: int | None = None  # of the next epoch in the master's log
+        self.find_next_start()
+
+    @property
+    def end(self) -> int:
+        """The end of the last whole record; an empty log may begin with a later file."""
+        return self._records.end - self._records.held_bytes
+
+    def find_next_start(self) -> None:
+        """Expect the next epoch; call this when the entry of an epoch was saved."""
+        newest = last_epoch(self._replica.epochs.history)
+        later = [entry.start for entry in self._master_history if entry.epoch > newest]
+        self._next_start = min(later, default=None)
+
+    def take(self, records: frames.Records) -> bool:
+        """Keep records for `append`; return whether an epoch begins at their end."""
+        start = self._records.end + sum(map(len, self._pieces))
+        end = records.offset + len(records.data)
+        epoch = last_epoch(self._replica.epochs.history)
+        if records.offset != start or records.epoch != epoch:
+            raise UnfitLog(
+                Unfit.OFFSET,
+                f"the master sends offset {records.offset} of epoch {records.epoch}; this log ends"
+                f" at {start} in epoch {epoch}",
+            )
+        if self._next_start is not None and end > self._next_start:
+            raise RemoteProtocolError(f"bytes {start} to {end} span {self._next_start}, an epoch")
+        self._pieces.append(records.data)
+        return end == self._next_start
+
+    def append(self) -> int:
+        """Append the whole records that have arrived, in one write; return their size."""
+        if not self._pieces:
+            return 0
+        pieces, self._pieces = self._pieces, []
+        whole = self._records.feed(*pieces)
+        if whole:
+            self._replica.driver.append(self.end - len(whole), whole)
+        return len(whole)
+
+    def next_history(self) -> History:
+        """Return the history with the entry of the epoch that begins here."""
+        end = self._records.end
+        if self._records.held_bytes:
+            raise UnfitLog(Unfit.NOT_A_RECORD, f"epoch begins at {end}, inside a record")
+        return reached(self._replica.epochs.history, self._master_history, end)

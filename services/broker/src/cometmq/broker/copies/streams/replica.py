@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This broker's copy of the log and tables: a master sends it, a follower receives it.
+
+After a handshake, the part of the log that the master lacks is saved to a file and cut off, and the
+remaining history is saved. Readers see only what the master has confirmed.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, Protocol
+
+from cometmq.broker.copies.state import Following
+from cometmq.broker.copies.streams.block_exchange import Turn
+from cometmq.broker.copies.streams.epoch_log import EpochLog
+from cometmq.broker.copies.streams.frames import Confirm
+from cometmq.broker.copies.streams.handshake import Hello, Welcome, check_digest, check_welcome
+from cometmq.broker.copies.streams.records import FollowHeaders
+from cometmq.broker.copies.streams.session import RECORD_OVERHEAD_BYTES, MasterConnection
+from cometmq.broker.copies.streams.tails import KeepTail
+from cometmq.broker.copies.tables.feed import TableFeed
+from cometmq.broker.native import open_header_follower
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.storing.store_driver import StoreDriver
+from cometmq.ha.epochs import last_epoch, reached
+from cometmq.remoting.errors import CometError, ConnectionLost
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet, describe
+from cometmq.remoting.types import Buffer
+from cometmq.runtime.worker import Worker
+from cometmq.store.errors import StoreError
+from cometmq.store.log.commit_log import CommitLog, LogView
+
+FINISH_TIMEOUT_S: Final = 600.0
+"""How long a stop waits for a truncation, whose syncs end even if the disk fails."""
+
+
+class MasterEvents(Protocol):
+    """The events that a follower reports; implemented by the broker's member."""
+
+    def epoch_seen(self, epoch: int) -> None:
+        """Handle a later epoch, named by a master or a former master."""
+
+    def store_failed(self, error: Exception) -> None:
+        """Handle a failure to write the store or a file of the broker group."""
+
+
+class LogUnreadable(CometError):
+    """This broker's log cannot be read during a handshake. Nothing was changed, so the follower
+    retries.
+    """
+
+
+class Replica:
+    """The copy and its progress; a new epoch begins with `begin`."""
+
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+        self,
+        driver: StoreDriver,
+        epochs: EpochLog,
+        tables: TableFeed,
+        events: MasterEvents,
+        *,
+        keep_tail: KeepTail,
+        worker: Worker,
+        settings: Callable[[], BrokerSettings],
+        now_ms: Callable[[], int],
+        log: Log,
+        status: Following,
+    ) -> None:
+        """`worker` writes files; `keep_tail` saves each tail that is cut off the log."""
+        self.driver = driver
+        self.epochs = epochs
+        self.tables = tables
+        self.events = events
+        self.worker = worker
+        self.now_ms = now_ms
+        self.log = log
+        self.status = status
+        self.turn = Turn()
+        self.confirmed = 0
+        """The confirm offset that the master last reported in this epoch; 0 before that."""
+        self.heard_ms = 0
+        """When the master was last heard from, by `now_ms`."""
+        self._keeps_tail = keep_tail
+        self.settings = settings
+        self._finishing = TaskSet(log)  # work that is not cancelled
+        self._is_preparing = False
+        self._has_heard = False  # of a confirm offset in this epoch
+
+    @property
+    def commit_log(self) -> CommitLog:
+        return self.driver.store.commit_log
+
+    def may_read(self) -> bool:
+        """Return whether a slave may serve reads: all that they could see must be confirmed."""
+        is_bounded = self._has_heard and self.commit_log.confirm_offset <= self.confirmed
+        return is_bounded and not self._is_preparing
+
+    def begin(self) -> None:
+        """Show readers no more until the master of a new epoch confirms it."""
+        self.confirmed = 0
+        self._has_heard = False
+        self.driver.store.publisher.confirm(0)
+
+    def record_bytes_max(self) -> int:
+        return self.settings().max_message_size + RECORD_OVERHEAD_BYTES
+
+    def follow_headers(self) -> FollowHeaders | None:
+        return open_header_follower(self.settings(), self.log)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that `finish` waits for."""
+        self._finishing.spawn(work, name="save-epoch")
+
+    async def finish(self) -> None:
+        """Wait for the work that is not cancelled."""
+        await self._finishing.drain(FINISH_TIMEOUT_S)
+
+    def heard(self, confirm: Confirm, received_bytes: int) -> None:
+        """Note the master's progress; its epoch is 0 until the master's first report."""
+        self.heard_ms = self.now_ms()
+        self._has_heard = confirm.epoch > 0
+        self.confirmed = max(self.confirmed, confirm.confirmed)
+        self.status.master_max_offset = confirm.end
+        self.status.received_bytes += received_bytes
+        self.driver.store.upkeep.catch_up.note_distance(
+            self.status.behind_bytes(self.commit_log.end)
+        )
+
+    def failed(self, error: Exception) -> None:
+        """Handle a failure to write a file of the broker group."""
+        self.events.store_failed(error)
+
+    async def prepare(self, stream: MasterConnection, hello: Hello, welcome: Welcome) -> None:
+        """Truncate the log to the common point and save its history, even if cancelled."""
+        prepared = asyncio.get_running_loop().create_future()
+        self.spawn(self._prepare(stream, hello, welcome, prepared))
+        await prepared
+
+    async def _prepare(
+        self,
+        stream: MasterConnection,
+        hello: Hello,
+        welcome: Welcome,
+        prepared: "asyncio.Future[None]",
+    ) -> None:
+        self._is_preparing = True
+        try:
+            await self._cut(hello, welcome, stream)
+        except Exception as error:  # noqa: BLE001  # the task that waits raises it
+            if isinstance(error, StoreError | OSError):
+                self.events.store_failed(error)
+            if not prepared.done():
+                prepared.set_exception(error)
+        else:
+            if not prepared.done():
+                prepared.set_result(None)
+        finally:
+            self._is_preparing = False
+
+    async def _cut(self, hello: Hello, welcome: Welcome, stream: MasterConnection) -> None:
+        point = check_welcome(welcome, hello)
+        log = self.commit_log
+        start = welcome.digest.start
+        if hello.log.end and start < point.offset:
+            read = partial(_read, log.view_to_end(), start, point.offset - start)
+            try:
+                data = await self.worker.submit(read)
+            except (StoreError, OSError) as error:
+                raise LogUnreadable(f"this log cannot be read: {describe(error)}") from error
+            check_digest(welcome, hello, data)
+        if stream.ended.done():
+            raise ConnectionLost("the master closed the connection in the handshake")
+        if log.end > point.offset:
+            await self._keep_tail(point.offset)
+            await self.driver.truncate(point.offset)
+        history = reached(point.history, welcome.log.history, point.offset)
+        await self.epochs.save(history)
+
+    async def _keep_tail(self, offset: int) -> None:
+        """Save the part of the log that will be cut off; if that fails, the broker follows
+        nevertheless.
+        """
+        view, epoch = self.commit_log.raw_view(), last_epoch(self.epochs.history)
+        facts = {"offset": offset, "end": view.end, "last_epoch": epoch}
+        try:
+            path = await self.worker.submit(partial(self._keeps_tail, view, offset, epoch))
+        except (OSError, CometError) as error:
+            self.log.warning("tail.not_kept", **facts, error=describe(error))
+        else:
+            self.log.warning("tail.cut", **facts, file=str(path))
+
+
+def _read(view: LogView, offset: int, count: int) -> Buffer:
+    data = view.read(offset, count, may_block=True) or b""
+    if len(data) < count:
+        raise LogUnreadable(f"this log is damaged between {offset} and {offset + count}")
+    return data

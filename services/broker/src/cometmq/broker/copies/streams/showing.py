@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows confirmed records to the readers of a slave.
+
+Senders wait for the report of a turn, but not for the queues of a copy. Therefore, records are
+shown after the report has been sent, or a little later.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.broker.storing.store_driver import StoreDriver
+from cometmq.broker.turn import OncePerTurn
+from cometmq.remoting.errors import CometError
+
+SHOW_DELAY_MS: Final = 5
+"""How long confirmed records may wait for more, so that they become visible together. Making a few
+records visible costs almost as much as making a hundred visible.
+"""
+
+SHOW_BYTES: Final = 32 << 10
+"""Confirmed records of this size do not wait, because showing more of them would take too long."""
+
+
+class Showing:
+    """The confirm offset of one connection, and when readers see it."""
+
+    def __init__(self, driver: StoreDriver, failed: Callable[[Exception], None]) -> None:
+        """`failed` handles a store that cannot show the records."""
+        self._driver = driver
+        self._failed = failed
+        self._confirmed = 0
+        self._soon = OncePerTurn(self._show)
+        self._later: asyncio.TimerHandle | None = None
+        self._is_ended = False
+
+    def confirm(self, offset: int) -> None:
+        """Show the records up to this offset soon."""
+        self._confirmed = offset
+        if offset - self._driver.store.commit_log.confirm_offset >= SHOW_BYTES:
+            self._soon()
+        elif self._later is None:
+            loop = asyncio.get_running_loop()
+            self._later = loop.call_later(SHOW_DELAY_MS / 1000, self._show)
+
+    def end(self) -> None:
+        """Show no more."""
+        self._is_ended = True
+
+    def _show(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._is_ended:
+            return
+        try:
+            self._driver.confirm(self._confirmed)
+        except (CometError, OSError) as error:
+            self._failed(error)

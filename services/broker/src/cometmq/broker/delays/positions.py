@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The positions of the delay levels and the recalled messages: a journaled, replicated table.
+
+A position is saved and journaled only as far as `settle` allows.
+
+Compatibility: delayOffset.json maps each level (queue id + 1) to the next queue offset. As in
+RocketMQ, the positions of levels that are missing in messageDelayLevel are kept.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from cometmq.broker.delays.level import DelayFile, Level, delay_table, recalled_of
+from cometmq.broker.delays.recalled import Recalled
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.store.json_config import JsonTable
+
+
+class Positions:
+    """How far each level is delivered, and which of its messages are recalled."""
+
+    def __init__(self, file: JsonTable[DelayFile], numbers: Iterable[int]) -> None:
+        """Start at the saved positions.
+
+        `numbers` are the levels of the settings and those that have a queue.
+        """
+        loaded = file.load()
+        self.file = file
+        self.recalled = Recalled()
+        self.levels = {number: Level(number, 0) for number in numbers}
+        if loaded is not None:
+            self.recalled.update(recalled_of(loaded))
+            for number, offset in loaded.offset_table.items():
+                self.level(number).place(offset, offset)
+        self.is_dirty = False
+        self.noted: Callable[[], None] | None = None
+        self._noted: dict[int, int] = {}
+
+    def level(self, number: int) -> Level:
+        """Return a level; one that the settings lack only keeps its position."""
+        level = self.levels.get(number)
+        if level is None:
+            level = self.levels[number] = Level(number, 0)
+        return level
+
+    def is_past(self, number: int, queue_offset: int) -> bool:
+        """Return whether a restart would not read an entry again."""
+        return queue_offset < self.level(number).saved_offset
+
+    def offsets(self) -> Mapping[int, int]:
+        """Return the next queue offset of each level, including levels that the settings lack."""
+        return {number: level.offset for number, level in self.levels.items() if level.offset}
+
+    def recall(self, number: int, queue_offset: int, unique_key: str) -> None:
+        """Note that the message at a place is recalled; an empty key takes that back."""
+        self._announce()
+        change = self.recalled.put if self.noted is None else self.recalled.note
+        change(number, queue_offset, unique_key)
+        self.is_dirty = True
+
+    def fit(self, level: Level, first: int, end: int) -> None:
+        """Move the position of a level into its queue."""
+        if level.fit(first, end):
+            self.is_dirty = True
+            self._note(level)
+
+    def settle(self, safe: int) -> None:
+        """Move the positions that may be saved past the copies that end at or before an offset of
+        the log.
+        """
+        for level in self.levels.values():
+            while level.marks and level.marks[0][0] <= safe:
+                level.saved_offset = level.marks.popleft()[1]
+                self.recalled.drop_below(level.number, level.saved_offset)
+                self.is_dirty = True
+                self._note(level)
+
+    def restart(self) -> None:
+        """Return to the saved positions, because a role change may have removed later copies."""
+        for level in self.levels.values():
+            level.place(level.saved_offset, level.saved_offset)
+
+    def as_table(self) -> DelayFile:
+        """Return the body of the answer to GET_ALL_DELAY_OFFSET (45)."""
+        return delay_table(dict(self.offsets()), self.recalled.as_table())
+
+    def adopt(self, table: DelayFile) -> None:
+        """Adopt the master's positions and recalls; they are used once this broker becomes the
+        master.
+        """
+        for number, offset in table.offset_table.items():
+            level = self.level(number)
+            if (level.offset, level.saved_offset) != (offset, offset):
+                level.place(offset, offset)
+                self.is_dirty = True
+                self._note(level)
+        for place in self.recalled.changes_to(recalled_of(table)):
+            self.recall(*place)
+
+    def encode_for_file(self) -> bytes:
+        """Return the content of the file and clear `is_dirty`."""
+        self.is_dirty = False
+        offsets = {number: level.saved_offset for number, level in self.levels.items()}
+        used = {number: offset for number, offset in offsets.items() if offset}
+        return encode_json(delay_table(used, self.recalled.as_table()))
+
+    def _note(self, level: Level) -> None:
+        if self.noted is not None:
+            self._announce()
+            self._noted[level.number] = level.saved_offset
+
+    def _announce(self) -> None:
+        if self.noted is not None and not (self._noted or self.recalled.noted):
+            self.noted()
+
+    def noted_changes(self) -> list[bytes]:
+        return [encode_json(delay_table(self._noted, self.recalled.noted))]
+
+    def forget_noted(self) -> None:
+        self._noted, self.recalled.noted = {}, {}
+
+    def apply_changes(self, data: msgspec.Raw) -> None:
+        """Apply a piece of `noted_changes` without noting it; call this before the first step."""
+        table = decode_json(DelayFile, bytes(data))
+        self.recalled.update(recalled_of(table))
+        for number, offset in table.offset_table.items():
+            self.level(number).place(offset, offset)
+            self.recalled.drop_below(number, offset)
+        self.is_dirty = True
+
+    def whole(self) -> Iterator[bytes]:
+        """Yield the positions that may be saved, in the format of `noted_changes`."""
+        offsets = {n: level.saved_offset for n, level in self.levels.items()}
+        yield encode_json(delay_table(offsets, self.recalled.as_table()))
+
+    def become(self, pieces: Sequence[msgspec.Raw]) -> None:
+        """Adopt everything yielded by another broker's `whole`."""
+        offsets, recalled = dict.fromkeys(self.levels, 0), Recalled()
+        for piece in pieces:
+            table = decode_json(DelayFile, bytes(piece))
+            offsets |= table.offset_table
+            recalled.update(recalled_of(table))
+        self.adopt(delay_table(offsets, recalled.as_table()))

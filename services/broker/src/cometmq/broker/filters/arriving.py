@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters that heartbeats bring: whether there is room for them, and their compilation."""
+
+from collections.abc import Callable, Collection
+from functools import partial
+
+from cometmq.broker.filters.compiling import Compiler
+from cometmq.broker.filters.waiting import Compiling, chars_of
+from cometmq.broker.limits import FILTER_CHARS, FILTERS, Room
+from cometmq.broker.names import TOPIC_CHARS_MAX
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.errors import SystemBusy
+from cometmq.remoting.log import Log
+
+
+class ArrivingFilters:
+    """Admits and compiles filters; each counts for the peer that added it in this run."""
+
+    def __init__(
+        self, compiler: Compiler, ready: Callable[[str, SubscriptionData], None], log: Log
+    ) -> None:
+        """`ready` is called with the group and the subscription of each compiled filter."""
+        self.compiler = compiler
+        self._ready = ready
+        self._log = log
+        self._compiling = Compiling()
+        self._owners: dict[tuple[str, str], str] = {}
+        self.released: Callable[[str], None] = lambda _peer: None
+        """Called with the peer of each filter that is removed."""
+
+    def admit(
+        self, group: str, subscription: SubscriptionData, room: Room, *, count: int, chars: int
+    ) -> None:
+        """Raise LimitReached if there is no room for a filter, or for its characters.
+
+        `count` and `chars` are those of the filters that are compiled.
+        """
+        key = group, subscription.topic
+        count += self._compiling.count
+        chars += self._compiling.chars
+        if (replaced := self._compiling.get(*key)) is not None:
+            count, chars = count - 1, chars - chars_of(replaced)
+        room.check_journal()
+        room.check(FILTER_CHARS, chars + chars_of(subscription))
+        if key in self._owners:
+            return
+        room.admit(FILTERS, count)
+        self._owners[key] = room.peer
+
+    def start(self, group: str, subscription: SubscriptionData, peer: str) -> None:
+        """Compile a filter for the connection with this address."""
+        key = group, subscription.topic
+        self._compiling.add(group, subscription)
+        try:
+            self.compiler.when_ready(
+                subscription.sub_string, partial(self._compiled, group, subscription), peer
+            )
+        except SystemBusy:
+            self._compiling.remove(*key)
+            self.disown(*key)
+            self.refuse(group, subscription)
+
+    def _compiled(self, group: str, subscription: SubscriptionData) -> None:
+        if self._compiling.get(group, subscription.topic) is not subscription:
+            return  # the group has left or changed its subscription meanwhile
+        self._compiling.remove(group, subscription.topic)
+        self._ready(group, subscription)
+
+    def cancel(self, group: str, wanted: Collection[str] = ()) -> None:
+        """Give up the group's filters that wait for the compiler, except for these topics."""
+        for topic in self._compiling.others(group, wanted):
+            self._compiling.remove(group, topic)
+            self.disown(group, topic)
+
+    def disown(self, group: str, topic: str) -> None:
+        owner = self._owners.pop((group, topic), None)
+        if owner is not None:
+            self.released(owner)
+
+    def refuse(self, group: str, subscription: SubscriptionData) -> None:
+        topic = subscription.topic[:TOPIC_CHARS_MAX]
+        self._log.warning("filter.refused", group=group, topic=topic)
